@@ -1,0 +1,56 @@
+"""What a judge said: of one member, and of its group.
+
+A score is a number only when a judge gave it. Everything that went wrong is a status with a
+reason, so that no failure can ever be read as a low score.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+GroupStatus = Literal["scored", "partial", "unscored", "degenerate"]
+
+
+class Vote(BaseModel):
+    """One score that one judge call gave to one member."""
+
+    score: float
+    """In [0, 1]."""
+    slot: int
+    """Position at which the member was shown in that call, from 0."""
+    order: int
+    """Index of the order of presentation (the call), from 0."""
+    model: str
+    explanation: str = ""
+
+
+class Judgement(BaseModel):
+    """What the judge said of one member."""
+
+    score: float | None = None
+    """Mean of the votes in [0, 1]; None = not scored."""
+    standard_error: float | None = None
+    """Standard error of `score`; None with fewer than two votes."""
+    explanation: str = ""
+    votes: list[Vote] = Field(default_factory=list)
+    reason: str | None = None
+    """Why there is no score."""
+
+
+class GroupJudgement(BaseModel):
+    """How a group was judged, and what that cost."""
+
+    status: GroupStatus
+    reason: str | None = None
+    """Why not every member is scored."""
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float | None = None
+    """US dollars; None = unknown (never 0 for want of a price)."""
+    seconds: float = 0.0
+    models: list[str] = Field(default_factory=list)
+    prompt_ids: list[str] = Field(default_factory=list)
+    """Content hashes of the prompt templates that were used."""
+    seed: int | None = None
+    warnings: list[str] = Field(default_factory=list)
