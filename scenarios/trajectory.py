@@ -8,25 +8,31 @@ extra fields `token_ids`, `prompt_token_ids` and `policy_version`. JSON round tr
 import asyncio
 import inspect
 import json
+import numbers
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, PrivateAttr
+from pydantic_core import to_jsonable_python
 
 from scenarios.judgement import GroupJudgement, Judgement
+
+T = TypeVar("T")
 
 Message = dict[str, Any]
 """One OpenAI chat message."""
 
 
 def _message_or_choice(value: Any) -> Any:
-    if isinstance(value, dict) and "message" in value and "finish_reason" in value:
-        return Choice.model_validate(value)
+    if isinstance(value, dict) and isinstance(value.get("message"), dict) and "finish_reason" in value:
+        # As tolerant as the OpenAI client: servers send choices (finish_reason "abort", a null log-prob) that the
+        # model's own validation would refuse, and a stored choice must be readable again.
+        return Choice.construct(**value)
     return value
 
 
@@ -41,6 +47,16 @@ def to_messages(items: Iterable[Choice | Message]) -> list[Message]:
     ]
 
 
+def _jsonable(value: Any) -> Any:
+    match value:
+        case numbers.Integral():
+            return int(value)
+        case numbers.Real():  # numpy's scalars among them
+            return float(value)
+        case _:
+            return to_jsonable_python(value)
+
+
 class Record(BaseModel):
     """A value that survives JSON unchanged: NaN, infinities and lone surrogates included."""
 
@@ -48,13 +64,14 @@ class Record(BaseModel):
 
     def to_json(self) -> str:
         """One line of JSON, ASCII only."""
-        return json.dumps(self.model_dump(mode="json"), separators=(",", ":"))
+        # Dumped to Python, not to JSON: pydantic's JSON mode replaces lone surrogates in the keys of a dict.
+        return json.dumps(self.model_dump(warnings=False), default=_jsonable, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
         """The record that `to_json` wrote.
 
-        Raises `json.JSONDecodeError` or `pydantic.ValidationError` on anything else.
+        Raises `ValueError` (`json.JSONDecodeError`, `pydantic.ValidationError`) or `TypeError` on anything else.
         """
         return cls.model_validate(json.loads(text))
 
@@ -136,11 +153,41 @@ class RolloutError(Record):
 MemberRunner = Callable[[Awaitable[Trajectory]], Awaitable[Trajectory]]
 
 
-async def _just_await(member: Awaitable[Trajectory]) -> Trajectory:
-    return await member
+async def contained(awaitable: Awaitable[T]) -> T:
+    """What `awaitable` gives; a cancellation that it made itself is an ordinary `RuntimeError`.
+
+    Only a cancellation of the running task goes through. A rollout that cancels itself (a cancel scope of its HTTP
+    client, say) would otherwise take its whole group with it, without a trace.
+    """
+    try:
+        return await awaitable
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError("it was cancelled from within") from error
 
 
-member_runner: ContextVar[MemberRunner] = ContextVar("member_runner", default=_just_await)
+def discard(awaitable: object) -> None:
+    """Gives up on an awaitable: one that never ran is closed, a task is cancelled. A finished one stays as it is."""
+    match awaitable:
+        case TrajectoryGroup():
+            awaitable.discard_pending()
+        case Coroutine():
+            awaitable.close()
+        case asyncio.Future():
+            awaitable.cancel()
+
+
+async def run_member(member: Awaitable[Trajectory]) -> Trajectory:
+    """Runs one member, unbounded. Raises `TypeError` if it returns anything but a trajectory."""
+    trajectory = await contained(member)
+    if not isinstance(trajectory, Trajectory):
+        raise TypeError(f"a rollout must return a Trajectory; this one returned {type(trajectory).__name__}")
+    return trajectory
+
+
+member_runner: ContextVar[MemberRunner] = ContextVar("member_runner", default=run_member)
 """How the members of a pending group are run here; `gather` bounds and counts them through it."""
 
 
@@ -202,8 +249,12 @@ class TrajectoryGroup(Record):
             except Exception as error:
                 return error
 
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(outcome(member)) for member in members]
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = [tasks.create_task(outcome(member)) for member in members]
+        finally:
+            for member in members:  # a cancelled task may never have reached its member
+                discard(member)
         for task in running:
             match task.result():
                 case Trajectory() as trajectory:
@@ -211,6 +262,12 @@ class TrajectoryGroup(Record):
                 case BaseException() as error:
                     self.exceptions.append(RolloutError.of(error))
         return self
+
+    def discard_pending(self) -> None:
+        """Gives up the members that have not been run yet."""
+        members, self._pending = self._pending, []
+        for member in members:
+            discard(member)
 
     def _settled(self) -> list[Trajectory]:
         if self._pending:

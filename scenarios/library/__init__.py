@@ -1,0 +1,1 @@
+"""Shipped scenarios, one package each; each package has a `scenario`."""

@@ -1,0 +1,131 @@
+"""The judge: a group in, a new group with a score for every member out.
+
+Every juror sees every different member in each of its orders; the mean of the votes is the reward. A call that
+fails costs its votes, not the group: a member without votes is unscored, with the reason, and never gets a number.
+"""
+
+import asyncio
+import time
+from random import Random
+
+from judge.ballot import orders
+from judge.canonical import CanonicalGroup, canonicalise
+from judge.client import Client, Limits
+from judge.errors import JudgeError
+from judge.juror import Models, jury
+from judge.prices import Prices, prices_from_environment
+from judge.providers import check_judge
+from judge.result import Ballot, judge_group, judge_members, with_judgements
+from judge.rubric import Rubric
+from judge.transcript import Marks, draw_marks, render_transcripts, sanitise
+from judge.verdict import VerdictError, read_verdict, reply_schema
+from scenarios.trajectory import Message, TrajectoryGroup
+
+_LIMITS = Limits()
+
+
+class Judge:
+    """Scores groups of trajectories with one or more judge models."""
+
+    def __init__(
+        self,
+        models: Models | None = None,
+        *,
+        rubric: Rubric | str | None = None,
+        orders: int = 2,
+        content_retries: int = 2,
+        concurrency: int = _LIMITS.concurrency,
+        timeout: float = _LIMITS.timeout,
+        deadline: float = _LIMITS.deadline,
+        prices: Prices | None = None,
+        seed: int = 0,
+    ) -> None:
+        """`models`: a LiteLLM id, an async callable, or a list of these or `Juror`s; None = `GAVEL_JUDGE_MODEL`.
+
+        `orders`: calls for a group and juror. `content_retries`: how often a reply that cannot be used is asked for
+        again. `concurrency`: calls to one model at a time; `timeout`, `deadline`: seconds for an attempt, for a call.
+        `prices`: USD per million prompt and completion tokens; None = `GAVEL_PRICES`.
+        """
+        if orders < 1 or content_retries < 0:
+            raise JudgeError(f"a judge needs orders >= 1 and content_retries >= 0, not {orders}, {content_retries}.")
+        self.rubric = Rubric.of(rubric)
+        self.jurors = jury(models)
+        self.orders = orders
+        self.content_retries = content_retries
+        self.seed = seed
+        limits = Limits(concurrency, timeout, deadline)
+        prices = prices_from_environment() if prices is None else prices
+        self._clients = [Client(juror.model, juror.params, limits, prices) for juror in self.jurors]
+
+    def check(self) -> None:
+        """Raises `MissingKeyError` when a juror cannot be asked for want of an API key."""
+        for juror in self.jurors:
+            if isinstance(juror.model, str):
+                check_judge(juror.model, juror.params)
+
+    async def score(self, group: TrajectoryGroup) -> TrajectoryGroup:
+        """A copy of the group with rewards and judgements; a pending group is run first.
+
+        Raises `JudgeError` for a group without trajectories, and for a juror whose key is missing. Whatever else
+        goes wrong is told in the judgements.
+        """
+        started = time.monotonic()
+        if group.pending:
+            await group
+        if not group.trajectories:
+            raise JudgeError(f"the group has no trajectories to judge ({len(group.exceptions)} rollouts failed).")
+        canonical = canonicalise({i: t for i, t in enumerate(group.trajectories) if t.status != "failed"})
+        ballots: list[Ballot] = []
+        if len(canonical.members) > 1:
+            self.check()
+            ballots = await self._poll(canonical)
+        members = judge_members(group.trajectories, canonical, ballots)
+        whole = judge_group(members, canonical, ballots)
+        whole.models = [client.name for client in self._clients]
+        whole.prompt_ids = [self.rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]
+        whole.seed = self.seed
+        whole.seconds = time.monotonic() - started
+        return with_judgements(group, members, whole)
+
+    async def _poll(self, group: CanonicalGroup) -> list[Ballot]:
+        """One ballot for each order of each juror, all asked for at once."""
+        calls: list[asyncio.Task[Ballot]] = []
+        async with asyncio.TaskGroup() as tasks:
+            for number, (juror, client) in enumerate(zip(self.jurors, self._clients, strict=True)):
+                seed = f"{self.seed}/{group.digest}/{number}"
+                for row in orders(len(group.members), juror.orders or self.orders, seed):
+                    marks = draw_marks(group, Random(f"{seed}/{len(calls)}"))
+                    ballot = Ballot(order=len(calls), row=row, model=client.name, weight=juror.weight)
+                    calls.append(tasks.create_task(self._cast(ballot, group, marks, client)))
+        return [call.result() for call in calls]
+
+    async def _cast(self, ballot: Ballot, group: CanonicalGroup, marks: Marks, client: Client) -> Ballot:
+        """Fills the ballot: asks, reads the reply, and asks again for a reply that can be used."""
+        labels = [marks.labels[member] for member in ballot.row]
+        transcripts = render_transcripts(group, ballot.row, marks)
+        prompt: list[Message] = [
+            {"role": "system", "content": ballot.render("judge/system.j2", rubric=sanitise(self.rubric.text))},
+            {"role": "user", "content": ballot.render("judge/group.j2", transcripts=transcripts, labels=labels)},
+        ]
+        repair: list[Message] = []
+        for _ in range(1 + self.content_retries):
+            ballot.calls += 1
+            try:
+                reply = await client.ask(prompt + repair, reply_schema(labels))
+            except JudgeError as error:
+                ballot.problem = error.message
+                return ballot
+            ballot.replies.append(reply)
+            try:
+                verdict = read_verdict(reply.text, labels)
+            except VerdictError as error:
+                ballot.problem = f"the reply cannot be used: {error.message}"
+                words = ballot.render("judge/repair.j2", problem=error.message, labels=labels)
+                repair = [
+                    {"role": "assistant", "content": reply.text.strip() or "(no reply)"},
+                    {"role": "user", "content": words},
+                ]
+            else:
+                ballot.scores = {member: verdict[marks.labels[member]] for member in ballot.row}
+                return ballot
+        return ballot

@@ -1,0 +1,49 @@
+"""Who judges, and with what weight."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from judge.client import JudgeModel
+from judge.errors import JudgeError
+
+
+@dataclass(frozen=True, slots=True)
+class Juror:
+    """One judge model of a jury."""
+
+    model: str | JudgeModel
+    """A LiteLLM id, an alias ("stand-in", "constant"), or an async callable."""
+    weight: float = 1.0
+    """Of each of its votes."""
+    orders: int | None = None
+    """Calls for a group, each with another order; None = as the judge says."""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """Extra LiteLLM parameters, such as `temperature` or `api_base`."""
+
+    def __post_init__(self) -> None:
+        if self.weight <= 0:
+            raise JudgeError(f"a juror's weight must be above 0, not {self.weight}.")
+        if self.orders is not None and self.orders < 1:
+            raise JudgeError(f"a juror needs at least 1 order, not {self.orders}.")
+
+
+Models = str | JudgeModel | Juror | Sequence["str | JudgeModel | Juror"]
+
+
+def jury(models: Models | None) -> tuple[Juror, ...]:
+    """The jurors that `models` names; None stands for `GAVEL_JUDGE_MODEL`.
+
+    Raises `JudgeError` when nobody is named.
+    """
+    if models is None:
+        models = os.environ.get("GAVEL_JUDGE_MODEL", "")
+    members = list(models) if isinstance(models, Sequence) and not isinstance(models, str) else [models]
+    jurors = tuple(member if isinstance(member, Juror) else Juror(member) for member in members if member)
+    if not jurors:
+        raise JudgeError(
+            "no judge model is named.",
+            "Set GAVEL_JUDGE_MODEL (in .env, say), or name one: Judge('openai/o3'), --judge stand-in.",
+        )
+    return jurors

@@ -1,0 +1,36 @@
+"""What a judge call costs, in US dollars; unknown is None, never 0."""
+
+import json
+import os
+from collections.abc import Mapping
+
+from pydantic import TypeAdapter, ValidationError
+
+from judge.errors import JudgeError
+
+Prices = Mapping[str, tuple[float, float]]
+"""US dollars per million prompt tokens and per million completion tokens, by model id."""
+
+_OURS: Prices = {"gavel/stand-in": (0.0, 0.0), "gavel/constant": (0.0, 0.0)}
+
+
+def prices_from_environment() -> Prices:
+    """What `GAVEL_PRICES` says, JSON such as `{"openai/o3": [2, 8]}`; nothing when it is not set."""
+    text = os.environ.get("GAVEL_PRICES", "").strip()
+    if not text:
+        return {}
+    try:
+        return TypeAdapter(dict[str, tuple[float, float]]).validate_python(json.loads(text))
+    except (json.JSONDecodeError, ValidationError) as error:
+        raise JudgeError(
+            f"GAVEL_PRICES is not a table of prices: {text[:80]}",
+            'Write USD per million prompt and completion tokens: GAVEL_PRICES={"openai/o3": [2, 8]}',
+        ) from error
+
+
+def cost(model: str, prompt_tokens: int, completion_tokens: int, prices: Prices) -> float | None:
+    """USD by the given prices, or None when they do not name the model."""
+    price = prices.get(model) or _OURS.get(model)
+    if price is None:
+        return None
+    return (prompt_tokens * price[0] + completion_tokens * price[1]) / 1e6

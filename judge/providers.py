@@ -1,0 +1,52 @@
+"""LiteLLM, loaded on first use, and what it takes to reach a judge model through it."""
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from judge.errors import MissingKeyError
+
+ALIASES = {"stand-in": "gavel/stand-in", "constant": "gavel/constant"}
+
+_KEYLESS = ("gavel/", "ollama/", "ollama_chat/", "hosted_vllm/", "lm_studio/", "llamafile/", "azure/")
+"""Judges that run here or next door, and one that has more ways to identify oneself than keys."""
+
+
+def model_id(name: str) -> str:
+    """The LiteLLM id that a judge model's name stands for."""
+    return ALIASES.get(name, name)
+
+
+@cache
+def load_litellm() -> ModuleType:
+    """LiteLLM with Gavel's own judge models. The first call takes seconds."""
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    import litellm
+
+    from judge.stand_in import provider
+
+    litellm.suppress_debug_info = True  # it prints advertisements to stdout on errors
+    litellm.custom_provider_map.append({"provider": "gavel", "custom_handler": provider()})
+    return litellm
+
+
+def check_judge(model: str, params: Mapping[str, Any] | None = None) -> None:
+    """Raises `MissingKeyError` when the judge model `model` cannot be asked for want of an API key.
+
+    `params` are the extra LiteLLM parameters of the call. Asks nobody: a wrong key is not noticed here.
+    """
+    model, params = model_id(model), params or {}
+    if model.startswith(_KEYLESS) or params.keys() & {"api_key", "api_base", "base_url", "client"}:
+        return
+    provider = model.partition("/")[0]
+    if {f"{provider.upper()}_{name}" for name in ("API_BASE", "BASE_URL")} & os.environ.keys():
+        return
+    needed = load_litellm().validate_environment(model)["missing_keys"]
+    keys = [key for key in needed if key.endswith("_API_KEY")]  # clouds identify in other ways too, and say so late
+    if keys:
+        raise MissingKeyError(
+            f"the judge {model} needs {' or '.join(keys)}, which is not set.",
+            "Set it in .env (see .env.example), or pick another judge: --judge stand-in, --judge ollama/qwen3.",
+        )

@@ -1,0 +1,150 @@
+"""What the calls of a judge come to: ballots -> judgements -> a judged copy of the group.
+
+A ballot that was lost has no scores, and a member without votes has none either: no step here can make a number
+that no judge gave.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+from judge.ballot import mean_and_error
+from judge.canonical import CanonicalGroup
+from judge.client import Reply
+from judge.verdict import Scored
+from prompts import render, template_id
+from scenarios.judgement import GroupJudgement, GroupStatus, Judgement, Vote
+from scenarios.trajectory import Trajectory, TrajectoryGroup
+
+
+@dataclass(slots=True)
+class Ballot:
+    """One order of presentation, put before one juror."""
+
+    order: int
+    row: tuple[int, ...]
+    """Members of the canonical group as they are shown."""
+    model: str
+    weight: float = 1.0
+    scores: dict[int, Scored] | None = None
+    """By member; None = the ballot is lost."""
+    problem: str = ""
+    """What went wrong last."""
+    calls: int = 0
+    replies: list[Reply] = field(default_factory=list)
+    prompt_ids: list[str] = field(default_factory=list)
+
+    def render(self, template: str, **values: object) -> str:
+        """The filled template, remembered as used."""
+        self.prompt_ids.append(template_id(template))
+        return render(template, **values)
+
+    def vote(self, member: int) -> Vote | None:
+        if self.scores is None:
+            return None
+        scored = self.scores[member]
+        slot = self.row.index(member)
+        return Vote(score=scored.score, slot=slot, order=self.order, model=self.model, explanation=scored.explanation)
+
+
+def judge_members(
+    trajectories: Sequence[Trajectory], group: CanonicalGroup, ballots: Sequence[Ballot]
+) -> list[Judgement]:
+    """A judgement for each trajectory, in order; identical trajectories share votes and score."""
+    judgements = [Judgement(reason=_failure(trajectory)) for trajectory in trajectories]
+    for number, member in enumerate(group.members):
+        judgement = _judgement(number, ballots) if len(group.members) > 1 else Judgement(reason=_alone(group))
+        for index in member.indices:
+            judgements[index] = judgement.model_copy(deep=True)
+    return judgements
+
+
+def _failure(trajectory: Trajectory) -> str:
+    return f"the rollout failed: {trajectory.status_reason or 'no reason is recorded'}"
+
+
+def _alone(group: CanonicalGroup) -> str:
+    if len(group.members[0].indices) == 1:
+        return "there is no other trajectory to compare it with"
+    return "identical to every other member"
+
+
+def _judgement(member: int, ballots: Sequence[Ballot]) -> Judgement:
+    cast = [(ballot.weight, vote) for ballot in ballots if (vote := ballot.vote(member))]
+    if not cast:
+        return Judgement(reason=f"no vote: {ballots[0].problem}")
+    votes = [vote for _, vote in cast]
+    score, error = mean_and_error([vote.score for vote in votes], [weight for weight, _ in cast])
+    typical = min(votes, key=lambda vote: abs(vote.score - score))
+    return Judgement(score=score, standard_error=error, explanation=typical.explanation, votes=votes)
+
+
+def judge_group(members: Sequence[Judgement], group: CanonicalGroup, ballots: Sequence[Ballot]) -> GroupJudgement:
+    """The group's status, and what its calls cost."""
+    status, reason = _status(members, group)
+    replies = [reply for ballot in ballots for reply in ballot.replies]
+    calls = sum(ballot.calls for ballot in ballots)
+    costs = [reply.cost_usd for reply in replies if reply.cost_usd is not None]
+    return GroupJudgement(
+        status=status,
+        reason=reason,
+        calls=calls,
+        prompt_tokens=sum(reply.prompt_tokens for reply in replies),
+        completion_tokens=sum(reply.completion_tokens for reply in replies),
+        cost_usd=sum(costs) if len(costs) == calls else None,
+        warnings=[f"order {ballot.order} is lost: {ballot.problem}" for ballot in ballots if ballot.scores is None],
+    )
+
+
+def _status(members: Sequence[Judgement], group: CanonicalGroup) -> tuple[GroupStatus, str | None]:
+    reasons = [member.reason for member in members if member.score is None]
+    if not reasons:
+        return "scored", None
+    if len(group.members) == 1:
+        return "degenerate", _alone(group)
+    if len(reasons) == len(members):
+        return "unscored", reasons[0]
+    return "partial", f"{len(reasons)} of {len(members)} trajectories are unscored; {reasons[0]}"
+
+
+def with_judgements(group: TrajectoryGroup, members: Sequence[Judgement], whole: GroupJudgement) -> TrajectoryGroup:
+    """A copy of the group with judgements, and their scores as rewards.
+
+    Containers are copied; messages and choices, which nobody changes, are shared. The reward that a trajectory came
+    with is kept in `metrics["independent_reward"]`.
+    """
+    judged = [_with_judgement(*pair) for pair in zip(group.trajectories, members, strict=True)]
+    return group.model_copy(
+        update={
+            "trajectories": judged,
+            "metadata": deepcopy(group.metadata),
+            "metrics": dict(group.metrics),
+            "logs": list(group.logs),
+            "exceptions": list(group.exceptions),
+            "judgement": whole,
+        }
+    )
+
+
+def _with_judgement(trajectory: Trajectory, judgement: Judgement) -> Trajectory:
+    metrics = dict(trajectory.metrics)
+    came_from_a_judge = trajectory.judgement is not None and "independent_reward" in metrics
+    if trajectory.reward is not None and not came_from_a_judge:
+        metrics["independent_reward"] = trajectory.reward
+    return trajectory.model_copy(
+        update={
+            "messages_and_choices": list(trajectory.messages_and_choices),
+            "additional_histories": list(trajectory.additional_histories),
+            "metadata": deepcopy(trajectory.metadata),
+            "logs": list(trajectory.logs),
+            "metrics": metrics,
+            "reward": judgement.score,
+            "judgement": judgement,
+        }
+    )
+
+
+def unscored(group: TrajectoryGroup, reason: str) -> TrajectoryGroup:
+    """A copy of the group in which nobody has a score, for one reason."""
+    members = [Judgement(reason=reason) for _ in group.trajectories]
+    return with_judgements(group, members, GroupJudgement(status="unscored", reason=reason))

@@ -1,0 +1,88 @@
+"""The stand-in judge: rules instead of a model, for use without a key.
+
+It sees what a model would see, the rendered prompt and nothing else, and it is asked as a model is: as a LiteLLM
+provider, `gavel/stand-in`. It scores by the rules that it understands in the rubric (`judge.rules`), or, when there
+are none, by checks that fit any agent. `gavel/constant` gives every member the same score: the control.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from judge.canonical import Conversation, Said
+from judge.errors import JudgeError
+from judge.rules import Facts, Rule, facts_of, kept_share, read_rules
+from judge.transcript import read_transcripts
+from scenarios.trajectory import Message
+
+MODELS = ("stand-in", "constant")
+
+Attempt = Sequence[Conversation]
+
+
+def reply(model: str, messages: Sequence[Message]) -> str:
+    """What one of `MODELS` answers to a judge's prompt, in the reply schema."""
+    words = {role: "\n".join(m["content"] for m in messages if m["role"] == role) for role in ("system", "user")}
+    if model not in MODELS:
+        raise JudgeError(f"there is no judge model gavel/{model}.", f"There are: {', '.join(MODELS)}.")
+    attempts = read_transcripts(words["user"])
+    if not attempts:
+        raise JudgeError(f"gavel/{model} judges groups of trajectories; this prompt shows none.")
+    rules = read_rules(words["system"])
+    if model == "constant":
+        verdicts = dict.fromkeys(attempts, (0.5, "Every attempt gets the same score."))
+    else:
+        verdicts = {label: _verdict(attempt, rules) for label, attempt in attempts.items()}
+    scores = [
+        {"trajectory_id": label, "explanation": explanation, "score": score}
+        for label, (score, explanation) in verdicts.items()
+    ]
+    return json.dumps({"scores": scores}, ensure_ascii=False)
+
+
+def _verdict(attempt: Attempt, rules: Sequence[Rule]) -> tuple[float, str]:
+    facts = facts_of(attempt)
+    if rules:
+        share, broken = kept_share(rules, facts)
+    else:
+        checks = _general_checks(attempt, facts)
+        share, broken = sum(checks.values()) / len(checks), [name for name, ok in checks.items() if not ok]
+    return round(share, 2), f"Not kept: {'; '.join(broken)}." if broken else "It keeps every rule."
+
+
+def _general_checks(attempt: Attempt, facts: Facts) -> Mapping[str, bool]:
+    checks = {
+        "no tool error": facts.errors == 0,
+        "a closing message": facts.ends_with_message,
+        "anything said or done": bool(facts.calls) or _spoke(attempt),
+    }
+    if any(conversation.tools for conversation in attempt):
+        checks["a tool call"] = bool(facts.calls)
+    return checks
+
+
+def _spoke(attempt: Attempt) -> bool:
+    events = (event for conversation in attempt for event in conversation.events)
+    return any(isinstance(event, Said) and event.role == "assistant" and event.text.strip() for event in events)
+
+
+def provider() -> Any:
+    """A LiteLLM custom provider that answers for `gavel/*`. Imports litellm."""
+    from litellm import ModelResponse, Usage
+    from litellm.exceptions import BadRequestError
+    from litellm.llms.custom_llm import CustomLLM
+
+    class StandIn(CustomLLM):
+        async def acompletion(self, model: str, messages: list[Message], *args: Any, **kwargs: Any) -> ModelResponse:
+            try:
+                text = reply(model, messages)
+            except JudgeError as error:
+                raise BadRequestError(str(error), model=model, llm_provider="gavel") from error
+            prompt, completion = sum(len(m["content"]) for m in messages) // 4, len(text) // 4  # about, in tokens
+            response: ModelResponse = kwargs["model_response"]
+            response.choices[0].message.content = text  # type: ignore[union-attr]
+            usage = Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
+            setattr(response, "usage", usage)  # noqa: B010 - a field that LiteLLM declares at run time
+            return response
+
+    return StandIn()

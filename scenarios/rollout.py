@@ -1,0 +1,87 @@
+"""One agent loop: a model, a scenario and a task make a trajectory.
+
+The loop never raises for what the agent or its world does: a bad tool call goes back to the agent,
+running out of turns is `truncated`, and a model that cannot be reached is `failed` with the reason.
+"""
+
+from typing import Protocol
+
+from openai import AsyncOpenAI, OpenAIError, omit
+
+from scenarios.scenario import Scenario
+from scenarios.task import Task
+from scenarios.trajectory import Trajectory
+
+
+class ChatModel(Protocol):
+    """Anything that serves chat completions under a name."""
+
+    def openai_client(self) -> AsyncOpenAI: ...
+
+    def get_inference_name(self) -> str: ...
+
+
+async def rollout(
+    model: ChatModel,
+    scenario: Scenario,
+    task: Task,
+    *,
+    temperature: float = 1.0,
+    max_tokens: int | None = None,
+    seed: int | None = None,
+) -> Trajectory:
+    """Lets `model` work on `task` until it answers without a tool call, a tool ends the episode, or turns run out.
+
+    `max_tokens` bounds each turn. With a `seed` the sampled turns are the same for the same policy.
+    """
+    client = model.openai_client()
+    name = model.get_inference_name()
+    tools = scenario.toolbox.schemas
+    trajectory = Trajectory(
+        messages_and_choices=[
+            {"role": "system", "content": scenario.system},
+            {"role": "user", "content": task.user},
+        ],
+        tools=tools or None,
+        metadata={"scenario": scenario.name, "task": task.model_dump(mode="json")},
+        metrics={"turns": 0, "tool_errors": 0},
+    )
+    for turn in range(scenario.max_turns):
+        try:
+            reply = await client.chat.completions.create(
+                model=name,
+                messages=trajectory.messages(),  # type: ignore[arg-type]
+                temperature=temperature,
+                max_completion_tokens=omit if max_tokens is None else max_tokens,
+                seed=omit if seed is None else seed + turn,
+                extra_body={"tools": tools} if tools else None,  # as they are: the typed way walks them every turn
+            )
+        except OpenAIError as error:
+            return _ended(trajectory, "failed", f"{type(error).__name__}: {error}")
+        if not reply.choices:
+            return _ended(trajectory, "failed", "the model returned no choice")
+        choice = reply.choices[0]
+        trajectory.messages_and_choices.append(choice)
+        trajectory.metrics["turns"] = turn + 1
+        trajectory.policy_version = (choice.model_extra or {}).get("policy_version")
+        if choice.finish_reason == "length":
+            return _ended(trajectory, "truncated", "a turn reached its token limit")
+        if not choice.message.tool_calls:
+            return trajectory
+        over = False
+        for call in choice.message.tool_calls:
+            if call.type != "function":
+                return _ended(trajectory, "failed", f"tool calls of type {call.type} are not supported")
+            result = await scenario.toolbox.call(call.function.name, call.function.arguments, task)
+            trajectory.metrics["tool_errors"] += result.error
+            over = over or result.done
+            trajectory.messages_and_choices.append({"role": "tool", "tool_call_id": call.id, "content": result.content})
+        if over:
+            return trajectory
+    return _ended(trajectory, "truncated", f"{scenario.max_turns} turns were used up")
+
+
+def _ended(trajectory: Trajectory, status: str, reason: str) -> Trajectory:
+    trajectory.status = status  # type: ignore[assignment]
+    trajectory.status_reason = reason
+    return trajectory

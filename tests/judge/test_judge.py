@@ -1,0 +1,250 @@
+import asyncio
+import json
+import re
+
+import pytest
+
+from judge.errors import JudgeError, MissingKeyError
+from judge.judge import Judge
+from judge.juror import Juror
+from scenarios.trajectory import Trajectory, TrajectoryGroup
+from tests.judge.endpoint import Endpoint, fails, labels_in, says, scores
+from tests.judge.groups import desk, saying
+
+
+def judge_of(endpoint: Endpoint, **options) -> Judge:
+    return Judge(Juror("openai/judge", params=endpoint.params), **options)
+
+
+def by_length(messages, schema=None) -> str:
+    """A judge that likes long endings: a tenth for each letter of the member's message."""
+    shown = re.findall(r"trajectory (\w+)\n¦\w+ assistant: (\w*)", messages[1]["content"])
+    return json.dumps({label: len(text) / 10 for label, text in shown})
+
+
+async def prefers_length(messages, schema):
+    return by_length(messages)
+
+
+async def test_every_member_gets_its_own_score_in_input_order():
+    judged = await Judge(prefers_length, orders=4).score(saying("aaa", "a", "aaaaa", "aa"))
+    assert [trajectory.reward for trajectory in judged] == [0.3, 0.1, 0.5, 0.2]
+    assert judged.judgement is not None
+    assert judged.judgement.status == "scored"
+
+
+async def test_scores_do_not_depend_on_the_order_of_arrival():
+    forward = await Judge(prefers_length).score(saying("a", "bb", "ccc"))
+    backward = await Judge(prefers_length).score(saying("ccc", "bb", "a"))
+    assert [t.judgement for t in forward] == [t.judgement for t in reversed(list(backward))]
+
+
+async def test_the_same_seed_shows_the_same_prompts():
+    async def prompts(seed: int) -> list[str]:
+        seen: list[str] = []
+
+        async def judge(messages, schema):
+            seen.append(messages[1]["content"])
+            return by_length(messages)
+
+        await Judge(judge, seed=seed).score(saying("a", "bb", "ccc"))
+        return seen
+
+    assert await prompts(1) == await prompts(1)
+    assert await prompts(1) != await prompts(2)
+    assert len(set(await prompts(1))) == 2
+
+
+async def test_a_judge_that_favours_the_first_place_favours_nobody_over_two_orders():
+    async def favours_the_first(messages, schema):
+        labels = re.findall(r"trajectory (\w+)\n", messages[1]["content"])
+        return json.dumps({label: 1 - place / 10 for place, label in enumerate(labels)})
+
+    judged = await Judge(favours_the_first, orders=2).score(saying("a", "b", "c", "d"))
+    assert {trajectory.reward for trajectory in judged} == {0.85}
+    assert all(t.judgement and t.judgement.standard_error for t in judged)
+
+
+async def test_identical_members_are_shown_once_and_share_the_score():
+    judged = await Judge(prefers_length).score(saying("aa", "b", "aa"))
+    assert [trajectory.reward for trajectory in judged] == [0.2, 0.1, 0.2]
+    assert judged.trajectories[0].judgement == judged.trajectories[2].judgement
+
+
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [(("a", "a", "a"), "identical to every other member"), (("a",), "there is no other trajectory to compare it with")],
+)
+async def test_a_group_without_a_difference_asks_nobody_and_scores_nobody(texts, reason):
+    async def never(messages, schema):
+        raise AssertionError("asked")
+
+    judged = await Judge(never).score(saying(*texts))
+    assert judged.judgement is not None
+    assert (judged.judgement.status, judged.judgement.reason, judged.judgement.calls) == ("degenerate", reason, 0)
+    assert all(t.reward is None and t.judgement and t.judgement.reason == reason for t in judged)
+
+
+async def test_failed_rollouts_are_not_judged():
+    group = saying("a", "bb", "ccc")
+    group.trajectories[1].status, group.trajectories[1].status_reason = "failed", "out of memory"
+    judged = await Judge(prefers_length).score(group)
+    assert [trajectory.reward for trajectory in judged] == [0.1, None, 0.3]
+    assert judged.trajectories[1].judgement is not None
+    assert judged.trajectories[1].judgement.reason == "the rollout failed: out of memory"
+    assert judged.judgement is not None
+    assert judged.judgement.status == "partial"
+    assert "1 of 3" in (judged.judgement.reason or "")
+
+
+async def test_a_group_in_which_all_failed_is_unscored():
+    judged = await Judge(prefers_length).score(
+        TrajectoryGroup(t.model_copy(update={"status": "failed"}) for t in saying("a", "b"))
+    )
+    assert judged.judgement is not None
+    assert (judged.judgement.status, judged.judgement.calls) == ("unscored", 0)
+
+
+async def test_the_group_that_came_in_stays_as_it_was_and_nothing_of_it_is_lost():
+    group = saying("a", "bb", metadata={"task": {"id": 7}}, metrics={"m": 1}, logs=["l"], exceptions=[ValueError("x")])
+    first = group.trajectories[0]
+    first.reward, first.policy_version, first.metadata, first.logs = 0.25, 3, {"k": [1]}, ["hello"]
+    before = group.to_json()
+    judged = await Judge(prefers_length).score(group)
+    judged.metadata["task"]["id"] = 8  # type: ignore[index,call-overload]
+    judged.trajectories[0].logs.append("more")
+    judged.trajectories[0].messages_and_choices.pop()
+    assert group.to_json() == before
+    assert [e.message for e in judged.exceptions] == ["x"]
+    assert (judged.metrics, judged.logs) == ({"m": 1}, ["l"])
+    one = judged.trajectories[0]
+    assert (one.policy_version, one.metadata, one.reward) == (3, {"k": [1]}, 0.1)
+    assert one.metrics == {"independent_reward": 0.25}
+    assert "independent_reward" not in judged.trajectories[1].metrics
+
+
+async def test_judging_again_keeps_the_first_reward():
+    group = saying("a", "bb")
+    group.trajectories[0].reward = 0.25
+    twice = await Judge(prefers_length).score(await Judge(prefers_length).score(group))
+    assert twice.trajectories[0].metrics["independent_reward"] == 0.25
+
+
+async def test_a_pending_group_is_run_first():
+    async def rollout(text: str) -> Trajectory:
+        await asyncio.sleep(0)
+        return saying(text).trajectories[0]
+
+    judged = await Judge(prefers_length).score(TrajectoryGroup(rollout(text) for text in ("a", "bb")))
+    assert [trajectory.reward for trajectory in judged] == [0.1, 0.2]
+
+
+async def test_a_group_of_nobody_is_an_error():
+    with pytest.raises(JudgeError, match="no trajectories to judge"):
+        await Judge(prefers_length).score(TrajectoryGroup([], exceptions=[ValueError("x")]))
+
+
+async def test_jurors_vote_with_their_weights_and_in_their_own_orders():
+    async def generous(messages, schema):
+        return json.dumps(dict.fromkeys(json.loads(by_length(messages)), 1.0))
+
+    async def stern(messages, schema):
+        return json.dumps(dict.fromkeys(json.loads(by_length(messages)), 0.0))
+
+    judged = await Judge([Juror(generous, weight=3.0), Juror(stern, orders=1)], orders=1).score(saying("a", "b"))
+    assert [trajectory.reward for trajectory in judged] == [0.75, 0.75]
+    assert judged.judgement is not None
+    assert judged.judgement.calls == 2
+    assert len(judged.judgement.models) == 2
+
+
+async def test_a_juror_that_fails_costs_its_votes_only():
+    async def broken(messages, schema):
+        raise ValueError("no idea")
+
+    judged = await Judge([prefers_length, broken], orders=1).score(saying("a", "bb"))
+    assert [trajectory.reward for trajectory in judged] == [0.1, 0.2]
+    assert judged.judgement is not None
+    assert judged.judgement.status == "scored"
+    assert len(judged.judgement.warnings) == 1
+    assert "no idea" in judged.judgement.warnings[0]
+    assert judged.judgement.cost_usd is None
+
+
+async def test_a_judge_model_behind_http_is_asked_once_for_each_order(endpoint):
+    endpoint.script = [scores(0.75, 0.25)]
+    judged = await judge_of(endpoint, prices={"openai/judge": (2.0, 8.0)}).score(saying("a", "b"))
+    whole = judged.judgement
+    assert whole is not None
+    assert (whole.status, whole.calls, whole.prompt_tokens, whole.completion_tokens) == ("scored", 2, 200, 40)
+    assert whole.cost_usd == pytest.approx(0.00072)
+    assert [name.partition("@")[0] for name in whole.prompt_ids] == ["rubric", "judge/system.j2", "judge/group.j2"]
+    votes = [vote for t in judged if t.judgement for vote in t.judgement.votes]
+    assert all(vote.score == (0.75, 0.25)[vote.slot] for vote in votes)
+    assert [trajectory.reward for trajectory in judged] == [0.5, 0.5]
+
+
+async def test_the_schema_names_the_labels_in_the_order_shown(endpoint):
+    await judge_of(endpoint, orders=1).score(saying("a", "b", "c"))
+    [request] = endpoint.requests
+    entry = request["response_format"]["json_schema"]["schema"]["properties"]["scores"]["items"]
+    assert entry["properties"]["trajectory_id"]["enum"] == labels_in(request)
+
+
+async def test_a_refusal_is_answered_with_what_is_missing(endpoint):
+    endpoint.script = [lambda _: says("I'm sorry, I can't."), scores(0.5)]
+    judged = await judge_of(endpoint, orders=1).score(saying("a", "b"))
+    assert [trajectory.reward for trajectory in judged] == [0.5, 0.5]
+    first, second = endpoint.requests
+    *same, refusal, repair = second["messages"]
+    assert same == first["messages"]
+    assert refusal == {"role": "assistant", "content": "I'm sorry, I can't."}
+    assert "no complete JSON object" in repair["content"]
+    assert all(label in repair["content"] for label in labels_in(first))
+    assert judged.judgement is not None
+    assert judged.judgement.calls == 2
+
+
+async def test_replies_that_stay_useless_leave_no_number(endpoint):
+    endpoint.script = [lambda _: says("no")]
+    judged = await judge_of(endpoint, orders=1, content_retries=2).score(saying("a", "b"))
+    assert len(endpoint.requests) == 3
+    assert judged.judgement is not None
+    assert judged.judgement.status == "unscored"
+    assert all(t.reward is None and t.judgement and "cannot be used" in (t.judgement.reason or "") for t in judged)
+
+
+async def test_a_judge_that_is_down_leaves_no_number(endpoint):
+    endpoint.script = [fails(401, "bad key")]
+    judged = await judge_of(endpoint).score(saying("a", "b"))
+    assert judged.judgement is not None
+    assert (judged.judgement.status, judged.judgement.cost_usd) == ("unscored", None)
+    assert "bad key" in (judged.judgement.reason or "")
+    assert [trajectory.reward for trajectory in judged] == [None, None]
+
+
+async def test_a_missing_key_is_told_before_anyone_is_asked():
+    with pytest.raises(MissingKeyError):
+        await Judge("openai/o3").score(saying("a", "b"))
+
+
+async def test_the_environment_names_the_judge(monkeypatch):
+    with pytest.raises(JudgeError, match="no judge model is named"):
+        Judge()
+    monkeypatch.setenv("GAVEL_JUDGE_MODEL", "stand-in")
+    judged = await Judge().score(TrajectoryGroup([desk("refund"), desk(ending=None)]))
+    assert judged.judgement is not None
+    assert judged.judgement.models == ["gavel/stand-in"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"orders": 0}, {"content_retries": -1}, {"rubric": " "}, {"concurrency": 0}, {"timeout": 0}]
+)
+def test_options_that_make_no_sense_are_refused(options):
+    with pytest.raises(JudgeError):
+        Judge("stand-in", **options)
+
+
+async def test_the_rubric_reaches_the_judge_as_it_was_written(endpoint):
+    await judge_of(endpoint, orders=1, rubric="Prefer {{ answers }} that <cite>.").score(saying("a", "b"))
+    assert "Prefer {{ answers }} that <cite>." in endpoint.requests[0]["messages"][0]["content"]

@@ -1,0 +1,43 @@
+import pytest
+
+from judge.canonical import canonicalise
+from judge.client import Reply
+from judge.result import Ballot, judge_group, judge_members
+from judge.verdict import Scored
+from tests.judge.groups import saying
+
+
+def outcome(*ballots: Ballot):
+    trajectories = saying("a", "b").trajectories
+    group = canonicalise(dict(enumerate(trajectories)))
+    members = judge_members(trajectories, group, ballots)
+    return members, judge_group(members, group, ballots)
+
+
+def ballot(order: int, first: float, *, cost: float | None = 0.25) -> Ballot:
+    scores = {0: Scored(first, f"said in {order}"), 1: Scored(0.5)}
+    return Ballot(order, (1, 0), "m", scores=scores, calls=1, replies=[Reply("", 10, 2, cost)])
+
+
+def test_votes_come_with_their_place_and_the_most_typical_explanation():
+    members, whole = outcome(ballot(0, 0.1), ballot(1, 0.4), ballot(2, 1.0))
+    assert members[0].score == pytest.approx(0.5)
+    assert members[0].explanation == "said in 1"
+    assert [(vote.order, vote.slot) for vote in members[0].votes] == [(0, 1), (1, 1), (2, 1)]
+    assert (whole.status, whole.cost_usd, whole.prompt_tokens) == ("scored", 0.75, 30)
+
+
+def test_one_unknown_price_makes_the_sum_unknown():
+    assert outcome(ballot(0, 0.1), ballot(1, 0.1, cost=None))[1].cost_usd is None
+
+
+def test_a_call_without_a_reply_makes_the_sum_unknown():
+    _, whole = outcome(ballot(0, 0.1), Ballot(1, (0, 1), "m", problem="down", calls=1))
+    assert whole.cost_usd is None
+    assert whole.warnings == ["order 1 is lost: down"]
+
+
+def test_lost_ballots_make_no_scores():
+    members, whole = outcome(Ballot(0, (0, 1), "m", problem="down", calls=1))
+    assert [member.score for member in members] == [None, None]
+    assert (whole.status, whole.reason) == ("unscored", "no vote: down")

@@ -1,0 +1,73 @@
+import pytest
+
+from judge.errors import JudgeError, MissingKeyError
+from judge.ruler import ruler, ruler_score_group
+from scenarios.trajectory import TrajectoryGroup
+from tests.judge.endpoint import fails, scores
+from tests.judge.groups import OPENING, TOOLS, desk, saying
+
+
+async def broken(messages, schema):
+    raise ValueError("no idea")
+
+
+async def test_one_line_scores_a_group(endpoint):
+    endpoint.script = [scores(0.5)]
+    judged = await ruler_score_group(
+        saying("a", "b"),
+        "openai/judge",
+        extra_litellm_params={**endpoint.params, "temperature": 0.25},
+        rubric="Be kind.",
+        swallow_exceptions=True,
+    )
+    assert [trajectory.reward for trajectory in judged] == [0.5, 0.5]
+    assert all(request["temperature"] == 0.25 for request in endpoint.requests)
+
+
+async def test_a_judge_that_fails_raises_unless_told_otherwise():
+    with pytest.raises(JudgeError, match="no idea"):
+        await ruler_score_group(saying("a", "b"), broken)
+    judged = await ruler_score_group(saying("a", "b"), broken, swallow_exceptions=True)
+    assert all(t.reward is None and t.judgement and "no idea" in (t.judgement.reason or "") for t in judged)
+
+
+async def test_a_missing_key_raises_or_is_told_in_the_judgement():
+    with pytest.raises(MissingKeyError):
+        await ruler_score_group(saying("a", "b"), "openai/o3")
+    judged = await ruler_score_group(saying("a", "b"), "openai/o3", swallow_exceptions=True)
+    assert judged.judgement is not None
+    assert judged.judgement.status == "unscored"
+    assert "OPENAI_API_KEY" in (judged.judgement.reason or "")
+
+
+async def test_a_group_without_a_difference_is_no_failure():
+    judged = await ruler_score_group(saying("a", "a"), "stand-in")
+    assert judged.judgement is not None
+    assert judged.judgement.status == "degenerate"
+
+
+async def test_a_group_in_which_all_rollouts_failed_is_no_failure_of_the_judge():
+    failed = TrajectoryGroup(t.model_copy(update={"status": "failed"}) for t in saying("a", "b"))
+    judged = await ruler_score_group(failed, "stand-in")
+    assert [trajectory.reward for trajectory in judged] == [None, None]
+
+
+async def test_debug_writes_the_votes_to_the_logs():
+    judged = await ruler_score_group(TrajectoryGroup([desk("refund"), desk("deny")]), "stand-in", debug=True)
+    assert all(len(trajectory.logs) == 2 for trajectory in judged)
+
+
+async def test_bare_message_lists_are_scored_in_order():
+    lists = [[*OPENING, {"role": "assistant", "content": text}] for text in ("Done.", "")]
+    good, bad = await ruler(lists, "stand-in", tools=TOOLS, orders=1)
+    assert good.score is not None
+    assert bad.score is not None
+    assert good.score > bad.score
+    assert good.explanation
+
+
+async def test_bare_message_lists_that_cannot_be_scored_raise(endpoint):
+    endpoint.script = [fails(404)]
+    lists = [[{"role": "user", "content": text}] for text in ("a", "b")]
+    with pytest.raises(JudgeError):
+        await ruler(lists, "openai/judge", endpoint.params)

@@ -1,0 +1,144 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from judge.verdict import VerdictError, read_verdict, reply_schema
+
+LABELS = ("K7QX", "W3RT", "M4TD")
+EXPECTED = {"K7QX": 0.9, "W3RT": 0.2, "M4TD": 0.5}
+
+
+def entries(values=EXPECTED):
+    return [{"trajectory_id": label, "explanation": "why", "score": score} for label, score in values.items()]
+
+
+def values_of(reply: str) -> dict[str, float]:
+    return {label: scored.score for label, scored in read_verdict(reply, LABELS).items()}
+
+
+PLAIN = json.dumps({"scores": entries()})
+DRAFT = json.dumps({"scores": entries(dict.fromkeys(LABELS, 0.1))})
+
+GOOD = {
+    "plain": PLAIN,
+    "in a code fence, with prose": f"Here are the scores:\n```json\n{PLAIN}\n```\nLet me know!",
+    "prose with brackets around it": f"I looked at [K7QX] and others.\n{PLAIN}\nThat is [all].",
+    "after thinking": f"<think>maybe {DRAFT}</think>{PLAIN}",
+    "after a draft": f"Draft: {DRAFT}\nFinal: {PLAIN}",
+    "sorted by score": json.dumps({"scores": sorted(entries(), key=lambda entry: entry["score"])}),
+    "a bare list": json.dumps(entries()),
+    "wrapped": json.dumps({"Response": {"scores": entries()}}),
+    "wrapped, the wrapper never closed": json.dumps({"Response": {"scores": entries()}})[:-1],
+    "a map": json.dumps(EXPECTED),
+    "a map under scores": json.dumps({"scores": EXPECTED}),
+    "a map of objects": json.dumps({label: {"score": score, "reason": "why"} for label, score in EXPECTED.items()}),
+    "keys in capitals": PLAIN.replace("score", "Score").replace("trajectory_id", "Trajectory_ID"),
+    "labels in small letters": PLAIN.lower(),
+    "labels dressed up": PLAIN.replace('"K7QX"', '"trajectory_K7QX"').replace('"W3RT"', '"Trajectory [W3RT]"'),
+    "percent": PLAIN.replace("0.9", '"90%"').replace("0.2", '"20 %"').replace("0.5", '"50%"'),
+    "decimal commas": PLAIN.replace("0.9", '"0,9"').replace("0.2", '"0,2"').replace("0.5", '"0,5"'),
+    "a duplicate that agrees": json.dumps({"scores": [*entries(), entries()[0]]}),
+    "a label never given out": json.dumps({"scores": [*entries(), {"trajectory_id": "ZZZZ", "score": 7}]}),
+    "raw line breaks in a string": PLAIN.replace("why", "line one\nline two"),
+}
+
+BAD = {
+    "empty": ("", "empty"),
+    "a refusal": ("I'm sorry, but I can't evaluate these trajectories.", "no complete JSON object"),
+    "an empty object": ("{}", "no complete JSON object"),
+    "the schema": (json.dumps(reply_schema(LABELS)), "no complete JSON object"),
+    "positions instead of labels": ('{"scores": [0.9, 0.2, 0.5]}', "no complete JSON object"),
+    "a label is missing": (json.dumps({"scores": entries()[:2]}), "no score for M4TD"),
+    "a conflict": (json.dumps({"scores": [*entries(), entries({"K7QX": 0.1})[0]]}), "K7QX has two different scores"),
+    "a key given twice": ('{"K7QX": 0.9, "K7QX": 0.1, "W3RT": 0.2, "M4TD": 0.5}', "two different values"),
+    "a key given twice in other letters": (
+        PLAIN.replace('"score": 0.9', '"score": 0.9, "Score": 0.1'),
+        "two different",
+    ),
+    "a scale of ten": (PLAIN.replace("0.9", "9.0"), "score of K7QX is 9.0, not from 0 to 1"),
+    "a string on a scale of ten": (PLAIN.replace("0.9", '"9/10"'), "not a number"),
+    "a thousand": (PLAIN.replace("0.9", '"1,000"'), "not a number"),
+    "below zero": (PLAIN.replace("0.9", "-0.1"), "not from 0 to 1"),
+    "not a number": (PLAIN.replace("0.9", "NaN"), "not from 0 to 1"),
+    "infinity": (PLAIN.replace("0.9", "1e400"), "not from 0 to 1"),
+    "null": (PLAIN.replace("0.9", "null"), "None, not a number"),
+    "a truth value": (PLAIN.replace("0.9", "true"), "True, not a number"),
+    "a word": (PLAIN.replace("0.9", '"good"'), "not a number"),
+    "more than all percent": (PLAIN.replace("0.9", '"190%"'), "not from 0 to 1"),
+    "broken off": (PLAIN[:-30], "breaks off"),
+    "a draft, then a reply that breaks off": (f"{DRAFT}\nFinal: " + '{"scores": [{"trajectory_id": "K7', "breaks off"),
+    "a draft in thoughts, then nothing": (f"<think>{DRAFT}</think>", "empty"),
+    "a draft in thoughts that never end": (f"<think>hmm {PLAIN}", "empty"),
+    "an id that names two": (PLAIN.replace('"K7QX"', '"K7QX and W3RT"'), "no score for K7QX"),
+}
+
+
+@pytest.mark.parametrize("case", GOOD)
+def test_a_reply_that_can_be_meant_in_one_way_is_read(case):
+    assert values_of(GOOD[case]) == EXPECTED
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_reply_that_cannot_be_used_says_what_is_wrong(case):
+    reply, problem = BAD[case]
+    with pytest.raises(VerdictError, match=problem):
+        read_verdict(reply, LABELS)
+
+
+def test_explanations_come_with_their_scores():
+    read = read_verdict(PLAIN.replace("why", "because", 1), LABELS)
+    assert (read["K7QX"].explanation, read["W3RT"].explanation) == ("because", "why")
+
+
+def test_everything_that_is_wrong_is_named_at_once():
+    with pytest.raises(VerdictError) as problem:
+        read_verdict(json.dumps({"scores": entries({"K7QX": 9, "W3RT": True})}), LABELS)
+    assert problem.value.message == (
+        "the score of K7QX is 9, not from 0 to 1; the score of W3RT is True, not a number; there is no score for M4TD"
+    )
+
+
+def test_the_schema_lists_the_labels_in_the_order_shown():
+    entry = reply_schema(["W3RT", "K7QX"])["properties"]["scores"]["items"]
+    assert entry["properties"]["trajectory_id"]["enum"] == ["W3RT", "K7QX"]
+
+
+def test_a_reply_of_nothing_but_braces_ends():
+    with pytest.raises(VerdictError):
+        read_verdict('{"a":' * 2000, LABELS)
+    with pytest.raises(VerdictError):
+        read_verdict("[" * 500 + json.dumps(EXPECTED) + "]" * 500, LABELS)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers(-2, 12) | st.sampled_from([*LABELS, "90%", "0,5", "x"]),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from([*LABELS, "scores", "score", "trajectory_id", "id", "x"]), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@given(st.text(max_size=20), json_values, st.text(max_size=20))
+def test_any_reply_gives_all_labels_a_score_in_range_or_is_refused(before, value, after):
+    try:
+        read = values_of(before + json.dumps(value) + after)
+    except VerdictError:
+        return
+    assert list(read) == list(LABELS)
+    assert all(isinstance(score, float) and 0 <= score <= 1 for score in read.values())
+
+
+@given(st.lists(st.floats(0, 1), min_size=3, max_size=3), st.permutations(range(3)), st.data())
+def test_a_reply_cut_anywhere_is_refused_or_read_right(scores, order, data):
+    expected = dict(zip(LABELS, scores, strict=True))
+    listed = entries(expected)
+    reply = json.dumps({"scores": [listed[place] for place in order]})
+    cut = data.draw(st.integers(0, len(reply)))
+    try:
+        assert values_of(reply[:cut]) == expected
+    except VerdictError:
+        assert cut < len(reply)

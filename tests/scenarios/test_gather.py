@@ -1,0 +1,505 @@
+"""Gathering: order, bounds, isolation of failures, and what the terminal shows. Events order things, never clocks."""
+
+import asyncio
+import gc
+import io
+import sys
+import warnings
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from openai.types.chat.chat_completion import Choice
+
+from scenarios.gather import GatherError, gather_trajectories, gather_trajectory_groups
+from scenarios.progress import GroupTally, completion_tokens, figures, metric_means
+from scenarios.trajectory import History, RolloutError, Trajectory, TrajectoryGroup
+
+
+async def act(
+    name: str = "", after: asyncio.Event | None = None, then: asyncio.Event | None = None, **fields: object
+) -> Trajectory:
+    """A rollout that waits for `after`, and sets `then` when it is done."""
+    if after:
+        await after.wait()
+    if then:
+        then.set()
+    return Trajectory(metadata={"name": name}, **fields)
+
+
+async def fail(message: str = "boom", after: asyncio.Event | None = None) -> Trajectory:
+    if after:
+        await after.wait()
+    raise ValueError(message)
+
+
+def names(*groups: TrajectoryGroup) -> list[list[object]]:
+    return [[trajectory.metadata["name"] for trajectory in group] for group in groups]
+
+
+class Gauge:
+    """Counts how many rollouts run at once."""
+
+    def __init__(self) -> None:
+        self.running = self.peak = self.total = 0
+
+    async def act(self) -> Trajectory:
+        self.running += 1
+        self.total += 1
+        self.peak = max(self.peak, self.running)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        self.running -= 1
+        return Trajectory()
+
+
+@contextmanager
+def nothing_left_unawaited() -> Iterator[None]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+        gc.collect()
+    assert not [warning for warning in caught if "never awaited" in str(warning.message)]
+
+
+# --- order and shapes ---------------------------------------------------------------------------------------------
+
+
+async def test_a_late_finisher_keeps_its_input_place() -> None:
+    last_done = asyncio.Event()
+    groups = await gather_trajectory_groups(
+        [
+            TrajectoryGroup([act("a1", after=last_done), act("a2")]),
+            TrajectoryGroup([act("b1"), act("b2", then=last_done)]),
+        ]
+    )
+    assert names(*groups) == [["a1", "a2"], ["b1", "b2"]]
+
+
+async def test_a_group_may_be_pending_complete_or_a_coroutine() -> None:
+    complete = TrajectoryGroup([Trajectory(metadata={"name": "complete"})])
+
+    async def awaited() -> TrajectoryGroup:
+        return await TrajectoryGroup([act("awaited")])
+
+    async def unawaited() -> TrajectoryGroup:
+        return TrajectoryGroup([act("unawaited")])
+
+    groups = await gather_trajectory_groups([TrajectoryGroup([act("pending")]), complete, awaited(), unawaited()])
+    assert names(*groups) == [["pending"], ["complete"], ["awaited"], ["unawaited"]]
+
+
+async def test_a_generator_of_groups_of_generators_reads_like_art() -> None:
+    groups = await gather_trajectory_groups(
+        (TrajectoryGroup(act(f"{task}{i}") for i in range(2)) for task in "ab"),
+        pbar_desc="gather",
+        pbar_total_completion_tokens=False,
+        max_exceptions=10,
+        max_metrics=1,
+    )
+    assert names(*groups) == [["a0", "a1"], ["b0", "b1"]]
+
+
+async def test_no_groups_give_no_groups() -> None:
+    assert await gather_trajectory_groups([]) == []
+    assert await gather_trajectories([]) == []
+
+
+async def test_single_rollouts_keep_their_order_and_lose_the_failed() -> None:
+    second_done = asyncio.Event()
+    trajectories = await gather_trajectories(
+        [act("first", after=second_done), fail(), act("third", then=second_done)], max_exceptions=1
+    )
+    assert [trajectory.metadata["name"] for trajectory in trajectories] == ["first", "third"]
+
+
+# --- after_each ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_group_is_scored_while_others_still_roll_out() -> None:
+    scored = asyncio.Event()
+
+    async def score(group: TrajectoryGroup) -> TrajectoryGroup:
+        scored.set()
+        return group.model_copy(update={"metrics": {"scored": True}})
+
+    slow = TrajectoryGroup([act("slow", after=scored)])
+    groups = await gather_trajectory_groups([slow, TrajectoryGroup([act("fast")])], after_each=score)
+    assert names(*groups) == [["slow"], ["fast"]]
+    assert all(group.metrics == {"scored": True} for group in groups)
+
+
+async def test_none_drops_a_group_and_a_list_extends() -> None:
+    async def choose(group: TrajectoryGroup) -> TrajectoryGroup | list[TrajectoryGroup] | None:
+        return {"a": None, "b": [group, group], "c": group}[str(group.trajectories[0].metadata["name"])]
+
+    groups = await gather_trajectory_groups([TrajectoryGroup([act(name)]) for name in "abc"], after_each=choose)
+    assert names(*groups) == [["b"], ["b"], ["c"]]
+
+
+async def refuse(group: TrajectoryGroup) -> TrajectoryGroup:
+    raise RuntimeError("the judge is out")
+
+
+async def give_a_word(group: TrajectoryGroup) -> TrajectoryGroup:
+    return "group"  # type: ignore[return-value]
+
+
+async def give_words(group: TrajectoryGroup) -> TrajectoryGroup:
+    return ["group"]  # type: ignore[return-value]
+
+
+async def cancel_itself(group: TrajectoryGroup) -> TrajectoryGroup:
+    raise asyncio.CancelledError
+
+
+def raise_at_once(group: TrajectoryGroup) -> Awaitable[TrajectoryGroup]:
+    raise KeyError("no judge")
+
+
+@pytest.mark.parametrize("after_each", [refuse, give_a_word, give_words, cancel_itself, raise_at_once])
+async def test_a_failing_after_each_leaves_the_group_unscored_with_the_reason(
+    after_each: Callable[[TrajectoryGroup], Awaitable[TrajectoryGroup]],
+) -> None:
+    complete = TrajectoryGroup([Trajectory(metadata={"name": "a"})])
+    groups = await gather_trajectory_groups(
+        [complete, TrajectoryGroup([act("b")])], after_each=after_each, max_exceptions=2
+    )
+    assert names(*groups) == [["a"], ["b"]]
+    assert [len(group.exceptions) for group in groups] == [1, 1]
+    assert all(trajectory.reward is None for group in groups for trajectory in group)
+    assert complete.exceptions == []
+    with pytest.raises(GatherError):
+        await gather_trajectory_groups([complete], after_each=after_each)
+
+
+async def test_a_failing_after_each_counts_against_the_limit() -> None:
+    with pytest.raises(GatherError, match="the judge is out") as caught:
+        await gather_trajectory_groups([TrajectoryGroup([act(), act()])], after_each=refuse)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+async def test_rollouts_that_after_each_runs_are_bounded_and_stay_out_of_the_group() -> None:
+    gauge = Gauge()
+
+    async def compare(group: TrajectoryGroup) -> TrajectoryGroup:
+        baseline = await TrajectoryGroup(gauge.act() for _ in range(3))
+        return group.model_copy(update={"metrics": {"baseline": len(baseline)}})
+
+    groups = [TrajectoryGroup([act("a")]), TrajectoryGroup([act("b")])]
+    groups = await gather_trajectory_groups(groups, after_each=compare, concurrency=2)
+    assert names(*groups) == [["a"], ["b"]]
+    assert [group.metrics for group in groups] == [{"baseline": 3}] * 2
+    assert gauge.peak == 2
+
+
+# --- failures -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_failing_member_costs_only_itself() -> None:
+    groups = await gather_trajectory_groups(
+        [TrajectoryGroup([act("a1"), fail("no"), act("a3")]), TrajectoryGroup([act("b1")])], max_exceptions=1
+    )
+    assert names(*groups) == [["a1", "a3"], ["b1"]]
+    assert [error.message for error in groups[0].exceptions] == ["no"]
+
+
+async def test_a_failing_coroutine_is_an_empty_group_with_the_exception() -> None:
+    async def broken() -> TrajectoryGroup:
+        raise OSError("no data")
+
+    groups = await gather_trajectory_groups([TrajectoryGroup([act("a")]), broken()], max_exceptions=1)
+    assert names(*groups) == [["a"], []]
+    assert [error.type for error in groups[1].exceptions] == ["OSError"]
+
+
+async def test_what_is_no_group_is_a_failure() -> None:
+    async def wrong() -> TrajectoryGroup:
+        return [Trajectory()]  # type: ignore[return-value]
+
+    for source in (wrong(), act(), 3):
+        [group] = await gather_trajectory_groups([source], max_exceptions=1)  # type: ignore[list-item]
+        assert group.exceptions[0].type == "TypeError"
+
+
+async def test_one_failure_is_one_too_many_by_default() -> None:
+    with pytest.raises(GatherError) as caught:
+        await gather_trajectory_groups([TrajectoryGroup([act(), fail("first of all"), act()])])
+    assert "1 of 3 rollouts failed, more than max_exceptions=0" in caught.value.message
+    assert "ValueError: first of all" in caught.value.message
+    assert "max_exceptions=0.1" in caught.value.remedy
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+async def test_too_many_failures_cancel_the_rest_and_leave_nothing_unawaited() -> None:
+    never = asyncio.Event()
+    cancelled: list[str] = []
+
+    async def endless(name: str) -> Trajectory:
+        try:
+            await never.wait()
+        except asyncio.CancelledError:
+            cancelled.append(name)
+            raise
+        return Trajectory()
+
+    async def endless_group() -> TrajectoryGroup:
+        return await TrajectoryGroup([endless("inner")])
+
+    with nothing_left_unawaited():
+        with pytest.raises(GatherError):
+            await gather_trajectory_groups(
+                [
+                    TrajectoryGroup([endless("a"), act()]),
+                    endless_group(),
+                    TrajectoryGroup([fail(), fail()]),
+                    TrajectoryGroup([endless("waits for a slot"), endless("waits for a slot")]),
+                ],
+                max_exceptions=1,
+                concurrency=4,
+            )
+        with pytest.raises(GatherError):
+            await gather_trajectory_groups(
+                [TrajectoryGroup([fail(), act(), act()]), TrajectoryGroup([act()])], concurrency=1
+            )
+    assert {"a", "inner"} <= set(cancelled)
+
+
+@pytest.mark.parametrize(
+    ("share", "allowed"), [(0.25, True), (0.24, False), (1, False), (2, True), (float("inf"), True)]
+)
+async def test_a_share_counts_against_all_rollouts(share: float, allowed: bool) -> None:
+    groups = [TrajectoryGroup([act(), fail(), act(), act()]), TrajectoryGroup([act(), act(), act(), fail()])]
+    if allowed:
+        assert len(await gather_trajectory_groups(groups, max_exceptions=share)) == 2
+    else:
+        with pytest.raises(GatherError, match=r"2 of 8 .* max_exceptions"):
+            await gather_trajectory_groups(groups, max_exceptions=share)
+
+
+async def test_a_share_is_judged_early_when_it_is_certain() -> None:
+    never = asyncio.Event()
+    with pytest.raises(GatherError, match="2 of 4"):
+        await gather_trajectory_groups([TrajectoryGroup([fail(), fail(), act(after=never), act()])], max_exceptions=0.3)
+
+
+async def test_a_share_waits_for_groups_of_unknown_size() -> None:
+    both_failed = asyncio.Event()
+
+    async def failing() -> Trajectory:
+        both_failed.set()
+        raise ValueError
+
+    async def large() -> TrajectoryGroup:
+        await both_failed.wait()
+        return await TrajectoryGroup(act() for _ in range(8))
+
+    groups = await gather_trajectory_groups([TrajectoryGroup([failing(), act()]), large()], max_exceptions=0.1)
+    assert [len(group) for group in groups] == [1, 8]
+
+    both_failed.clear()
+    with pytest.raises(GatherError, match="1 of 10"):
+        await gather_trajectory_groups([TrajectoryGroup([failing(), act()]), large()], max_exceptions=0.09)
+
+
+async def test_exceptions_that_no_runner_saw_count_once() -> None:
+    async def own_loop() -> TrajectoryGroup:
+        return TrajectoryGroup([Trajectory(), ValueError("unseen")])
+
+    async def through_a_pending_group() -> TrajectoryGroup:
+        group = await TrajectoryGroup([fail("seen"), act()])
+        if group.exceptions:
+            raise RuntimeError("gave up")
+        return group
+
+    assert len(await gather_trajectory_groups([own_loop(), through_a_pending_group()], max_exceptions=2)) == 2
+    with pytest.raises(GatherError, match=r"1 of 2 .* ValueError: unseen"):
+        await gather_trajectory_groups([own_loop()])
+
+
+async def test_exceptions_of_earlier_days_do_not_count() -> None:
+    old = TrajectoryGroup([Trajectory(metadata={"name": "a"})], exceptions=[RolloutError(type="Old", message="")])
+    assert names(*await gather_trajectory_groups([old])) == [["a"]]
+
+
+@pytest.mark.parametrize("options", [{"max_exceptions": -1}, {"max_exceptions": float("nan")}, {"concurrency": 0}])
+async def test_an_impossible_option_is_refused_and_leaves_nothing_unawaited(options: dict[str, float]) -> None:
+    with nothing_left_unawaited(), pytest.raises(ValueError, match=next(iter(options))):
+        await gather_trajectory_groups([TrajectoryGroup([act()])], **options)  # type: ignore[arg-type]
+
+
+async def test_a_generator_that_raises_leaves_nothing_unawaited() -> None:
+    def groups() -> Iterator[TrajectoryGroup]:
+        yield TrajectoryGroup([act()])
+        raise OSError("no more data")
+
+    with nothing_left_unawaited(), pytest.raises(OSError, match="no more data"):
+        await gather_trajectory_groups(groups())
+
+
+@pytest.mark.parametrize("yields", range(6))
+async def test_cancelling_the_caller_cancels_every_member(yields: int) -> None:
+    started: list[int] = []
+    cancelled: list[int] = []
+
+    async def endless(number: int) -> Trajectory:
+        started.append(number)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(number)
+            raise
+        return Trajectory()
+
+    with nothing_left_unawaited():
+        groups = [TrajectoryGroup([endless(1), endless(2)]), TrajectoryGroup([endless(3)])]
+        gathering = asyncio.create_task(gather_trajectory_groups(groups, concurrency=2))
+        for _ in range(yields):
+            await asyncio.sleep(0)
+        gathering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gathering
+        for group in groups:  # a gathering that never began never saw them
+            group.discard_pending()
+    assert sorted(cancelled) == sorted(started)
+    assert started in ([], [1, 2])
+
+
+# --- concurrency --------------------------------------------------------------------------------------------------
+
+
+async def test_concurrency_bounds_rollouts_over_all_groups() -> None:
+    gauge = Gauge()
+
+    async def built_inside() -> TrajectoryGroup:
+        return await TrajectoryGroup(gauge.act() for _ in range(4))
+
+    sources = [TrajectoryGroup(gauge.act() for _ in range(4)), built_inside(), built_inside()]
+    await gather_trajectory_groups(sources, concurrency=3)
+    assert (gauge.peak, gauge.total) == (3, 12)
+
+
+async def test_without_a_bound_all_run_at_once() -> None:
+    gauge = Gauge()
+    await gather_trajectory_groups(TrajectoryGroup(gauge.act() for _ in range(4)) for _ in range(3))
+    assert gauge.peak == 12
+
+
+async def test_a_gather_within_a_group_keeps_the_outer_bound() -> None:
+    gauge = Gauge()
+
+    async def built_inside() -> TrajectoryGroup:
+        return TrajectoryGroup(await gather_trajectories((gauge.act() for _ in range(4)), concurrency=3))
+
+    await gather_trajectory_groups([built_inside(), built_inside()], concurrency=2)
+    assert (gauge.peak, gauge.total) == (2, 8)
+
+
+async def test_a_rollout_may_run_a_group_of_its_own_within_its_slot() -> None:
+    async def with_helpers() -> Trajectory:
+        helpers = await TrajectoryGroup(act("helper") for _ in range(3))
+        return Trajectory(metadata={"name": len(helpers)})
+
+    [group] = await gather_trajectory_groups([TrajectoryGroup([with_helpers(), with_helpers()])], concurrency=1)
+    assert names(group) == [[3, 3]]
+
+
+async def test_the_bound_ends_with_the_gather() -> None:
+    gauge = Gauge()
+    await gather_trajectories([act()], concurrency=1)
+    await TrajectoryGroup(gauge.act() for _ in range(3))
+    assert gauge.peak == 3
+
+
+# --- progress -----------------------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def turn(**extra: object) -> Choice:
+    return Choice.construct(index=0, finish_reason="stop", message={"role": "assistant", "content": ""}, **extra)
+
+
+def test_completion_tokens_are_the_sampled_ids_of_every_history() -> None:
+    logprobs = {"content": [{"token": "a", "logprob": -1.0, "top_logprobs": []}] * 4, "refusal": None}
+    trajectory = Trajectory(
+        messages_and_choices=[{"role": "user", "content": "x"}, turn(token_ids=[1, 2, 3], logprobs=logprobs)],
+        additional_histories=[History(messages_and_choices=[turn(logprobs=logprobs), turn()])],
+    )
+    assert completion_tokens(trajectory) == 7
+
+
+def test_means_leave_out_what_was_not_measured() -> None:
+    trajectories = [
+        Trajectory(reward=None, metrics={"solved": True, "turns": 2}),
+        Trajectory(reward=0.5, metrics={"solved": False}),
+    ]
+    assert metric_means(trajectories) == {"reward": 0.5, "solved": 0.5, "turns": 2.0}
+    assert metric_means([Trajectory()]) == {}
+
+
+def test_figures_show_as_many_metrics_as_asked() -> None:
+    tally = GroupTally(
+        failed=1, completion_tokens=1234, trajectories=[Trajectory(reward=1, metrics={"a": 1, "b": 2, "c": 3})]
+    )
+    assert figures([tally], max_metrics=2) == "reward 1.00 · a 1.00 · b 2.00 · 1 failed · 1,234 tokens"
+    assert figures([tally], tokens=False, max_metrics=0) == "reward 1.00 · 1 failed"
+    assert figures([GroupTally()]) == ""
+
+
+async def gather_with_figures(progress: bool | None, desc: str | None = "[explore]") -> None:
+    async def score(group: TrajectoryGroup) -> TrajectoryGroup:
+        return TrajectoryGroup([trajectory.model_copy(update={"reward": 0.25}) for trajectory in group])
+
+    sampled = act(messages_and_choices=[turn(token_ids=list(range(2000)))], metrics={"solved": True})
+    await gather_trajectory_groups(
+        [TrajectoryGroup([sampled, fail()])], after_each=score, max_exceptions=1, progress=progress, pbar_desc=desc
+    )
+
+
+async def test_nothing_is_printed_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    await gather_with_figures(None)
+    assert capsys.readouterr() == ("", "")
+
+
+async def test_a_terminal_shows_progress_scores_failures_and_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    monkeypatch.setenv("COLUMNS", "140")
+    await gather_with_figures(None)
+    for part in ("[explore]", "2/2", "reward 0.25", "solved 1.00", "1 failed", "2,000 tokens"):
+        assert part in terminal.getvalue()
+
+
+async def test_progress_can_be_demanded_and_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.setattr(sys, "stderr", file := io.StringIO())
+    await gather_with_figures(True, desc=None)
+    assert file.getvalue().count("2/2") == 1
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    await gather_with_figures(False)
+    assert terminal.getvalue() == ""
+
+
+async def test_a_live_display_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with Live("the demo's own", console=Console(stderr=True, force_terminal=True), auto_refresh=False):
+        await gather_with_figures(None)
+        await gather_with_figures(True)
+    assert "explore" not in terminal.getvalue()
+
+
+async def test_gathers_within_gathers_share_one_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+
+    async def inner() -> TrajectoryGroup:
+        return TrajectoryGroup(await gather_trajectories([act()], pbar_desc="inner"))
+
+    await gather_trajectory_groups([inner(), inner()], pbar_desc="outer")
+    assert "outer" in terminal.getvalue()
+    assert "inner" not in terminal.getvalue()

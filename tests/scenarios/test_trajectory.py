@@ -1,0 +1,312 @@
+"""Trajectories and groups: JSON round trips, and how a pending group is run."""
+
+import asyncio
+import gc
+import math
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai.types.chat import ChatCompletion
+from openai.types.chat.chat_completion import Choice
+
+from scenarios.judgement import GroupJudgement, Judgement, Vote
+from scenarios.trajectory import History, PendingGroupError, RolloutError, Trajectory, TrajectoryGroup
+
+any_text = st.text(st.characters())
+"""Lone surrogates included."""
+any_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | any_text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(any_text, inner, max_size=3),
+    max_leaves=8,
+)
+any_float = st.floats(allow_nan=False)
+
+
+def sampled(content: str | None = "hello", finish_reason: str | None = "stop", **extra: object) -> Choice:
+    """A choice as the OpenAI client makes it from a server's reply."""
+    reply = ChatCompletion.construct(
+        choices=[
+            {"index": 0, "finish_reason": finish_reason, "message": {"role": "assistant", "content": content}} | extra
+        ]
+    )
+    return reply.choices[0]
+
+
+@st.composite
+def choices(draw: st.DrawFn) -> Choice:
+    tokens = [
+        {"token": draw(any_text), "logprob": draw(any_float), "bytes": None, "top_logprobs": []}
+        for _ in range(draw(st.integers(0, 3)))
+    ]
+    return sampled(
+        draw(any_text | st.none()),
+        draw(st.sampled_from(["stop", "length", "tool_calls", "abort", None])),
+        logprobs=draw(st.sampled_from([None, {"content": tokens, "refusal": None}])),
+        token_ids=draw(st.lists(st.integers(0, 2**31), max_size=3)),
+        prompt_token_ids=[1, 2],
+        policy_version=draw(st.integers(0, 9)),
+    )
+
+
+messages = st.fixed_dictionaries(
+    {"role": st.sampled_from(["system", "user", "tool"]), "content": any_text}, optional={"extra": any_json}
+)
+conversations = st.lists(messages | choices(), max_size=3)
+tools = st.none() | st.just([{"type": "function", "function": {"name": "f", "parameters": {}}}])
+judgements = st.builds(
+    Judgement,
+    score=st.none() | st.floats(0, 1),
+    explanation=any_text,
+    votes=st.lists(st.builds(Vote, score=st.floats(0, 1), model=any_text, explanation=any_text), max_size=2),
+)
+trajectories = st.builds(
+    Trajectory,
+    messages_and_choices=conversations,
+    tools=tools,
+    additional_histories=st.lists(st.builds(History, messages_and_choices=conversations, tools=tools), max_size=2),
+    reward=st.none() | any_float,
+    judgement=st.none() | judgements,
+    metrics=st.dictionaries(any_text, any_float | st.booleans() | st.integers(), max_size=3),
+    metadata=st.dictionaries(any_text, any_json, max_size=3),
+    logs=st.lists(any_text, max_size=2),
+    status=st.sampled_from(["finished", "truncated", "failed"]),
+    status_reason=st.none() | any_text,
+    policy_version=st.none() | st.integers(),
+)
+groups = st.builds(
+    TrajectoryGroup,
+    trajectories=st.lists(trajectories, max_size=2),
+    metadata=st.dictionaries(any_text, any_json, max_size=2),
+    metrics=st.dictionaries(any_text, any_float | st.booleans(), max_size=2),
+    logs=st.lists(any_text, max_size=2),
+    exceptions=st.lists(st.builds(RolloutError, type=any_text, message=any_text, traceback=any_text), max_size=2),
+    judgement=st.none() | st.builds(GroupJudgement, status=st.just("partial"), cost_usd=st.none() | st.floats(0, 9)),
+)
+
+
+def shape(value: object) -> object:
+    """The types within a value: 1, 1.0 and True are equal, and not the same."""
+    match value:
+        case dict():
+            return {key: shape(inner) for key, inner in value.items()}
+        case list():
+            return [shape(inner) for inner in value]
+        case _:
+            return type(value)
+
+
+# --- JSON ---------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(groups)
+def test_a_group_comes_back_from_json_as_it_was(group: TrajectoryGroup) -> None:
+    back = TrajectoryGroup.from_json(group.to_json())
+    assert back == group
+    assert shape(back.model_dump(warnings=False)) == shape(group.model_dump(warnings=False))
+
+
+@settings(max_examples=60, deadline=None)
+@given(groups)
+def test_a_record_is_one_line_of_ascii(group: TrajectoryGroup) -> None:
+    text = group.to_json()
+    assert text.isascii()
+    assert "\n" not in text
+
+
+def test_nan_and_infinities_come_back() -> None:
+    trajectory = Trajectory(
+        messages_and_choices=[{"role": "user", "content": "x", "weight": math.inf}, sampled(score=math.nan)],
+        reward=math.nan,
+        metrics={"low": -math.inf},
+        metadata={"deep": [math.nan]},
+    )
+    back = Trajectory.from_json(trajectory.to_json())
+    assert math.isnan(back.reward)
+    assert back.metrics == {"low": -math.inf}
+    assert math.isnan(back.metadata["deep"][0])
+    assert back.messages_and_choices[0]["weight"] == math.inf
+    assert math.isnan(back.messages_and_choices[1].model_extra["score"])
+
+
+def test_lone_surrogates_come_back_even_in_keys() -> None:
+    trajectory = Trajectory(metadata={"\ud800": {"\udfff": "\udc00"}})
+    assert Trajectory.from_json(trajectory.to_json()).metadata == {"\ud800": {"\udfff": "\udc00"}}
+
+
+def test_a_choice_that_the_openai_client_let_through_can_be_read_back() -> None:
+    choice = sampled(finish_reason="abort", logprobs={"content": [{"token": "a", "logprob": None}]}, stop_reason=7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        text = Trajectory(messages_and_choices=[choice]).to_json()
+    assert Trajectory.from_json(text).messages_and_choices == [choice]
+
+
+def test_tool_calls_of_a_choice_come_back_typed() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    choice = sampled(message={"role": "assistant", "content": None, "tool_calls": [call], "reasoning_content": "hm"})
+    [back] = Trajectory.from_json(Trajectory(messages_and_choices=[choice]).to_json()).messages_and_choices
+    assert isinstance(back, Choice)
+    assert back.message.tool_calls[0].function.arguments == '{"a": 1}'
+    assert back.message.model_extra["reasoning_content"] == "hm"
+
+
+def test_a_message_that_only_looks_like_a_choice_stays_a_message() -> None:
+    message = {"role": "user", "message": "hi", "finish_reason": "none"}
+    assert Trajectory(messages_and_choices=[message]).messages_and_choices == [message]
+
+
+@pytest.mark.parametrize("scalar", [np.float32(0.5), np.float64(0.5), np.int64(2)])
+def test_numpy_scalars_are_stored_as_numbers(scalar: np.generic) -> None:
+    trajectory = Trajectory()
+    trajectory.reward = scalar  # type: ignore[assignment]
+    trajectory.metrics["m"] = scalar  # type: ignore[assignment]
+    back = Trajectory.from_json(trajectory.to_json())
+    assert (back.reward, back.metrics["m"]) == (scalar.item(), scalar.item())
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"trajectories": 3}', "[]"])
+def test_what_is_no_record_is_refused(text: str) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        TrajectoryGroup.from_json(text)
+
+
+# --- one trajectory -----------------------------------------------------------------------------------------------
+
+
+def test_an_unscored_trajectory_has_no_reward() -> None:
+    assert Trajectory().reward is None
+
+
+def test_messages_are_plain_dicts_for_the_next_request() -> None:
+    trajectory = Trajectory(messages_and_choices=[{"role": "user", "content": "hi"}])
+    trajectory.messages_and_choices.append(sampled("hello"))
+    assert trajectory.messages() == [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+
+
+def test_choices_of_all_histories_come_in_order() -> None:
+    first, second = sampled("1"), sampled("2")
+    further = History(messages_and_choices=[{"role": "user", "content": "x"}, second])
+    trajectory = Trajectory(messages_and_choices=[first], additional_histories=[further])
+    assert list(trajectory.choices()) == [first, second]
+
+
+def test_durations_of_the_same_name_add_up() -> None:
+    trajectory = Trajectory()
+    for _ in range(2):
+        with trajectory.track_duration("tools"):
+            pass
+    assert trajectory.metrics["duration/tools"] >= 0
+    assert list(trajectory.metrics) == ["duration/tools"]
+
+
+def test_art_style_construction_and_finish() -> None:
+    trajectory = Trajectory(
+        messages_and_choices=[{"role": "system", "content": "s"}],
+        reward=0.0,
+        metrics={"correct": True},
+        metadata={"task": "t"},
+    )
+    trajectory.reward = 1.0
+    trajectory.log("done")
+    assert trajectory.finish() is trajectory
+    assert trajectory.logs == ["done"]
+
+
+# --- groups -------------------------------------------------------------------------------------------------------
+
+
+async def act(name: str, after: asyncio.Event | None = None, then: asyncio.Event | None = None) -> Trajectory:
+    if after:
+        await after.wait()
+    if then:
+        then.set()
+    return Trajectory(metadata={"name": name})
+
+
+async def fail(message: str = "boom") -> Trajectory:
+    raise ValueError(message)
+
+
+def names(group: TrajectoryGroup) -> list[object]:
+    return [trajectory.metadata["name"] for trajectory in group]
+
+
+def test_a_group_of_trajectories_and_exceptions_is_complete() -> None:
+    group = TrajectoryGroup([Trajectory(), ValueError("boom")], exceptions=[KeyError("k")])
+    assert (len(group), group.pending) == (1, 0)
+    assert [error.type for error in group.exceptions] == ["KeyError", "ValueError"]
+
+
+async def test_a_pending_group_cannot_be_read() -> None:
+    group = TrajectoryGroup(act("a") for _ in range(2))
+    assert group.pending == 2
+    with pytest.raises(PendingGroupError, match="2 rollouts"):
+        len(group)
+    await group
+    assert len(group) == 2
+
+
+async def test_members_keep_their_input_places() -> None:
+    second_done = asyncio.Event()
+    group = await TrajectoryGroup([act("first", after=second_done), act("second", then=second_done)])
+    assert names(group) == ["first", "second"]
+
+
+async def test_a_member_that_raises_is_an_exception_of_its_group() -> None:
+    group = await TrajectoryGroup([act("a"), fail("no"), act("c")], metadata={"kept": 1})
+    assert names(group) == ["a", "c"]
+    assert group.metadata == {"kept": 1}
+    [error] = group.exceptions
+    assert (error.type, error.message) == ("ValueError", "no")
+    assert "in fail" in error.traceback
+
+
+async def test_a_rollout_that_forgets_to_return_is_an_exception() -> None:
+    async def forgetful() -> None:
+        pass
+
+    group = await TrajectoryGroup([forgetful(), act("b")])  # type: ignore[list-item]
+    assert names(group) == ["b"]
+    assert "returned NoneType" in group.exceptions[0].message
+
+
+async def test_a_rollout_that_cancels_itself_is_an_exception() -> None:
+    async def cancelled() -> Trajectory:
+        raise asyncio.CancelledError
+
+    group = await TrajectoryGroup([cancelled(), act("b")])
+    assert names(group) == ["b"]
+    assert "cancelled from within" in group.exceptions[0].message
+
+
+async def test_complete_members_and_tasks_may_stand_among_coroutines() -> None:
+    task = asyncio.create_task(act("task"))
+    complete = Trajectory(metadata={"name": "complete"})
+    group = await TrajectoryGroup([task, complete, ValueError("early"), act("coroutine")])
+    assert names(group) == ["task", "complete", "coroutine"]
+    assert [error.message for error in group.exceptions] == ["early"]
+
+
+async def test_a_cancelled_group_leaves_nothing_unawaited() -> None:
+    hold = asyncio.Event()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for yields in range(1, 4):
+            waiting = asyncio.ensure_future(TrajectoryGroup([act("a", after=hold), act("b", after=hold)]))
+            for _ in range(yields):
+                await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        TrajectoryGroup([act("never")]).discard_pending()
+        gc.collect()
+    assert not caught
+
+
+async def test_awaiting_a_complete_group_gives_the_group() -> None:
+    group = TrajectoryGroup([Trajectory()])
+    assert await group is group

@@ -1,0 +1,71 @@
+"""What trains and serves a model: one protocol for here, a server, and a cluster."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from scenarios.trajectory import TrajectoryGroup
+from trainer.config import TrainConfig
+
+if TYPE_CHECKING:
+    from trainer.model import Model, TrainableModel
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a model is served, OpenAI-compatible."""
+
+    base_url: str
+    api_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """What one call of `model.train` did."""
+
+    step: int
+    """Training steps done so far; the adapter of this step is now live."""
+    trained: bool
+    """False when no group had a signal; `reason` then says why, and the adapter is unchanged."""
+    reason: str | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Backend(Protocol):
+    """Every method may raise a `GavelError` that says what to do."""
+
+    async def register(self, model: "Model") -> None:
+        """Makes the model ready, going on from its newest checkpoint."""
+        ...
+
+    async def train(self, model: "TrainableModel", groups: list[TrajectoryGroup], config: TrainConfig) -> TrainResult:
+        """One training step; its adapter is saved and live when this returns."""
+        ...
+
+    async def log(self, model: "Model", groups: list[TrajectoryGroup], split: str) -> dict[str, float]:
+        """Stores trajectories and their mean metrics under the current step; returns the means."""
+        ...
+
+    def endpoint(self, model: "TrainableModel") -> Endpoint:
+        """Where the current policy is served."""
+        ...
+
+    def step(self, model: "Model") -> int:
+        """Training steps done so far."""
+        ...
+
+    def checkpoints(self, model: "TrainableModel") -> list[int]:
+        """Steps whose checkpoints are kept, in order."""
+        ...
+
+    def best_step(self, model: "TrainableModel", metric: str) -> int | None:
+        """The step with the highest `split/metric` so far; None when nothing of that name was logged."""
+        ...
+
+    async def delete_checkpoints(self, model: "TrainableModel", steps: Iterable[int]) -> None:
+        """Deletes the checkpoints of `steps`."""
+        ...
+
+    async def close(self) -> None:
+        """Stops serving and frees what it holds; the run directory stays."""
+        ...

@@ -1,0 +1,98 @@
+"""Judged groups -> the sequences to train on, and an account of what was left out and why.
+
+Groups without a signal are dropped before anything is tokenised. A member without a score is left
+out; it never counts as zero.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from scenarios.trajectory import TrajectoryGroup
+from trainer.advantages import advantages, has_signal
+from trainer.config import TrainConfig
+from trainer.losses import token_weights
+from trainer.tokens import TokenSequence, sequences
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedSequence:
+    """A token sequence with its advantage and the weight of each of its trained tokens."""
+
+    tokens: TokenSequence
+    advantage: float
+    token_weight: float
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one training step learns from."""
+
+    sequences: list[TrainedSequence] = field(default_factory=list)
+    trajectories: int = 0
+    groups: int = 0
+    left_out_members: Counter[str] = field(default_factory=Counter)
+    """Members that are not trained, by reason."""
+    left_out_groups: Counter[str] = field(default_factory=Counter)
+    """Whole groups that are not trained, by reason."""
+
+    @property
+    def trained_tokens(self) -> int:
+        return sum(sequence.tokens.trained_tokens for sequence in self.sequences)
+
+    def why_empty(self) -> str:
+        """One sentence for a batch that trains nothing."""
+        reasons = [
+            f"{count} {reason}" for reason, count in (self.left_out_groups + self.left_out_members).most_common()
+        ]
+        return "nothing was trained: " + ("; ".join(reasons) if reasons else "there were no groups")
+
+
+SAME_SCORES = "groups whose members all have the same score"
+IDENTICAL = "groups whose members are all identical"
+TOO_FEW = "groups with fewer than two scored members"
+UNSCORED = "members without a score"
+NOT_FINITE = "members whose reward is not a finite number"
+NOTHING_SAMPLED = "members with nothing sampled"
+
+
+def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig) -> Batch:
+    """Raises `TokenError` when a scored trajectory with a signal has a turn without token ids."""
+    batch = Batch()
+    kept: list[tuple[TokenSequence, float]] = []
+    for group in groups:
+        members = []
+        for trajectory in group:
+            if trajectory.reward is None:
+                batch.left_out_members[UNSCORED] += 1
+            elif not math.isfinite(trajectory.reward):
+                batch.left_out_members[NOT_FINITE] += 1
+            else:
+                members.append(trajectory)
+        rewards = [trajectory.reward or 0.0 for trajectory in members]
+        if group.judgement is not None and group.judgement.status == "degenerate":
+            batch.left_out_groups[IDENTICAL] += 1
+            continue
+        if len(members) < 2:
+            batch.left_out_groups[TOO_FEW] += 1
+            continue
+        if not has_signal(rewards, config.minimal_spread):
+            batch.left_out_groups[SAME_SCORES] += 1
+            continue
+        batch.groups += 1
+        for trajectory, advantage in zip(members, advantages(rewards, config.advantage), strict=True):
+            found = [tokens for tokens in sequences(trajectory) if tokens.trained_tokens]
+            if not found:
+                batch.left_out_members[NOTHING_SAMPLED] += 1
+                continue
+            batch.trajectories += 1
+            kept += [(tokens, advantage) for tokens in found]
+    if kept:
+        lengths = [tokens.trained_tokens for tokens, _ in kept]
+        weights = token_weights(lengths, config.aggregation, config.constant_length)
+        batch.sequences = [
+            TrainedSequence(tokens, advantage, weight)
+            for (tokens, advantage), weight in zip(kept, weights, strict=True)
+        ]
+    return batch

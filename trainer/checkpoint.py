@@ -1,0 +1,95 @@
+"""Checkpoints that are there whole or not at all.
+
+`<step>/` holds a PEFT adapter and `trainer_state/`. It is written under another name, hashed into a
+manifest, flushed to disk and then renamed, so a kill at any point leaves the earlier ones untouched;
+what fails its hashes is passed over, and the log says so.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+_MANIFEST = "manifest.json"
+_UNFINISHED = ".unfinished-"
+
+logger = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """The checkpoints of one run, by training step."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def path(self, step: int) -> Path:
+        return self.directory / f"{step:06d}"
+
+    def steps(self) -> list[int]:
+        """Steps that were saved, in order; unfinished ones are not among them."""
+        if not self.directory.is_dir():
+            return []
+        return sorted(int(entry.name) for entry in self.directory.iterdir() if entry.name.isdigit())
+
+    def latest(self) -> int | None:
+        """The newest step whose checkpoint is whole; None when there is none."""
+        for step in reversed(self.steps()):
+            problem = self._problem(step)
+            if problem is None:
+                return step
+            logger.warning("checkpoint %s is damaged (%s); going back to the one before", self.path(step), problem)
+        return None
+
+    def save(self, step: int, write: Callable[[Path], None]) -> Path:
+        """Calls `write` with an empty directory, and makes what it wrote the checkpoint of `step`."""
+        unfinished = self.directory / f"{_UNFINISHED}{step:06d}"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        write(unfinished)
+        hashes = {str(file.relative_to(unfinished)): _sha256(file) for file in _files(unfinished)}
+        (unfinished / _MANIFEST).write_text(json.dumps(hashes, indent=1))
+        for file in [*_files(unfinished), unfinished]:
+            _flush(file)
+        final = self.path(step)
+        if final.exists():
+            shutil.rmtree(final)
+        unfinished.rename(final)
+        _flush(self.directory)
+        return final
+
+    def delete(self, step: int) -> None:
+        shutil.rmtree(self.path(step))
+
+    def _problem(self, step: int) -> str | None:
+        directory = self.path(step)
+        try:
+            hashes = json.loads((directory / _MANIFEST).read_text())
+        except (OSError, ValueError):
+            return "its manifest cannot be read"
+        for name, expected in hashes.items():
+            file = directory / name
+            if not file.is_file():
+                return f"{name} is missing"
+            if _sha256(file) != expected:
+                return f"{name} was altered"
+        return None
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.rglob("*") if path.is_file())
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,47 @@
+"""What can be set about training. One object per concern; nothing here that nobody reads."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LoraSettings(_Settings):
+    """The adapter, on all linear layers (Hu et al., 2021, arXiv 2106.09685)."""
+
+    rank: int = Field(default=16, ge=1)
+    alpha: int = Field(default=32, ge=1)
+    """Update scale; the update is multiplied by alpha / rank."""
+    seed: int = 0
+    """For the random half of the adapter."""
+
+
+class TrainConfig(_Settings):
+    """One call of `model.train`: GRPO with a clipped surrogate (arXiv 2402.03300)."""
+
+    learning_rate: float = Field(default=1e-5, gt=0)
+    """Peak; for LoRA about ten times that of full fine-tuning."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Linear warm-up."""
+    total_steps: int | None = Field(default=None, ge=1)
+    """With it the rate decays linearly, reaching zero after this step; without it, it stays."""
+    advantage: Literal["mean", "std"] = "mean"
+    """Reward minus the group's mean; `std` divides by the group's standard deviation too."""
+    minimal_spread: float = Field(default=1e-6, ge=0)
+    """A group whose rewards differ by no more than this gives no signal and is left out."""
+    aggregation: Literal["grpo", "dapo", "dr_grpo"] = "dapo"
+    """How token losses are averaged: over tokens then sequences, over all tokens, or by a constant length."""
+    constant_length: int = Field(default=1024, ge=1)
+    """The length of dr_grpo (arXiv 2503.20783), in tokens."""
+    clip_low: float = Field(default=0.2, ge=0)
+    clip_high: float = Field(default=0.2, ge=0)
+    """The ratio to the sampler's probability counts from 1 - clip_low to 1 + clip_high."""
+    beta: float = Field(default=0.0, ge=0)
+    """Weight of the KL divergence (k3) from the base model."""
+    max_gradient_norm: float = Field(default=1.0, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    micro_batch_tokens: int = Field(default=16384, ge=1)
+    """Padded tokens per forward pass: bounds memory, does not change the result."""

@@ -1,0 +1,240 @@
+"""An OpenAI-compatible endpoint over any engine, on loopback.
+
+`POST /v1/chat/completions` with tools, `GET /v1/models`. Each choice carries what exact training
+needs: `token_ids`, `prompt_token_ids`, `policy_version`, `temperature` and the standard `logprobs`
+(switch off with `logprobs: false`, `return_token_ids: false`).
+"""
+
+import asyncio
+import json
+import secrets
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+from renderers import ParsedResponse, Renderer, ToolCallParseStatus
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from scenarios.errors import GavelError
+from scenarios.trajectory import Message
+from trainer.conversations import Conversations
+from trainer.engines import ContextOverflow, Engine, EngineError, Sampled, SamplingRequest
+
+_START_DEADLINE = 30.0
+_DEFAULT_MAX_TOKENS = 1024
+_REFUSED = {
+    "top_p": (None, 1, 1.0),
+    "n": (None, 1),
+    "stop": (None, []),
+    "frequency_penalty": (None, 0, 0.0),
+    "presence_penalty": (None, 0, 0.0),
+    "logit_bias": (None, {}),
+    "response_format": (None, {"type": "text"}),
+    "stream": (None, False),
+}
+"""Parameters that would make the log-probs untrue, or that are not offered, with the values that are fine."""
+
+
+class EndpointError(GavelError):
+    """The endpoint cannot be started."""
+
+
+class BadRequest(GavelError):
+    """A request that cannot be served as asked."""
+
+
+class EndpointServer:
+    """Serves one model in a thread of its own, so that it answers while the caller's loop is busy."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        renderer: Renderer,
+        decode_token: Callable[[int], str],
+        *,
+        model: str,
+        max_context: int,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
+        """`decode_token` spells one token; `port` 0 takes a free one. Raises `EndpointError`."""
+        self._engine = engine
+        self._renderer = renderer
+        self._decode_token = decode_token
+        self._model = model
+        self._max_context = max_context
+        self.conversations = Conversations(renderer)
+        self._stop_ids = frozenset(renderer.get_stop_token_ids())
+        listener = _listen(host, port)
+        self.base_url = f"http://{host}:{listener.getsockname()[1]}/v1"
+        app = Starlette(
+            routes=[
+                Route("/v1/models", self._models),
+                Route("/v1/chat/completions", self._chat_completions, methods=["POST"]),
+            ]
+        )
+        config = uvicorn.Config(app, log_level="warning", lifespan="off", access_log=False, timeout_keep_alive=600)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [listener]}, name="gavel-endpoint", daemon=True
+        )
+        self._thread.start()
+        deadline = time.monotonic() + _START_DEADLINE
+        while not self._server.started:
+            if time.monotonic() > deadline or not self._thread.is_alive():
+                raise EndpointError(f"the endpoint at {self.base_url} did not start")
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._server.force_exit = True
+        self._thread.join(timeout=_START_DEADLINE)
+
+    def _names(self) -> list[str]:
+        return [self._model, f"{self._model}@{self._engine.adapter_version}"]
+
+    async def _models(self, request: Request) -> Response:
+        models = [{"id": name, "object": "model", "created": 0, "owned_by": "gavel"} for name in self._names()]
+        return JSONResponse({"object": "list", "data": models})
+
+    async def _chat_completions(self, request: Request) -> Response:
+        try:
+            body = json.loads(await request.body())
+            return JSONResponse(await self._complete(body))
+        except (BadRequest, ContextOverflow) as error:
+            code = "context_length_exceeded" if isinstance(error, ContextOverflow) else "invalid_request"
+            return _refusal(400, str(error), code)
+        except (KeyError, TypeError, ValueError) as error:
+            return _refusal(400, f"the request cannot be read: {type(error).__name__}: {error}", "invalid_request")
+        except EngineError as error:
+            return _refusal(503, str(error), "engine_stopped")
+
+    async def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        self._check(body)
+        messages: list[Message] = body["messages"]
+        tools: list[Message] | None = body.get("tools") or None
+        if body.get("tool_choice") == "none":
+            tools = None
+        prompt_ids = self.conversations.prompt_ids(messages, tools)
+        room = self._max_context - len(prompt_ids)
+        if room <= 0:
+            raise ContextOverflow(
+                f"the prompt has {len(prompt_ids)} tokens; the maximum context length is {self._max_context}"
+            )
+        wanted = body.get("max_completion_tokens") or body.get("max_tokens") or _DEFAULT_MAX_TOKENS
+        temperature = 1.0 if body.get("temperature") is None else float(body["temperature"])
+        seed = body.get("seed")
+        sampled = await asyncio.wrap_future(
+            self._engine.submit(
+                SamplingRequest(
+                    prompt_ids=prompt_ids,
+                    stop_ids=self._stop_ids,
+                    max_tokens=min(int(wanted), room),
+                    temperature=temperature,
+                    seed=secrets.randbits(62) if seed is None else int(seed),
+                )
+            )
+        )
+        parsed = self._renderer.parse_response(sampled.token_ids, tools=tools, prompt_ids=prompt_ids)  # type: ignore[arg-type]
+        reply = _message(parsed)
+        self.conversations.sampled(messages, tools, reply, prompt_ids, sampled.token_ids)
+        return self._completion(body, reply, prompt_ids, sampled, temperature)
+
+    def _check(self, body: dict[str, Any]) -> None:
+        if body["model"] not in self._names():
+            raise BadRequest(
+                f"the model {body['model']!r} is not served here; live: {', '.join(self._names())}",
+                "Ask model.get_inference_name() for each rollout.",
+            )
+        if not body["messages"]:
+            raise BadRequest("there are no messages")
+        for name, fine in _REFUSED.items():
+            if body.get(name) not in fine:
+                raise BadRequest(f"{name}={body[name]!r} is not supported here", f"Leave {name} out.")
+
+    def _completion(
+        self, body: dict[str, Any], reply: Message, prompt_ids: list[int], sampled: Sampled, temperature: float
+    ) -> dict[str, Any]:
+        finish_reason = (
+            "tool_calls" if reply.get("tool_calls") and sampled.finish_reason == "stop" else sampled.finish_reason
+        )
+        choice: dict[str, Any] = {
+            "index": 0,
+            "finish_reason": finish_reason,
+            "message": reply,
+            "logprobs": None,
+            "policy_version": sampled.adapter_version,
+            "temperature": temperature,
+        }
+        if body.get("logprobs") is not False:
+            choice["logprobs"] = {
+                "content": [self._token(*pair) for pair in zip(sampled.token_ids, sampled.logprobs, strict=True)]
+            }
+        completion: dict[str, Any] = {
+            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": f"{self._model}@{sampled.adapter_version}",
+            "choices": [choice],
+            "usage": {
+                "prompt_tokens": len(prompt_ids),
+                "completion_tokens": len(sampled.token_ids),
+                "total_tokens": len(prompt_ids) + len(sampled.token_ids),
+            },
+        }
+        if body.get("return_token_ids") is not False:
+            choice["token_ids"] = sampled.token_ids
+            choice["prompt_token_ids"] = prompt_ids
+            completion["prompt_token_ids"] = prompt_ids
+        return completion
+
+    def _token(self, token_id: int, logprob: float) -> dict[str, Any]:
+        text = self._decode_token(token_id)
+        return {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
+
+
+def _message(parsed: ParsedResponse) -> Message:
+    """The assistant message; a tool call that cannot be read stays in the text, for the agent to see."""
+    calls = [call for call in parsed.tool_calls if call.status == ToolCallParseStatus.OK]
+    broken = [call.raw for call in parsed.tool_calls if call.status != ToolCallParseStatus.OK]
+    reply: Message = {"role": "assistant", "content": "\n".join(part for part in (parsed.content, *broken) if part)}
+    if parsed.reasoning_content:
+        reply["reasoning_content"] = parsed.reasoning_content
+    if calls:
+        reply["tool_calls"] = [
+            {
+                "id": f"call_{uuid.uuid4().hex[:24]}",
+                "type": "function",
+                "function": {
+                    "name": call.name or "",
+                    "arguments": call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments),
+                },
+            }
+            for call in calls
+        ]
+    return reply
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise EndpointError(
+            f"the endpoint cannot listen on {host}:{port}: {error.strerror}",
+            "Choose another port, or none to take a free one.",
+        ) from error
+    return listener
+
+
+def _refusal(status: int, message: str, code: str) -> Response:
+    return JSONResponse({"error": {"message": message, "type": "invalid_request_error", "code": code}}, status)

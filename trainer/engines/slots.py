@@ -1,0 +1,123 @@
+"""A bounded key-value cache of conversation slots, with prefix reuse.
+
+Each slot holds the keys and values of one token sequence. A slot stays filled when its turn ends, so
+the next turn of the conversation, or another that begins alike, computes only what is new. Memory is
+bounded: `slots` x `max_context` tokens; it is taken as contexts grow.
+"""
+
+import numpy as np
+import torch
+
+_FIRST_CAPACITY = 256
+
+
+class Slots:
+    """Keys and values `[slots, kv_heads, capacity, head_dim]` per layer, and the ids they stand for."""
+
+    def __init__(self, slots: int, max_context: int) -> None:
+        self.count = slots
+        self.max_context = max_context
+        self.ids = np.zeros((slots, min(_FIRST_CAPACITY, max_context)), dtype=np.int64)
+        self.lengths = np.zeros(slots, dtype=np.int64)
+        """Tokens of each slot whose keys and values are in place."""
+        self.busy = np.zeros(slots, dtype=bool)
+        self._used = np.zeros(slots, dtype=np.int64)
+        self._clock = 0
+        self.layers: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    @property
+    def capacity(self) -> int:
+        return self.ids.shape[1]
+
+    def reserve(self, tokens: int) -> None:
+        """Makes room for `tokens` in every slot, doubling as needed."""
+        if tokens <= self.capacity:
+            return
+        capacity = min(max(tokens, 2 * self.capacity), self.max_context)
+        self.ids = np.pad(self.ids, ((0, 0), (0, capacity - self.capacity)))
+        for layer, pair in enumerate(self.layers):
+            self.layers[layer] = tuple(_widened(tensor, capacity) for tensor in pair)  # type: ignore[assignment]
+
+    def forget(self) -> None:
+        """Empties every slot: what it held belongs to another adapter."""
+        self.lengths[:] = 0
+
+    def shared_prefixes(self, ids: np.ndarray) -> np.ndarray:
+        """For each slot, how many leading tokens of `ids` it holds. `[slots]`"""
+        width = min(len(ids), self.capacity)
+        same = self.ids[:, :width] == ids[:width]
+        same &= np.arange(width) < self.lengths[:, None]
+        return np.where(same.all(axis=1), width, same.argmin(axis=1)) if width else np.zeros(self.count, dtype=np.int64)
+
+    def take(self, ids: np.ndarray) -> int | None:
+        """A busy slot for `ids`; its `lengths` tells how many of them are already computed (never all).
+
+        A free slot that this conversation left is continued in place; otherwise the least recently
+        used free slot is filled, from another slot where one begins alike. None when all are busy.
+        """
+        free = np.flatnonzero(~self.busy)
+        if not len(free):
+            return None
+        shared = np.minimum(self.shared_prefixes(ids), len(ids) - 1)
+        continued = free[(shared[free] == self.lengths[free]) & (shared[free] > 0)]
+        source = int(shared.argmax())
+        if len(continued) and shared[continued].max() == shared[source]:
+            slot = int(continued[shared[continued].argmax()])
+        else:
+            slot = int(free[self._used[free].argmin()])
+            if slot != source and shared[source]:
+                self._copy(source, slot, int(shared[source]))
+        start = int(shared[source])
+        self.ids[slot, : len(ids)] = ids
+        self.lengths[slot] = start
+        self.busy[slot] = True
+        return slot
+
+    def release(self, slot: int) -> None:
+        self._clock += 1
+        self._used[slot] = self._clock
+        self.busy[slot] = False
+
+    def _copy(self, source: int, target: int, length: int) -> None:
+        for keys, values in self.layers:
+            keys[target, :, :length] = keys[source, :, :length]
+            values[target, :, :length] = values[source, :, :length]
+
+
+class SlotView:
+    """The cache that a transformers model is handed for one forward pass over some of the slots.
+
+    New keys and values go to `positions` of `rows`; what comes back are the first `width` tokens of
+    those rows. When the rows are neighbours, nothing is copied.
+    """
+
+    def __init__(self, slots: Slots, rows: torch.Tensor, positions: torch.Tensor, width: int) -> None:
+        self.slots = slots
+        self.rows = rows
+        self.positions = positions
+        self.width = width
+        first, last = int(rows[0]), int(rows[-1])
+        ascending = bool((rows[1:] > rows[:-1]).all())
+        self._neighbours = slice(first, last + 1) if ascending and last - first + 1 == len(rows) else None
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Stores `[rows, kv_heads, new, head_dim]`, returns `[rows, kv_heads, width, head_dim]`."""
+        stored = self.slots.layers
+        if layer == len(stored):
+            shape = (self.slots.count, keys.shape[1], self.slots.capacity)
+            stored.append((keys.new_zeros(*shape, keys.shape[3]), values.new_zeros(*shape, values.shape[3])))
+        result = []
+        for cache, new in zip(stored[layer], (keys, values), strict=True):
+            cache[self.rows[:, None], :, self.positions] = new.transpose(1, 2)
+            rows = self.rows if self._neighbours is None else self._neighbours
+            result.append(cache[rows, :, : self.width])
+        return result[0], result[1]
+
+    def get_seq_length(self, layer: int = 0) -> int:
+        return 0
+
+
+def _widened(tensor: torch.Tensor, capacity: int) -> torch.Tensor:
+    wider = tensor.new_zeros(*tensor.shape[:2], capacity, tensor.shape[3])
+    wider[:, :, : tensor.shape[2]] = tensor
+    return wider

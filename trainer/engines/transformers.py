@@ -1,0 +1,323 @@
+"""The embedded engine: continuous batching over any transformers causal language model.
+
+One thread owns the model. Between two forward passes it admits what has arrived, so conversations
+join and leave the batch at any time; their keys and values stay in bounded slots and are reused by
+prefix. Randomness belongs to the request (its seed and the token's position), not to the batch.
+"""
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from trainer.engines import ContextOverflow, EngineError, Sampled, SamplingRequest
+from trainer.engines.slots import Slots, SlotView
+
+_WORTH_WAITING = 16
+"""Tokens of a prefix for which a request waits until another of its wave has computed them."""
+
+_DENSE = 0.6
+"""Share of busy slots from which computing the idle ones too is cheaper than gathering the busy ones."""
+
+DEADLINE = 600.0
+"""Seconds that a publication or a scoring may wait for the requests in flight."""
+
+
+@dataclass(slots=True)
+class _Running:
+    request: SamplingRequest
+    future: "Future[Sampled]"
+    ids: np.ndarray
+    slot: int = -1
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Something to do while no request is in flight."""
+
+    call: Callable[[], Any]
+    done: "Future[Any]"
+
+
+class TransformersEngine:
+    """An `Engine` that holds its own copy of the model, with the live adapter merged into it."""
+
+    def __init__(self, model: Any, *, slots: int = 128, max_context: int = 4096) -> None:
+        """`model` is a transformers causal language model that nobody else uses from now on."""
+        self._model = model.eval()
+        self._decoder = model.get_decoder()
+        self._head = model.get_output_embeddings()
+        self._parameters = dict(model.named_parameters())
+        self._slots = Slots(slots, max_context)
+        self._version = 0
+        self._arrivals: queue.SimpleQueue[_Running | _Job | None] = queue.SimpleQueue()
+        self._waiting: list[_Running] = []
+        self._running: list[_Running] = []
+        self._jobs: list[_Job] = []
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="gavel-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def adapter_version(self) -> int:
+        return self._version
+
+    @property
+    def max_context(self) -> int:
+        return self._slots.max_context
+
+    def submit(self, request: SamplingRequest) -> "Future[Sampled]":
+        future: Future[Sampled] = Future()
+        if self._closed:
+            future.set_exception(EngineError("the engine has been closed", "Register the model again."))
+        elif len(request.prompt_ids) >= self._slots.max_context:
+            future.set_exception(
+                ContextOverflow(
+                    f"the prompt has {len(request.prompt_ids)} tokens; the maximum context length is "
+                    f"{self._slots.max_context}",
+                    "Shorten the conversation, or raise max_context.",
+                )
+            )
+        else:
+            self._arrivals.put(_Running(request, future, np.asarray(request.prompt_ids, dtype=np.int64)))
+        return future
+
+    def publish(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+        new = list(weights)
+
+        def swap() -> None:
+            for name, weight in new:
+                self._parameters[name].copy_(weight)
+            self._slots.forget()
+            self._version = version
+
+        self._when_idle(swap)
+
+    def score(self, token_ids: Sequence[int]) -> list[float]:
+        def forward() -> list[float]:
+            ids = torch.tensor([list(token_ids)], device=self._model.device)
+            logits = self._model(input_ids=ids, use_cache=False).logits[0, :-1].float()
+            return torch.log_softmax(logits, -1).gather(-1, ids[0, 1:, None])[:, 0].tolist()
+
+        return self._when_idle(forward)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._arrivals.put(None)
+            self._thread.join(timeout=DEADLINE)
+
+    def _when_idle(self, call: Callable[[], Any]) -> Any:
+        if self._closed:
+            raise EngineError("the engine has been closed", "Register the model again.")
+        job = _Job(call, Future())
+        self._arrivals.put(job)
+        return job.done.result(timeout=DEADLINE)
+
+    @torch.inference_mode()
+    def _run(self) -> None:
+        try:
+            while self._receive(wait=not (self._running or self._waiting or self._jobs)):
+                self._admit()
+                if self._running:
+                    self._decode()
+                elif self._jobs:
+                    self._do(self._jobs.pop(0))
+        except Exception as error:
+            self._closed = True
+            self._fail(EngineError(f"the engine stopped: {type(error).__name__}: {error}", "Register the model again."))
+        else:
+            self._fail(EngineError("the engine was closed with requests in flight"))
+
+    def _receive(self, wait: bool) -> bool:
+        """Takes in what has arrived, waiting for something if told to. False when closing."""
+        while True:
+            try:
+                arrival = self._arrivals.get(block=wait)
+            except queue.Empty:
+                return True
+            wait = False
+            match arrival:
+                case None:
+                    return False
+                case _Running():
+                    self._waiting.append(arrival)
+                case _Job():
+                    self._jobs.append(arrival)
+
+    def _fail(self, error: EngineError) -> None:
+        self._receive(wait=False)
+        for running in self._running + self._waiting:
+            with contextlib.suppress(InvalidStateError):
+                running.future.set_exception(error)
+        for job in self._jobs:
+            job.done.set_exception(error)
+
+    @staticmethod
+    def _do(job: _Job) -> None:
+        try:
+            job.done.set_result(job.call())
+        except Exception as error:
+            job.done.set_exception(error)
+
+    def _admit(self) -> None:
+        """Fills free slots, in waves: a request that begins like one of this wave waits for it and copies."""
+        while self._waiting and not self._jobs:
+            wave: list[_Running] = []
+            postponed: list[_Running] = []
+            for candidate in self._waiting:
+                if candidate.future.cancelled():
+                    continue
+                ids = candidate.ids
+                self._slots.reserve(len(ids))
+                cached = int(self._slots.shared_prefixes(ids).max())
+                worth_waiting = any(_shared(ids, other.ids) >= cached + _WORTH_WAITING for other in wave)
+                if worth_waiting or not self._place(candidate):
+                    postponed.append(candidate)
+                else:
+                    wave.append(candidate)
+            self._waiting = postponed
+            if not wave:
+                return
+            self._prefill(wave)
+
+    def _place(self, candidate: _Running) -> bool:
+        taken = self._slots.take(candidate.ids)
+        if taken is not None:
+            candidate.slot = taken
+        return taken is not None
+
+    def _prefill(self, wave: list[_Running]) -> None:
+        rows = np.array([running.slot for running in wave])
+        starts = self._slots.lengths[rows]
+        counts = np.array([len(running.ids) for running in wave]) - starts
+        width = int(counts.max())
+        self._slots.reserve(min(int(starts.max()) + width, self.max_context))
+        tokens = np.zeros((len(wave), width), dtype=np.int64)
+        for row, running in enumerate(wave):
+            tokens[row, : counts[row]] = running.ids[starts[row] :]
+        logits = self._forward(rows, tokens, starts, counts)
+        self._running += wave
+        self._sample(wave, logits)
+
+    def _decode(self) -> None:
+        self._running = [running for running in self._running if not self._dropped(running)]
+        if not self._running:
+            return
+        rows = np.array([running.slot for running in self._running])
+        newest = np.array([running.token_ids[-1] for running in self._running])
+        batch = _span(rows)
+        starts = self._slots.lengths[batch]
+        self._slots.reserve(min(int(starts.max()) + 1, self.max_context))
+        self._slots.ids[rows, self._slots.lengths[rows]] = newest
+        tokens = np.zeros((len(batch), 1), dtype=np.int64)
+        place = np.searchsorted(batch, rows)
+        tokens[place, 0] = newest
+        counts = np.zeros_like(starts)
+        counts[place] = 1
+        logits = self._forward(batch, tokens, starts, counts)
+        self._sample(self._running, logits[torch.from_numpy(place).to(logits.device)])
+
+    def _dropped(self, running: _Running) -> bool:
+        if running.future.cancelled():
+            self._slots.release(running.slot)
+            return True
+        return False
+
+    def _forward(self, rows: np.ndarray, tokens: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> torch.Tensor:
+        """Logits `[rows, vocabulary]` after each row's last new token; `counts` of `tokens` are real.
+
+        What is computed for the padding lands behind the real tokens of its slot, where the next
+        real ones overwrite it.
+        """
+        device = self._model.device
+        row_index = torch.from_numpy(rows).to(device)
+        new = torch.from_numpy(tokens).to(device)
+        first = torch.from_numpy(starts).to(device)
+        positions = (first[:, None] + torch.arange(new.shape[1], device=device)).clamp_(max=self._slots.capacity - 1)
+        width = int(min((starts + tokens.shape[1]).max(), self._slots.capacity))
+        mask = torch.arange(width, device=device) <= positions[:, None, :, None]
+        hidden = self._decoder(
+            input_ids=new,
+            position_ids=positions,
+            attention_mask=mask,
+            past_key_values=SlotView(self._slots, row_index, positions, width),
+            use_cache=False,
+        ).last_hidden_state
+        self._slots.lengths[rows] = starts + counts
+        last = torch.from_numpy(counts - 1).to(device)
+        return self._head(hidden[torch.arange(len(rows), device=device), last]).float()
+
+    def _sample(self, sampling: list[_Running], logits: torch.Tensor) -> None:
+        temperatures = torch.tensor([running.request.temperature for running in sampling], device=logits.device)
+        logprobs = torch.log_softmax(logits / temperatures.where(temperatures > 0, 1.0)[:, None], -1)
+        uniforms = torch.from_numpy(
+            uniform(
+                np.array([running.request.seed for running in sampling]),
+                np.array([len(running.token_ids) for running in sampling]),
+            )
+        ).to(logits.device)
+        cumulative = logprobs.double().exp().cumsum(-1)
+        drawn = torch.searchsorted(cumulative, uniforms[:, None] * cumulative[:, -1:], right=True)[:, 0]
+        chosen = torch.where(temperatures > 0, drawn.clamp(max=logits.shape[1] - 1), logits.argmax(-1))
+        chosen_logprobs = logprobs.gather(-1, chosen[:, None])[:, 0].tolist()
+        for running, token, logprob in zip(sampling, chosen.tolist(), chosen_logprobs, strict=True):
+            running.token_ids.append(token)
+            running.logprobs.append(logprob)
+        self._running = [running for running in self._running if not self._finished(running)]
+
+    def _finished(self, running: _Running) -> bool:
+        request = running.request
+        finish_reason: Literal["stop", "length"]
+        if running.token_ids[-1] in request.stop_ids:
+            finish_reason = "stop"
+        elif (
+            len(running.token_ids) >= request.max_tokens
+            or len(running.ids) + len(running.token_ids) >= self.max_context
+        ):
+            finish_reason = "length"
+        else:
+            return False
+        self._slots.release(running.slot)
+        result = Sampled(running.token_ids, running.logprobs, finish_reason, self._version)
+        with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
+            running.future.set_result(result)
+        return True
+
+
+def _span(rows: np.ndarray) -> np.ndarray:
+    """`rows` in order; with the idle ones between them if those are few, since neighbours need no copy."""
+    first, last = rows.min(), rows.max()
+    if len(rows) >= _DENSE * (last - first + 1):
+        return np.arange(first, last + 1)
+    return np.sort(rows)
+
+
+def uniform(seeds: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Numbers in [0, 1) that depend on seed and position alone: SplitMix64 (Steele et al., 2014). `[n]`"""
+    with np.errstate(over="ignore"):
+        state = _mix(seeds.astype(np.uint64)) + (positions.astype(np.uint64) + np.uint64(1)) * np.uint64(
+            0x9E3779B97F4A7C15
+        )
+        return (_mix(state) >> np.uint64(11)) * 2.0**-53
+
+
+def _mix(state: np.ndarray) -> np.ndarray:
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
+
+
+def _shared(one: np.ndarray, other: np.ndarray) -> int:
+    """Length of the longest common prefix."""
+    width = min(len(one), len(other))
+    differs = one[:width] != other[:width]
+    return int(differs.argmax()) if differs.any() else width

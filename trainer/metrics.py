@@ -1,0 +1,81 @@
+"""Metrics of a run: one JSON line per row in `metrics.jsonl`, and the same to Weights & Biases when asked.
+
+W&B is used when it is installed and WANDB_API_KEY is set, or WANDB_MODE is `offline` or `online`.
+"""
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+
+class MetricsLog:
+    """Append-only; a torn last line (a kill while writing) is cut off before the next row."""
+
+    def __init__(self, path: Path, *, project: str, name: str) -> None:
+        self.path = path
+        self._project = project
+        self._name = name
+        self._wandb: Any = None
+        _cut_torn_line(path)
+
+    def log(self, step: int, split: str, values: Mapping[str, float | int | bool | str]) -> None:
+        """Appends `{"step", "split", "time", **values}`; a value that is not a finite number becomes null."""
+        row: Row = {"step": step, "split": split, "time": round(time.time(), 3)}
+        row |= {name: _finite(value) for name, value in values.items()}
+        with self.path.open("a") as stream:
+            stream.write(json.dumps(row) + "\n")
+        run = self._wandb_run()
+        if run is not None:
+            run.log({f"{split}/{name}": value for name, value in values.items()} | {"training_step": step})
+
+    def rows(self, split: str | None = None) -> list[Row]:
+        """The rows so far, of one split or of all."""
+        if not self.path.exists():
+            return []
+        rows = [json.loads(line) for line in self.path.read_text().splitlines()]
+        return [row for row in rows if split in (None, row["split"])]
+
+    def close(self) -> None:
+        if self._wandb is not None:
+            self._wandb.finish()
+            self._wandb = None
+
+    def _wandb_run(self) -> Any:
+        if self._wandb is None and _wandb_wanted():
+            import wandb
+
+            self._wandb = wandb.init(
+                project=self._project,
+                name=self._name,
+                id=self._name,
+                resume="allow",
+                dir=str(self.path.parent),
+                settings=wandb.Settings(console="off", silent=True),
+            )
+            self._wandb.define_metric("*", step_metric="training_step")
+        return self._wandb
+
+
+def _wandb_wanted() -> bool:
+    mode = os.environ.get("WANDB_MODE", "")
+    return mode in ("offline", "online") or (mode == "" and bool(os.environ.get("WANDB_API_KEY")))
+
+
+def _finite(value: float | int | bool | str) -> float | int | bool | str | None:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _cut_torn_line(path: Path) -> None:
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        with path.open("r+b") as stream:
+            stream.truncate(whole)

@@ -1,0 +1,121 @@
+"""The policy: a frozen base model, a LoRA adapter over it, and the tokenizer and renderer that fit.
+
+Only the adapter's weights ever change.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
+from renderers import Renderer, config_from_name, create_renderer
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from scenarios.errors import GavelError
+from trainer.config import LoraSettings
+from trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
+
+
+class BaseModelError(GavelError):
+    """The base model cannot be loaded, or nothing can render its chats."""
+
+
+class Policy:
+    """Base model + LoRA (PEFT) on one device."""
+
+    def __init__(self, base_model: str, lora: LoraSettings, renderer: str | None = None) -> None:
+        """`base_model`: `embedded/returns-desk`, a directory, or a model id of the hub.
+
+        `renderer` names the chat format of the `renderers` library, for a model that it does not
+        know by name. Raises `BaseModelError`.
+        """
+        source = str(EMBEDDED_PATH) if base_model == EMBEDDED_POLICY else base_model
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        dtype = torch.bfloat16 if device == "cuda" else torch.float32
+        try:
+            self.tokenizer = AutoTokenizer.from_pretrained(source)
+            base = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, device_map=device)
+        except (OSError, ValueError) as error:
+            raise BaseModelError(
+                f"the base model {base_model!r} cannot be loaded: {str(error).splitlines()[0]}",
+                f"Name a directory, a model of the Hugging Face hub, or {EMBEDDED_POLICY}.",
+            ) from error
+        self.renderer = _renderer(self.tokenizer, base.config.model_type, renderer, base_model)
+        self.max_context: int = base.config.max_position_embeddings
+        for parameter in base.parameters():
+            parameter.requires_grad_(False)
+        self._plain_base = base
+        torch.manual_seed(lora.seed)
+        settings = LoraConfig(
+            r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
+        )
+        self.model: PeftModel = get_peft_model(base, settings)  # type: ignore[assignment]
+        self.model.eval()
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """The adapter's, which are all that is trained."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    def decoder(self) -> Any:
+        """The transformer without its vocabulary head; the adapter is active in it."""
+        return self.model.get_base_model().get_decoder()  # type: ignore[operator]
+
+    def head(self) -> torch.nn.Linear:
+        """The vocabulary head, frozen."""
+        return self.model.get_base_model().get_output_embeddings()  # type: ignore[operator]
+
+    def merged_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The adapted weights (base + scale * B A) by their names in the plain model."""
+        for name, module in self.model.get_base_model().named_modules():
+            if isinstance(module, LoraLayer):
+                base_weight = module.get_base_layer().weight  # type: ignore[union-attr]
+                delta = module.get_delta_weight("default")  # type: ignore[operator]
+                yield f"{name}.weight", (base_weight + delta.to(base_weight.dtype)).detach()
+
+    def save_adapter(self, directory: Path) -> None:
+        """A PEFT adapter that any other program can load."""
+        self.model.save_pretrained(str(directory))
+
+    def load_adapter(self, directory: Path) -> None:
+        """Takes over the weights that `save_adapter` wrote."""
+        from peft import load_peft_weights, set_peft_model_state_dict
+
+        outcome = set_peft_model_state_dict(self.model, load_peft_weights(str(directory), device=str(self.device)))
+        if outcome.unexpected_keys:
+            raise BaseModelError(
+                f"the adapter in {directory} does not fit this base model (it has {outcome.unexpected_keys[0]}, say)",
+                "Train under another name, or with the base model and rank that the run began with.",
+            )
+
+
+def sampler_copy(policy: Policy, base_model: str) -> Any:
+    """A second, plain instance of the base model, for an engine to own."""
+    source = str(EMBEDDED_PATH) if base_model == EMBEDDED_POLICY else base_model
+    dtype = next(policy.model.parameters()).dtype
+    return AutoModelForCausalLM.from_pretrained(source, dtype=dtype, device_map=policy.device)
+
+
+def _renderer(tokenizer: Any, model_type: str, name: str | None, base_model: str) -> Renderer:
+    if base_model == EMBEDDED_POLICY:
+        name = "qwen3"
+    candidates = [name] if name else [None, model_type, model_type.replace("_", "-"), model_type.replace("_", ".")]
+    problem: Exception | None = None
+    for candidate in candidates:
+        try:
+            config: Any = None if candidate is None else config_from_name(candidate)
+            renderer = create_renderer(tokenizer, config)
+        except Exception as error:  # whatever the library finds wrong with this candidate
+            problem = error
+            continue
+        if type(renderer).__name__ != "DefaultRenderer":
+            return renderer
+    raise BaseModelError(
+        f"no exact chat renderer is known for {base_model!r} (model type {model_type!r})",
+        "Pass renderer='qwen3' (or another name of the `renderers` library) to TrainableModel.",
+    ) from problem

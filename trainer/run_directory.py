@@ -1,0 +1,73 @@
+"""Where a run lives: `<runs>/<project>/<name>/`, one process at a time.
+
+model.json   metrics.jsonl   trajectories/<split>/<step>.jsonl.zst   checkpoints/<step>/
+"""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from scenarios.errors import GavelError
+from scenarios.store import TrajectoryStore
+from trainer.checkpoint import Checkpoints
+from trainer.metrics import MetricsLog
+
+
+class RunDirectoryError(GavelError):
+    """The run directory cannot be used."""
+
+
+def runs_root(path: str | Path | None = None) -> Path:
+    """`path`, else GAVEL_RUNS, else `runs` here."""
+    return Path(path or os.environ.get("GAVEL_RUNS") or "runs")
+
+
+class RunDirectory:
+    """Opens (and makes) the directory of one run and holds its lock until `close`."""
+
+    def __init__(self, root: Path, project: str, name: str) -> None:
+        """Raises `RunDirectoryError` when it cannot be written, or another process is using it."""
+        self.path = root / project / name
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise RunDirectoryError(
+                f"the run directory {self.path} cannot be written: {error.strerror}",
+                "Choose another with GAVEL_RUNS=…, or make this one writable.",
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            raise RunDirectoryError(
+                f"another process is using the run directory {self.path}",
+                "Wait for it or stop it, or give this run another name.",
+            ) from error
+        self.checkpoints = Checkpoints(self.path / "checkpoints")
+        self.metrics = MetricsLog(self.path / "metrics.jsonl", project=project, name=name)
+
+    def describe(self, description: dict[str, Any]) -> None:
+        """Writes `model.json`, or checks that the run was begun with the same description."""
+        file = self.path / "model.json"
+        if not file.exists():
+            unfinished = file.with_suffix(".unfinished")
+            unfinished.write_text(json.dumps(description, indent=1))
+            unfinished.replace(file)
+            return
+        begun = json.loads(file.read_text())
+        for key, value in description.items():
+            if begun.get(key) != value:
+                raise RunDirectoryError(
+                    f"the run in {self.path} was begun with {key} {begun.get(key)!r}, not {value!r}",
+                    "Give the new run another name, or go on with the old settings.",
+                )
+
+    def trajectories(self, split: str, step: int) -> TrajectoryStore:
+        return TrajectoryStore(self.path / "trajectories" / split / f"{step:06d}.jsonl.zst")
+
+    def close(self) -> None:
+        self.metrics.close()
+        self._lock.close()
