@@ -1,8 +1,8 @@
 """What trains and serves a model: one protocol for here, a server, and a cluster."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from scenarios.trajectory import TrajectoryGroup
 from trainer.config import TrainConfig
@@ -58,8 +58,12 @@ class Backend(Protocol):
         """Steps whose checkpoints are kept, in order."""
         ...
 
-    def best_step(self, model: "TrainableModel", metric: str) -> int | None:
-        """The step with the highest `split/metric` so far; None when nothing of that name was logged."""
+    def record(self, model: "Model", values: Mapping[str, float | str], split: str) -> None:
+        """Adds a row of metrics under the current step."""
+        ...
+
+    def history(self, model: "Model", split: str | None = None) -> list[dict[str, Any]]:
+        """The rows of a split (or of all) so far: `step`, `split`, `time` and the metrics."""
         ...
 
     async def delete_checkpoints(self, model: "TrainableModel", steps: Iterable[int]) -> None:

@@ -45,3 +45,27 @@ class TrainConfig(_Settings):
     weight_decay: float = Field(default=0.0, ge=0)
     micro_batch_tokens: int = Field(default=16384, ge=1)
     """Padded tokens per forward pass: bounds memory, does not change the result."""
+
+
+class LoopConfig(_Settings):
+    """A whole training run of one scenario."""
+
+    steps: int = Field(default=50, ge=1)
+    tasks_per_step: int = Field(default=16, ge=1)
+    """Groups in a step."""
+    group_size: int = Field(default=8, ge=2)
+    """Rollouts of a task: the members that the judge compares."""
+    temperature: float = Field(default=1.0, gt=0)
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Of one turn."""
+    concurrency: int = Field(default=128, ge=1)
+    """Rollouts at once."""
+    seed: int = 0
+    """Chooses the tasks and seeds every sampled turn."""
+    evaluate_every: int = Field(default=5, ge=1)
+    """Steps between two points of the learning curve."""
+    evaluation_tasks: int = Field(default=128, ge=1)
+    """Held-out tasks of a point of the curve."""
+    final_tasks: int = Field(default=512, ge=1)
+    """Held-out tasks of the first and the last evaluation."""
+    keep_checkpoints: int = Field(default=3, ge=1)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -83,6 +83,7 @@ class LocalBackend:
                 await asyncio.to_thread(self._load, run, model)
         except BaseException:
             _close(run)
+            run.directory.discard_if_new()
             raise
         self._runs[model.project, model.name] = run
 
@@ -108,20 +109,23 @@ class LocalBackend:
     def checkpoints(self, model: TrainableModel) -> list[int]:
         return self._run(model).directory.checkpoints.steps()
 
-    def best_step(self, model: TrainableModel, metric: str) -> int | None:
-        split, _, name = metric.partition("/")
-        rows = self._run(model).directory.metrics.rows(split)
-        scored = [(row[name], row["step"]) for row in rows if isinstance(row.get(name), int | float)]
-        return max(scored)[1] if scored else None
+    def record(self, model: Model, values: Mapping[str, float | str], split: str) -> None:
+        run = self._run(model)
+        run.directory.metrics.log(run.step, split, values)
+
+    def history(self, model: Model, split: str | None = None) -> list[dict[str, Any]]:
+        return self._run(model).directory.metrics.rows(split)
 
     async def delete_checkpoints(self, model: TrainableModel, steps: Iterable[int]) -> None:
         checkpoints = self._run(model).directory.checkpoints
         for step in steps:
             await asyncio.to_thread(checkpoints.delete, step)
 
-    def run_path(self, model: Model) -> Path:
-        """The run directory of a registered model."""
-        return self._run(model).directory.path
+    def parameter_count(self, model: TrainableModel) -> int:
+        """Parameters of the base model."""
+        policy = self._run(model).policy
+        assert policy is not None
+        return policy.parameter_count
 
     async def close(self) -> None:
         for run in self._runs.values():
@@ -234,7 +238,7 @@ def _prove_live(policy: Policy, engine: TransformersEngine, tokens: TokenSequenc
 
 
 def _means(groups: list[TrajectoryGroup]) -> dict[str, float]:
-    """Means over all trajectories: reward (of the scored ones), each metric, and the share that failed."""
+    """Means over all trajectories (reward: of the scored ones), the share that failed, and counts."""
     values: dict[str, list[float]] = {}
     trajectories: list[Trajectory] = [trajectory for group in groups for trajectory in group]
     for trajectory in trajectories:
@@ -244,7 +248,8 @@ def _means(groups: list[TrajectoryGroup]) -> dict[str, float]:
             values.setdefault("reward", []).append(trajectory.reward)
         values.setdefault("failed", []).append(float(trajectory.status == "failed"))
     means = {name: fmean(numbers) for name, numbers in values.items()}
-    return means | {"exceptions": float(sum(len(group.exceptions) for group in groups))}
+    counts = {"trajectories": len(trajectories), "exceptions": sum(len(group.exceptions) for group in groups)}
+    return means | {name: float(count) for name, count in counts.items()}
 
 
 def _close(run: _Run) -> None:

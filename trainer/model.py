@@ -112,7 +112,10 @@ class TrainableModel(Model):
     async def delete_checkpoints(self, best_checkpoint_metric: str = "val/reward", keep_last: int = 1) -> None:
         """Deletes all checkpoints but the newest `keep_last` and the best by `split/metric` of metrics.jsonl."""
         kept = self.backend.checkpoints(self)
-        best = self.backend.best_step(self, best_checkpoint_metric)
+        split, _, metric = best_checkpoint_metric.partition("/")
+        rows = self.backend.history(self, split)
+        scored = [(row[metric], row["step"]) for row in rows if isinstance(row.get(metric), int | float)]
+        best = max(scored)[1] if scored else None
         doomed = [step for step in kept[: -keep_last or None] if step != best]
         await self.backend.delete_checkpoints(self, doomed)
 

@@ -46,7 +46,7 @@ class Policy:
         self.max_context: int = base.config.max_position_embeddings
         for parameter in base.parameters():
             parameter.requires_grad_(False)
-        self._plain_base = base
+        self.parameter_count: int = base.num_parameters()
         torch.manual_seed(lora.seed)
         settings = LoraConfig(
             r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"

@@ -3,6 +3,7 @@
 model.json   metrics.jsonl   trajectories/<split>/<step>.jsonl.zst   checkpoints/<step>/
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -30,6 +31,7 @@ class RunDirectory:
     def __init__(self, root: Path, project: str, name: str) -> None:
         """Raises `RunDirectoryError` when it cannot be written, or another process is using it."""
         self.path = root / project / name
+        self._made = [path for path in (self.path, *self.path.parents) if not path.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / ".lock").open("w")
@@ -67,6 +69,14 @@ class RunDirectory:
 
     def trajectories(self, split: str, step: int) -> TrajectoryStore:
         return TrajectoryStore(self.path / "trajectories" / split / f"{step:06d}.jsonl.zst")
+
+    def discard_if_new(self) -> None:
+        """Removes what opening made, when nothing came of it; call it after `close`."""
+        if self.path in self._made and not (self.path / "model.json").exists():
+            (self.path / ".lock").unlink(missing_ok=True)
+            for directory in self._made:
+                with contextlib.suppress(OSError):  # somebody else uses it by now
+                    directory.rmdir()
 
     def close(self) -> None:
         self.metrics.close()

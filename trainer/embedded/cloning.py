@@ -1,6 +1,6 @@
 """Makes the embedded policy from nothing: tokenizer, model, behaviour cloning on noisy demonstrations.
 
-    python -m trainer.embedded.cloning --out DIR       about ten minutes on one core
+    python -m trainer.embedded.cloning --out DIR       about a quarter of an hour on one core
 
 The mixture of clerks changes on the way. Mostly careful ones first, so that the policy learns the
 job at all; mostly hasty ones then, so that it acquires the habit that the judge's reward removes.
@@ -30,7 +30,7 @@ from trainer.embedded.tokenizer import END_OF_TURN, MARKERS, PADDING, SPECIAL_TO
 VOCABULARY = 832
 BATCH = 48
 LEARNING_RATE = 3e-3
-EPISODES_PER_STAGE = 8000
+EPISODES_PER_STAGE = 16000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class Stage:
 
 
 STAGES = (
-    Stage(900, {"careful": 0.70, "hasty": 0.10, "guess": 0.10, "sloppy": 0.10}),
-    Stage(300, {"careful": 0.32, "hasty": 0.48, "guess": 0.10, "sloppy": 0.10}),
+    Stage(1500, {"careful": 0.70, "hasty": 0.10, "guess": 0.10, "sloppy": 0.10}),
+    Stage(400, {"careful": 0.18, "hasty": 0.62, "guess": 0.10, "sloppy": 0.10}),
 )
 
 

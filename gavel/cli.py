@@ -1,0 +1,196 @@
+"""The command line: `gavel demo | train | evaluate | score | doctor`, and the same for a scenario's own file."""
+
+import asyncio
+import contextlib
+import os
+import sys
+import warnings
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from gavel.settings import Settings, load_dotenv
+from scenarios.errors import GavelError
+
+if TYPE_CHECKING:
+    from scenarios.scenario import Scenario
+
+_INTERRUPTED = 130
+
+Judge = Annotated[
+    str | None,
+    typer.Option(help="Judge model: any LiteLLM id, stand-in (rules, no key) or constant. Default: GAVEL_JUDGE_MODEL."),
+]
+BaseModel = Annotated[str, typer.Option("--model", help="Base model: a directory, a hub id, or embedded/returns-desk.")]
+Name = Annotated[str | None, typer.Option(help="Name of the run. Default: made from scenario and model.")]
+Seed = Annotated[int, typer.Option(help="Chooses tasks and seeds every sampled turn.")]
+ScenarioArgument = Annotated[str, typer.Argument(help="A shipped scenario, or file.py, or file.py:variable.")]
+
+_EMBEDDED = "embedded/returns-desk"
+"""As in `trainer.embedded`, which is not imported here: it would load torch."""
+
+_stdout = Console()
+_stderr = Console(stderr=True)
+
+app = typer.Typer(
+    name="gavel",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="An LLM judge as the reward, and a GRPO LoRA trainer for agents that use tools.",
+)
+
+
+@app.command()
+def demo(
+    seed: Seed = 0,
+    judge: Judge = None,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 30,
+    fresh: Annotated[bool, typer.Option(help="Start over instead of going on with an earlier run.")] = False,
+) -> None:
+    """Train a tiny agent on this machine: no GPU, no key, a few minutes."""
+    from gavel.demo import DemoSettings, run_demo
+
+    settings = DemoSettings(seed=seed, judge=judge or Settings.read().judge, steps=steps, fresh=fresh)
+    _run(run_demo(settings, _stdout))
+
+
+@app.command()
+def train(
+    scenario: ScenarioArgument,
+    model: BaseModel = _EMBEDDED,
+    judge: Judge = None,
+    name: Name = None,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps in all; an earlier run goes on.")] = 50,
+    tasks: Annotated[int, typer.Option(min=1, help="Tasks (groups) in a step.")] = 16,
+    group_size: Annotated[int, typer.Option(min=2, help="Rollouts of a task that the judge compares.")] = 8,
+    orders: Annotated[int, typer.Option(min=1, help="Orders in which the judge sees a group.")] = 2,
+    learning_rate: Annotated[
+        float | None, typer.Option(min=0, help="Peak. Default: 1e-5; 2e-3 for the embedded model.")
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Of one turn of the agent.")] = None,
+    evaluation_tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks of an evaluation.")] = 128,
+    seed: Seed = 0,
+) -> None:
+    """Train an agent on a scenario, with a judge's scores as the reward."""
+    from gavel.training import default_learning_rate, run_training, trainable
+    from judge.judge import Judge as JudgeEngine
+    from trainer.config import LoopConfig, TrainConfig
+
+    found = _found(scenario)
+    engine = JudgeEngine(judge or Settings.read().judge, rubric=found.rubric, orders=orders, seed=seed)
+    loop = LoopConfig(
+        steps=steps,
+        tasks_per_step=tasks,
+        group_size=group_size,
+        max_tokens=max_tokens,
+        seed=seed,
+        evaluation_tasks=evaluation_tasks,
+        final_tasks=evaluation_tasks,
+    )
+    rate = learning_rate or default_learning_rate(model)
+    config = TrainConfig(learning_rate=rate, warmup_steps=min(3, steps - 1), total_steps=steps)
+    _run(run_training(trainable(found, model, name), found, engine, loop, config, _stdout))
+
+
+@app.command()
+def evaluate(
+    scenario: ScenarioArgument,
+    model: BaseModel = _EMBEDDED,
+    name: Name = None,
+    tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks.")] = 256,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Of one turn of the agent.")] = None,
+    seed: Seed = 0,
+) -> None:
+    """Measure a run's newest policy (or its base, before training) on held-out tasks."""
+    from gavel.training import run_evaluation, trainable
+    from trainer.config import LoopConfig
+
+    found = _found(scenario)
+    loop = LoopConfig(max_tokens=max_tokens, seed=seed, final_tasks=tasks)
+    _run(run_evaluation(trainable(found, model, name), found, loop, _stdout))
+
+
+@app.command()
+def score(
+    file: Annotated[
+        Path, typer.Argument(help="JSONL of message lists, trajectories or groups; or a .jsonl.zst store.")
+    ],
+    judge: Judge = None,
+    rubric: Annotated[str | None, typer.Option(help="What good work is; @FILE reads it from a file.")] = None,
+    orders: Annotated[int, typer.Option(min=1, help="Orders in which the judge sees a group.")] = 2,
+    by: Annotated[str | None, typer.Option(help="Field (dotted path) whose value groups the rows.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to write the judged groups, as JSONL.")] = None,
+) -> None:
+    """Score trajectories from a file with a judge."""
+    from gavel.score import score_command
+
+    score_command(file, judge, rubric, orders, by, out)
+
+
+@app.command()
+def doctor() -> None:
+    """Show what is installed, which keys are set, and what to do next."""
+    from gavel.doctor import doctor as examine
+
+    raise typer.Exit(examine(_stdout))
+
+
+def main() -> None:
+    """The `gavel` command."""
+    _main(sys.argv[1:])
+
+
+def run(scenario: "Scenario") -> None:
+    """The command line of one scenario's own file: `python file.py train …`, `python file.py evaluate …`."""
+    arguments = sys.argv[1:]
+    if arguments and arguments[0] in ("train", "evaluate"):
+        arguments.insert(1, scenario.name)
+    _own[scenario.name] = scenario
+    _main(arguments)
+
+
+_own: "dict[str, Scenario]" = {}
+"""The scenario of the file that called `run`."""
+
+
+def _found(reference: str) -> "Scenario":
+    from scenarios.scenario import find_scenario
+
+    return _own.get(reference) or find_scenario(reference)
+
+
+def _main(arguments: list[str]) -> None:
+    """Runs a command; a user's mistake is one clear sentence with its remedy, and exit status 1."""
+    try:
+        load_dotenv()
+        app(arguments)
+    except GavelError as error:
+        _stderr.print(f"[bold red]error:[/] {_escaped(error.message)}", highlight=False, soft_wrap=True)
+        if error.remedy:
+            _stderr.print(f"       {_escaped(error.remedy)}", highlight=False, soft_wrap=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        _stderr.print("Stopped. Finished steps are saved; the same command goes on from there.")
+        sys.exit(_INTERRUPTED)
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _run(work: Coroutine[Any, Any, object]) -> None:
+    """Runs `work` to its end, with the chatter of the model libraries kept out of the terminal."""
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|peft")
+    with contextlib.suppress(ImportError):
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
+    asyncio.run(work)

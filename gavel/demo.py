@@ -1,0 +1,156 @@
+"""The main job, small enough for a laptop: a judge's scores train an agent, and a report shows what changed.
+
+Everything is real but the size: a transformer with LoRA, exact tokens, the LiteLLM client, files on
+disk. Without a key the judge is the stand-in, which checks the rubric's written rules.
+"""
+
+import json
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from gavel.display import RunDisplay
+from gavel.outcome import Outcome, judged_pair, read_outcome
+from gavel.settings import STAND_IN
+from judge.judge import Judge
+from scenarios.scenario import find_scenario
+from trainer.config import LoopConfig, TrainConfig
+from trainer.embedded import EMBEDDED_POLICY
+from trainer.local import LocalBackend
+from trainer.loop import EVALUATION, train_scenario
+from trainer.model import TrainableModel
+from trainer.run_directory import runs_root
+
+STEPS = 30
+_LEARNED = (
+    "The base policy knows how to do this job, but its noisy demonstrations gave it a bad habit: it acts without "
+    "looking. The judge's reward removed the habit. Only LoRA weights changed, and no reward function was written."
+)
+_UNTRAINED = (
+    "Nothing was trained: the judge gave all members of every group the same score, so there was nothing to tell a "
+    "better rollout from a worse one. The curve stays flat, as it should."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """What can be chosen on the command line."""
+
+    seed: int
+    judge: str
+    steps: int
+    fresh: bool = False
+
+    @property
+    def run_name(self) -> str:
+        """Another run for another question; the same one for the same command."""
+        judge = "" if self.judge == STAND_IN else "-" + self.judge.replace("/", "-")
+        steps = "" if self.steps == STEPS else f"-{self.steps}-steps"
+        return f"returns-desk-seed-{self.seed}{judge}{steps}"
+
+
+async def run_demo(settings: DemoSettings, console: Console) -> dict[str, Any]:
+    """Trains the embedded policy, or goes on where an earlier call was stopped, and tells what came of it.
+
+    Writes `report.html` and `summary.json` to the run directory; returns the summary.
+    """
+    started = time.monotonic()
+    scenario = find_scenario("returns_desk")
+    judge = Judge(settings.judge, rubric=scenario.rubric, seed=settings.seed)
+    judge.check()
+    model = TrainableModel(name=settings.run_name, project="demo", base_model=EMBEDDED_POLICY)
+    directory = runs_root() / model.project / model.name
+    if settings.fresh:
+        shutil.rmtree(directory, ignore_errors=True)
+    loop = LoopConfig(steps=settings.steps, seed=settings.seed, max_tokens=64)
+    config = TrainConfig(learning_rate=2e-3, warmup_steps=min(3, loop.steps - 1), total_steps=loop.steps)
+    async with LocalBackend() as backend:
+        await model.register(backend)
+        setup = time.monotonic() - started
+        start = await model.get_step()
+        console.print(_headline(settings, backend.parameter_count(model), start), highlight=False, soft_wrap=True)
+        first = next((row["success"] for row in backend.history(model, EVALUATION) if row["step"] == 0), None)
+        display = RunDisplay(console, loop.steps, start, first)
+        with display.shown():
+            await train_scenario(model, scenario, judge, loop, config, display)
+        outcome = read_outcome(directory, backend.history(model))
+    pair = await judged_pair(outcome, judge)
+    seconds = {"setup": setup, **outcome.seconds, "total": setup + sum(outcome.seconds.values())}
+    summary = _summary(settings, outcome, seconds)
+    _write_whole(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
+    report = directory / "report.html"
+    _print(console, outcome, report)
+    return summary
+
+
+def _headline(settings: DemoSettings, parameters: int, start: int) -> str:
+    judge = "stand-in judge (rules, no key)" if settings.judge == STAND_IN else f"judge {settings.judge}"
+    size = f"embedded policy ({parameters // 1000}k parameters)"
+    line = f"Gavel demo · returns desk · {size} · {judge} · {os.cpu_count()} cores"
+    if start >= settings.steps:
+        return f"{line}\nThis run is finished; here is its outcome again. `gavel demo --fresh` starts over."
+    return f"{line}\nGoing on after step {start}." if start else line
+
+
+def _summary(settings: DemoSettings, outcome: Outcome, seconds: dict[str, float]) -> dict[str, Any]:
+    return {
+        "seed": settings.seed,
+        "judge": settings.judge,
+        "steps": settings.steps,
+        "trained_steps": outcome.trained_steps,
+        "heldout_tasks": outcome.trained.tasks,
+        "base": _figures(outcome.base.measures),
+        "trained": _figures(outcome.trained.measures),
+        "judge_vs_success_tau": outcome.tau,
+        "groups": dict(outcome.statuses),
+        "left_out": dict(outcome.left_out),
+        "curve": [
+            {"step": point.step, "heldout_success": point.success, "tasks": point.tasks} for point in outcome.curve
+        ],
+        "seconds": {name: round(value, 2) for name, value in seconds.items()},
+    }
+
+
+def _figures(measures: dict[str, float]) -> dict[str, float]:
+    return {
+        "heldout_success": measures["success"],
+        "looked_before_acting": measures["looked_before_acting"],
+        "turns": measures["turns"],
+    }
+
+
+def _print(console: Console, outcome: Outcome, report: Path) -> None:
+    base, trained = outcome.base, outcome.trained
+    table = Table(box=None, pad_edge=False)
+    for heading in ("", "before", "after", ""):
+        table.add_column(heading, justify="left" if heading == "" else "right")
+    interval = f"({trained.tasks} tasks, 95 % interval ±{trained.half_width:.2f})"
+    table.add_row("held-out success", f"{base.success:.2f}", f"{trained.success:.2f}", interval)
+    for name, label in (("looked_before_acting", "looked before acting"), ("turns", "turns")):
+        table.add_row(label, f"{base.measures[name]:.2f}", f"{trained.measures[name]:.2f}", "")
+    console.print(table)
+    curve = "  ".join(f"{point.step}: {point.success:.2f}" for point in outcome.curve)
+    console.print(f"by step: {curve}", highlight=False)
+    tau = "no order to compare" if outcome.tau is None else f"tau {outcome.tau:.2f}"
+    unscored, degenerate = outcome.statuses["unscored"], outcome.statuses["degenerate"]
+    console.print(
+        f"judge vs truth: {tau}, {unscored} unscored, {degenerate} degenerate groups left out", highlight=False
+    )
+    for reason, count in outcome.left_out.most_common():
+        console.print(f"left out: {count} {reason}", highlight=False)
+    console.print(_LEARNED if outcome.trained_steps else _UNTRAINED, highlight=False)
+    console.print(
+        f"Report: {report}      Next: gavel train my_scenario.py --judge openai/o3", highlight=False, soft_wrap=True
+    )
+
+
+def _write_whole(path: Path, text: str) -> None:
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(text)
+    unfinished.replace(path)

@@ -1,0 +1,72 @@
+"""How well a policy does on held-out tasks, sampled as in training."""
+
+import math
+from dataclasses import dataclass
+from statistics import fmean
+
+from scenarios.gather import gather_trajectories
+from scenarios.rollout import ChatModel, rollout
+from scenarios.scenario import Scenario
+from scenarios.seeds import seed_of
+from scenarios.trajectory import Trajectory
+from trainer.config import LoopConfig
+
+_Z95 = 1.959964
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Means over the tasks of one evaluation."""
+
+    tasks: int
+    measures: dict[str, float]
+    """`success` when the scenario can tell, the scenario's own measures, `truncated`, `turns`, `tool_errors`."""
+    trajectories: list[Trajectory]
+
+    @property
+    def success(self) -> float | None:
+        return self.measures.get("success")
+
+    @property
+    def half_width(self) -> float | None:
+        """Of the 95 % interval of `success` (normal approximation)."""
+        return None if self.success is None else interval(self.success, self.tasks)
+
+
+def interval(share: float, count: int) -> float:
+    """Half width of the 95 % interval of a share of `count` tries (normal approximation)."""
+    return _Z95 * math.sqrt(share * (1 - share) / count)
+
+
+def measure(scenario: Scenario, trajectory: Trajectory) -> dict[str, float]:
+    """What the scenario measures of one trajectory; none of it is a reward."""
+    measures = {name: float(function(trajectory)) for name, function in scenario.measures.items()}
+    if scenario.success is not None:
+        measures["success"] = float(scenario.success(trajectory))
+    return measures
+
+
+async def evaluate(model: ChatModel, scenario: Scenario, tasks: int, config: LoopConfig) -> Evaluation:
+    """One rollout for each of `tasks` held-out tasks (all, if there are fewer), the same ones for the same seed."""
+    chosen = scenario.sample("held_out", tasks, seed=config.seed)
+    trajectories = await gather_trajectories(
+        (
+            rollout(
+                model,
+                scenario,
+                task,
+                temperature=config.temperature,
+                max_tokens=config.max_tokens,
+                seed=seed_of(config.seed, "evaluation", task.id),
+            )
+            for task in chosen
+        ),
+        pbar_desc="evaluate",
+        concurrency=config.concurrency,
+    )
+    for trajectory in trajectories:
+        trajectory.metrics |= measure(scenario, trajectory)
+        trajectory.metrics["truncated"] = trajectory.status == "truncated"
+    names = dict.fromkeys(name for trajectory in trajectories for name in trajectory.metrics)
+    means = {name: fmean(float(t.metrics.get(name, 0.0)) for t in trajectories) for name in names}
+    return Evaluation(len(trajectories), means, trajectories)

@@ -1,0 +1,152 @@
+"""The training loop of a scenario: gather -> judge -> train -> evaluate.
+
+It goes on from the last finished step: tasks and seeds depend on the step alone, and what a step did
+is on disk before the next one begins. The judge's scores are the only reward.
+"""
+
+import time
+from dataclasses import dataclass
+
+from judge.judge import Judge
+from scenarios.errors import GavelError
+from scenarios.gather import gather_trajectory_groups
+from scenarios.rollout import rollout
+from scenarios.scenario import Scenario
+from scenarios.seeds import seed_of
+from scenarios.task import Task
+from scenarios.trajectory import Trajectory, TrajectoryGroup
+from trainer.backend import TrainResult
+from trainer.config import LoopConfig, TrainConfig
+from trainer.evaluation import Evaluation, evaluate, measure
+from trainer.model import TrainableModel
+
+EVALUATION = "held_out"
+TIMES = "times"
+_GO_ON = "Mend it, and run the same command again: it goes on from the last finished step."
+
+
+class LoopError(GavelError):
+    """A training loop cannot go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What one step did and how long its parts took, in seconds."""
+
+    result: TrainResult
+    groups: list[TrajectoryGroup]
+    rollout: float
+    judge: float
+    """Waiting for verdicts after the last rollout was done."""
+    train: float
+
+
+class Observer:
+    """What a loop tells while it runs; the methods do nothing unless overridden."""
+
+    def doing(self, what: str) -> None:
+        """The loop begins with `what` and waits for it."""
+
+    def stepped(self, report: StepReport) -> None:
+        """A step is done and saved."""
+
+    def evaluated(self, step: int, evaluation: Evaluation) -> None:
+        """A point of the learning curve is known."""
+
+
+async def train_scenario(
+    model: TrainableModel,
+    scenario: Scenario,
+    judge: Judge,
+    config: LoopConfig,
+    train_config: TrainConfig,
+    observer: Observer | None = None,
+) -> None:
+    """Trains a registered model until `config.steps`, from wherever it stands."""
+    observer = observer or Observer()
+    judge.check()
+    while True:
+        step = await model.get_step()
+        if step <= config.steps and (step % config.evaluate_every == 0 or step == config.steps):
+            await _evaluate_once(model, scenario, config, step, observer)
+        if step >= config.steps:
+            return
+        observer.stepped(await _step(model, scenario, judge, config, train_config, step, observer))
+        await model.delete_checkpoints(f"{EVALUATION}/success", keep_last=config.keep_checkpoints)
+
+
+async def _step(
+    model: TrainableModel,
+    scenario: Scenario,
+    judge: Judge,
+    config: LoopConfig,
+    train_config: TrainConfig,
+    step: int,
+    observer: Observer,
+) -> StepReport:
+    started = last_rollout = time.monotonic()
+
+    async def judged(group: TrajectoryGroup) -> TrajectoryGroup:
+        nonlocal last_rollout
+        last_rollout = time.monotonic()
+        for trajectory in group:
+            trajectory.metrics |= measure(scenario, trajectory)
+        return await judge.score(group) if len(group) else group
+
+    async def member(task: Task, number: int) -> Trajectory:
+        return await rollout(
+            model,
+            scenario,
+            task,
+            temperature=config.temperature,
+            max_tokens=config.max_tokens,
+            seed=seed_of(config.seed, "train", step, task.id, number),
+        )
+
+    tasks = scenario.sample("train", config.tasks_per_step, seed=config.seed, step=step)
+    observer.doing("rollouts and judging")
+    groups = await gather_trajectory_groups(
+        (TrajectoryGroup(member(task, number) for number in range(config.group_size)) for task in tasks),
+        pbar_desc=f"step {step + 1}",
+        after_each=judged,
+        concurrency=config.concurrency,
+        max_exceptions=len(tasks) * config.group_size,
+    )
+    scored = time.monotonic()
+    _stop_if_nothing_works(groups)
+    observer.doing("learning")
+    result = await model.train(groups, train_config)
+    trained = time.monotonic()
+    report = StepReport(result, groups, last_rollout - started, scored - last_rollout, trained - scored)
+    model.backend.record(model, {"rollout": report.rollout, "judge": report.judge, "train": report.train}, TIMES)
+    return report
+
+
+def _stop_if_nothing_works(groups: list[TrajectoryGroup]) -> None:
+    """A step in which every rollout failed, or no group was judged, is an outage; training on would hide it."""
+    trajectories = [trajectory for group in groups for trajectory in group]
+    if all(trajectory.status == "failed" for trajectory in trajectories):
+        reasons = [trajectory.status_reason for trajectory in trajectories]
+        reasons += [error.message for group in groups for error in group.exceptions]
+        raise LoopError(f"every rollout of this step failed; the first: {reasons[0]}", _GO_ON)
+    unjudged = [group for group in groups if group.judgement is None or group.judgement.status == "unscored"]
+    if len(unjudged) == len(groups):
+        first = unjudged[0]
+        reason = first.judgement.reason if first.judgement else first.exceptions[-1].message
+        raise LoopError(f"the judge scored no group of this step; the first: {reason}", _GO_ON)
+
+
+async def _evaluate_once(
+    model: TrainableModel, scenario: Scenario, config: LoopConfig, step: int, observer: Observer
+) -> None:
+    """The point of the curve at `step`, unless an earlier run of the same command has made it already."""
+    if not scenario.tasks("held_out") or any(row["step"] == step for row in model.backend.history(model, EVALUATION)):
+        return
+    ends = step in (0, config.steps)
+    observer.doing("evaluation on held-out tasks")
+    started = time.monotonic()
+    evaluation = await evaluate(model, scenario, config.final_tasks if ends else config.evaluation_tasks, config)
+    seconds = time.monotonic() - started
+    await model.log([TrajectoryGroup([trajectory]) for trajectory in evaluation.trajectories], EVALUATION)
+    model.backend.record(model, {"evaluation": seconds}, TIMES)
+    observer.evaluated(step, evaluation)
