@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from scenarios.scenario import Scenario, find_scenario
     from scenarios.store import TrajectoryStore
     from scenarios.task import Task
-    from scenarios.tools import done
+    from scenarios.tools import Toolbox, done
     from scenarios.trajectory import History, Trajectory, TrajectoryGroup
     from trainer.backend import TrainResult
     from trainer.config import LoraSettings, TrainConfig
@@ -46,6 +46,7 @@ __all__ = [
     "Rubric",
     "Scenario",
     "Task",
+    "Toolbox",
     "TrainConfig",
     "TrainResult",
     "TrainableModel",
@@ -77,7 +78,7 @@ _NAMES = {
     "scenarios.scenario": ("Scenario", "find_scenario"),
     "scenarios.store": ("TrajectoryStore",),
     "scenarios.task": ("Task",),
-    "scenarios.tools": ("done",),
+    "scenarios.tools": ("Toolbox", "done"),
     "scenarios.trajectory": ("History", "Trajectory", "TrajectoryGroup"),
     "trainer.backend": ("TrainResult",),
     "trainer.config": ("LoraSettings", "TrainConfig"),

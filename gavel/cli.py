@@ -1,10 +1,9 @@
 """The command line: `gavel demo | train | evaluate | score | doctor`, and the same for a scenario's own file."""
 
 import asyncio
-import contextlib
 import os
 import sys
-import warnings
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,10 +51,11 @@ def demo(
     fresh: Annotated[bool, typer.Option(help="Start over instead of going on with an earlier run.")] = False,
 ) -> None:
     """Train a tiny agent on this machine: no GPU, no key, a few minutes."""
+    started = time.monotonic()
     from gavel.demo import DemoSettings, run_demo
 
     settings = DemoSettings(seed=seed, judge=judge or Settings.read().judge, steps=steps, fresh=fresh)
-    _run(run_demo(settings, _stdout))
+    _run(run_demo(settings, _stdout, started))
 
 
 @app.command()
@@ -188,9 +188,4 @@ def _run(work: Coroutine[Any, Any, object]) -> None:
     """Runs `work` to its end, with the chatter of the model libraries kept out of the terminal."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|peft")
-    with contextlib.suppress(ImportError):
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()
     asyncio.run(work)

@@ -17,9 +17,11 @@ from rich.table import Table
 
 from gavel.display import RunDisplay
 from gavel.outcome import Outcome, judged_pair, read_outcome
+from gavel.report import CurvePoint, DemoReport, RewardPoint, SummaryRow, write_report
 from gavel.settings import STAND_IN
 from judge.judge import Judge
 from scenarios.scenario import find_scenario
+from scenarios.trajectory import Trajectory
 from trainer.config import LoopConfig, TrainConfig
 from trainer.embedded import EMBEDDED_POLICY
 from trainer.local import LocalBackend
@@ -32,10 +34,16 @@ _LEARNED = (
     "The base policy knows how to do this job, but its noisy demonstrations gave it a bad habit: it acts without "
     "looking. The judge's reward removed the habit. Only LoRA weights changed, and no reward function was written."
 )
+_NOT_YET = (
+    "The judge's reward changed the policy, but not enough to tell its success from the base's on this many tasks. "
+    "Give it more steps."
+)
 _UNTRAINED = (
     "Nothing was trained: the judge gave all members of every group the same score, so there was nothing to tell a "
     "better rollout from a worse one. The curve stays flat, as it should."
 )
+_MEASURES = {"looked_before_acting": "looked before acting", "turns": "turns"}
+"""What is shown beside success, and how it is called there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +63,12 @@ class DemoSettings:
         return f"returns-desk-seed-{self.seed}{judge}{steps}"
 
 
-async def run_demo(settings: DemoSettings, console: Console) -> dict[str, Any]:
+async def run_demo(settings: DemoSettings, console: Console, started: float) -> dict[str, Any]:
     """Trains the embedded policy, or goes on where an earlier call was stopped, and tells what came of it.
 
-    Writes `report.html` and `summary.json` to the run directory; returns the summary.
+    `started` is when the command began, by `time.monotonic`. Writes `report.html` and `summary.json` to the run
+    directory; returns the summary.
     """
-    started = time.monotonic()
     scenario = find_scenario("returns_desk")
     judge = Judge(settings.judge, rubric=scenario.rubric, seed=settings.seed)
     judge.check()
@@ -80,11 +88,12 @@ async def run_demo(settings: DemoSettings, console: Console) -> dict[str, Any]:
         with display.shown():
             await train_scenario(model, scenario, judge, loop, config, display)
         outcome = read_outcome(directory, backend.history(model))
-    pair = await judged_pair(outcome, judge)
+    before, after = await judged_pair(outcome, judge)
     seconds = {"setup": setup, **outcome.seconds, "total": setup + sum(outcome.seconds.values())}
     summary = _summary(settings, outcome, seconds)
     _write_whole(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
     report = directory / "report.html"
+    write_report(report, _report(settings, outcome, seconds, before, after))
     _print(console, outcome, report)
     return summary
 
@@ -117,12 +126,63 @@ def _summary(settings: DemoSettings, outcome: Outcome, seconds: dict[str, float]
     }
 
 
+def _what_happened(outcome: Outcome) -> str:
+    if not outcome.trained_steps:
+        return _UNTRAINED
+    gained = outcome.trained.success - outcome.base.success
+    return _LEARNED if gained > outcome.trained.half_width + outcome.base.half_width else _NOT_YET
+
+
 def _figures(measures: dict[str, float]) -> dict[str, float]:
     return {
         "heldout_success": measures["success"],
-        "looked_before_acting": measures["looked_before_acting"],
-        "turns": measures["turns"],
+        **{name: measures[name] for name in _MEASURES},
     }
+
+
+def _report(
+    settings: DemoSettings, outcome: Outcome, seconds: dict[str, float], before: Trajectory, after: Trajectory
+) -> DemoReport:
+    base, trained = outcome.base, outcome.trained
+    judge = f"It was {settings.judge}."
+    if settings.judge == STAND_IN:
+        judge = (
+            "It was the stand-in, which checks written rules and is no language model; GAVEL_JUDGE_MODEL replaces it."
+        )
+    return DemoReport(
+        title="Gavel demo: the returns desk",
+        explanation=_what_happened(outcome),
+        caveat=(
+            "The policy has a few hundred thousand parameters and learned nothing but this job. The judge read the "
+            f"transcripts and the rubric, never the true outcome, which is measured here for comparison only. {judge}"
+        ),
+        summary=[
+            SummaryRow(
+                "held-out success",
+                f"{base.success:.2f} ± {base.half_width:.2f}",
+                f"{trained.success:.2f} ± {trained.half_width:.2f}",
+            ),
+            *(
+                SummaryRow(label, f"{base.measures[name]:.2f}", f"{trained.measures[name]:.2f}")
+                for name, label in _MEASURES.items()
+            ),
+        ],
+        curve=[CurvePoint(point.step, point.success, point.half_width, point.tasks) for point in outcome.curve],
+        rewards=[RewardPoint(step, reward) for step, reward in outcome.rewards],
+        verdicts=outcome.scored,
+        tau=outcome.tau,
+        before=before,
+        after=after,
+        seconds=seconds,
+        left_out=outcome.left_out,
+        settings={
+            "seed": str(settings.seed),
+            "judge": settings.judge,
+            "base model": EMBEDDED_POLICY,
+            "steps": str(settings.steps),
+            "run again": f"gavel demo --seed {settings.seed} --judge {settings.judge} --fresh",
+        },
+    )
 
 
 def _print(console: Console, outcome: Outcome, report: Path) -> None:
@@ -132,7 +192,7 @@ def _print(console: Console, outcome: Outcome, report: Path) -> None:
         table.add_column(heading, justify="left" if heading == "" else "right")
     interval = f"({trained.tasks} tasks, 95 % interval ±{trained.half_width:.2f})"
     table.add_row("held-out success", f"{base.success:.2f}", f"{trained.success:.2f}", interval)
-    for name, label in (("looked_before_acting", "looked before acting"), ("turns", "turns")):
+    for name, label in _MEASURES.items():
         table.add_row(label, f"{base.measures[name]:.2f}", f"{trained.measures[name]:.2f}", "")
     console.print(table)
     curve = "  ".join(f"{point.step}: {point.success:.2f}" for point in outcome.curve)
@@ -144,7 +204,7 @@ def _print(console: Console, outcome: Outcome, report: Path) -> None:
     )
     for reason, count in outcome.left_out.most_common():
         console.print(f"left out: {count} {reason}", highlight=False)
-    console.print(_LEARNED if outcome.trained_steps else _UNTRAINED, highlight=False)
+    console.print(_what_happened(outcome), highlight=False)
     console.print(
         f"Report: {report}      Next: gavel train my_scenario.py --judge openai/o3", highlight=False, soft_wrap=True
     )

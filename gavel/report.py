@@ -119,7 +119,9 @@ def render_report(report: DemoReport) -> str:
 def turns(trajectory: Trajectory) -> Iterator[Turn]:
     """The main conversation, turn by turn."""
     for message in trajectory.messages():
-        calls = tuple(_call(call.get("function") or call.get("custom") or {}) for call in message.get("tool_calls") or ())
+        calls = tuple(
+            _call(call.get("function") or call.get("custom") or {}) for call in message.get("tool_calls") or ()
+        )
         yield Turn(str(message.get("role", "")), _text(message), calls)
 
 

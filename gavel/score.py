@@ -56,11 +56,8 @@ async def score_file(
     judge.check()
     if out is None:
         return await _judge_all(groups, judge)
-    unfinished = out.with_name(f".{out.name}.{os.getpid()}.unfinished")
+    unfinished = _begin(out)
     try:
-        with _os_errors(out):
-            out.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.touch()
         judged = await _judge_all(groups, judge)
         with _os_errors(out):
             await asyncio.to_thread(_write, unfinished, judged, store=out.suffix == ".zst")
@@ -154,6 +151,17 @@ def _rubric_text(rubric: str | None) -> str | None:
         raise GavelError(
             f"the rubric {rubric[1:]} cannot be read: {error}", "Give the path of a text file after @."
         ) from error
+
+
+def _begin(path: Path) -> Path:
+    """An empty file beside `path`, to be filled and renamed: what cannot be written is found out before judging."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    with _os_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError("it is a directory")
+        unfinished.touch()
+    return unfinished
 
 
 @contextmanager

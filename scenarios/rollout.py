@@ -1,12 +1,16 @@
 """One agent loop: a model, a scenario and a task make a trajectory.
 
 The loop never raises for what the agent or its world does: a bad tool call goes back to the agent,
-running out of turns is `truncated`, and a model that cannot be reached is `failed` with the reason.
+running out of turns is `truncated`, and a model that cannot be reached, or answers with anything but a
+completion, is `failed` with the reason.
 """
 
+from json import JSONDecodeError
 from typing import Protocol
 
 from openai import AsyncOpenAI, OpenAIError, omit
+from openai.types.chat.chat_completion import ChatCompletion, Choice
+from openai.types.chat.chat_completion_message import ChatCompletionMessage
 
 from scenarios.scenario import Scenario
 from scenarios.task import Task
@@ -56,11 +60,11 @@ async def rollout(
                 seed=omit if seed is None else seed + turn,
                 extra_body={"tools": tools} if tools else None,  # as they are: the typed way walks them every turn
             )
-        except OpenAIError as error:
+        except (OpenAIError, JSONDecodeError, UnicodeEncodeError) as error:  # the client lets the last two through
             return _ended(trajectory, "failed", f"{type(error).__name__}: {error}")
-        if not reply.choices:
-            return _ended(trajectory, "failed", "the model returned no choice")
-        choice = reply.choices[0]
+        choice = _first_choice(reply)
+        if choice is None:
+            return _ended(trajectory, "failed", f"the model returned no choice: {reply!s:.200}")
         trajectory.messages_and_choices.append(choice)
         trajectory.metrics["turns"] = turn + 1
         trajectory.policy_version = (choice.model_extra or {}).get("policy_version")
@@ -79,6 +83,14 @@ async def rollout(
         if over:
             return trajectory
     return _ended(trajectory, "truncated", f"{scenario.max_turns} turns were used up")
+
+
+def _first_choice(reply: object) -> Choice | None:
+    """The sampled turn; None for what is no completion: the client hands on whatever a wrong address serves."""
+    match reply:
+        case ChatCompletion(choices=[Choice(message=ChatCompletionMessage()) as choice, *_]):
+            return choice
+    return None
 
 
 def _ended(trajectory: Trajectory, status: str, reason: str) -> Trajectory:

@@ -10,6 +10,7 @@ import importlib.util
 import pkgutil
 import random
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -78,7 +79,7 @@ class Scenario:
 def find_scenario(reference: str) -> Scenario:
     """The scenario called `reference`: a shipped one's name, or `file.py` or `file.py:variable`.
 
-    Raises `ScenarioError` when there is none.
+    Raises `ScenarioError` when there is none, and when the file cannot be loaded.
     """
     path, _, variable = reference.partition(":")
     if path.endswith(".py"):
@@ -109,6 +110,14 @@ def _from_file(path: Path, variable: str) -> Scenario:
     sys.path.insert(0, str(path.resolve().parent))
     try:
         spec.loader.exec_module(module)
+    except GavelError:
+        raise
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == spec.origin]
+        where = f"{path}, line {lines[-1]}" if lines else str(path)
+        raise ScenarioError(
+            f"{where}: {type(error).__name__}: {error}", f"Mend it; `python {path}` shows the whole traceback."
+        ) from error
     finally:
         sys.path.remove(str(path.resolve().parent))
     found: dict[str, Any] = {name: value for name, value in vars(module).items() if isinstance(value, Scenario)}

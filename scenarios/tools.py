@@ -9,15 +9,16 @@ import inspect
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import docstring_parser
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
+from pydantic_core import to_jsonable_python
 
 from scenarios.errors import GavelError
 from scenarios.task import Task
+from scenarios.trajectory import Message
 
 ToolFunction = Callable[..., Any]
 
@@ -51,8 +52,10 @@ class ToolResult:
 class Tool:
     """One function: its name, its OpenAI schema and its checked execution.
 
-    A parameter annotated as `Task` is not shown to the agent; the rollout fills it in. A plain
+    A parameter annotated as `Task` (or `Task | None`) is not shown to the agent; the rollout fills it in. A plain
     function runs on the event loop: write `async def` for a tool that waits.
+
+    Raises `ToolDefinitionError` for a function that has no schema.
     """
 
     def __init__(self, function: ToolFunction) -> None:
@@ -62,11 +65,17 @@ class Tool:
             raise ToolDefinitionError(
                 f"{function!r} has no usable name, so the agent could not call it", "Use a function made with def."
             )
-        self._arguments, self._task_parameter = _argument_model(function, self.name)
+        try:
+            self._arguments, self._task_parameter = _argument_model(function, self.name)
+            self.schema = self._schema()
+            """The OpenAI tool schema: `{"type": "function", "function": {name, description, parameters}}`."""
+        except (NameError, PydanticUserError) as error:
+            raise ToolDefinitionError(
+                f"the tool {self.name} cannot be described to an agent: {str(error).splitlines()[0]}",
+                "Use types that JSON can hold: str, int, float, bool, list, dict, Literal, or a pydantic model.",
+            ) from error
 
-    @cached_property
-    def schema(self) -> dict[str, Any]:
-        """The OpenAI tool schema: `{"type": "function", "function": {name, description, parameters}}`."""
+    def _schema(self) -> dict[str, Any]:
         parameters = self._arguments.model_json_schema()
         parameters.pop("title", None)
         for property_schema in parameters.get("properties", {}).values():
@@ -81,7 +90,7 @@ class Tool:
         """Checks `arguments` (JSON text, as the agent wrote it), runs the function, renders its result."""
         try:
             given = json.loads(arguments or "{}")
-        except json.JSONDecodeError as error:
+        except (ValueError, TypeError, RecursionError) as error:  # huge numbers, an object for the text, deep nesting
             return _error(f"the arguments of {self.name} are not valid JSON: {error}")
         try:
             checked = self._arguments.model_validate(given)
@@ -94,11 +103,11 @@ class Tool:
             result = self.function(**values)
             if inspect.isawaitable(result):
                 result = await result
+            if isinstance(result, Done):
+                return ToolResult(content=_text(result.value), done=True)
+            return ToolResult(content=_text(result))
         except Exception as error:
             return _error(f"{self.name} failed: {type(error).__name__}: {error}")
-        if isinstance(result, Done):
-            return ToolResult(content=_text(result.value), done=True)
-        return ToolResult(content=_text(result))
 
 
 class Toolbox:
@@ -111,10 +120,7 @@ class Toolbox:
             names = [tool.name for tool in tools]
             twice = next(name for name in names if names.count(name) > 1)
             raise ToolDefinitionError(f"two tools are called {twice}", "Rename one of the functions.")
-
-    @cached_property
-    def schemas(self) -> list[dict[str, Any]]:
-        return [tool.schema for tool in self._tools.values()]
+        self.schemas = [tool.schema for tool in tools]
 
     async def call(self, name: str, arguments: str, task: Task | None = None) -> ToolResult:
         """Runs the tool called `name`; an unknown name is a tool error too."""
@@ -122,6 +128,11 @@ class Toolbox:
         if tool is None:
             return _error(f"there is no tool {name!r}; the tools are {', '.join(self._tools) or 'none'}")
         return await tool.call(arguments, task)
+
+    async def answer(self, call: Any, task: Task | None = None) -> Message:
+        """The tool message that answers an OpenAI tool call (an object with `id` and `function`)."""
+        result = await self.call(call.function.name, call.function.arguments, task)
+        return {"role": "tool", "tool_call_id": call.id, "content": result.content}
 
 
 def _argument_model(function: ToolFunction, name: str) -> tuple[type[BaseModel], str | None]:
@@ -135,7 +146,7 @@ def _argument_model(function: ToolFunction, name: str) -> tuple[type[BaseModel],
                 f"the tool {name} takes {parameter}, which has no schema", "Give every argument a name and a type."
             )
         hint = hints.get(parameter.name)
-        if hint is Task:
+        if _is_task(hint):
             task_parameter = parameter.name
             continue
         if hint is None:
@@ -143,10 +154,19 @@ def _argument_model(function: ToolFunction, name: str) -> tuple[type[BaseModel],
                 f"the argument {parameter.name} of the tool {name} has no type", f"Write {parameter.name}: str, say."
             )
         default = ... if parameter.default is parameter.empty else parameter.default
-        described = docs.get(parameter.name)
-        field = FieldInfo(default=default, description=described) if described else default
-        fields[parameter.name] = (hint, field)
-    return create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields), task_parameter
+        if described := docs.get(parameter.name):
+            hint = Annotated[hint, Field(description=described)]
+        fields[parameter.name] = (hint, default)
+    model = create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
+    if lost := fields.keys() - model.model_fields.keys():
+        raise ToolDefinitionError(f"the argument {min(lost)} of the tool {name} has a reserved name", "Rename it.")
+    return model, task_parameter
+
+
+def _is_task(hint: Any) -> bool:
+    if get_origin(hint) in (Union, UnionType):
+        return Task in get_args(hint)
+    return hint is Task
 
 
 def _plain(error: ValidationError) -> str:
@@ -158,12 +178,15 @@ def _plain(error: ValidationError) -> str:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, BaseModel):
-        value = value.model_dump(mode="json")
-    return json.dumps(value, ensure_ascii=False, default=str)
+    if not isinstance(value, str):
+        value = json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
+    return _sendable(value)
+
+
+def _sendable(text: str) -> str:
+    """Lone surrogates, which JSON lets an agent write but no request can carry, as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _error(message: str) -> ToolResult:
-    return ToolResult(content=json.dumps({"error": message}, ensure_ascii=False), error=True)
+    return ToolResult(content=_text({"error": message}), error=True)

@@ -51,8 +51,8 @@ class Checkpoints:
         write(unfinished)
         hashes = {str(file.relative_to(unfinished)): _sha256(file) for file in _files(unfinished)}
         (unfinished / _MANIFEST).write_text(json.dumps(hashes, indent=1))
-        for file in [*_files(unfinished), unfinished]:
-            _flush(file)
+        for path in [*unfinished.rglob("*"), unfinished]:
+            _flush(path)
         final = self.path(step)
         if final.exists():
             shutil.rmtree(final)

@@ -9,11 +9,13 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
 from renderers import Renderer
 
 from scenarios.trajectory import Message
+
+T = TypeVar("T")
 
 _REMEMBERED_TURNS = 8192
 
@@ -30,7 +32,7 @@ class Conversations:
         """The token ids of the prompt that asks for the next assistant turn."""
         last = max((i for i, message in enumerate(messages) if message["role"] == "assistant"), default=None)
         if last is not None and last + 1 < len(messages):
-            known = self._turns.get(_key(messages[: last + 1], tools))
+            known = _recall(self._turns, _key(messages[: last + 1], tools))
             if known is not None:
                 bridged = self._renderer.bridge_to_next_turn(
                     *known,
@@ -40,14 +42,16 @@ class Conversations:
                 if bridged is not None:
                     return list(bridged.token_ids)
         key = _key(messages, tools)
-        if key not in self._openings:
+        opening = _recall(self._openings, key)
+        if opening is None:
             rendered = self._renderer.render_ids(
                 [_renderable(message) for message in messages],  # type: ignore[arg-type]
                 tools=tools,  # type: ignore[arg-type]
                 add_generation_prompt=True,
             )
-            _remember(self._openings, key, list(rendered))
-        return self._openings[key]
+            opening = list(rendered)
+            _remember(self._openings, key, opening)
+        return opening
 
     def sampled(
         self,
@@ -60,12 +64,14 @@ class Conversations:
         """Remembers that `reply` to `messages` was sampled as `token_ids` after `prompt_ids`."""
         _remember(self._turns, _key([*messages, reply], tools), (prompt_ids, token_ids))
 
-    def forget(self) -> None:
-        """Forgets all sampled turns, so that no conversation goes on from another policy's tokens."""
-        self._turns.clear()
+
+def _recall(memory: OrderedDict[bytes, T], key: bytes) -> T | None:
+    if key in memory:
+        memory.move_to_end(key)
+    return memory.get(key)
 
 
-def _remember(memory: OrderedDict[bytes, Any], key: bytes, value: Any) -> None:
+def _remember(memory: OrderedDict[bytes, T], key: bytes, value: T) -> None:
     memory[key] = value
     memory.move_to_end(key)
     while len(memory) > _REMEMBERED_TURNS:

@@ -29,6 +29,8 @@ from trainer.engines import ContextOverflow, Engine, EngineError, Sampled, Sampl
 
 _START_DEADLINE = 30.0
 _DEFAULT_MAX_TOKENS = 1024
+_HOTTEST = 2.0
+"""As in OpenAI's API."""
 _REFUSED = {
     "top_p": (None, 1, 1.0),
     "n": (None, 1),
@@ -38,6 +40,7 @@ _REFUSED = {
     "logit_bias": (None, {}),
     "response_format": (None, {"type": "text"}),
     "stream": (None, False),
+    "tool_choice": (None, "auto", "none"),
 }
 """Parameters that would make the log-probs untrue, or that are not offered, with the values that are fine."""
 
@@ -158,6 +161,12 @@ class EndpointServer:
         for name, fine in _REFUSED.items():
             if body.get(name) not in fine:
                 raise BadRequest(f"{name}={body[name]!r} is not supported here", f"Leave {name} out.")
+        temperature = body.get("temperature")
+        if temperature is not None and not 0 <= temperature <= _HOTTEST:
+            raise BadRequest(f"temperature={temperature!r} is not between 0 and {_HOTTEST:g}")
+        for name in ("max_completion_tokens", "max_tokens"):
+            if body.get(name) is not None and body[name] < 1:
+                raise BadRequest(f"{name}={body[name]!r} leaves nothing to sample")
 
     def _completion(
         self, body: dict[str, Any], reply: Message, prompt_ids: list[int], sampled: Sampled, temperature: float

@@ -7,9 +7,12 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
+
+from scenarios.trajectory import TrajectoryGroup
 
 Row = dict[str, Any]
 
@@ -60,6 +63,22 @@ class MetricsLog:
             )
             self._wandb.define_metric("*", step_metric="training_step")
         return self._wandb
+
+
+def trajectory_means(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
+    """Means over all trajectories (reward: of the scored ones), the share that failed, and counts."""
+    groups = list(groups)
+    values: dict[str, list[float]] = {}
+    trajectories = [trajectory for group in groups for trajectory in group]
+    for trajectory in trajectories:
+        for name, value in trajectory.metrics.items():
+            values.setdefault(name, []).append(float(value))
+        if trajectory.reward is not None:
+            values.setdefault("reward", []).append(trajectory.reward)
+        values.setdefault("failed", []).append(float(trajectory.status == "failed"))
+    counts = {"trajectories": len(trajectories), "exceptions": sum(len(group.exceptions) for group in groups)}
+    means = {name: fmean(numbers) for name, numbers in values.items()}
+    return means | {name: float(count) for name, count in counts.items()}
 
 
 def _wandb_wanted() -> bool:

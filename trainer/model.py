@@ -62,7 +62,8 @@ class Model(BaseModel):
                 base_url=base_url,
                 api_key=api_key,
                 timeout=_REQUEST_TIMEOUT,
-                http_client=DefaultAioHttpClient(),  # httpx's own pool slows down with the square of the rollouts
+                # httpx's own pool slows down with the square of the rollouts; a proxy has no business on loopback.
+                http_client=DefaultAioHttpClient(trust_env="://127.0.0.1:" not in (base_url or "")),
             )
             self._closers.add(loop.create_task(_close_with_loop(self._clients[loop])))
         return self._clients[loop]

@@ -3,6 +3,8 @@
 Only the adapter's weights ever change.
 """
 
+import contextlib
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from renderers import Renderer, config_from_name, create_renderer
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
 
 from scenarios.errors import GavelError
 from trainer.config import LoraSettings
@@ -31,12 +34,11 @@ class Policy:
         `renderer` names the chat format of the `renderers` library, for a model that it does not
         know by name. Raises `BaseModelError`.
         """
-        source = str(EMBEDDED_PATH) if base_model == EMBEDDED_POLICY else base_model
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        dtype = torch.bfloat16 if device == "cuda" else torch.float32
+        self.dtype = torch.bfloat16 if device == "cuda" else torch.float32
         try:
-            self.tokenizer = AutoTokenizer.from_pretrained(source)
-            base = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, device_map=device)
+            self.tokenizer = AutoTokenizer.from_pretrained(source_of(base_model))
+            base = load_base(base_model, self.dtype, device)
         except (OSError, ValueError) as error:
             raise BaseModelError(
                 f"the base model {base_model!r} cannot be loaded: {str(error).splitlines()[0]}",
@@ -44,14 +46,14 @@ class Policy:
             ) from error
         self.renderer = _renderer(self.tokenizer, base.config.model_type, renderer, base_model)
         self.max_context: int = base.config.max_position_embeddings
-        for parameter in base.parameters():
-            parameter.requires_grad_(False)
         self.parameter_count: int = base.num_parameters()
         torch.manual_seed(lora.seed)
         settings = LoraConfig(
             r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
         )
-        self.model: PeftModel = get_peft_model(base, settings)  # type: ignore[assignment]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers for an attribute it has renamed
+            self.model: PeftModel = get_peft_model(base, settings)  # type: ignore[assignment]
         self.model.eval()
 
     @property
@@ -94,15 +96,33 @@ class Policy:
             )
 
 
-def sampler_copy(policy: Policy, base_model: str) -> Any:
-    """A second, plain instance of the base model, for an engine to own."""
-    source = str(EMBEDDED_PATH) if base_model == EMBEDDED_POLICY else base_model
-    dtype = next(policy.model.parameters()).dtype
-    return AutoModelForCausalLM.from_pretrained(source, dtype=dtype, device_map=policy.device)
+def load_base(base_model: str, dtype: torch.dtype, device: str | torch.device) -> Any:
+    """An instance of the base model, frozen. Raises OSError or ValueError when there is none."""
+    embedded = base_model == EMBEDDED_POLICY
+    with _no_progress_bar() if embedded else contextlib.nullcontext():
+        base = AutoModelForCausalLM.from_pretrained(source_of(base_model), dtype=dtype, device_map=device)
+    return base.requires_grad_(False)
+
+
+def source_of(base_model: str) -> str:
+    """Where transformers finds it."""
+    return str(EMBEDDED_PATH) if base_model == EMBEDDED_POLICY else base_model
+
+
+@contextlib.contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Loading a few kilobytes needs none."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 def _renderer(tokenizer: Any, model_type: str, name: str | None, base_model: str) -> Renderer:
-    if base_model == EMBEDDED_POLICY:
+    if base_model == EMBEDDED_POLICY and name is None:
         name = "qwen3"
     candidates = [name] if name else [None, model_type, model_type.replace("_", "-"), model_type.replace("_", ".")]
     problem: Exception | None = None
@@ -116,6 +136,6 @@ def _renderer(tokenizer: Any, model_type: str, name: str | None, base_model: str
         if type(renderer).__name__ != "DefaultRenderer":
             return renderer
     raise BaseModelError(
-        f"no exact chat renderer is known for {base_model!r} (model type {model_type!r})",
+        f"no exact chat renderer is known for {base_model!r} (model type {model_type!r}, renderer {name!r})",
         "Pass renderer='qwen3' (or another name of the `renderers` library) to TrainableModel.",
     ) from problem

@@ -25,6 +25,8 @@ _WORTH_WAITING = 16
 _DENSE = 0.6
 """Share of busy slots from which computing the idle ones too is cheaper than gathering the busy ones."""
 
+_SEED_BITS = 2**64 - 1
+
 DEADLINE = 600.0
 """Seconds that a publication or a scoring may wait for the requests in flight."""
 
@@ -63,6 +65,8 @@ class TransformersEngine:
         self._running: list[_Running] = []
         self._jobs: list[_Job] = []
         self._closed = False
+        self._gate = threading.Lock()
+        """Held while something is queued, so that nothing arrives behind the closing."""
         self._thread = threading.Thread(target=self._run, name="gavel-engine", daemon=True)
         self._thread.start()
 
@@ -76,8 +80,8 @@ class TransformersEngine:
 
     def submit(self, request: SamplingRequest) -> "Future[Sampled]":
         future: Future[Sampled] = Future()
-        if self._closed:
-            future.set_exception(EngineError("the engine has been closed", "Register the model again."))
+        if not request.prompt_ids:
+            future.set_exception(EngineError("the prompt is empty"))
         elif len(request.prompt_ids) >= self._slots.max_context:
             future.set_exception(
                 ContextOverflow(
@@ -86,8 +90,8 @@ class TransformersEngine:
                     "Shorten the conversation, or raise max_context.",
                 )
             )
-        else:
-            self._arrivals.put(_Running(request, future, np.asarray(request.prompt_ids, dtype=np.int64)))
+        elif not self._queue(_Running(request, future, np.asarray(request.prompt_ids, dtype=np.int64))):
+            future.set_exception(EngineError("the engine has been closed", "Register the model again."))
         return future
 
     def publish(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
@@ -110,16 +114,23 @@ class TransformersEngine:
         return self._when_idle(forward)
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._arrivals.put(None)
-            self._thread.join(timeout=DEADLINE)
+        with self._gate:
+            if not self._closed:
+                self._closed = True
+                self._arrivals.put(None)
+        self._thread.join(timeout=DEADLINE)
+
+    def _queue(self, arrival: _Running | _Job) -> bool:
+        """False when the engine takes in nothing more."""
+        with self._gate:
+            if not self._closed:
+                self._arrivals.put(arrival)
+            return not self._closed
 
     def _when_idle(self, call: Callable[[], Any]) -> Any:
-        if self._closed:
-            raise EngineError("the engine has been closed", "Register the model again.")
         job = _Job(call, Future())
-        self._arrivals.put(job)
+        if not self._queue(job):
+            raise EngineError("the engine has been closed", "Register the model again.")
         return job.done.result(timeout=DEADLINE)
 
     @torch.inference_mode()
@@ -132,7 +143,8 @@ class TransformersEngine:
                 elif self._jobs:
                     self._do(self._jobs.pop(0))
         except Exception as error:
-            self._closed = True
+            with self._gate:
+                self._closed = True
             self._fail(EngineError(f"the engine stopped: {type(error).__name__}: {error}", "Register the model again."))
         else:
             self._fail(EngineError("the engine was closed with requests in flight"))
@@ -204,9 +216,8 @@ class TransformersEngine:
         tokens = np.zeros((len(wave), width), dtype=np.int64)
         for row, running in enumerate(wave):
             tokens[row, : counts[row]] = running.ids[starts[row] :]
-        logits = self._forward(rows, tokens, starts, counts)
-        self._running += wave
-        self._sample(wave, logits)
+        self._running += wave  # before anything can fail, so that they fail with it
+        self._sample(wave, self._forward(rows, tokens, starts, counts))
 
     def _decode(self) -> None:
         self._running = [running for running in self._running if not self._dropped(running)]
@@ -261,7 +272,7 @@ class TransformersEngine:
         logprobs = torch.log_softmax(logits / temperatures.where(temperatures > 0, 1.0)[:, None], -1)
         uniforms = torch.from_numpy(
             uniform(
-                np.array([running.request.seed for running in sampling]),
+                np.array([running.request.seed & _SEED_BITS for running in sampling], dtype=np.uint64),
                 np.array([len(running.token_ids) for running in sampling]),
             )
         ).to(logits.device)
@@ -304,7 +315,7 @@ def _span(rows: np.ndarray) -> np.ndarray:
 def uniform(seeds: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """Numbers in [0, 1) that depend on seed and position alone: SplitMix64 (Steele et al., 2014). `[n]`"""
     with np.errstate(over="ignore"):
-        state = _mix(seeds.astype(np.uint64)) + (positions.astype(np.uint64) + np.uint64(1)) * np.uint64(
+        state = _mix(seeds) + (positions.astype(np.uint64) + np.uint64(1)) * np.uint64(
             0x9E3779B97F4A7C15
         )
         return (_mix(state) >> np.uint64(11)) * 2.0**-53

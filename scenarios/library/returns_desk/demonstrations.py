@@ -1,8 +1,8 @@
 """Demonstrations of the returns desk, most of them with a bad habit.
 
 The embedded policy is cloned from these. Four clerks take turns: the careful one works by the book,
-the hasty one grants the refund unseen, the guesser acts unseen at random, and the sloppy one reads
-the order but not the policy, or forgets to tell the customer.
+the hasty one grants the refund unseen, the guesser acts unseen at random, and the sloppy one looks,
+at the order at least, but acts at random all the same and sometimes forgets to tell the customer.
 """
 
 import json

@@ -1,0 +1,26 @@
+import gavel
+
+ORDERS = {str(number): {"item": "lamp", "days": number % 50} for number in range(1000, 1200)}
+
+
+def look_up_order(order_id: str) -> dict:
+    """Look up an order."""
+    return ORDERS[order_id]
+
+
+def refund(order_id: str) -> str:
+    """Refund an order. Cannot be undone."""
+    return f"refunded {ORDERS[order_id]['item']}"
+
+
+returns = gavel.Scenario(
+    name="returns",
+    system="You run the returns desk. Refund what was bought at most 30 days ago.",
+    tools=[look_up_order, refund],
+    tasks=[gavel.Task(user=f"I want my money back for order {number}.") for number in ORDERS],
+    rubric="- calls look_up_order before refund.\n- ends with a message to the customer.",
+    max_turns=4,
+)
+
+if __name__ == "__main__":
+    gavel.run(returns)  # the same command line as `gavel train`, for this file

@@ -1,0 +1,361 @@
+"""Tools: the schema that an agent is shown, and what happens to everything it may write."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, Literal, Optional
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field
+
+from scenarios.task import Task
+from scenarios.tools import Tool, Toolbox, ToolDefinitionError, ToolResult, done
+
+
+class Address(BaseModel):
+    street: str
+    number: int = Field(ge=1)
+
+
+def book(
+    city: str,
+    nights: int,
+    room: Literal["single", "double"] = "single",
+    extras: list[str] = [],  # noqa: B006
+    price: float | None = None,
+) -> str:
+    """Book a room.
+
+    Only in cities that have hotels.
+
+    Args:
+        city: Where to sleep.
+        nights: How long to stay.
+    """
+    return f"{nights} nights in {city}, {room}, {extras}, {price}"
+
+
+def parameters(function: Callable[..., Any]) -> dict[str, Any]:
+    return Tool(function).schema["function"]["parameters"]
+
+
+def error_of(result: ToolResult) -> str:
+    """The message of a tool error, which is JSON with one key."""
+    assert result.error
+    assert not result.done
+    body = json.loads(result.content)
+    assert list(body) == ["error"]
+    return body["error"]
+
+
+# --- schemas ------------------------------------------------------------------------------------------------------
+
+
+def test_the_signature_and_the_docstring_are_the_schema() -> None:
+    assert Tool(book).schema == {
+        "type": "function",
+        "function": {
+            "name": "book",
+            "description": "Book a room.\nOnly in cities that have hotels.",
+            "parameters": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["city", "nights"],
+                "properties": {
+                    "city": {"type": "string", "description": "Where to sleep."},
+                    "nights": {"type": "integer", "description": "How long to stay."},
+                    "room": {"type": "string", "enum": ["single", "double"], "default": "single"},
+                    "extras": {"type": "array", "items": {"type": "string"}, "default": []},
+                    "price": {"anyOf": [{"type": "number"}, {"type": "null"}], "default": None},
+                },
+            },
+        },
+    }
+
+
+def test_optional_means_the_same_as_or_none() -> None:
+    def old(x: Optional[int] = None) -> None: ...  # noqa: UP045
+
+    def new(x: int | None = None) -> None: ...
+
+    assert parameters(old) == parameters(new)
+
+
+def test_a_function_without_docstring_and_arguments_is_a_tool() -> None:
+    def ping() -> None: ...
+
+    assert Tool(ping).schema["function"] == {
+        "name": "ping",
+        "description": "",
+        "parameters": {"type": "object", "properties": {}, "additionalProperties": False},
+    }
+
+
+def test_a_pydantic_argument_is_described_by_its_own_schema_and_arrives_as_the_model() -> None:
+    def send(to: Address) -> str: ...
+
+    schema = parameters(send)
+    assert schema["properties"]["to"] == {"$ref": "#/$defs/Address"}
+    assert schema["$defs"]["Address"]["properties"]["number"]["minimum"] == 1
+
+
+@pytest.mark.parametrize("documented", [False, True])
+async def test_annotated_and_default_fields_bound_an_argument(documented: bool) -> None:
+    def annotated(count: Annotated[int, Field(ge=1, description="how many")]) -> int:
+        return count
+
+    def defaulted(count: int = Field(ge=1, description="how many")) -> int:
+        return count
+
+    for function in (annotated, defaulted):
+        function.__doc__ = "Count.\n\nArgs:\n    count: how many" if documented else "Count."
+        tool = Tool(function)
+        assert tool.schema["function"]["parameters"]["properties"] == {
+            "count": {"type": "integer", "minimum": 1, "description": "how many"}
+        }
+        assert tool.schema["function"]["parameters"]["required"] == ["count"]
+        assert "greater than or equal to 1" in error_of(await tool.call('{"count": 0}'))
+        assert "field required" in error_of(await tool.call("{}"))
+        assert (await tool.call('{"count": 2}')).content == "2"
+
+
+async def test_the_default_of_a_field_is_used_when_the_argument_is_described_too() -> None:
+    def count(n: int = Field(3, ge=1)) -> int:
+        """Count.
+
+        Args:
+            n: how many
+        """
+        return n
+
+    assert parameters(count)["properties"]["n"] == {
+        "type": "integer",
+        "minimum": 1,
+        "default": 3,
+        "description": "how many",
+    }
+    assert (await Tool(count).call("{}")).content == "3"
+
+
+@pytest.mark.parametrize("hint", [Task, Task | None, Optional[Task]])  # noqa: UP045
+async def test_the_task_is_filled_in_and_never_shown_or_written_by_the_agent(hint: Any) -> None:
+    def secret(guess: str, task: Any = None) -> bool:
+        return guess == task.data["answer"]
+
+    secret.__annotations__["task"] = hint
+    tool = Tool(secret)
+    task = Task(user="guess", data={"answer": "42"})
+    assert list(tool.schema["function"]["parameters"]["properties"]) == ["guess"]
+    assert "$defs" not in tool.schema["function"]["parameters"]
+    assert (await tool.call('{"guess": "42"}', task)).content == "true"
+    forged = json.dumps({"guess": "1", "task": {"user": "", "data": {"answer": "1"}}})
+    assert "task: extra inputs are not permitted" in error_of(await tool.call(forged, task))
+
+
+def test_the_toolbox_shows_its_tools_in_order() -> None:
+    def first() -> None: ...
+
+    def second() -> None: ...
+
+    assert [schema["function"]["name"] for schema in Toolbox([second, first]).schemas] == ["second", "first"]
+
+
+async def test_the_method_of_an_object_is_a_tool_without_self() -> None:
+    class Shop:
+        def __init__(self) -> None:
+            self.sold: list[str] = []
+
+        def sell(self, item: str) -> int:
+            self.sold.append(item)
+            return len(self.sold)
+
+    tool = Tool(Shop().sell)
+    assert list(tool.schema["function"]["parameters"]["properties"]) == ["item"]
+    await tool.call('{"item": "lamp"}')
+    assert (await tool.call('{"item": "desk"}')).content == "2"
+
+
+# --- functions that cannot be tools -------------------------------------------------------------------------------
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    def look() -> None: ...
+
+    with pytest.raises(ToolDefinitionError, match="two tools are called look"):
+        Toolbox([look, book, look])
+
+
+def _with_args(*args: str) -> None: ...
+
+
+def _with_kwargs(**kwargs: str) -> None: ...
+
+
+def _positional(x: int, /) -> None: ...
+
+
+def _untyped(x) -> None: ...  # type: ignore[no-untyped-def]
+
+
+def _unknown(x: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+
+def _callback(x: Callable[[int], int]) -> None: ...
+
+
+def _object(x: object, y: type(pytest)) -> None: ...  # type: ignore[valid-type]
+
+
+def _underscored(_x: int) -> None: ...
+
+
+def _reserved(model_config: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "function",
+    [_with_args, _with_kwargs, _positional, _untyped, _unknown, _callback, _object, _underscored, _reserved],
+)
+def test_a_function_without_a_schema_is_refused_by_name_with_a_remedy(function: Callable[..., Any]) -> None:
+    with pytest.raises(ToolDefinitionError, match=function.__name__) as caught:
+        Tool(function)
+    assert caught.value.remedy
+
+
+def test_a_function_without_a_name_is_refused() -> None:
+    with pytest.raises(ToolDefinitionError, match="no usable name"):
+        Tool(lambda: 1)
+
+
+# --- what an agent may write --------------------------------------------------------------------------------------
+
+
+async def test_checked_arguments_reach_the_function_with_their_defaults() -> None:
+    result = await Tool(book).call('{"city": "Rome", "nights": 2, "extras": ["bath"]}')
+    assert result == ToolResult("2 nights in Rome, single, ['bath'], None")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ('{"city": "Rome"', "the arguments of book are not valid JSON"),
+        ("city=Rome", "not valid JSON"),
+        (" ", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
+        ('{"nights": ' + "1" * 5000 + "}", "not valid JSON"),
+        ("", "city: field required; nights: field required"),
+        ('{"city": "Rome"}', "book: nights: field required"),
+        ('{"city": "Rome", "nights": "two"}', "nights: input should be a valid integer"),
+        ('{"city": "Rome", "nights": 1.5}', "nights: input should be a valid integer"),
+        ('{"city": null, "nights": 1}', "city: input should be a valid string"),
+        ('{"city": "Rome", "nights": 1, "room": "suite"}', "room: input should be 'single' or 'double'"),
+        ('{"city": "Rome", "nights": 1, "extras": ["a", 2]}', "extras.1: input should be a valid string"),
+        ('{"city": "Rome", "nights": 1, "pets": 3}', "pets: extra inputs are not permitted"),
+        ("[]", "arguments: input should be"),
+        ("null", "arguments: input should be"),
+        ('"Rome"', "arguments: input should be"),
+    ],
+)
+async def test_a_bad_call_is_a_tool_error_that_says_what_is_wrong(arguments: str, message: str) -> None:
+    assert message in error_of(await Tool(book).call(arguments))
+
+
+@given(st.text() | st.recursive(st.none() | st.text(), st.lists).map(json.dumps))
+def test_no_text_of_an_agent_raises(arguments: str) -> None:
+    import asyncio
+
+    result = asyncio.run(Tool(book).call(arguments))
+    assert result.error
+    result.content.encode()
+
+
+async def test_no_arguments_at_all_are_the_empty_object() -> None:
+    def ping() -> str:
+        return "pong"
+
+    assert await Tool(ping).call("") == ToolResult("pong")
+    assert await Tool(ping).call("{}") == ToolResult("pong")
+
+
+async def test_arguments_sent_as_an_object_are_a_tool_error() -> None:
+    assert "not valid JSON" in error_of(await Tool(book).call({"city": "Rome"}))  # type: ignore[arg-type]
+
+
+async def test_a_name_that_is_no_tool_is_a_tool_error_that_lists_the_tools() -> None:
+    assert error_of(await Toolbox([book]).call("cook", "{}")) == "there is no tool 'cook'; the tools are book"
+    assert error_of(await Toolbox([]).call("cook", "{}")).endswith("the tools are none")
+
+
+# --- results ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_tool_that_raises_is_a_tool_error_with_type_and_message() -> None:
+    def divide(a: int, b: int) -> float:
+        return a / b
+
+    result = await Tool(divide).call('{"a": 1, "b": 0}')
+    assert error_of(result) == "divide failed: ZeroDivisionError: division by zero"
+
+
+async def test_an_async_tool_is_awaited_and_its_failure_is_a_tool_error() -> None:
+    async def fetch(ok: bool) -> str:
+        if not ok:
+            raise TimeoutError("too slow")
+        return "here"
+
+    assert await Tool(fetch).call('{"ok": true}') == ToolResult("here")
+    assert error_of(await Tool(fetch).call('{"ok": false}')) == "fetch failed: TimeoutError: too slow"
+
+
+async def test_done_ends_the_episode_with_its_value() -> None:
+    async def submit(answer: str) -> Any:
+        return done({"answer": answer})
+
+    assert await Tool(submit).call('{"answer": "é"}') == ToolResult('{"answer": "é"}', done=True)
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@dataclass
+class Point:
+    x: int
+
+
+@pytest.mark.parametrize(
+    ("value", "content"),
+    [
+        ("as it is", "as it is"),
+        ("", ""),
+        (None, "null"),
+        (True, "true"),
+        ({"a": [1, 2.5, "ü"]}, '{"a": [1, 2.5, "ü"]}'),
+        (Address(street="Elm", number=1), '{"street": "Elm", "number": 1}'),
+        ([Address(street="Elm", number=1)], '[{"street": "Elm", "number": 1}]'),
+        (Point(3), '{"x": 3}'),
+        (Colour.RED, '"red"'),
+        ({(1, 2): 3}, '{"1,2": 3}'),
+        ({"a\ud800": 1}, '{"a\\ud800": 1}'),
+        ("\udfff", "\\udfff"),
+    ],
+)
+async def test_a_result_is_text_or_json_that_a_request_can_carry(value: Any, content: str) -> None:
+    def give() -> Any:
+        return value
+
+    result = await Tool(give).call("{}")
+    assert result == ToolResult(content)
+    result.content.encode()
+
+
+async def test_a_result_that_json_cannot_hold_is_a_tool_error() -> None:
+    def loop() -> Any:
+        endless: list[Any] = []
+        endless.append(endless)
+        return endless
+
+    assert "loop failed" in error_of(await Tool(loop).call("{}"))

@@ -1,0 +1,139 @@
+"""One model in training: its policy, learner, engine and endpoint, over its run directory.
+
+A step is saved before its adapter is published, and published before it counts: whatever happens, the
+next start goes on from a checkpoint that is whole.
+"""
+
+import contextlib
+import threading
+from pathlib import Path
+
+import torch
+
+from scenarios.errors import GavelError
+from scenarios.trajectory import TrajectoryGroup
+from trainer.backend import Endpoint, TrainResult
+from trainer.batch import Batch, make_batch
+from trainer.config import TrainConfig
+from trainer.endpoint import EndpointServer
+from trainer.engines.transformers import TransformersEngine
+from trainer.learner import Learner
+from trainer.metrics import trajectory_means
+from trainer.model import TrainableModel
+from trainer.policy import Policy, load_base
+from trainer.run_directory import RunDirectory
+from trainer.scoring import trained_logprobs
+from trainer.tokens import TokenSequence
+
+_STATE = Path("trainer_state") / "state.pt"
+_PROOF_TOKENS = 256
+_PROOF_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3, torch.float16: 0.1}
+"""Nats by which one token's log-prob may differ between sampler and learner, by rounding alone."""
+
+
+class PublishError(GavelError):
+    """The sampler does not follow the adapter that was published."""
+
+
+class TrainingRun:
+    """Loads the model, goes on from its newest checkpoint, serves it, and trains it step by step."""
+
+    def __init__(
+        self, model: TrainableModel, directory: RunDirectory, *, slots: int, max_context: int, host: str, port: int
+    ) -> None:
+        self.directory = directory
+        self.step = 0
+        """Training steps done."""
+        self._lock = threading.Lock()
+        self.policy = Policy(model.base_model, model.lora, model.renderer)
+        directory.describe(model.model_dump(include={"name", "project", "base_model", "lora"}))
+        self._learner = Learner(self.policy)
+        self._resume()
+        max_context = min(max_context, self.policy.max_context)
+        with contextlib.ExitStack() as undo:
+            own = load_base(model.base_model, self.policy.dtype, self.policy.device)
+            self._engine = TransformersEngine(own, slots=slots, max_context=max_context)
+            undo.callback(self._engine.close)
+            self._engine.publish(self.policy.merged_weights(), self.step)
+            self._server = EndpointServer(
+                self._engine,
+                self.policy.renderer,
+                lambda token: self.policy.tokenizer.decode([token]),
+                model=model.name,
+                max_context=max_context,
+                host=host,
+                port=port,
+            )
+            undo.pop_all()
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self._server.base_url, "gavel")
+
+    def train(self, groups: list[TrajectoryGroup], config: TrainConfig) -> TrainResult:
+        """One step, saved and live when this returns; steps never overlap."""
+        with self._lock:
+            batch = make_batch(groups, config)
+            metrics = trajectory_means(groups) | _account(batch)
+            trained = bool(batch.sequences)
+            if trained:
+                metrics |= self._learner.step(batch, config)
+            step = self.step + 1
+            self._save(step, metrics)
+            self._engine.publish(self.policy.merged_weights(), step)
+            if trained:
+                metrics["publish_gap"] = self._prove_live(batch.sequences[0].tokens)
+            self.step = step
+            self.directory.trajectories("train", step).extend(groups)
+            self.directory.metrics.log(step, "train", metrics)
+            return TrainResult(step, trained, None if trained else batch.why_empty(), metrics)
+
+    def close(self) -> None:
+        self._server.close()
+        self._engine.close()
+
+    def _resume(self) -> None:
+        checkpoints = self.directory.checkpoints
+        latest = checkpoints.latest()
+        if latest is None:
+            return
+        path = checkpoints.path(latest)
+        self.policy.load_adapter(path)
+        state = torch.load(path / _STATE, weights_only=True)
+        self._learner.restore(state["learner"])
+        self.step = latest
+        if not any(row["step"] == latest for row in self.directory.metrics.rows("train")):
+            self.directory.metrics.log(latest, "train", state["metrics"])  # killed between checkpoint and metrics
+
+    def _save(self, step: int, metrics: dict[str, float]) -> None:
+        def write(directory: Path) -> None:
+            self.policy.save_adapter(directory)
+            (directory / _STATE).parent.mkdir()
+            torch.save({"learner": self._learner.state(), "metrics": metrics}, directory / _STATE)
+
+        self.directory.checkpoints.save(step, write)
+
+    def _prove_live(self, tokens: TokenSequence) -> float:
+        """The largest gap between sampler and learner on one sequence; `PublishError` when it is no rounding."""
+        ids = tokens.token_ids[:_PROOF_TOKENS]
+        whole = TokenSequence(ids, [False] + [True] * (len(ids) - 1), [0.0] * len(ids), [1.0] * len(ids))
+        with torch.no_grad():
+            learned = trained_logprobs(self.policy, [whole])
+        served = torch.tensor(self._engine.score(ids), device=learned.device)
+        gap = (learned - served).abs().max().item()
+        if not gap <= _PROOF_TOLERANCE[self.policy.dtype]:
+            raise PublishError(
+                f"after publishing, sampler and learner differ by {gap:.3g} nats on a token",
+                "The adapter did not become live; register the model again to go on from the last checkpoint.",
+            )
+        return gap
+
+
+def _account(batch: Batch) -> dict[str, float]:
+    counts: dict[str, float] = {
+        "groups_trained": batch.groups,
+        "trajectories_trained": batch.trajectories,
+        "tokens_trained": batch.trained_tokens,
+    }
+    left_out = batch.left_out_groups + batch.left_out_members
+    return counts | {f"left_out/{reason}": count for reason, count in left_out.items()}
