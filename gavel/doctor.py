@@ -39,10 +39,11 @@ def doctor(console: Console) -> int:
         runs, runs_problem = _runs(settings.runs)
         gpu, gpu_problem = _gpu(installed_version("torch"))
     report = Table.grid(padding=(0, 2))
-    report.add_row("python", Text.assemble(_versions(), _GAP, gpu))
+    report.add_row("python", _versions())
+    report.add_row("GPU", gpu)
     report.add_row("judge", judge)
     report.add_row("keys", Text(_GAP).join(_mark(key, bool(os.environ.get(key))) for key in KEYS))
-    report.add_row("extras", _extras())
+    report.add_row("extras", Text("\n").join(_extras()))
     report.add_row("W&B", settings.wandb)
     report.add_row("runs", runs)
     console.print(report)
@@ -77,11 +78,12 @@ def _judge(settings: Settings) -> tuple[Text, Problem]:
     return line, None
 
 
-def _extras() -> Text:
+def _extras() -> list[Text]:
+    """Which extras are here, and the line that installs the first one that is not."""
     missing = {extra: bool(missing_parts(extra)) for extra in EXTRAS}
-    line = Text(_GAP).join(_mark(extra, not lacking) for extra, lacking in missing.items())
-    absent = next((extra for extra, lacking in missing.items() if lacking), None)
-    return Text.assemble(line, f"{_GAP}more: {install_line(absent)}") if absent else line
+    lines = [Text(_GAP).join(_mark(extra, not lacking) for extra, lacking in missing.items())]
+    lines += [Text(f"more: {install_line(extra)}") for extra, lacking in missing.items() if lacking][:1]
+    return lines
 
 
 def _runs(directory: Path) -> tuple[Text, Problem]:
@@ -100,12 +102,10 @@ def _gpu(torch: str | None) -> tuple[Text, Problem]:
     try:
         names = _nvidia_gpus()
     except (OSError, subprocess.SubprocessError) as error:
-        return Text("GPU not usable"), GavelError(
-            f"nvidia-smi failed: {error}", "Mend the driver; until then: the CPU."
-        )
+        return Text("not usable"), GavelError(f"nvidia-smi failed: {error}", "Mend the driver; until then: the CPU.")
     if not names:
-        return Text("GPU none (training uses the CPU: fine for tiny models)"), None
-    line = Text(f"GPU {', '.join(names)}")
+        return Text("none (training uses the CPU: fine for tiny models)"), None
+    line = Text(", ".join(names))
     if torch and torch.endswith("+cpu"):
         return line, GavelError(
             f"there is a GPU, but torch {torch} is a build for the CPU.",

@@ -14,8 +14,6 @@ from dotenv import dotenv_values
 from judge.prices import Prices, prices_from_environment
 from scenarios.errors import GavelError
 
-WandbMode = Literal["online", "offline", "off"]
-
 STAND_IN = "stand-in"
 """The judge of the command line when none is named: rules, no key."""
 
@@ -34,7 +32,7 @@ class Settings:
     """`GAVEL_RUNS`: the directory that holds all runs."""
     prices: Prices
     """`GAVEL_PRICES`: USD per million prompt and completion tokens, by judge model."""
-    wandb: WandbMode
+    wandb: Literal["online", "offline", "off"]
     """`WANDB_MODE`; when that is not set, online if there is a WANDB_API_KEY."""
 
     @property
@@ -45,13 +43,14 @@ class Settings:
     @classmethod
     def read(cls) -> Self:
         """Raises `JudgeError` when `GAVEL_PRICES` is no table of prices."""
-        from trainer.run_directory import runs_root  # takes most of a second, which `gavel --help` should not
+        from trainer.metrics import wandb_mode  # these take most of a second, which `gavel --help` should not
+        from trainer.run_directory import runs_root
 
         return cls(
             judge_model=os.environ.get("GAVEL_JUDGE_MODEL", "").strip() or None,
             runs=runs_root(),
             prices=prices_from_environment(),
-            wandb=_wandb_mode(),
+            wandb=wandb_mode(),
         )
 
 
@@ -68,13 +67,3 @@ def load_dotenv(directory: Path | None = None) -> None:
     for name, value in values.items():
         if value:
             os.environ.setdefault(name, value)
-
-
-def _wandb_mode() -> WandbMode:
-    match os.environ.get("WANDB_MODE", ""):
-        case "online" | "offline" as mode:
-            return mode
-        case "" if os.environ.get("WANDB_API_KEY"):
-            return "online"
-        case _:
-            return "off"

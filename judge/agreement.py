@@ -16,7 +16,7 @@ def mean_kendall_tau(groups: Iterable[Sequence[tuple[float, float]]]) -> float |
     for pairs in groups:
         scores, references = zip(*pairs, strict=True) if pairs else ((), ())
         if len(set(scores)) > 1 and len(set(references)) > 1:
-            tau = float(kendalltau(scores, references).statistic)
+            tau = float(kendalltau(scores, references)[0])  # pyright: ignore[reportArgumentType]
             if not math.isnan(tau):
                 taus.append(tau)
     return fmean(taus) if taus else None

@@ -50,15 +50,17 @@ async def rollout(
         metadata={"scenario": scenario.name, "task": task.model_dump(mode="json")},
         metrics={"turns": 0, "tool_errors": 0},
     )
+    offered = {"tools": tools} if tools else {}
     for turn in range(scenario.max_turns):
         try:
             reply = await client.chat.completions.create(
                 model=name,
-                messages=trajectory.messages(),  # type: ignore[arg-type]
+                messages=[],
                 temperature=temperature,
                 max_completion_tokens=omit if max_tokens is None else max_tokens,
                 seed=omit if seed is None else seed + turn,
-                extra_body={"tools": tools} if tools else None,  # as they are: the typed way walks them every turn
+                # They are plain JSON already; as typed arguments the client would walk all of them at every turn.
+                extra_body={"messages": trajectory.messages(), **offered},
             )
         except (OpenAIError, JSONDecodeError, UnicodeEncodeError) as error:  # the client lets the last two through
             return _ended(trajectory, "failed", f"{type(error).__name__}: {error}")

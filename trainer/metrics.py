@@ -1,6 +1,6 @@
 """Metrics of a run: one JSON line per row in `metrics.jsonl`, and the same to Weights & Biases when asked.
 
-W&B is used when it is installed and WANDB_API_KEY is set, or WANDB_MODE is `offline` or `online`.
+W&B is used when WANDB_MODE is `online` or `offline`, or WANDB_API_KEY is set and WANDB_MODE is not.
 """
 
 import json
@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from scenarios.trajectory import TrajectoryGroup
 
@@ -50,7 +50,7 @@ class MetricsLog:
             self._wandb = None
 
     def _wandb_run(self) -> Any:
-        if self._wandb is None and _wandb_wanted():
+        if self._wandb is None and wandb_mode() != "off":
             import wandb
 
             self._wandb = wandb.init(
@@ -81,9 +81,15 @@ def trajectory_means(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
     return means | {name: float(count) for name, count in counts.items()}
 
 
-def _wandb_wanted() -> bool:
-    mode = os.environ.get("WANDB_MODE", "")
-    return mode in ("offline", "online") or (mode == "" and bool(os.environ.get("WANDB_API_KEY")))
+def wandb_mode() -> Literal["online", "offline", "off"]:
+    """What the environment asks of Weights & Biases."""
+    match os.environ.get("WANDB_MODE", ""):
+        case "online" | "offline" as mode:
+            return mode
+        case "" if os.environ.get("WANDB_API_KEY"):
+            return "online"
+        case _:
+            return "off"
 
 
 def _finite(value: float | int | bool | str) -> float | int | bool | str | None:

@@ -38,8 +38,6 @@ class Model(BaseModel):
         default_factory=weakref.WeakKeyDictionary
     )
 
-    _closers: set[asyncio.Task[None]] = PrivateAttr(default_factory=set)
-
     async def register(self, backend: Backend) -> None:
         """Makes the model ready in `backend`; a trainable one goes on from its newest checkpoint."""
         await backend.register(self)
@@ -65,7 +63,9 @@ class Model(BaseModel):
                 # httpx's own pool slows down with the square of the rollouts; a proxy has no business on loopback.
                 http_client=DefaultAioHttpClient(trust_env="://127.0.0.1:" not in (base_url or "")),
             )
-            self._closers.add(loop.create_task(_close_with_loop(self._clients[loop])))
+            closer = loop.create_task(_close_with_loop(self._clients[loop]))
+            _closers.add(closer)
+            closer.add_done_callback(_closers.discard)
         return self._clients[loop]
 
     def get_inference_name(self) -> str:
@@ -123,6 +123,10 @@ class TrainableModel(Model):
     def _address(self) -> tuple[str | None, str | None]:
         endpoint = self.backend.endpoint(self)
         return endpoint.base_url, endpoint.api_key
+
+
+_closers: set[asyncio.Task[None]] = set()
+"""Tasks that hold the open clients; an event loop itself keeps its tasks only weakly."""
 
 
 async def _close_with_loop(client: AsyncOpenAI) -> None:

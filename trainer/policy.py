@@ -88,12 +88,20 @@ class Policy:
         """Takes over the weights that `save_adapter` wrote."""
         from peft import load_peft_weights, set_peft_model_state_dict
 
-        outcome = set_peft_model_state_dict(self.model, load_peft_weights(str(directory), device=str(self.device)))
+        weights = load_peft_weights(str(directory), device=str(self.device))
+        try:
+            outcome = set_peft_model_state_dict(self.model, weights)
+        except RuntimeError as error:  # shapes differ
+            raise _unfit(directory, str(error).splitlines()[-1].strip()) from error
         if outcome.unexpected_keys:
-            raise BaseModelError(
-                f"the adapter in {directory} does not fit this base model (it has {outcome.unexpected_keys[0]}, say)",
-                "Train under another name, or with the base model and rank that the run began with.",
-            )
+            raise _unfit(directory, f"it has {outcome.unexpected_keys[0]}, say")
+
+
+def _unfit(directory: Path, reason: str) -> BaseModelError:
+    return BaseModelError(
+        f"the adapter in {directory} does not fit this base model ({reason})",
+        "Train under another name, or with the base model and rank that the run began with.",
+    )
 
 
 def load_base(base_model: str, dtype: torch.dtype, device: str | torch.device) -> Any:

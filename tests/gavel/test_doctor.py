@@ -61,7 +61,7 @@ def test_the_gpu_is_what_the_driver_says(monkeypatch: pytest.MonkeyPatch, tmp_pa
     tool.write_text("#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 81559 MiB'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert "GPU NVIDIA H100 80GB HBM3, 81559 MiB" in report()[1]
+    assert "NVIDIA H100 80GB HBM3, 81559 MiB" in report()[1]
 
 
 def test_a_driver_that_fails_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -4,10 +4,12 @@ import math
 from itertools import combinations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from judge.agreement import mean_kendall_tau
+
+untimed = settings(deadline=None)
 
 pairs_of_a_group = st.lists(st.tuples(st.integers(0, 4).map(float), st.integers(0, 4).map(float)), max_size=8)
 
@@ -24,6 +26,7 @@ def tau_b(pairs: list[tuple[float, float]]) -> float | None:
     return agreement / math.sqrt(judged * referenced) if judged and referenced else None
 
 
+@untimed
 @given(st.lists(pairs_of_a_group, max_size=4))
 def test_the_mean_is_over_the_groups_that_have_an_order(groups: list[list[tuple[float, float]]]) -> None:
     taus = [tau for tau in map(tau_b, groups) if tau is not None]
@@ -31,12 +34,14 @@ def test_the_mean_is_over_the_groups_that_have_an_order(groups: list[list[tuple[
     assert mean_kendall_tau(groups) == (None if expected is None else pytest.approx(expected, abs=1e-9))
 
 
+@untimed
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=8, unique=True))
 def test_the_same_order_agrees_fully_and_the_reverse_not_at_all(scores: list[float]) -> None:
     assert mean_kendall_tau([[(score, score) for score in scores]]) == pytest.approx(1)
     assert mean_kendall_tau([[(score, -score) for score in scores]]) == pytest.approx(-1)
 
 
+@untimed
 @given(pairs_of_a_group, st.randoms())
 def test_the_order_of_the_members_does_not_matter(pairs: list[tuple[float, float]], dice) -> None:
     shuffled = list(pairs)

@@ -80,7 +80,7 @@ class TransformersEngine:
 
     def submit(self, request: SamplingRequest) -> "Future[Sampled]":
         future: Future[Sampled] = Future()
-        if not request.prompt_ids:
+        if len(request.prompt_ids) == 0:
             future.set_exception(EngineError("the prompt is empty"))
         elif len(request.prompt_ids) >= self._slots.max_context:
             future.set_exception(
@@ -315,7 +315,7 @@ def _span(rows: np.ndarray) -> np.ndarray:
 def uniform(seeds: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """Numbers in [0, 1) that depend on seed and position alone: SplitMix64 (Steele et al., 2014). `[n]`"""
     with np.errstate(over="ignore"):
-        state = _mix(seeds) + (positions.astype(np.uint64) + np.uint64(1)) * np.uint64(
+        state = _mix(seeds.astype(np.uint64)) + (positions.astype(np.uint64) + np.uint64(1)) * np.uint64(
             0x9E3779B97F4A7C15
         )
         return (_mix(state) >> np.uint64(11)) * 2.0**-53

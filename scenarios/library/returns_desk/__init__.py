@@ -53,7 +53,7 @@ def calls_made(trajectory: Trajectory) -> Iterator[str]:
     names: dict[str, str] = {}
     for message in trajectory.messages():
         for call in message.get("tool_calls") or ():
-            names[call["id"]] = call["function"]["name"]
+            names[call["id"]] = call.get("function", {}).get("name", "")
         if message["role"] == "tool" and not message["content"].startswith('{"error"'):
             yield names[message["tool_call_id"]]
 

@@ -1,0 +1,329 @@
+"""Rollouts against a real endpoint on loopback: how an episode ends, and what goes over the wire."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI
+
+from scenarios.rollout import rollout
+from scenarios.scenario import Scenario
+from scenarios.task import Task
+from scenarios.tools import done
+from scenarios.trajectory import Trajectory
+from tests.judge.endpoint import Answer, Endpoint, Request, fails, says
+
+SECRET = "the hidden word"
+
+
+async def add(a: int, b: int) -> int:
+    return a + b
+
+
+def submit(answer: str, task: Task) -> Any:
+    """Submit the answer."""
+    return done(answer == task.data["answer"])
+
+
+def explode() -> str:
+    raise OSError("out of order")
+
+
+def odd_text() -> str:
+    return "\ud800"
+
+
+TASK = Task(user="How much is 1 + 2?", data={"answer": SECRET})
+SCENARIO = Scenario(
+    "sums", system="You add.", tasks=[TASK], held_out=[], tools=[add, submit, explode, odd_text], max_turns=4
+)
+
+
+class Served:
+    """A chat model that is served at an address."""
+
+    def __init__(self, base_url: str) -> None:
+        self.client = AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0)
+
+    def openai_client(self) -> AsyncOpenAI:
+        return self.client
+
+    def get_inference_name(self) -> str:
+        return "adder@7"
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    running = Endpoint()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def model(endpoint: Endpoint) -> Served:
+    return Served(endpoint.params["api_base"])
+
+
+def answers(endpoint: Endpoint, *replies: Answer) -> None:
+    """The endpoint gives these, one for each request; the last one for ever."""
+    endpoint.script = [lambda request, reply=reply: reply for reply in replies]  # type: ignore[misc]
+
+
+def calls(*tools: tuple[str, str]) -> Answer:
+    """A turn that calls these tools, given as (name, arguments)."""
+    return says(
+        None,
+        tool_calls=[
+            {"id": f"call-{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+            for number, (name, arguments) in enumerate(tools)
+        ],
+    )
+
+
+def finishing(answer: Answer, reason: str, **extra: Any) -> Answer:
+    answer.body["choices"][0] |= {"finish_reason": reason, **extra}
+    return answer
+
+
+def tool_messages(trajectory: Trajectory) -> list[str]:
+    return [message["content"] for message in trajectory.messages() if message["role"] == "tool"]
+
+
+# --- how an episode ends ------------------------------------------------------------------------------------------
+
+
+async def test_an_answer_without_a_tool_call_finishes_it(endpoint: Endpoint, model: Served) -> None:
+    answers(endpoint, calls(("add", '{"a": 1, "b": 2}')), says("It is 3."))
+    trajectory = await rollout(model, SCENARIO, TASK)
+    assert (trajectory.status, trajectory.status_reason) == ("finished", None)
+    assert trajectory.metrics == {"turns": 2, "tool_errors": 0}
+    assert tool_messages(trajectory) == ["3"]
+    assert trajectory.messages()[-1]["content"] == "It is 3."
+    assert len(list(trajectory.choices())) == 2
+    assert trajectory.reward is None
+
+
+async def test_a_tool_that_is_done_ends_it_after_all_calls_of_the_turn(endpoint: Endpoint, model: Served) -> None:
+    answers(endpoint, calls(("submit", '{"answer": "3"}'), ("add", '{"a": 1, "b": 2}')))
+    trajectory = await rollout(model, SCENARIO, TASK)
+    assert trajectory.status == "finished"
+    assert tool_messages(trajectory) == ["false", "3"]
+    assert len(endpoint.requests) == 1
+
+
+async def test_when_the_turns_are_used_up_it_is_truncated(endpoint: Endpoint, model: Served) -> None:
+    answers(endpoint, calls(("add", '{"a": 1, "b": 2}')))
+    trajectory = await rollout(model, SCENARIO, TASK)
+    assert (trajectory.status, trajectory.status_reason) == ("truncated", "4 turns were used up")
+    assert len(endpoint.requests) == trajectory.metrics["turns"] == 4
+
+
+async def test_a_turn_that_reached_its_token_limit_is_truncated_and_calls_nothing(
+    endpoint: Endpoint, model: Served
+) -> None:
+    answers(endpoint, finishing(calls(("submit", '{"answer": "')), "length"))
+    trajectory = await rollout(model, SCENARIO, TASK)
+    assert (trajectory.status, trajectory.status_reason) == ("truncated", "a turn reached its token limit")
+    assert tool_messages(trajectory) == []
+    assert len(list(trajectory.choices())) == 1
+
+
+# --- what an agent does wrong goes back to it ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("add", '{"a": 1', "not valid JSON"),
+        ("add", '{"a": 1}', "b: field required"),
+        ("subtract", "{}", "there is no tool 'subtract'; the tools are add, submit, explode, odd_text"),
+        ("explode", "{}", "explode failed: OSError: out of order"),
+    ],
+)
+async def test_a_call_that_fails_is_answered_and_counted(
+    endpoint: Endpoint, model: Served, name: str, arguments: str, message: str
+) -> None:
+    answers(endpoint, calls((name, arguments), ("add", '{"a": 1, "b": 2}')), says("3"))
+    trajectory = await rollout(model, SCENARIO, TASK)
+    assert trajectory.status == "finished"
+    assert trajectory.metrics["tool_errors"] == 1
+    told = endpoint.requests[1]["messages"][-2:]
+    assert [entry["tool_call_id"] for entry in told] == ["call-0", "call-1"]
+    assert message in told[0]["content"]
+    assert told[1]["content"] == "3"
+
+
+async def test_a_result_with_a_lone_surrogate_can_be_sent(endpoint: Endpoint, model: Served) -> None:
+    answers(endpoint, calls(("odd_text", "{}")), says("Odd."))
+    trajectory = await rollout(model, SCENARIO, TASK)
+    assert trajectory.status == "finished"
+    assert endpoint.requests[1]["messages"][-1]["content"] == "\\ud800"
+
+
+# --- what a model's server does wrong is a status -----------------------------------------------------------------
+
+
+async def test_a_server_that_is_down_is_a_failure_with_its_reason(endpoint: Endpoint) -> None:
+    down = Served(endpoint.params["api_base"])
+    endpoint.close()
+    trajectory = await rollout(down, SCENARIO, TASK)
+    assert trajectory.status == "failed"
+    assert "APIConnectionError" in (trajectory.status_reason or "")
+    assert [message["role"] for message in trajectory.messages()] == ["system", "user"]
+
+
+async def test_a_server_that_fails_later_leaves_what_was_done_before(endpoint: Endpoint, model: Served) -> None:
+    endpoint.script = [lambda request: calls(("add", '{"a": 1, "b": 2}')), fails(500, "out of memory")]
+    trajectory = await rollout(model, SCENARIO, TASK)
+    assert trajectory.status == "failed"
+    assert "InternalServerError" in (trajectory.status_reason or "")
+    assert "out of memory" in (trajectory.status_reason or "")
+    assert [message["role"] for message in trajectory.messages()] == ["system", "user", "assistant", "tool"]
+    assert Trajectory.from_json(trajectory.to_json()) == trajectory
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer({"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": []}),
+        Answer({"error": {"message": "quota"}}),
+        Answer({}),
+        Answer(None),
+        Answer([]),
+        Answer("a web page", headers={"Content-Type": "text/html"}),
+        Answer({"choices": [{"index": 0, "finish_reason": "stop", "message": None}]}),
+    ],
+)
+async def test_a_reply_without_a_choice_is_a_failure(endpoint: Endpoint, model: Served, answer: Answer) -> None:
+    answers(endpoint, answer)
+    trajectory = await rollout(model, SCENARIO, TASK)
+    assert trajectory.status == "failed"
+    assert "the model returned no choice" in (trajectory.status_reason or "")
+    assert not list(trajectory.choices())
+
+
+@pytest.mark.parametrize(
+    "sent", [b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1\r\n\r\n{", b"hello\r\n\r\n", b""]
+)
+async def test_a_server_that_talks_nonsense_is_a_failure(sent: bytes) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(sent)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        trajectory = await rollout(Served(f"http://127.0.0.1:{port}/v1"), SCENARIO, TASK)
+    assert trajectory.status == "failed"
+    assert "Error" in (trajectory.status_reason or "")
+
+
+async def test_a_turn_that_no_request_can_carry_is_a_failure(endpoint: Endpoint, model: Served) -> None:
+    reply = calls(("add", '{"a": 1, "b": 2}'))
+    reply.body["choices"][0]["message"]["content"] = "\ud800"
+    answers(endpoint, reply)
+    trajectory = await rollout(model, SCENARIO, TASK)
+    assert trajectory.status == "failed"
+    assert "UnicodeEncodeError" in (trajectory.status_reason or "")
+
+
+async def test_a_tool_call_that_is_no_function_is_a_failure(endpoint: Endpoint, model: Served) -> None:
+    answers(endpoint, says(None, tool_calls=[{"id": "c", "type": "custom", "custom": {"name": "add", "input": "1"}}]))
+    trajectory = await rollout(model, SCENARIO, TASK)
+    assert (trajectory.status, trajectory.status_reason) == ("failed", "tool calls of type custom are not supported")
+
+
+async def test_a_cancellation_passes_through(endpoint: Endpoint, model: Served) -> None:
+    arrived, release = threading.Event(), threading.Event()
+
+    def wait(request: Request) -> Answer:
+        arrived.set()
+        release.wait(30)
+        return says("late")
+
+    endpoint.script = [wait]
+    task = asyncio.create_task(rollout(model, SCENARIO, TASK))
+    try:
+        assert await asyncio.to_thread(arrived.wait, 30)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    finally:
+        release.set()
+
+
+async def test_a_cancellation_within_a_tool_passes_through(endpoint: Endpoint, model: Served) -> None:
+    started = asyncio.Event()
+
+    async def wait() -> str:
+        started.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    answers(endpoint, calls(("wait", "{}")))
+    task = asyncio.create_task(rollout(model, Scenario("waits", system="", tasks=[TASK], tools=[wait]), TASK))
+    async with asyncio.timeout(30):
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+# --- what goes over the wire --------------------------------------------------------------------------------------
+
+
+async def test_what_is_sent_is_what_the_trajectory_holds(endpoint: Endpoint, model: Served) -> None:
+    answers(endpoint, calls(("add", '{"a": 1, "b": 2}')), calls(("subtract", "")), says("It is 3."))
+    trajectory = await rollout(model, SCENARIO, TASK)
+    messages = trajectory.messages()
+    assert [request["messages"] for request in endpoint.requests] == [messages[:2], messages[:4], messages[:6]]
+    assert [request["tools"] for request in endpoint.requests] == [trajectory.tools] * 3
+    assert trajectory.tools == SCENARIO.toolbox.schemas
+    assert messages[:2] == [{"role": "system", "content": "You add."}, {"role": "user", "content": TASK.user}]
+    assert {request["model"] for request in endpoint.requests} == {"adder@7"}
+
+
+async def test_the_hidden_state_stays_in_the_metadata(endpoint: Endpoint, model: Served) -> None:
+    answers(endpoint, calls(("submit", '{"answer": "3"}')))
+    trajectory = await rollout(model, SCENARIO, TASK)
+    assert SECRET not in str(endpoint.requests)
+    assert SECRET not in str(trajectory.messages())
+    assert Task.of(trajectory.metadata) == TASK
+    assert trajectory.metadata["scenario"] == "sums"
+
+
+async def test_temperature_token_limit_and_a_seed_for_each_turn_are_sent(endpoint: Endpoint, model: Served) -> None:
+    answers(endpoint, calls(("add", '{"a": 1, "b": 2}')))
+    await rollout(model, SCENARIO, TASK, temperature=0.7, max_tokens=64, seed=2**62 - 1)
+    assert [request["seed"] for request in endpoint.requests] == [2**62 - 1 + turn for turn in range(4)]
+    assert {request["temperature"] for request in endpoint.requests} == {0.7}
+    assert {request["max_completion_tokens"] for request in endpoint.requests} == {64}
+
+
+async def test_what_was_not_asked_for_is_not_sent(endpoint: Endpoint, model: Served) -> None:
+    answers(endpoint, says("Hello."))
+    trajectory = await rollout(model, Scenario("talk", system="", tasks=[TASK]), TASK)
+    assert trajectory.tools is None
+    assert set(endpoint.requests[0]) == {"messages", "model", "temperature"}
+    assert endpoint.requests[0]["temperature"] == 1.0
+
+
+async def test_the_sampled_tokens_and_the_version_of_the_policy_are_kept(endpoint: Endpoint, model: Served) -> None:
+    extra = {"token_ids": [5, 6], "prompt_token_ids": [1, 2, 3, 4], "policy_version": 7}
+    answers(endpoint, finishing(says("Hello."), "stop", **extra))
+    trajectory = await rollout(model, SCENARIO, TASK)
+    assert trajectory.policy_version == 7
+    (choice,) = Trajectory.from_json(trajectory.to_json()).choices()
+    assert choice.model_extra is not None
+    assert choice.model_extra == extra
+
+
+async def test_rollouts_of_one_model_do_not_mix(endpoint: Endpoint, model: Served) -> None:
+    endpoint.script = [lambda request: says(request["messages"][1]["content"].upper())]
+    tasks = [Task(user=f"task {number}") for number in range(8)]
+    trajectories = await asyncio.gather(*(rollout(model, SCENARIO, task) for task in tasks))
+    assert [trajectory.messages()[-1]["content"] for trajectory in trajectories] == [f"TASK {n}" for n in range(8)]

@@ -1,0 +1,243 @@
+"""Scenarios: the two splits, what is sampled from them, and how a scenario is found."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scenarios.errors import GavelError
+from scenarios.scenario import Scenario, ScenarioError, Split, find_scenario, shipped_scenarios
+from scenarios.task import Task
+
+untimed = settings(deadline=None)
+
+SPLITS: tuple[Split, ...] = ("train", "held_out")
+
+
+def tasks(count: int) -> list[Task]:
+    return [Task(id=str(number), user=f"task {number}") for number in range(count)]
+
+
+def scenario(count: int = 50, **options: object) -> Scenario:
+    return Scenario("s", system="", tasks=tasks(count), **options)  # type: ignore[arg-type]
+
+
+def ids(found: list[Task]) -> list[str]:
+    return [task.id for task in found]
+
+
+# --- splits -------------------------------------------------------------------------------------------------------
+
+
+@untimed
+@given(st.integers(1, 200), st.floats(0, 1, exclude_max=True))
+def test_a_share_is_held_out_and_every_task_is_in_one_split(count: int, share: float) -> None:
+    split = scenario(count, held_out=share)
+    trained, held_out = ids(list(split.tasks("train"))), ids(list(split.tasks("held_out")))
+    assert len(held_out) == round(share * count)
+    assert sorted(trained + held_out) == sorted(ids(tasks(count)))
+
+
+@untimed
+@given(st.randoms())
+def test_a_task_is_held_out_by_its_id_whatever_the_order_of_the_tasks(dice) -> None:
+    shuffled = tasks(40)
+    dice.shuffle(shuffled)
+    other = Scenario("another name", system="x", tasks=shuffled)
+    assert set(ids(list(other.tasks("held_out")))) == set(ids(list(scenario(40).tasks("held_out"))))
+
+
+def test_one_task_in_five_is_held_out_by_default() -> None:
+    assert len(scenario(50).tasks("held_out")) == 10
+    assert len(scenario(50).tasks()) == 40
+
+
+def test_the_same_task_twice_stays_in_one_split() -> None:
+    doubled = Scenario("s", system="", tasks=[*tasks(10), *tasks(10)], held_out=0.5)
+    trained, held_out = (set(ids(list(doubled.tasks(split)))) for split in SPLITS)
+    assert not trained & held_out
+    assert len(doubled.tasks("train")) + len(doubled.tasks("held_out")) == 20
+
+
+def test_two_lists_are_the_two_splits() -> None:
+    split = Scenario("s", system="", tasks=tasks(3), held_out=[Task(id="x", user="x")])
+    assert ids(list(split.tasks("train"))) == ["0", "1", "2"]
+    assert ids(list(split.tasks("held_out"))) == ["x"]
+
+
+def test_a_task_in_both_lists_is_refused() -> None:
+    with pytest.raises(ScenarioError, match=r"1 tasks of s are both trained on and held out \(2, say\)"):
+        Scenario("s", system="", tasks=tasks(3), held_out=[Task(id="2", user="other words")])
+
+
+def test_a_scenario_without_tasks_is_refused() -> None:
+    with pytest.raises(ScenarioError, match="the scenario s has no tasks"):
+        scenario(0)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1, 1.0, 5, float("nan")])
+def test_a_share_that_is_none_is_refused(share: float) -> None:
+    with pytest.raises(ScenarioError, match="is not a share"):
+        scenario(10, held_out=share)
+
+
+# --- samples ------------------------------------------------------------------------------------------------------
+
+
+@untimed
+@given(st.integers(0, 60), st.integers(), st.integers(0), st.sampled_from(SPLITS))
+def test_a_sample_has_different_tasks_of_its_split_and_is_the_same_again(
+    count: int, seed: int, step: int, split: Split
+) -> None:
+    here, there = (scenario(50).sample(split, count, seed=seed, step=step) for _ in range(2))
+    assert here == there
+    assert len(set(ids(here))) == len(here) == min(count, len(scenario(50).tasks(split)))
+    assert set(ids(here)) <= set(ids(list(scenario(50).tasks(split))))
+
+
+def test_seeds_and_steps_choose_other_tasks() -> None:
+    chosen = [ids(scenario(50).sample("train", 10, seed=seed, step=step)) for seed in range(3) for step in range(3)]
+    assert len({tuple(sample) for sample in chosen}) == 9
+
+
+def test_a_sample_of_an_empty_split_says_which_tasks_are_missing() -> None:
+    with pytest.raises(ScenarioError, match="the scenario s has no held_out tasks"):
+        scenario(5, held_out=0).sample("held_out", 1, seed=0)
+
+
+# --- finding ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _modules_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith(("_gavel_user_", "neighbour_of")):
+            del sys.modules[name]
+
+
+ONE = """
+    from scenarios.scenario import Scenario
+    from scenarios.task import Task
+
+    {name} = Scenario("{name}", system="", tasks=[Task(user="hello")])
+"""
+
+
+def file(folder: Path, *parts: str) -> Path:
+    path = folder / "mine.py"
+    path.write_text("\n".join(dedent(part) for part in parts))
+    return path
+
+
+def test_every_shipped_scenario_is_found_by_its_name() -> None:
+    assert "returns_desk" in shipped_scenarios()
+    for name in shipped_scenarios():
+        assert find_scenario(name).name == name
+
+
+@pytest.mark.parametrize("name", ["returns-desk", "", "os", "returns_desk.cases"])
+def test_an_unknown_name_is_answered_with_the_shipped_ones(name: str) -> None:
+    with pytest.raises(ScenarioError, match=r"there is no scenario .* shipped: .*returns_desk") as caught:
+        find_scenario(name)
+    assert caught.value.remedy
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"there is no file .*nowhere\.py"):
+        find_scenario(f"{tmp_path}/nowhere.py")
+    with pytest.raises(ScenarioError, match="there is no file"):
+        find_scenario(f"{tmp_path}/nowhere.py:mine")
+
+
+def test_the_one_scenario_of_a_file_is_found(tmp_path: Path) -> None:
+    assert find_scenario(str(file(tmp_path, ONE.format(name="mine")))).name == "mine"
+
+
+def test_a_file_is_found_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file(tmp_path, ONE.format(name="mine"))
+    monkeypatch.chdir(tmp_path)
+    assert find_scenario("mine.py").name == "mine"
+
+
+def test_a_file_without_a_scenario_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"should hold one gavel\.Scenario; found: none"):
+        find_scenario(str(file(tmp_path, "x = 1")))
+
+
+def test_of_two_scenarios_one_must_be_named(tmp_path: Path) -> None:
+    path = file(tmp_path, ONE.format(name="one"), ONE.format(name="two"))
+    with pytest.raises(ScenarioError, match="found: one, two") as caught:
+        find_scenario(str(path))
+    assert caught.value.remedy == f"Name the one you mean: {path}:NAME"
+    assert find_scenario(f"{path}:two").name == "two"
+
+
+@pytest.mark.parametrize("name", ["three", "Scenario"])
+def test_a_variable_that_holds_no_scenario_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ScenarioError, match=f"called {name}; found: none"):
+        find_scenario(f"{file(tmp_path, ONE.format(name='one'))}:{name}")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("\nx = 1 / 0", r"mine\.py, line 2: ZeroDivisionError: division by zero"),
+        ("\n\ndef broken(:", r"mine\.py: SyntaxError: .*line 3"),
+        ("import nothing_of_this_name", r"mine\.py, line 1: ModuleNotFoundError: .*nothing_of_this_name"),
+        ("x = 1\nimport json; json.loads('?')", r"mine\.py, line 2: JSONDecodeError"),
+    ],
+)
+def test_a_file_with_an_error_is_told_with_its_line(tmp_path: Path, source: str, message: str) -> None:
+    with pytest.raises(ScenarioError, match=message) as caught:
+        find_scenario(str(file(tmp_path, source)))
+    assert caught.value.__cause__ is not None
+    assert str(tmp_path) not in sys.path
+
+
+def test_a_mistake_that_has_a_remedy_of_its_own_keeps_it(tmp_path: Path) -> None:
+    source = """
+        from scenarios.scenario import Scenario
+        from scenarios.task import Task
+
+        def act(x): ...
+
+        mine = Scenario("mine", system="", tasks=[Task(user="hello")], tools=[act])
+    """
+    with pytest.raises(GavelError, match="the argument x of the tool act has no type"):
+        find_scenario(str(file(tmp_path, source)))
+
+
+def test_a_file_imports_its_neighbours_and_the_path_is_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "neighbour_of_mine.py").write_text("greeting = 'hello from next door'\n")
+    path = file(tmp_path, "from neighbour_of_mine import greeting", ONE.format(name="mine"), "mine.system = greeting")
+    before = list(sys.path)
+    assert find_scenario(str(path)).system == "hello from next door"
+    assert sys.path == before
+
+
+def test_the_tools_of_a_file_may_use_its_own_types(tmp_path: Path) -> None:
+    source = """
+        from __future__ import annotations
+
+        from pydantic import BaseModel
+
+        from scenarios.scenario import Scenario
+        from scenarios.task import Task
+
+        class Point(BaseModel):
+            x: int
+
+        def move(to: Point, task: Task) -> str:
+            return "moved"
+
+        mine = Scenario("mine", system="", tasks=[Task(user="hello")], tools=[move])
+    """
+    schema = find_scenario(str(file(tmp_path, source))).toolbox.schemas[0]["function"]["parameters"]
+    assert schema["properties"] == {"to": {"$ref": "#/$defs/Point"}}

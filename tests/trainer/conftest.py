@@ -1,0 +1,146 @@
+import os
+from collections.abc import Callable, Iterator
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's library is imported
+
+import pytest
+import torch
+from openai.types.chat.chat_completion import Choice
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from scenarios.trajectory import Message, Trajectory
+from trainer.config import LoraSettings
+from trainer.embedded import EMBEDDED_POLICY
+from trainer.engines import SamplingRequest
+from trainer.engines.transformers import TransformersEngine
+from trainer.policy import Policy, load_base
+from trainer.tokens import TokenSequence
+
+VOCABULARY = 64
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": description,
+            "parameters": {
+                "type": "object",
+                "properties": {"order_id": {"type": "string"}},
+                "required": ["order_id"],
+            },
+        },
+    }
+    for name, description in [("look_up_order", "Look up an order."), ("refund", "Pay the money back.")]
+]
+
+OPENING: list[Message] = [
+    {"role": "system", "content": "You run the returns desk."},
+    {"role": "user", "content": "I want a refund for order 7890."},
+]
+
+
+def sampled_turn(
+    prompt_ids: list[int], token_ids: list[int], logprobs: list[float] | None = None, **extra: object
+) -> Choice:
+    """A choice as the endpoint makes it."""
+    values = [-0.5] * len(token_ids) if logprobs is None else logprobs
+    content = [{"token": str(token), "logprob": value, "top_logprobs": []} for token, value in enumerate(values)]
+    return Choice.model_validate(
+        {
+            "index": 0,
+            "finish_reason": "stop",
+            "message": {"role": "assistant", "content": "said"},
+            "logprobs": {"content": content},
+            "prompt_token_ids": prompt_ids,
+            "token_ids": token_ids,
+            **extra,
+        }
+    )
+
+
+def attempt(*turns: Choice, **fields: object) -> Trajectory:
+    return Trajectory(messages_and_choices=[{"role": "user", "content": "task"}, *turns], **fields)
+
+
+def sequence(prompt_ids: list[int], token_ids: list[int], logprobs: list[float], temperature: float = 1.0):
+    """A prompt and one sampled turn."""
+    prompt, said = len(prompt_ids), len(token_ids)
+    return TokenSequence(
+        prompt_ids + token_ids,
+        [False] * prompt + [True] * said,
+        [0.0] * prompt + logprobs,
+        [1.0] * prompt + [temperature] * said,
+    )
+
+
+def tiny_model(seed: int = 0, **config: object) -> Qwen3ForCausalLM:
+    """A random transformer whose distributions are far from uniform."""
+    torch.manual_seed(seed)
+    settings = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 1024,
+        "initializer_range": 0.3,
+        "tie_word_embeddings": True,
+    }
+    return Qwen3ForCausalLM(Qwen3Config(**(settings | config))).eval()
+
+
+def full_logprobs(model: torch.nn.Module, ids: list[int], temperature: float = 1.0) -> torch.Tensor:
+    """Log-probs of `ids[1:]` by one plain forward pass over the whole sequence."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, :-1]
+    return torch.log_softmax(logits.float() / temperature, -1).gather(-1, torch.tensor(ids[1:])[:, None])[:, 0]
+
+
+def request_for(prompt_ids: list[int], **changes: object) -> SamplingRequest:
+    settings = {"stop_ids": frozenset(), "max_tokens": 12, "temperature": 1.0, "seed": 0}
+    return SamplingRequest(prompt_ids=prompt_ids, **(settings | changes))  # type: ignore[arg-type]
+
+
+MakeEngine = Callable[..., TransformersEngine]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def make_engine() -> Iterator[MakeEngine]:
+    """Engines that are closed when the test ends."""
+    made: list[TransformersEngine] = []
+
+    def make(model: torch.nn.Module | None = None, **settings: int) -> TransformersEngine:
+        made.append(TransformersEngine(model or tiny_model(), **settings))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.close()
+
+
+@pytest.fixture(scope="session")
+def policy() -> Policy:
+    """The embedded policy, for tests that do not change it."""
+    return Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
+
+
+@pytest.fixture
+def fresh_policy() -> Policy:
+    """The embedded policy, for tests that train it."""
+    return Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
+
+
+@pytest.fixture(scope="session")
+def embedded_base() -> torch.nn.Module:
+    return load_base(EMBEDDED_POLICY, torch.float32, "cpu")

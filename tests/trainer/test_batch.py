@@ -1,0 +1,118 @@
+"""Which members are trained, and what is said of the rest."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scenarios.judgement import GroupJudgement
+from scenarios.trajectory import Trajectory, TrajectoryGroup
+from tests.trainer.conftest import attempt, sampled_turn
+from trainer.batch import (
+    IDENTICAL,
+    NOT_FINITE,
+    NOTHING_SAMPLED,
+    SAME_SCORES,
+    TOO_FEW,
+    UNSCORED,
+    make_batch,
+)
+from trainer.config import TrainConfig
+from trainer.tokens import TokenError
+
+CONFIG = TrainConfig()
+
+
+def member(reward: float | None, tokens: int = 2) -> Trajectory:
+    return attempt(sampled_turn([1, 2], list(range(3, 3 + tokens))), reward=reward)
+
+
+def group(*rewards: float | None, **fields) -> TrajectoryGroup:
+    return TrajectoryGroup((member(reward) for reward in rewards), **fields)
+
+
+def test_members_are_trained_with_the_advantage_over_their_own_group():
+    batch = make_batch([group(0.0, 1.0), group(0.5, 0.6, 1.0)], CONFIG)
+    assert [s.advantage for s in batch.sequences] == pytest.approx([-0.5, 0.5, -0.2, -0.1, 0.3])
+    assert (batch.groups, batch.trajectories, batch.trained_tokens) == (2, 5, 10)
+    assert not batch.left_out_groups
+    assert not batch.left_out_members
+
+
+def test_a_member_without_a_score_is_left_out_and_is_not_a_zero():
+    batch = make_batch([group(0.2, None, 0.4)], CONFIG)
+    assert [s.advantage for s in batch.sequences] == pytest.approx([-0.1, 0.1])
+    assert batch.left_out_members == {UNSCORED: 1}
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
+def test_a_reward_that_is_not_finite_is_left_out(reward):
+    batch = make_batch([group(0.2, reward, 0.4)], CONFIG)
+    assert [s.advantage for s in batch.sequences] == pytest.approx([-0.1, 0.1])
+    assert batch.left_out_members == {NOT_FINITE: 1}
+
+
+@pytest.mark.parametrize(
+    ("left_out", "reason"),
+    [
+        (group(0.7), TOO_FEW),
+        (group(), TOO_FEW),
+        (group(0.7, None), TOO_FEW),
+        (group(0.3, 0.3, 0.3), SAME_SCORES),
+        (group(0.1 + 0.2, 0.3), SAME_SCORES),
+        (group(0.0, 0.0, math.nan), SAME_SCORES),
+        (group(0.1, 0.9, judgement=GroupJudgement(status="degenerate")), IDENTICAL),
+    ],
+)
+def test_a_group_without_a_signal_is_left_out_and_counted(left_out, reason):
+    batch = make_batch([left_out, group(0.0, 1.0)], CONFIG)
+    assert batch.left_out_groups == {reason: 1}
+    assert (batch.groups, batch.trajectories) == (1, 2)
+
+
+def test_the_least_spread_can_be_set():
+    assert make_batch([group(0.5, 0.54)], TrainConfig(minimal_spread=0.05)).left_out_groups == {SAME_SCORES: 1}
+    assert make_batch([group(0.5, 0.54)], CONFIG).groups == 1
+
+
+def test_a_group_without_a_signal_is_never_looked_into_for_tokens():
+    foreign = Trajectory(messages_and_choices=[sampled_turn([1], [2])], reward=0.5)
+    foreign.choices().__next__().logprobs = None
+    assert make_batch([TrajectoryGroup([foreign, foreign])], CONFIG).left_out_groups == {SAME_SCORES: 1}
+    with pytest.raises(TokenError):
+        make_batch([TrajectoryGroup([foreign, member(0.9)])], CONFIG)
+
+
+def test_a_scored_member_that_sampled_nothing_counts_in_the_mean_but_is_not_trained():
+    silent = Trajectory(messages_and_choices=[{"role": "user", "content": "task"}], reward=0.0)
+    batch = make_batch([TrajectoryGroup([silent, member(0.5), member(1.0)])], CONFIG)
+    assert [s.advantage for s in batch.sequences] == pytest.approx([0.0, 0.5])
+    assert batch.left_out_members == {NOTHING_SAMPLED: 1}
+
+
+def test_the_sequences_of_one_trajectory_share_its_advantage():
+    forked = attempt(sampled_turn([1], [2]), sampled_turn([9], [3]), reward=1.0)
+    batch = make_batch([TrajectoryGroup([forked, member(0.0)])], CONFIG)
+    assert [s.advantage for s in batch.sequences] == [0.5, 0.5, -0.5]
+    assert batch.trajectories == 2
+
+
+def test_an_empty_batch_says_why_in_one_sentence():
+    batch = make_batch([group(0.3, 0.3), group(0.3, 0.3), group(None, 0.1)], CONFIG)
+    assert not batch.sequences
+    assert batch.why_empty() == (
+        "nothing was trained: 2 groups whose members all have the same score; "
+        "1 groups with fewer than two scored members; 1 members without a score"
+    )
+    assert make_batch([], CONFIG).why_empty() == "nothing was trained: there were no groups"
+
+
+@given(st.lists(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 9)), max_size=5), max_size=4), st.data())
+def test_however_the_groups_look_the_token_weights_sum_to_one(groups, data):
+    config = TrainConfig(aggregation=data.draw(st.sampled_from(["grpo", "dapo"])))
+    batch = make_batch([TrajectoryGroup(member(*pair) for pair in pairs) for pairs in groups], config)
+    total = sum(s.token_weight * s.tokens.trained_tokens for s in batch.sequences)
+    assert total == pytest.approx(1 if batch.sequences else 0)
+    assert batch.groups + batch.left_out_groups.total() == len(groups)
+    assert bool(batch.sequences) == bool(batch.groups)

@@ -1,0 +1,104 @@
+"""What is trained is what was sampled, in the very context that it was sampled in."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from scenarios.rollout import rollout
+from scenarios.scenario import find_scenario
+from scenarios.trajectory import Trajectory, TrajectoryGroup
+from trainer.embedded import EMBEDDED_POLICY
+from trainer.engines import Sampled, SamplingRequest
+from trainer.engines.transformers import TransformersEngine
+from trainer.local import LocalBackend
+from trainer.model import TrainableModel
+from trainer.scoring import trained_logprobs
+from trainer.tokens import sequences
+
+
+@pytest.fixture
+def engine_log(monkeypatch: pytest.MonkeyPatch) -> list[tuple[SamplingRequest, Sampled]]:
+    """Every request that the engine served, with what it sampled: the truth to compare with."""
+    log: list[tuple[SamplingRequest, Sampled]] = []
+    submit = TransformersEngine.submit
+
+    def recording(self: TransformersEngine, request: SamplingRequest):  # type: ignore[no-untyped-def]
+        future = submit(self, request)
+        future.add_done_callback(lambda done: log.append((request, done.result())))
+        return future
+
+    monkeypatch.setattr(TransformersEngine, "submit", recording)
+    return log
+
+
+async def episodes(model: TrainableModel, count: int, temperature: float = 1.0) -> list[Trajectory]:
+    scenario = find_scenario("returns_desk")
+    tasks = scenario.sample("train", count, seed=3)
+    members = (
+        rollout(model, scenario, task, max_tokens=64, seed=n, temperature=temperature) for n, task in enumerate(tasks)
+    )
+    return list(await TrajectoryGroup(members))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+async def test_every_trained_token_was_sampled_in_that_very_context_and_the_learner_agrees_with_the_sampler(
+    tmp_path: Path, engine_log: list[tuple[SamplingRequest, Sampled]], temperature: float
+) -> None:
+    model = TrainableModel(name="exact", project="tests", base_model=EMBEDDED_POLICY)
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        trajectories = await episodes(model, 48, temperature)
+        policy = backend._run(model).policy
+
+    assert any(trajectory.metrics["turns"] >= 4 for trajectory in trajectories), "multi-turn tool episodes are needed"
+    sampled_in_context = {
+        (tuple(request.prompt_ids), place, token): logprob
+        for request, sampled in engine_log
+        for place, (token, logprob) in enumerate(zip(sampled.token_ids, sampled.logprobs, strict=True))
+    }
+    contexts = {(tuple(request.prompt_ids) + tuple(sampled.token_ids)) for request, sampled in engine_log}
+    trained = 0
+    found = [tokens for trajectory in trajectories for tokens in sequences(trajectory)]
+    assert len(found) == len(trajectories), "a tool episode is one sequence, from its first token to its last"
+    for tokens in found:
+        assert tuple(tokens.token_ids) in contexts
+        turn_start = 0
+        for place, own in enumerate(tokens.sampled):
+            if not own:
+                continue
+            if not tokens.sampled[place - 1]:
+                turn_start = place
+            key = (tuple(tokens.token_ids[:turn_start]), place - turn_start, tokens.token_ids[place])
+            assert sampled_in_context[key] == tokens.logprobs[place]
+            trained += 1
+    assert trained == sum(len(sampled.token_ids) for _, sampled in engine_log)
+
+    with torch.no_grad():
+        learner = trained_logprobs(policy, found)
+    sampler = torch.tensor([lp for t in found for lp, own in zip(t.logprobs, t.sampled, strict=True) if own])
+    torch.testing.assert_close(learner, sampler, atol=1e-4, rtol=0)
+
+
+async def test_only_the_adapter_changes_and_the_served_policy_follows_it(tmp_path: Path) -> None:
+    model = TrainableModel(name="moves", project="tests", base_model=EMBEDDED_POLICY)
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        policy = backend._run(model).policy
+        frozen = {name: parameter.clone() for name, parameter in policy.model.named_parameters() if "lora_" not in name}
+        trajectories = await episodes(model, 8)
+        for number, trajectory in enumerate(trajectories):
+            trajectory.reward = number / 7
+        result = await model.train([TrajectoryGroup(trajectories)])
+        assert result.trained
+        assert model.get_inference_name() == "moves@1"
+        served = await episodes(model, 8)
+        assert {trajectory.policy_version for trajectory in served} == {1}
+        found = [tokens for trajectory in served for tokens in sequences(trajectory)]
+        with torch.no_grad():
+            learner = trained_logprobs(policy, found)
+        sampler = torch.tensor([lp for t in found for lp, own in zip(t.logprobs, t.sampled, strict=True) if own])
+        torch.testing.assert_close(learner, sampler, atol=1e-4, rtol=0)
+        for name, parameter in policy.model.named_parameters():
+            if "lora_" not in name:
+                assert torch.equal(parameter, frozen[name]), name

@@ -1,0 +1,189 @@
+"""LocalBackend as its users meet it: register, train, go on, and mistakes."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from scenarios.errors import GavelError
+from scenarios.judgement import GroupJudgement
+from scenarios.rollout import rollout
+from scenarios.scenario import find_scenario
+from scenarios.store import TrajectoryStore
+from scenarios.trajectory import Trajectory, TrajectoryGroup
+from trainer.config import LoraSettings, TrainConfig
+from trainer.embedded import EMBEDDED_POLICY
+from trainer.endpoint import EndpointError
+from trainer.local import LocalBackend
+from trainer.model import Model, NotRegisteredError, TrainableModel
+from trainer.policy import BaseModelError
+from trainer.run_directory import RunDirectoryError
+from trainer.tokens import TokenError
+
+
+def a_model(name: str = "clerk") -> TrainableModel:
+    return TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY)
+
+
+async def a_group(model: TrainableModel, rewards: list[float | None]) -> TrajectoryGroup:
+    scenario = find_scenario("returns_desk")
+    task = scenario.tasks("train")[0]
+    group = await TrajectoryGroup(rollout(model, scenario, task, max_tokens=32, seed=n) for n in range(len(rewards)))
+    for trajectory, reward in zip(group, rewards, strict=True):
+        trajectory.reward = reward
+    return group
+
+
+async def test_a_step_leaves_checkpoint_metrics_and_trajectories_behind(tmp_path: Path) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        group = await a_group(model, [0.0, 1.0, 0.5])
+        result = await model.train([group])
+    assert (result.step, result.trained) == (1, True)
+    run = tmp_path / "tests" / "clerk"
+    assert (run / "checkpoints" / "000001" / "adapter_model.safetensors").is_file()
+    row = json.loads((run / "metrics.jsonl").read_text())
+    assert (row["step"], row["split"], row["reward"]) == (1, "train", 0.5)
+    stored = list(TrajectoryStore(run / "trajectories" / "train" / "000001.jsonl.zst"))
+    assert [each.to_json() for each in stored] == [group.to_json()]
+
+
+async def test_a_restart_goes_on_bit_for_bit_where_the_run_was(tmp_path: Path) -> None:
+    sampler = a_model("sampler")
+    async with LocalBackend(tmp_path) as backend:
+        await sampler.register(backend)
+        recorded = await a_group(sampler, [0.0, 1.0, 0.5])
+
+    async def adapters(name: str, *, restart: bool) -> bytes:
+        model = a_model(name)
+        backend = LocalBackend(tmp_path)
+        await model.register(backend)
+        await model.train([recorded])
+        if restart:
+            await backend.close()
+            backend, model = LocalBackend(tmp_path), a_model(name)
+            await model.register(backend)
+            assert await model.get_step() == 1
+        await model.train([recorded])
+        await backend.close()
+        return (tmp_path / "tests" / name / "checkpoints" / "000002" / "adapter_model.safetensors").read_bytes()
+
+    assert await adapters("through", restart=False) == await adapters("restarted", restart=True)
+
+
+async def test_a_kill_between_checkpoint_and_metrics_loses_neither(tmp_path: Path) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await model.train([await a_group(model, [0.0, 1.0])])
+    metrics = tmp_path / "tests" / "clerk" / "metrics.jsonl"
+    metrics.write_text("")
+    again = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await again.register(backend)
+        rows = backend.history(again, "train")
+    assert [(row["step"], row["reward"]) for row in rows] == [(1, 0.5)]
+
+
+async def test_groups_without_a_signal_change_nothing_and_the_result_says_why(tmp_path: Path) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        same = await a_group(model, [0.5, 0.5])
+        unscored = await a_group(model, [None, None])
+        degenerate = await a_group(model, [None, None])
+        degenerate.judgement = GroupJudgement(status="degenerate")
+        result = await model.train([same, unscored, degenerate])
+        checkpoint = tmp_path / "tests" / "clerk" / "checkpoints" / "000001" / "adapter_model.safetensors"
+        first = checkpoint.read_bytes()
+        await model.train([same])
+        assert checkpoint.with_name("adapter_model.safetensors").read_bytes() == first
+    assert not result.trained
+    assert result.step == 1
+    assert result.reason is not None
+    assert "1 groups whose members all have the same score" in result.reason
+    assert "members without a score" in result.reason
+    assert "1 groups whose members are all identical" in result.reason
+
+
+async def test_a_turn_without_token_ids_is_refused_before_anything_changes(tmp_path: Path) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        group = await a_group(model, [0.0, 1.0])
+        for choice in group.trajectories[0].choices():
+            del choice.__pydantic_extra__["token_ids"]  # type: ignore[attr-defined]
+        with pytest.raises(TokenError, match="openai_client"):
+            await model.train([group])
+        assert await model.get_step() == 0
+    assert not (tmp_path / "tests" / "clerk" / "checkpoints").exists()
+
+
+async def test_old_checkpoints_are_deleted_but_the_newest_and_the_best(tmp_path: Path) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        group = await a_group(model, [0.0, 1.0])
+        for reward in (0.1, 0.9, 0.2, 0.3):
+            await model.train([group])
+            await model.log([Trajectory(reward=reward)], "val")
+        await model.delete_checkpoints("val/reward")
+        assert backend.checkpoints(model) == [2, 4]
+
+
+async def test_a_prompted_model_can_be_logged_beside_a_trained_one(tmp_path: Path) -> None:
+    baseline = Model(
+        name="baseline", project="tests", inference_base_url="http://127.0.0.1:9/v1", inference_api_key="k"
+    )
+    async with LocalBackend(tmp_path) as backend:
+        await baseline.register(backend)
+        means = await baseline.log([Trajectory(reward=0.25), Trajectory(reward=0.75)], "val")
+    assert means["reward"] == 0.5
+
+
+async def test_a_base_model_that_does_not_exist_is_named_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    model = TrainableModel(name="ghost", project="tests", base_model=str(tmp_path / "nowhere"))
+    with pytest.raises(BaseModelError, match="nowhere"):
+        await model.register(LocalBackend(tmp_path / "runs"))
+    assert not (tmp_path / "runs").exists()
+
+
+async def test_a_run_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file stands in the way")
+    with pytest.raises(RunDirectoryError, match="GAVEL_RUNS"):
+        await a_model().register(LocalBackend(tmp_path / "runs"))
+
+
+async def test_an_occupied_port_is_named_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(EndpointError, match=str(port)):
+            await a_model().register(LocalBackend(tmp_path / "runs", port=port))
+
+
+async def test_two_processes_cannot_train_the_same_run(tmp_path: Path) -> None:
+    async with LocalBackend(tmp_path) as backend:
+        await a_model().register(backend)
+        with pytest.raises(RunDirectoryError, match="another process"):
+            await a_model().register(LocalBackend(tmp_path))
+
+
+async def test_a_run_goes_on_only_with_the_settings_that_it_began_with(tmp_path: Path) -> None:
+    async with LocalBackend(tmp_path) as backend:
+        await a_model().register(backend)
+    other = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY, lora=LoraSettings(rank=4))
+    with pytest.raises(RunDirectoryError, match="lora"):
+        await other.register(LocalBackend(tmp_path))
+
+
+async def test_a_model_that_was_not_registered_says_so() -> None:
+    with pytest.raises(NotRegisteredError, match="register"):
+        await a_model().train([], TrainConfig())
+    assert issubclass(NotRegisteredError, GavelError)

@@ -1,0 +1,149 @@
+"""What is measured is on disk, one line a row, and in a W&B run that can be read back."""
+
+import json
+import math
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scenarios.trajectory import Trajectory, TrajectoryGroup
+from trainer.metrics import MetricsLog, trajectory_means
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch):
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_DIR", "WANDB_PROJECT", "WANDB_RUN_ID", "WANDB_NAME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metrics.jsonl"
+
+
+def open_log(path: Path) -> MetricsLog:
+    return MetricsLog(path, project="desk", name="one")
+
+
+def test_rows_come_back_in_order_and_by_split(path):
+    log = open_log(path)
+    assert log.rows() == []
+    log.log(1, "train", {"reward": 0.5, "trained": True, "note": "é\n"})
+    log.log(1, "val", {"reward": 0.7})
+    log.log(2, "train", {"reward": 0.6})
+    rows = open_log(path).rows()
+    assert [(row["step"], row["split"], row["reward"]) for row in rows] == [
+        (1, "train", 0.5),
+        (1, "val", 0.7),
+        (2, "train", 0.6),
+    ]
+    assert (rows[0]["trained"], rows[0]["note"]) == (True, "é\n")
+    assert [row["time"] for row in rows] == sorted(row["time"] for row in rows)
+    assert log.rows("val") == rows[1:2]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_is_null(path, value):
+    open_log(path).log(1, "train", {"loss": value})
+    assert json.loads(path.read_text(), parse_constant=pytest.fail)["loss"] is None
+
+
+@pytest.mark.parametrize("torn", ['{"step": 2, "spl', '{"step": 2, "split": "train"}', "\x00\x00"])
+def test_a_torn_last_line_is_cut_off_before_the_next_row(path, torn):
+    open_log(path).log(1, "train", {"reward": 0.5})
+    with path.open("a") as stream:
+        stream.write(torn)
+    log = open_log(path)
+    log.log(3, "train", {"reward": 0.6})
+    assert [row["step"] for row in log.rows()] == [1, 3]
+
+
+def test_a_file_that_is_one_torn_line_is_emptied(path):
+    path.write_text('{"st')
+    assert open_log(path).rows() == []
+
+
+def test_opening_a_whole_log_does_not_touch_it(path):
+    open_log(path).log(1, "train", {"reward": 0.5})
+    before = path.read_bytes()
+    open_log(path).close()
+    assert path.read_bytes() == before
+
+
+def test_means_are_over_the_trajectories_that_have_a_value():
+    groups = [
+        TrajectoryGroup([Trajectory(reward=1.0, metrics={"turns": 2}), ValueError("broken")]),
+        TrajectoryGroup([Trajectory(reward=None, metrics={"turns": 4}, status="failed"), Trajectory(reward=0.0)]),
+    ]
+    assert trajectory_means(groups) == {
+        "reward": 0.5,
+        "turns": 3.0,
+        "failed": pytest.approx(1 / 3),
+        "trajectories": 3.0,
+        "exceptions": 1.0,
+    }
+    assert trajectory_means([]) == {"trajectories": 0.0, "exceptions": 0.0}
+
+
+BLOCK = 32 * 1024
+RECORD_HEADER = struct.Struct("<IHB")  # checksum, length, kind
+FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
+
+
+def records(file: Path) -> Iterator[bytes]:
+    """The records of an offline run: a log of 32 KiB blocks (LevelDB's format) behind a file header of 7 bytes."""
+    data = file.read_bytes()
+    assert data[:4] == b":W&B"
+    place, parts = 7, b""
+    while place < len(data):
+        left = BLOCK - place % BLOCK
+        if left < RECORD_HEADER.size:
+            place += left
+            continue
+        _, length, kind = RECORD_HEADER.unpack_from(data, place)
+        place += RECORD_HEADER.size
+        parts = data[place : place + length] if kind in (FULL, FIRST) else parts + data[place : place + length]
+        place += length
+        if kind in (FULL, LAST):
+            yield parts
+
+
+def test_an_offline_wandb_run_holds_every_row(path, monkeypatch):
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    log = open_log(path)
+    log.log(1, "train", {"reward": 0.25, "loss": math.nan, "note": "long " * 10000})
+    log.log(1, "val", {"reward": 0.5})
+    log.log(2, "train", {"reward": 0.75})
+    log.close()
+    (file,) = path.parent.glob("wandb/offline-run-*/*.wandb")
+    history: list[dict[str, object]] = []
+    run = None
+    for raw in records(file):
+        record = Record.FromString(raw)
+        if record.HasField("run"):
+            run = record.run
+        if record.HasField("history"):
+            items = record.history.item
+            history.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
+    assert run is not None
+    assert (run.project, run.display_name, run.run_id) == ("desk", "one", "one")
+    assert [row["training_step"] for row in history] == [1, 1, 2]
+    assert [row.get("train/reward") for row in history] == [0.25, None, 0.75]
+    assert history[1]["val/reward"] == 0.5
+    assert history[0]["train/note"] == "long " * 10000
+    assert [row["step"] for row in log.rows()] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("mode", ["disabled", ""])
+def test_without_a_key_or_when_disabled_wandb_is_left_alone(path, monkeypatch, mode):
+    monkeypatch.setenv("WANDB_MODE", mode)
+    if mode:
+        monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
+    log = open_log(path)
+    log.log(1, "train", {"reward": 0.5})
+    log.close()
+    assert not (path.parent / "wandb").exists()
