@@ -76,12 +76,14 @@ def train(
     seed: Seed = 0,
 ) -> None:
     """Train an agent on a scenario, with a judge's scores as the reward."""
-    from gavel.training import default_learning_rate, run_training, trainable
     from judge.judge import Judge as JudgeEngine
-    from trainer.config import LoopConfig, TrainConfig
 
     found = _found(scenario)
     engine = JudgeEngine(judge or Settings.read().judge, rubric=found.rubric, orders=orders, seed=seed)
+    engine.check()  # before torch is loaded: a mistake is told at once
+    from gavel.training import default_learning_rate, run_training, trainable
+    from trainer.config import LoopConfig, TrainConfig
+
     loop = LoopConfig(
         steps=steps,
         tasks_per_step=tasks,
@@ -106,10 +108,10 @@ def evaluate(
     seed: Seed = 0,
 ) -> None:
     """Measure a run's newest policy (or its base, before training) on held-out tasks."""
+    found = _found(scenario)
     from gavel.training import run_evaluation, trainable
     from trainer.config import LoopConfig
 
-    found = _found(scenario)
     loop = LoopConfig(max_tokens=max_tokens, seed=seed, final_tasks=tasks)
     _run(run_evaluation(trainable(found, model, name), found, loop, _stdout))
 

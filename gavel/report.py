@@ -104,7 +104,7 @@ def render_report(report: DemoReport) -> str:
         .get_template("report.html.j2")
         .render(
             report=report,
-            tasks=report.curve[-1].tasks if report.curve else 0,
+            tasks=_span([point.tasks for point in report.curve]),
             success_chart=share_chart(curve),
             reward_chart=share_chart(rewards),
             verdict_chart=verdict_chart(report.verdicts),
@@ -133,6 +133,12 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s"
+
+
+def _span(numbers: Sequence[int]) -> str:
+    """`512`, or `128 to 512`"""
+    ends = sorted({min(numbers), max(numbers)}) if numbers else [0]
+    return " to ".join(map(str, ends))
 
 
 def _call(function: Mapping[str, Any]) -> str:

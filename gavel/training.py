@@ -35,7 +35,6 @@ async def run_training(
     model: TrainableModel, scenario: Scenario, judge: Judge, loop: LoopConfig, config: TrainConfig, console: Console
 ) -> None:
     """Trains until `loop.steps`, going on with an earlier run, and prints a table of before and after."""
-    judge.check()
     async with LocalBackend() as backend:
         await model.register(backend)
         start = await model.get_step()

@@ -69,6 +69,8 @@ class Checkpoints:
             hashes = json.loads((directory / _MANIFEST).read_text())
         except (OSError, ValueError):
             return "its manifest cannot be read"
+        if not isinstance(hashes, dict) or not hashes:
+            return "its manifest names no files"
         for name, expected in hashes.items():
             file = directory / name
             if not file.is_file():

@@ -9,16 +9,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import torch
+from huggingface_hub import constants, try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from renderers import Renderer, config_from_name, create_renderer
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from scenarios.errors import GavelError
 from trainer.config import LoraSettings
 from trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
+
+_HUB_SECONDS = 20.0
 
 
 class BaseModelError(GavelError):
@@ -36,10 +42,11 @@ class Policy:
         """
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self.dtype = torch.bfloat16 if device == "cuda" else torch.float32
+        _check_exists(base_model)
         try:
             self.tokenizer = AutoTokenizer.from_pretrained(source_of(base_model))
             base = load_base(base_model, self.dtype, device)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, SafetensorError) as error:
             raise BaseModelError(
                 f"the base model {base_model!r} cannot be loaded: {str(error).splitlines()[0]}",
                 f"Name a directory, a model of the Hugging Face hub, or {EMBEDDED_POLICY}.",
@@ -115,6 +122,26 @@ def load_base(base_model: str, dtype: torch.dtype, device: str | torch.device) -
 def source_of(base_model: str) -> str:
     """Where transformers finds it."""
     return str(EMBEDDED_PATH) if base_model == EMBEDDED_POLICY else base_model
+
+
+def _check_exists(base_model: str) -> None:
+    """Asks the hub once, where transformers would try for a minute before it says that there is no such model."""
+    source = source_of(base_model)
+    remedy = f"Name a directory, a model of the Hugging Face hub, or {EMBEDDED_POLICY}."
+    try:
+        if Path(source).is_dir() or constants.HF_HUB_OFFLINE or try_to_load_from_cache(source, "config.json"):
+            return
+    except HFValidationError:
+        raise BaseModelError(f"the base model {base_model!r} is neither a directory nor a model id", remedy) from None
+    try:
+        answer = httpx.head(f"{constants.ENDPOINT}/api/models/{source}", timeout=_HUB_SECONDS, follow_redirects=True)
+    except httpx.HTTPError as error:
+        raise BaseModelError(
+            f"the base model {base_model!r} is neither here nor in the cache, and the hub cannot be reached: {error}",
+            remedy,
+        ) from error
+    if answer.status_code in (400, 401, 404):
+        raise BaseModelError(f"the hub has no model {base_model!r} (or it needs HF_TOKEN)", remedy)
 
 
 @contextlib.contextmanager

@@ -70,7 +70,9 @@ def turn_of(choice: Choice) -> Turn:
 def sequences(trajectory: Trajectory) -> list[TokenSequence]:
     """The token sequences of all histories; each sampled turn stands in exactly one of them.
 
-    A turn that a further history took over from an earlier one is not trained twice. For turns (prompt P1, sampled S1), (P1+S1+tool result, S2), (another prompt P3, S3) these are
+    A turn that a further history took over from an earlier one is not trained twice.
+
+    For turns (prompt P1, sampled S1), (P1+S1+tool result, S2), (another prompt P3, S3) these are
     [P1 S1 tool-result S2] and [P3 S3], with S1, S2 and S3 marked as sampled.
     """
     found: list[TokenSequence] = []

@@ -1,3 +1,4 @@
+import itertools
 import math
 import statistics
 
@@ -38,7 +39,7 @@ def test_a_shift_of_all_rewards_changes_nothing(values, shift, kind):
 @given(rewards, kinds)
 def test_a_better_reward_never_has_a_smaller_advantage(values, kind):
     pairs = sorted(zip(values, advantages(values, kind), strict=True))
-    assert all(one <= other for (_, one), (_, other) in zip(pairs, pairs[1:], strict=False))
+    assert all(one <= other for (_, one), (_, other) in itertools.pairwise(pairs))
 
 
 def test_a_near_tie_stays_small_unless_divided_by_the_deviation():

@@ -72,7 +72,7 @@ def test_a_run_goes_on_with_the_description_that_it_was_begun_with(tmp_path):
 def test_another_base_model_is_refused_naming_both(tmp_path):
     run = open_run(tmp_path)
     run.describe(DESCRIPTION)
-    with pytest.raises(RunDirectoryError, match="embedded/returns-desk.*Qwen/Qwen3-8B") as error:
+    with pytest.raises(RunDirectoryError, match=r"embedded/returns-desk.*Qwen/Qwen3-8B") as error:
         run.describe(DESCRIPTION | {"base_model": "Qwen/Qwen3-8B"})
     assert "another name" in error.value.remedy
     with pytest.raises(RunDirectoryError, match="lora"):

@@ -1,0 +1,207 @@
+"""One update: what it changes, what it does not, and that it can be taken up again exactly."""
+
+import copy
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trainer.conftest import sequence
+from trainer.batch import Batch, TrainedSequence
+from trainer.config import LoraSettings, TrainConfig
+from trainer.embedded import EMBEDDED_POLICY
+from trainer.learner import Learner, learning_rate
+from trainer.losses import token_weights
+from trainer.policy import Policy
+from trainer.scoring import trained_logprobs
+from trainer.tokens import TokenSequence
+
+CONFIG = TrainConfig(learning_rate=1e-3)
+
+
+def make_sequences(policy: Policy, lengths: Sequence[int]) -> list[TokenSequence]:
+    """Random tokens with the policy's own log-probs, as if it had sampled them at temperature 0.9."""
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for length in lengths:
+        ids = torch.randint(0, 832, (length + 4,), generator=generator).tolist()
+        tokens = sequence(ids[:4], ids[4:], [0.0] * length, 0.9)
+        with torch.no_grad():
+            tokens.logprobs[4:] = trained_logprobs(policy, [tokens]).tolist()
+        found.append(tokens)
+    return found
+
+
+def make_batch(tokens: Sequence[TokenSequence], advantages: Sequence[float]) -> Batch:
+    weights = token_weights([t.trained_tokens for t in tokens], "dapo", 1)
+    return Batch([TrainedSequence(*each) for each in zip(tokens, advantages, weights, strict=True)])
+
+
+def adapter(policy: Policy) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in policy.parameters()]
+
+
+def logprob(policy: Policy, tokens: TokenSequence) -> float:
+    with torch.no_grad():
+        return trained_logprobs(policy, [tokens]).sum().item()
+
+
+def base_logprobs(policy: Policy, tokens: TokenSequence) -> torch.Tensor:
+    with torch.no_grad(), policy.model.disable_adapter():
+        return trained_logprobs(policy, [tokens])
+
+
+@pytest.fixture
+def batch(fresh_policy):
+    tokens = make_sequences(fresh_policy, [5, 20, 11, 3, 20, 8])
+    return make_batch(tokens, [0.5, -0.5, 0.25, -0.25, 1.0, -1.0])
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+def test_the_size_of_a_micro_batch_does_not_change_the_gradient(fresh_policy, batch, beta):
+    state = copy.deepcopy(fresh_policy.model.state_dict())
+    outcomes = []
+    for tokens in (1, 40, 60, 10**6):
+        fresh_policy.model.load_state_dict(state)
+        config = TrainConfig(learning_rate=1e-3, micro_batch_tokens=tokens, max_gradient_norm=1e9, beta=beta)
+        metrics = Learner(fresh_policy).step(batch, config)
+        gradient = torch.cat([p.grad.flatten() for p in fresh_policy.parameters() if p.grad is not None])
+        outcomes.append((metrics, gradient))
+    first_metrics, first = outcomes[0]
+    assert first.norm() > 0
+    for metrics, gradient in outcomes[1:]:
+        assert torch.allclose(gradient, first, atol=1e-6 * first.abs().max().item() + 1e-7, rtol=1e-3)
+        assert metrics == pytest.approx(first_metrics, abs=1e-5)
+
+
+def test_the_gradient_is_that_of_the_loss_written_out(fresh_policy, batch):
+    config = TrainConfig(learning_rate=1e-3, max_gradient_norm=1e9)
+    metrics = Learner(fresh_policy).step(batch, config)
+    found = [p.grad.clone() for p in fresh_policy.parameters() if p.grad is not None]
+    policy = Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
+    loss = torch.zeros(())
+    count = sum(s.tokens.trained_tokens for s in batch.sequences)
+    for trained in batch.sequences:
+        ids = torch.tensor([trained.tokens.token_ids])
+        logprobs = torch.log_softmax(policy.model(input_ids=ids).logits[0] / 0.9, -1)
+        for place in range(4, ids.shape[1]):
+            ratio = torch.exp(logprobs[place - 1, ids[0, place]] - trained.tokens.logprobs[place])
+            loss = loss - ratio * trained.advantage / count
+    loss.backward()
+    assert metrics["loss"] == pytest.approx(loss.item(), abs=1e-5)
+    for expected, parameter in zip(policy.parameters(), found, strict=True):
+        assert expected.grad is not None
+        assert torch.allclose(expected.grad, parameter, atol=1e-6, rtol=1e-3)
+
+
+def test_an_update_changes_the_adapter_and_no_bit_of_the_base(fresh_policy, batch):
+    trained = {id(parameter) for parameter in fresh_policy.parameters()}
+    base = {n: p.clone() for n, p in fresh_policy.model.named_parameters() if id(p) not in trained}
+    before = adapter(fresh_policy)
+    Learner(fresh_policy).step(batch, TrainConfig(learning_rate=1e-2, weight_decay=0.1))
+    assert len(base) > 20
+    assert all(torch.equal(p, base[n]) for n, p in fresh_policy.model.named_parameters() if n in base)
+    changed = [not torch.equal(*pair) for pair in zip(before, adapter(fresh_policy), strict=True)]
+    assert sum(changed) >= len(changed) // 2
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_what_did_well_becomes_likelier_and_what_did_badly_less_likely(fresh_policy, advantage):
+    (tokens,) = make_sequences(fresh_policy, [12])
+    before = logprob(fresh_policy, tokens)
+    Learner(fresh_policy).step(make_batch([tokens], [advantage]), CONFIG)
+    assert (logprob(fresh_policy, tokens) - before) * advantage > 0
+
+
+def test_what_the_ratio_has_outgrown_is_not_learnt_further(fresh_policy):
+    (tokens,) = make_sequences(fresh_policy, [12])
+    tokens.logprobs = [value - 1.0 if own else 0.0 for value, own in zip(tokens.logprobs, tokens.sampled, strict=True)]
+    before = adapter(fresh_policy)
+    metrics = Learner(fresh_policy).step(make_batch([tokens], [1.0]), CONFIG)
+    assert metrics["clipped_share"] == 1.0
+    assert metrics["gradient_norm"] == 0.0
+    assert metrics["logprob_drift"] == pytest.approx(1.0, abs=1e-4)
+    assert all(torch.equal(*pair) for pair in zip(before, adapter(fresh_policy), strict=True))
+
+
+def test_on_policy_nothing_is_clipped_and_the_drift_is_rounding(fresh_policy, batch):
+    metrics = Learner(fresh_policy).step(batch, CONFIG)
+    assert metrics["clipped_share"] == 0.0
+    assert metrics["logprob_drift"] < 1e-4
+
+
+def test_the_metrics_are_means_over_all_trained_tokens(fresh_policy, batch):
+    expected = [value for s in batch.sequences for value in s.tokens.logprobs[4:]]
+    metrics = Learner(fresh_policy).step(batch, CONFIG)
+    assert metrics["logprob"] == pytest.approx(sum(expected) / len(expected), abs=1e-4)
+
+
+def test_the_gradient_is_bounded(fresh_policy, batch):
+    metrics = Learner(fresh_policy).step(batch, TrainConfig(max_gradient_norm=1e-3))
+    assert metrics["gradient_norm"] > 1e-3
+    gradient = torch.cat([p.grad.flatten() for p in fresh_policy.parameters() if p.grad is not None])
+    assert gradient.norm().item() == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_a_restored_learner_makes_bitwise_the_same_next_update(fresh_policy, batch):
+    config = TrainConfig(learning_rate=1e-3, warmup_steps=2, total_steps=10, weight_decay=0.01)
+    learner = Learner(fresh_policy)
+    learner.step(batch, config)
+    learner.step(batch, config)
+    state = copy.deepcopy(learner.state())
+    weights = copy.deepcopy(fresh_policy.model.state_dict())
+    metrics = learner.step(batch, config)
+
+    other = Policy(EMBEDDED_POLICY, LoraSettings(rank=4, seed=99))
+    other.model.load_state_dict(weights)
+    resumed = Learner(other)
+    resumed.restore(state)
+    assert resumed.updates == 2
+    assert resumed.step(batch, config) == metrics
+    assert all(torch.equal(*pair) for pair in zip(adapter(fresh_policy), adapter(other), strict=True))
+
+
+def test_the_divergence_pulls_towards_the_base(fresh_policy):
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in fresh_policy.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    tokens = make_sequences(fresh_policy, [30, 30])
+    learner = Learner(fresh_policy)
+
+    def distance() -> float:
+        with torch.no_grad():
+            own = trained_logprobs(fresh_policy, tokens)
+        return (own - torch.cat([base_logprobs(fresh_policy, each) for each in tokens])).square().mean().item()
+
+    before = distance()
+    for _ in range(5):
+        learner.step(make_batch(tokens, [0.0, 0.0]), TrainConfig(learning_rate=1e-3, beta=1.0))
+    assert distance() < 0.8 * before
+
+
+def test_without_an_advantage_or_a_divergence_nothing_is_learnt(fresh_policy):
+    tokens = make_sequences(fresh_policy, [5])
+    before = adapter(fresh_policy)
+    assert Learner(fresh_policy).step(make_batch(tokens, [0.0]), CONFIG)["gradient_norm"] == 0.0
+    assert all(torch.equal(*pair) for pair in zip(before, adapter(fresh_policy), strict=True))
+
+
+def test_the_learning_rate_is_the_one_of_the_schedule():
+    constant = TrainConfig(learning_rate=1.0)
+    assert [learning_rate(constant, update) for update in (0, 1, 1000)] == [1, 1, 1]
+    warm = TrainConfig(learning_rate=1.0, warmup_steps=3)
+    assert [learning_rate(warm, update) for update in range(5)] == [0.25, 0.5, 0.75, 1, 1]
+    decaying = TrainConfig(learning_rate=1.0, total_steps=4)
+    assert [learning_rate(decaying, update) for update in range(6)] == [1, 0.75, 0.5, 0.25, 0, 0]
+    both = TrainConfig(learning_rate=2.0, warmup_steps=1, total_steps=5)
+    assert [learning_rate(both, update) for update in range(6)] == [1, 2, 1.5, 1, 0.5, 0]
+
+
+@given(st.integers(0, 20), st.none() | st.integers(1, 50), st.integers(0, 100))
+def test_the_learning_rate_stays_between_zero_and_its_peak(warmup, total, update):
+    rate = learning_rate(TrainConfig(learning_rate=3.0, warmup_steps=warmup, total_steps=total), update)
+    assert 0 <= rate <= 3.0
+    assert (rate == 0) == (total is not None and update >= total)

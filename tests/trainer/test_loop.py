@@ -1,0 +1,89 @@
+"""The training loop: it goes on after a kill, and stops at an outage instead of hiding it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from judge.judge import Judge
+from scenarios.scenario import find_scenario
+from scenarios.trajectory import Message
+from trainer.config import LoopConfig, TrainConfig
+from trainer.embedded import EMBEDDED_POLICY
+from trainer.local import LocalBackend
+from trainer.loop import LoopError, train_scenario
+from trainer.model import TrainableModel
+
+SCRIPT = Path(__file__).parent / "loop_run.py"
+DEADLINE = 120
+
+
+def start(runs: Path, steps: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), str(runs), str(steps)], stdout=subprocess.PIPE, text=True, cwd=runs.parent
+    )
+
+
+def rows(runs: Path, split: str) -> list[dict[str, Any]]:
+    lines = (runs / "tests" / "small" / "metrics.jsonl").read_text().splitlines()
+    return [row for row in map(json.loads, lines) if row["split"] == split]
+
+
+@pytest.mark.parametrize("moment", ["doing learning", "doing rollouts and judging"])
+def test_a_run_that_is_killed_in_the_middle_of_a_step_goes_on_from_the_last_finished_one(
+    tmp_path: Path, moment: str
+) -> None:
+    runs = tmp_path / "runs"
+    process = start(runs, 3)
+    assert process.stdout is not None
+    stepped = False
+    for line in process.stdout:
+        stepped = stepped or line.startswith("stepped 1")
+        if stepped and line.strip() == moment:
+            process.kill()
+            break
+    process.wait(timeout=DEADLINE)
+    assert process.returncode == -9
+    again = start(runs, 3)
+    output = again.communicate(timeout=DEADLINE)[0].splitlines()
+    assert again.returncode == 0
+    assert output[0] in ("start 1", "start 2")
+    assert [row["step"] for row in rows(runs, "train")] == [1, 2, 3]
+    assert [row["step"] for row in rows(runs, "held_out")] == [0, 2, 3]
+
+
+def test_a_finished_run_is_not_trained_further_by_the_same_command(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    assert start(runs, 1).wait(timeout=DEADLINE) == 0
+    again = start(runs, 1)
+    assert again.communicate(timeout=DEADLINE)[0].splitlines() == ["start 1"]
+
+
+async def test_a_judge_that_answers_nothing_stops_the_run_with_the_reason(tmp_path: Path) -> None:
+    async def broken(messages: list[Message], schema: dict[str, Any]) -> str:
+        return "I cannot judge this."
+
+    scenario = find_scenario("returns_desk")
+    model = TrainableModel(name="outage", project="tests", base_model=EMBEDDED_POLICY)
+    loop = LoopConfig(steps=2, tasks_per_step=2, group_size=3, max_tokens=32, evaluation_tasks=2, final_tasks=2)
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        with pytest.raises(LoopError, match="the judge scored no group"):
+            await train_scenario(model, scenario, Judge(broken), loop, TrainConfig())
+        assert await model.get_step() == 0
+
+
+async def test_a_constant_judge_trains_nothing_and_the_steps_say_why(tmp_path: Path) -> None:
+    scenario = find_scenario("returns_desk")
+    model = TrainableModel(name="control", project="tests", base_model=EMBEDDED_POLICY)
+    loop = LoopConfig(steps=2, tasks_per_step=2, group_size=3, max_tokens=32, evaluation_tasks=2, final_tasks=2)
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await train_scenario(model, scenario, Judge("constant"), loop, TrainConfig(learning_rate=1e-3))
+        trained = backend.history(model, "train")
+        held_out = backend.history(model, "held_out")
+    assert [row["groups_trained"] for row in trained] == [0, 0]
+    assert held_out[0]["success"] == held_out[-1]["success"]
