@@ -70,6 +70,12 @@ class RunDirectory:
     def trajectories(self, split: str, step: int) -> TrajectoryStore:
         return TrajectoryStore(self.path / "trajectories" / split / f"{step:06d}.jsonl.zst")
 
+    def fresh_trajectories(self, split: str, step: int) -> TrajectoryStore:
+        """The same, without what a killed process left of a step that it did not finish."""
+        store = self.trajectories(split, step)
+        store.path.unlink(missing_ok=True)
+        return store
+
     def discard_if_new(self) -> None:
         """Removes what opening made, when nothing came of it; call it after `close`."""
         if self.path in self._made and not (self.path / "model.json").exists():

@@ -1,7 +1,7 @@
 """One model in training: its policy, learner, engine and endpoint, over its run directory.
 
-A step is saved before its adapter is published, and published before it counts: whatever happens, the
-next start goes on from a checkpoint that is whole.
+The checkpoint is what makes a step done: its trajectories are on disk before it, its adapter is published
+after it. Whatever happens, the next start goes on from a checkpoint that is whole.
 """
 
 import contextlib
@@ -79,12 +79,12 @@ class TrainingRun:
             if trained:
                 metrics |= self._learner.step(batch, config)
             step = self.step + 1
+            self.directory.fresh_trajectories("train", step).extend(groups)
             self._save(step, metrics)
             self._engine.publish(self.policy.merged_weights(), step)
             if trained:
                 metrics["publish_gap"] = self._prove_live(batch.sequences[0].tokens)
             self.step = step
-            self.directory.trajectories("train", step).extend(groups)
             self.directory.metrics.log(step, "train", metrics)
             return TrainResult(step, trained, None if trained else batch.why_empty(), metrics)
 

@@ -3,6 +3,7 @@
 import json
 import math
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -120,16 +121,18 @@ def test_an_offline_wandb_run_holds_every_row(path, monkeypatch):
     log.log(2, "train", {"reward": 0.75})
     log.close()
     (file,) = path.parent.glob("wandb/offline-run-*/*.wandb")
-    history: list[dict[str, object]] = []
-    run = None
-    for raw in records(file):
-        record = Record.FromString(raw)
-        if record.HasField("run"):
-            run = record.run
-        if record.HasField("history"):
-            items = record.history.item
-            history.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
-    assert run is not None
+    deadline = time.monotonic() + 30
+    found: list[Record] = []
+    while not any(record.HasField("exit") for record in found):  # W&B's own process writes the last block when it likes
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+        found = [Record.FromString(raw) for raw in records(file)]
+    (run,) = (record.run for record in found if record.HasField("run"))
+    history = [
+        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+        for record in found
+        if record.HasField("history")
+    ]
     assert (run.project, run.display_name, run.run_id) == ("desk", "one", "one")
     assert [row["training_step"] for row in history] == [1, 1, 2]
     assert [row.get("train/reward") for row in history] == [0.25, None, 0.75]

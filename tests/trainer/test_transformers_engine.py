@@ -210,25 +210,19 @@ def test_requests_in_flight_finish_before_a_publication_and_later_ones_come_afte
     model = tiny_model()
     gate = Gate(model)
     engine = make_engine(model, slots=2)
-    early = [engine.submit(request_for(prompt(n, 5), seed=n, max_tokens=8)) for n in range(2)]
+    early = engine.submit(request_for(prompt(0, 5), max_tokens=8))
     assert gate.reached.wait(DEADLINE)
-    asked = threading.Event()
-
-    def weights():
-        yield from other_weights()
-        asked.set()
-
-    publishing = threading.Thread(target=engine.publish, args=(weights(), 1))
+    publishing = threading.Thread(target=engine.publish, args=(other_weights(), 1))
     publishing.start()
-    assert asked.wait(DEADLINE)
+    while engine._arrivals.empty():
+        time.sleep(0.001)
+    late = engine.submit(request_for(prompt(1, 5)))
     gate.open.set()
     publishing.join(DEADLINE)
-    late = ask(engine, prompt(5, 5))
-    assert late.adapter_version == 1
-    for n, future in enumerate(early):
+    for future, version, weights, ids in ((early, 0, 0, prompt(0, 5)), (late, 1, OTHER_WEIGHTS, prompt(1, 5))):
         found = future.result(timeout=DEADLINE)
-        assert found.adapter_version == 0
-        expected = full_logprobs(tiny_model(), prompt(n, 5) + found.token_ids)[4:]
+        assert found.adapter_version == version
+        expected = full_logprobs(tiny_model(weights), ids + found.token_ids)[4:]
         assert found.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
 
 
