@@ -31,6 +31,7 @@ _START_DEADLINE = 30.0
 _DEFAULT_MAX_TOKENS = 1024
 _HOTTEST = 2.0
 """As in OpenAI's API."""
+_ROLES = ("system", "user", "assistant", "tool")
 _REFUSED = {
     "top_p": (None, 1, 1.0),
     "n": (None, 1),
@@ -158,6 +159,8 @@ class EndpointServer:
             )
         if not body["messages"]:
             raise BadRequest("there are no messages")
+        for number, message in enumerate(body["messages"]):
+            _check_message(number, message)
         for name, fine in _REFUSED.items():
             if body.get(name) not in fine:
                 raise BadRequest(f"{name}={body[name]!r} is not supported here", f"Leave {name} out.")
@@ -231,15 +234,26 @@ def _message(parsed: ParsedResponse) -> Message:
     return reply
 
 
+def _check_message(number: int, message: Message) -> None:
+    """The renderers leave out what they do not know; a prompt that misses something must not pass for a whole one."""
+    if message["role"] not in _ROLES:
+        raise BadRequest(f"message {number} has the role {message['role']!r}; known: {', '.join(_ROLES)}")
+    content = message.get("content")
+    parts = content if isinstance(content, list) else []
+    if not (content is None or isinstance(content, str | list)) or any(part.get("type") != "text" for part in parts):
+        raise BadRequest(f"message {number} has content that is no text", "This endpoint serves text only.")
+
+
 def _listen(host: str, port: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-    except OSError as error:
+        listener.listen()
+    except (OSError, OverflowError) as error:
         listener.close()
         raise EndpointError(
-            f"the endpoint cannot listen on {host}:{port}: {error.strerror}",
+            f"the endpoint cannot listen on {host}:{port}: {error}",
             "Choose another port, or none to take a free one.",
         ) from error
     return listener

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from scenarios.errors import GavelError
 from trainer.batch import Batch, TrainedSequence
 from trainer.config import TrainConfig
 from trainer.losses import clipped_share, clipped_surrogate, kl_k3
@@ -16,6 +17,10 @@ from trainer.policy import Policy
 from trainer.scoring import trained_logprobs
 
 _BETAS = (0.9, 0.95)
+
+
+class LearnerError(GavelError):
+    """A step cannot be made."""
 
 
 class Learner:
@@ -28,13 +33,22 @@ class Learner:
         """Updates made so far; the schedule follows it."""
 
     def step(self, batch: Batch, config: TrainConfig) -> dict[str, float]:
-        """Updates the adapter once and returns the step's metrics. The batch must not be empty."""
+        """Updates the adapter once and returns the step's metrics. The batch must not be empty.
+
+        Raises `LearnerError`, with the adapter as it was, when the gradient is not finite.
+        """
         self.optimizer.zero_grad(set_to_none=True)
         totals: dict[str, float] = {}
         for micro_batch in _micro_batches(batch.sequences, config.micro_batch_tokens):
             for name, value in self._accumulate(micro_batch, config).items():
                 totals[name] = totals.get(name, 0.0) + value
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), config.max_gradient_norm)
+        if not torch.isfinite(norm):
+            self.optimizer.zero_grad(set_to_none=True)
+            raise LearnerError(
+                f"the gradient of this step is not finite ({norm.item()}), so nothing was changed",
+                "Look at the step's log-probs and rewards; a smaller learning rate or float32 usually helps.",
+            )
         rate = learning_rate(config, self.updates)
         for group in self.optimizer.param_groups:
             group["lr"] = rate

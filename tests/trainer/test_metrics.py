@@ -98,13 +98,15 @@ def records(file: Path) -> Iterator[bytes]:
     data = file.read_bytes()
     assert data[:4] == b":W&B"
     place, parts = 7, b""
-    while place < len(data):
+    while place + RECORD_HEADER.size <= len(data):
         left = BLOCK - place % BLOCK
         if left < RECORD_HEADER.size:
             place += left
             continue
         _, length, kind = RECORD_HEADER.unpack_from(data, place)
         place += RECORD_HEADER.size
+        if place + length > len(data):  # being written
+            return
         parts = data[place : place + length] if kind in (FULL, FIRST) else parts + data[place : place + length]
         place += length
         if kind in (FULL, LAST):
