@@ -52,6 +52,7 @@ def demo(
 ) -> None:
     """Train a tiny agent on this machine: no GPU, no key, a few minutes."""
     started = time.monotonic()
+    _need_training("gavel demo")
     from gavel.demo import DemoSettings, run_demo
 
     settings = DemoSettings(seed=seed, judge=judge or Settings.read().judge, steps=steps, fresh=fresh)
@@ -69,13 +70,15 @@ def train(
     group_size: Annotated[int, typer.Option(min=2, help="Rollouts of a task that the judge compares.")] = 8,
     orders: Annotated[int, typer.Option(min=1, help="Orders in which the judge sees a group.")] = 2,
     learning_rate: Annotated[
-        float | None, typer.Option(min=0, help="Peak. Default: 1e-5; 2e-3 for the embedded model.")
+        float | None, typer.Option(min=1e-9, help="Peak. Default: 1e-5; 2e-3 for the embedded model.")
     ] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Of one turn of the agent.")] = None,
+    max_context: Annotated[int, typer.Option(min=16, help="Tokens of a conversation, at most.")] = 4096,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Of one turn of the agent. Default: 1024.")] = None,
     evaluation_tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks of an evaluation.")] = 128,
     seed: Seed = 0,
 ) -> None:
     """Train an agent on a scenario, with a judge's scores as the reward."""
+    _need_training("gavel train")
     from judge.judge import Judge as JudgeEngine
 
     found = _found(scenario)
@@ -93,9 +96,9 @@ def train(
         evaluation_tasks=evaluation_tasks,
         final_tasks=evaluation_tasks,
     )
-    rate = learning_rate or default_learning_rate(model)
+    rate = default_learning_rate(model) if learning_rate is None else learning_rate
     config = TrainConfig(learning_rate=rate, warmup_steps=min(3, steps - 1), total_steps=steps)
-    _run(run_training(trainable(found, model, name), found, engine, loop, config, _stdout))
+    _run(run_training(trainable(found, model, name), found, engine, loop, config, _stdout, max_context))
 
 
 @app.command()
@@ -104,16 +107,18 @@ def evaluate(
     model: BaseModel = _EMBEDDED,
     name: Name = None,
     tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks.")] = 256,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Of one turn of the agent.")] = None,
+    max_context: Annotated[int, typer.Option(min=16, help="Tokens of a conversation, at most.")] = 4096,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Of one turn of the agent. Default: 1024.")] = None,
     seed: Seed = 0,
 ) -> None:
     """Measure a run's newest policy (or its base, before training) on held-out tasks."""
+    _need_training("gavel evaluate")
     found = _found(scenario)
     from gavel.training import run_evaluation, trainable
     from trainer.config import LoopConfig
 
     loop = LoopConfig(max_tokens=max_tokens, seed=seed, final_tasks=tasks)
-    _run(run_evaluation(trainable(found, model, name), found, loop, _stdout))
+    _run(run_evaluation(trainable(found, model, name), found, loop, _stdout, max_context, must_exist=name is not None))
 
 
 @app.command()
@@ -176,8 +181,18 @@ def _main(arguments: list[str]) -> None:
             _stderr.print(f"       {_escaped(error.remedy)}", highlight=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
-        _stderr.print("Stopped. Finished steps are saved; the same command goes on from there.")
+        trains = bool(arguments) and arguments[0] in ("demo", "train")
+        told = "Finished steps are saved; the same command goes on from there." if trains else "Nothing was written."
+        _stderr.print(f"Stopped. {told}")
         sys.exit(_INTERRUPTED)
+
+
+def _need_training(command: str) -> None:
+    from gavel.extras import MissingExtraError, missing_parts
+
+    missing = missing_parts("train")
+    if missing:
+        raise MissingExtraError(command, missing[0], "train")
 
 
 def _escaped(text: str) -> str:

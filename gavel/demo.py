@@ -4,9 +4,9 @@ Everything is real but the size: a transformer with LoRA, exact tokens, the Lite
 disk. Without a key the judge is the stand-in, which checks the rubric's written rules.
 """
 
+import contextlib
 import json
 import os
-import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +25,9 @@ from scenarios.trajectory import Trajectory
 from trainer.config import LoopConfig, TrainConfig
 from trainer.embedded import EMBEDDED_POLICY
 from trainer.local import LocalBackend
-from trainer.loop import EVALUATION, train_scenario
+from trainer.loop import EVALUATION, TIMES, train_scenario
 from trainer.model import TrainableModel
-from trainer.run_directory import runs_root
+from trainer.run_directory import RunDirectory, runs_root
 
 STEPS = 30
 _LEARNED = (
@@ -74,14 +74,16 @@ async def run_demo(settings: DemoSettings, console: Console, started: float) -> 
     judge.check()
     model = TrainableModel(name=settings.run_name, project="demo", base_model=EMBEDDED_POLICY)
     directory = runs_root() / model.project / model.name
-    if settings.fresh:
-        shutil.rmtree(directory, ignore_errors=True)
+    if settings.fresh and directory.exists():
+        with contextlib.closing(RunDirectory(runs_root(), model.project, model.name)) as old:
+            old.clear()
     loop = LoopConfig(steps=settings.steps, seed=settings.seed, max_tokens=64)
     config = TrainConfig(learning_rate=2e-3, warmup_steps=min(3, loop.steps - 1), total_steps=loop.steps)
     async with LocalBackend() as backend:
         await model.register(backend)
         setup = time.monotonic() - started
         start = await model.get_step()
+        earlier = sum(row["whole"] for row in backend.history(model, TIMES))
         console.print(_headline(settings, backend.parameter_count(model), start), highlight=False, soft_wrap=True)
         first = next((row["success"] for row in backend.history(model, EVALUATION) if row["step"] == 0), None)
         display = RunDisplay(console, loop.steps, start, first)
@@ -89,7 +91,7 @@ async def run_demo(settings: DemoSettings, console: Console, started: float) -> 
             await train_scenario(model, scenario, judge, loop, config, display)
         outcome = read_outcome(directory, backend.history(model))
     before, after = await judged_pair(outcome, judge)
-    seconds = {"setup": setup, **outcome.seconds, "total": setup + sum(outcome.seconds.values())}
+    seconds = {"setup": setup, **outcome.seconds, "total": earlier + time.monotonic() - started}
     summary = _summary(settings, outcome, seconds)
     _write_whole(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
     report = directory / "report.html"
@@ -206,7 +208,10 @@ def _print(console: Console, outcome: Outcome, report: Path) -> None:
         console.print(f"left out: {count} {reason}", highlight=False)
     console.print(_what_happened(outcome), highlight=False)
     console.print(
-        f"Report: {report}      Next: gavel train my_scenario.py --judge openai/o3", highlight=False, soft_wrap=True
+        f"Report: {report}      Next: gavel train my_scenario.py --judge openai/o3",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
     )
 
 

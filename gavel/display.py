@@ -59,7 +59,8 @@ class RunDisplay(Observer):
         self._seconds["judge"] += report.judge
         self._seconds["learning"] += report.train
         if not report.result.trained:
-            self._console.print(f"step {self._step}: {report.result.reason}", highlight=False)
+            line = f"step {self._step}: {report.result.reason}"
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
         self._refresh()
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None:

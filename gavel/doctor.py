@@ -16,6 +16,7 @@ from rich.text import Text
 
 from gavel.extras import EXTRAS, install_line, installed_version, missing_parts
 from gavel.settings import STAND_IN, Settings
+from judge.prices import prices_from_environment
 from judge.providers import check_judge
 from scenarios.errors import GavelError
 
@@ -30,6 +31,7 @@ def doctor(console: Console) -> int:
     """Prints the report; gives the exit status: 1 when something that was set cannot work."""
     try:
         settings = Settings.read()
+        prices_from_environment()
     except GavelError as error:
         _print_problem(console, error)
         return 1

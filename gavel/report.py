@@ -66,7 +66,7 @@ class DemoReport:
     seconds: Mapping[str, float]
     """Where the time went, by name."""
     left_out: Mapping[str, int]
-    """How many groups were not learned from, by reason."""
+    """How many groups, and members of other groups, were not learned from, by reason."""
     settings: Mapping[str, str]
 
 

@@ -11,7 +11,6 @@ from typing import Literal, Self
 
 from dotenv import dotenv_values
 
-from judge.prices import Prices, prices_from_environment
 from scenarios.errors import GavelError
 
 STAND_IN = "stand-in"
@@ -30,8 +29,6 @@ class Settings:
     """`GAVEL_JUDGE_MODEL`; None = not set."""
     runs: Path
     """`GAVEL_RUNS`: the directory that holds all runs."""
-    prices: Prices
-    """`GAVEL_PRICES`: USD per million prompt and completion tokens, by judge model."""
     wandb: Literal["online", "offline", "off"]
     """`WANDB_MODE`; when that is not set, online if there is a WANDB_API_KEY."""
 
@@ -42,14 +39,13 @@ class Settings:
 
     @classmethod
     def read(cls) -> Self:
-        """Raises `JudgeError` when `GAVEL_PRICES` is no table of prices."""
+        """As they are now."""
         from trainer.metrics import wandb_mode  # these take most of a second, which `gavel --help` should not
         from trainer.run_directory import runs_root
 
         return cls(
             judge_model=os.environ.get("GAVEL_JUDGE_MODEL", "").strip() or None,
             runs=runs_root(),
-            prices=prices_from_environment(),
             wandb=wandb_mode(),
         )
 

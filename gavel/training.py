@@ -1,12 +1,16 @@
 """`gavel train` and `gavel evaluate`: a scenario, a model and a judge, wired to a backend and a display."""
 
 import re
+import tempfile
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from gavel.display import RunDisplay
+from gavel.settings import STAND_IN
 from judge.judge import Judge
+from judge.rules import read_rules
 from scenarios.scenario import Scenario
 from trainer.config import LoopConfig, TrainConfig
 from trainer.embedded import EMBEDDED_POLICY
@@ -14,7 +18,7 @@ from trainer.evaluation import evaluate, interval
 from trainer.local import LocalBackend
 from trainer.loop import EVALUATION, train_scenario
 from trainer.model import TrainableModel
-from trainer.run_directory import runs_root
+from trainer.run_directory import RunDirectoryError, runs_root
 
 _EMBEDDED_RATE = 2e-3
 _COUNTS = ("step", "split", "time", "trajectories", "exceptions", "failed")
@@ -32,17 +36,25 @@ def trainable(scenario: Scenario, base_model: str, name: str | None) -> Trainabl
 
 
 async def run_training(
-    model: TrainableModel, scenario: Scenario, judge: Judge, loop: LoopConfig, config: TrainConfig, console: Console
+    model: TrainableModel,
+    scenario: Scenario,
+    judge: Judge,
+    loop: LoopConfig,
+    config: TrainConfig,
+    console: Console,
+    max_context: int,
 ) -> None:
     """Trains until `loop.steps`, going on with an earlier run, and prints a table of before and after."""
-    async with LocalBackend() as backend:
+    async with LocalBackend(max_context=max_context) as backend:
         await model.register(backend)
         start = await model.get_step()
         names = ", ".join(str(juror.model) for juror in judge.jurors)
         went_on = f" · going on after step {start}" if start else ""
-        console.print(
-            f"Gavel · {scenario.name} · {model.base_model} · judge {names}{went_on}", highlight=False, soft_wrap=True
-        )
+        if start >= loop.steps:
+            went_on = f" · finished after step {start}; for more, raise --steps"
+        _say(console, f"Gavel · {scenario.name} · {model.base_model} · judge {names}{went_on}")
+        if names == STAND_IN and not read_rules(judge.rubric.text):
+            _say(console, "The stand-in finds no rule in this rubric that it can check: it makes general checks only.")
         first = next((row.get("success") for row in backend.history(model, EVALUATION) if row["step"] == 0), None)
         display = RunDisplay(console, loop.steps, start, first)
         with display.shown():
@@ -50,15 +62,34 @@ async def run_training(
         points = backend.history(model, EVALUATION)
     if points:
         console.print(before_after(points[0], points[-1]))
-    console.print(f"Run: {runs_root() / model.project / model.name}", highlight=False, soft_wrap=True)
+    _say(console, f"Run: {_directory(model)}")
 
 
-async def run_evaluation(model: TrainableModel, scenario: Scenario, loop: LoopConfig, console: Console) -> None:
-    """Prints the measures of the newest policy on held-out tasks."""
-    async with LocalBackend() as backend:
-        await model.register(backend)
-        console.print(f"Gavel · {scenario.name} · {model.get_inference_name()}", highlight=False, soft_wrap=True)
-        evaluation = await evaluate(model, scenario, loop.final_tasks, loop)
+async def run_evaluation(
+    model: TrainableModel,
+    scenario: Scenario,
+    loop: LoopConfig,
+    console: Console,
+    max_context: int,
+    *,
+    must_exist: bool,
+) -> None:
+    """Prints the measures of the newest policy on held-out tasks; of the base, where there is no run yet.
+
+    With `must_exist`, raises `RunDirectoryError` when there is none.
+    """
+    exists = (_directory(model) / "model.json").is_file()
+    if must_exist and not exists:
+        runs = sorted(path.parent.name for path in _directory(model).parent.glob("*/model.json"))
+        raise RunDirectoryError(
+            f"there is no run {model.name} of {scenario.name}; there are: {', '.join(runs) or 'none'}",
+            "Name one of these, or leave --name out.",
+        )
+    with tempfile.TemporaryDirectory() as elsewhere:  # measuring a base leaves no run behind
+        async with LocalBackend(None if exists else elsewhere, max_context=max_context) as backend:
+            await model.register(backend)
+            _say(console, f"Gavel · {scenario.name} · {model.get_inference_name()}")
+            evaluation = await evaluate(model, scenario, loop.final_tasks, loop)
     table = Table(box=None)
     table.add_column(f"{evaluation.tasks} held-out tasks")
     table.add_column("mean", justify="right")
@@ -66,6 +97,14 @@ async def run_evaluation(model: TrainableModel, scenario: Scenario, loop: LoopCo
         width = f" ± {interval(value, evaluation.tasks):.3f}" if name == "success" else ""
         table.add_row(name.replace("_", " "), f"{value:.3f}{width}")
     console.print(table)
+
+
+def _directory(model: TrainableModel) -> Path:
+    return runs_root() / model.project / model.name
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def before_after(first: dict[str, float], last: dict[str, float]) -> Table:

@@ -101,7 +101,8 @@ def _status(members: Sequence[Judgement], group: CanonicalGroup) -> tuple[GroupS
     if not reasons:
         return "scored", None
     if len(group.members) == 1:
-        return "degenerate", _alone(group)
+        survivor = len(group.members[0].indices) == 1 < len(members)
+        return ("unscored" if survivor else "degenerate"), _alone(group)
     if len(reasons) == len(members):
         return "unscored", reasons[0]
     return "partial", f"{len(reasons)} of {len(members)} trajectories are unscored; {reasons[0]}"
@@ -128,8 +129,7 @@ def with_judgements(group: TrajectoryGroup, members: Sequence[Judgement], whole:
 
 def _with_judgement(trajectory: Trajectory, judgement: Judgement) -> Trajectory:
     metrics = dict(trajectory.metrics)
-    came_from_a_judge = trajectory.judgement is not None and "independent_reward" in metrics
-    if trajectory.reward is not None and not came_from_a_judge:
+    if trajectory.reward is not None and trajectory.judgement is None:
         metrics["independent_reward"] = trajectory.reward
     return trajectory.model_copy(
         update={

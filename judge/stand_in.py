@@ -47,7 +47,8 @@ def _verdict(attempt: Attempt, rules: Sequence[Rule]) -> tuple[float, str]:
     else:
         checks = _general_checks(attempt, facts)
         share, broken = sum(checks.values()) / len(checks), [name for name, ok in checks.items() if not ok]
-    return round(share, 2), f"Not kept: {'; '.join(broken)}." if broken else "It keeps every rule."
+    kept = "It keeps every rule." if rules else "It passes the general checks (no rule of the rubric can be checked)."
+    return round(share, 2), f"Not kept: {'; '.join(broken)}." if broken else kept
 
 
 def _general_checks(attempt: Attempt, facts: Facts) -> Mapping[str, bool]:

@@ -62,6 +62,10 @@ class Backend(Protocol):
         """Adds a row of metrics under the current step."""
         ...
 
+    def pin(self, model: "Model", settings: Mapping[str, Any]) -> None:
+        """Writes down what the run is begun with, or raises when it was begun with something else."""
+        ...
+
     def history(self, model: "Model", split: str | None = None) -> list[dict[str, Any]]:
         """The rows of a split (or of all) so far: `step`, `split`, `time` and the metrics."""
         ...

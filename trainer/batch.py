@@ -33,7 +33,7 @@ class Batch:
     trajectories: int = 0
     groups: int = 0
     left_out_members: Counter[str] = field(default_factory=Counter)
-    """Members that are not trained, by reason."""
+    """Members of trained groups that are not trained themselves, by reason."""
     left_out_groups: Counter[str] = field(default_factory=Counter)
     """Whole groups that are not trained, by reason."""
 
@@ -57,30 +57,27 @@ NOT_FINITE = "members whose reward is not a finite number"
 NOTHING_SAMPLED = "members with nothing sampled"
 
 
+def _why_no_signal(group: TrajectoryGroup, rewards: list[float], minimal_spread: float) -> str | None:
+    if group.judgement is not None and group.judgement.status == "degenerate" and len(group) > 1:
+        return IDENTICAL
+    if len(rewards) < 2:
+        return TOO_FEW
+    return None if has_signal(rewards, minimal_spread) else SAME_SCORES
+
+
 def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig) -> Batch:
     """Raises `TokenError` when a scored trajectory with a signal has a turn without token ids."""
     batch = Batch()
     kept: list[tuple[TokenSequence, float]] = []
     for group in groups:
-        members = []
-        for trajectory in group:
-            if trajectory.reward is None:
-                batch.left_out_members[UNSCORED] += 1
-            elif not math.isfinite(trajectory.reward):
-                batch.left_out_members[NOT_FINITE] += 1
-            else:
-                members.append(trajectory)
+        members = [t for t in group if t.reward is not None and math.isfinite(t.reward)]
         rewards = [trajectory.reward or 0.0 for trajectory in members]
-        if group.judgement is not None and group.judgement.status == "degenerate":
-            batch.left_out_groups[IDENTICAL] += 1
-            continue
-        if len(members) < 2:
-            batch.left_out_groups[TOO_FEW] += 1
-            continue
-        if not has_signal(rewards, config.minimal_spread):
-            batch.left_out_groups[SAME_SCORES] += 1
+        if reason := _why_no_signal(group, rewards, config.minimal_spread):
+            batch.left_out_groups[reason] += 1
             continue
         batch.groups += 1
+        unscored = sum(trajectory.reward is None for trajectory in group)
+        batch.left_out_members += Counter({UNSCORED: unscored, NOT_FINITE: len(group) - len(members) - unscored})
         for trajectory, advantage in zip(members, advantages(rewards, config.advantage), strict=True):
             found = [tokens for tokens in sequences(trajectory) if tokens.trained_tokens]
             if not found:

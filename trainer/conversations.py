@@ -83,6 +83,7 @@ def _key(messages: Sequence[Message], tools: list[Message] | None) -> bytes:
         (
             message["role"],
             message.get("content") or "",
+            message.get("reasoning_content") or "",
             message.get("tool_call_id"),
             [
                 (call["id"], call["function"]["name"], call["function"]["arguments"])

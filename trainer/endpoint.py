@@ -32,7 +32,19 @@ _DEFAULT_MAX_TOKENS = 1024
 _HOTTEST = 2.0
 """As in OpenAI's API."""
 _ROLES = ("system", "user", "assistant", "tool")
-_REFUSED = {
+_KNOWN = {
+    "model",
+    "messages",
+    "tools",
+    "max_completion_tokens",
+    "max_tokens",
+    "temperature",
+    "seed",
+    "logprobs",
+    "return_token_ids",
+    "user",
+}
+_HARMLESS = {
     "top_p": (None, 1, 1.0),
     "n": (None, 1),
     "stop": (None, []),
@@ -41,9 +53,11 @@ _REFUSED = {
     "logit_bias": (None, {}),
     "response_format": (None, {"type": "text"}),
     "stream": (None, False),
+    "top_logprobs": (None, 0),
+    "parallel_tool_calls": (None, True),
     "tool_choice": (None, "auto", "none"),
 }
-"""Parameters that would make the log-probs untrue, or that are not offered, with the values that are fine."""
+"""Parameters that are not offered (many would make the log-probs untrue), with the values that ask for nothing."""
 
 
 class EndpointError(GavelError):
@@ -161,9 +175,9 @@ class EndpointServer:
             raise BadRequest("there are no messages")
         for number, message in enumerate(body["messages"]):
             _check_message(number, message)
-        for name, fine in _REFUSED.items():
-            if body.get(name) not in fine:
-                raise BadRequest(f"{name}={body[name]!r} is not supported here", f"Leave {name} out.")
+        for name, value in body.items():
+            if name not in _KNOWN and value not in _HARMLESS.get(name, (None,)):
+                raise BadRequest(f"{name}={value!r} is not supported here", f"Leave {name} out.")
         temperature = body.get("temperature")
         if temperature is not None and not 0 <= temperature <= _HOTTEST:
             raise BadRequest(f"temperature={temperature!r} is not between 0 and {_HOTTEST:g}")

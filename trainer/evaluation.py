@@ -1,17 +1,23 @@
 """How well a policy does on held-out tasks, sampled as in training."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
 
+from scenarios.errors import GavelError
 from scenarios.gather import gather_trajectories
 from scenarios.rollout import ChatModel, rollout
-from scenarios.scenario import Scenario
+from scenarios.scenario import Scenario, ScenarioError
 from scenarios.seeds import seed_of
 from scenarios.trajectory import Trajectory
 from trainer.config import LoopConfig
 
 _Z95 = 1.959964
+
+
+class EvaluationError(GavelError):
+    """Nothing could be measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +45,31 @@ def interval(share: float, count: int) -> float:
 
 
 def measure(scenario: Scenario, trajectory: Trajectory) -> dict[str, float]:
-    """What the scenario measures of one trajectory; none of it is a reward."""
-    measures = {name: float(function(trajectory)) for name, function in scenario.measures.items()}
+    """What the scenario measures of one trajectory; none of it is a reward.
+
+    Raises `ScenarioError` when one of the scenario's functions fails.
+    """
+    functions: dict[str, Callable[[Trajectory], float]] = dict(scenario.measures)
     if scenario.success is not None:
-        measures["success"] = float(scenario.success(trajectory))
+        functions["success"] = scenario.success
+    measures = {}
+    for name, function in functions.items():
+        try:
+            measures[name] = float(function(trajectory))
+        except Exception as error:
+            raise ScenarioError(
+                f"{name} of the scenario {scenario.name} failed: {type(error).__name__}: {error}",
+                "Mend the function; it is called with a Trajectory, also with one that was truncated.",
+            ) from error
     return measures
 
 
 async def evaluate(model: ChatModel, scenario: Scenario, tasks: int, config: LoopConfig) -> Evaluation:
-    """One rollout for each of `tasks` held-out tasks (all, if there are fewer), the same ones for the same seed."""
+    """One rollout for each of `tasks` held-out tasks (all, if there are fewer), the same ones for the same seed.
+
+    A rollout that failed (the model could not be reached) says nothing about the policy and is left out. Raises
+    `EvaluationError` when all did, and `ScenarioError`.
+    """
     chosen = scenario.sample("held_out", tasks, seed=config.seed)
     trajectories = await gather_trajectories(
         (
@@ -64,6 +86,11 @@ async def evaluate(model: ChatModel, scenario: Scenario, tasks: int, config: Loo
         pbar_desc="evaluate",
         concurrency=config.concurrency,
     )
+    failed = [trajectory for trajectory in trajectories if trajectory.status == "failed"]
+    if len(failed) == len(trajectories):
+        reason = failed[0].status_reason if failed else "no rollout was made"
+        raise EvaluationError(f"every rollout of the evaluation failed; the first: {reason}", "Mend it, and run again.")
+    trajectories = [trajectory for trajectory in trajectories if trajectory.status != "failed"]
     for trajectory in trajectories:
         trajectory.metrics |= measure(scenario, trajectory)
         trajectory.metrics["truncated"] = trajectory.status == "truncated"

@@ -8,12 +8,14 @@ from typing import Any
 from scenarios.trajectory import TrajectoryGroup
 from trainer.backend import Endpoint, TrainResult
 from trainer.config import TrainConfig
+from trainer.engines import EngineError
 from trainer.metrics import trajectory_means
 from trainer.model import Model, NotRegisteredError, TrainableModel
 from trainer.run_directory import RunDirectory, runs_root
-from trainer.training_run import TrainingRun
+from trainer.training_run import PublishError, TrainingRun
 
 _Key = tuple[str, str]
+_EXPERIMENT = "experiment.json"
 
 
 class LocalBackend:
@@ -49,7 +51,9 @@ class LocalBackend:
     async def register(self, model: Model) -> None:
         key = (model.project, model.name)
         if key in self._directories:
-            return
+            if not isinstance(model, TrainableModel) or self._training[key].alive:
+                return
+            await self._forget(key)  # its engine has stopped: start again from the last checkpoint
         directory = await asyncio.to_thread(RunDirectory, self._root, model.project, model.name)
         try:
             if isinstance(model, TrainableModel):
@@ -61,7 +65,11 @@ class LocalBackend:
         self._directories[key] = directory
 
     async def train(self, model: TrainableModel, groups: list[TrajectoryGroup], config: TrainConfig) -> TrainResult:
-        return await asyncio.to_thread(self._run(model).train, groups, config)
+        try:
+            return await asyncio.to_thread(self._run(model).train, groups, config)
+        except (EngineError, PublishError):
+            await self._forget((model.project, model.name))
+            raise
 
     async def log(self, model: Model, groups: list[TrajectoryGroup], split: str) -> dict[str, float]:
         directory, step = self._directory(model), self.step(model)
@@ -82,6 +90,11 @@ class LocalBackend:
     def record(self, model: Model, values: Mapping[str, float | str], split: str) -> None:
         self._directory(model).metrics.log(self.step(model), split, values)
 
+    def pin(self, model: Model, settings: Mapping[str, Any]) -> None:
+        directory = self._directory(model)
+        directory.check(dict(settings), _EXPERIMENT)
+        directory.describe(dict(settings), _EXPERIMENT)
+
     def history(self, model: Model, split: str | None = None) -> list[dict[str, Any]]:
         return self._directory(model).metrics.rows(split)
 
@@ -95,12 +108,14 @@ class LocalBackend:
         return self._run(model).policy.parameter_count
 
     async def close(self) -> None:
-        for run in self._training.values():
+        for key in list(self._directories):
+            await self._forget(key)
+
+    async def _forget(self, key: _Key) -> None:
+        run, directory = self._training.pop(key, None), self._directories.pop(key)
+        if run is not None:
             await asyncio.to_thread(run.close)
-        for directory in self._directories.values():
-            await asyncio.to_thread(directory.close)
-        self._training.clear()
-        self._directories.clear()
+        await asyncio.to_thread(directory.close)
 
     def _start(self, model: TrainableModel, directory: RunDirectory) -> TrainingRun:
         return TrainingRun(

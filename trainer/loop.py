@@ -6,6 +6,7 @@ is on disk before the next one begins. The judge's scores are the only reward.
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from judge.judge import Judge
 from scenarios.errors import GavelError
@@ -36,9 +37,11 @@ class StepReport:
     result: TrainResult
     groups: list[TrajectoryGroup]
     rollout: float
+    """Until the last rollout was done."""
     judge: float
-    """Waiting for verdicts after the last rollout was done."""
+    """While at least one group was being judged; part of it falls into `rollout`."""
     train: float
+    whole: float
 
 
 class Observer:
@@ -62,9 +65,14 @@ async def train_scenario(
     train_config: TrainConfig,
     observer: Observer | None = None,
 ) -> None:
-    """Trains a registered model until `config.steps`, from wherever it stands."""
+    """Trains a registered model until `config.steps`, from wherever it stands.
+
+    A run goes on only as the experiment that it was begun as: another judge, rubric, seed or setting is refused
+    (`RunDirectoryError`); only the number of steps may grow.
+    """
     observer = observer or Observer()
     judge.check()
+    model.backend.pin(model, _experiment(scenario, judge, config, train_config))
     while True:
         step = await model.get_step()
         if step <= config.steps and (step % config.evaluate_every == 0 or step == config.steps):
@@ -73,6 +81,17 @@ async def train_scenario(
             return
         observer.stepped(await _step(model, scenario, judge, config, train_config, step, observer))
         await model.delete_checkpoints(f"{EVALUATION}/success", keep_last=config.keep_checkpoints)
+
+
+def _experiment(scenario: Scenario, judge: Judge, config: LoopConfig, train_config: TrainConfig) -> dict[str, Any]:
+    return {
+        "scenario": scenario.name,
+        "judge": [getattr(juror.model, "__name__", str(juror.model)) for juror in judge.jurors],
+        "rubric": judge.rubric.text,
+        "orders": judge.orders,
+        "loop": config.model_dump(mode="json", exclude={"steps", "concurrency", "keep_checkpoints"}),
+        "training": train_config.model_dump(mode="json", exclude={"total_steps", "warmup_steps", "micro_batch_tokens"}),
+    }
 
 
 async def _step(
@@ -85,13 +104,16 @@ async def _step(
     observer: Observer,
 ) -> StepReport:
     started = last_rollout = time.monotonic()
+    judging = _Busy()
 
     async def judged(group: TrajectoryGroup) -> TrajectoryGroup:
         nonlocal last_rollout
         last_rollout = time.monotonic()
         for trajectory in group:
-            trajectory.metrics |= measure(scenario, trajectory)
-        return await judge.score(group) if len(group) else group
+            if trajectory.status != "failed":
+                trajectory.metrics |= measure(scenario, trajectory)
+        with judging:
+            return await judge.score(group) if len(group) else group
 
     async def member(task: Task, number: int) -> Trajectory:
         return await rollout(
@@ -116,10 +138,30 @@ async def _step(
     _stop_if_nothing_works(groups)
     observer.doing("learning")
     result = await model.train(groups, train_config)
-    trained = time.monotonic()
-    report = StepReport(result, groups, last_rollout - started, scored - last_rollout, trained - scored)
-    model.backend.record(model, {"rollout": report.rollout, "judge": report.judge, "train": report.train}, TIMES)
+    done = time.monotonic()
+    report = StepReport(result, groups, last_rollout - started, judging.seconds, done - scored, done - started)
+    times = {"rollout": report.rollout, "judge": report.judge, "train": report.train, "whole": report.whole}
+    model.backend.record(model, times, TIMES)
     return report
+
+
+class _Busy:
+    """Seconds during which at least one task was inside."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._inside = 0
+        self._since = 0.0
+
+    def __enter__(self) -> None:
+        if not self._inside:
+            self._since = time.monotonic()
+        self._inside += 1
+
+    def __exit__(self, *exception: object) -> None:
+        self._inside -= 1
+        if not self._inside:
+            self.seconds += time.monotonic() - self._since
 
 
 def _stop_if_nothing_works(groups: list[TrajectoryGroup]) -> None:
@@ -148,5 +190,5 @@ async def _evaluate_once(
     evaluation = await evaluate(model, scenario, config.final_tasks if ends else config.evaluation_tasks, config)
     seconds = time.monotonic() - started
     await model.log([TrajectoryGroup([trajectory]) for trajectory in evaluation.trajectories], EVALUATION)
-    model.backend.record(model, {"evaluation": seconds}, TIMES)
+    model.backend.record(model, {"evaluation": seconds, "whole": seconds}, TIMES)
     observer.evaluated(step, evaluation)

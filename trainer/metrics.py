@@ -6,6 +6,7 @@ W&B is used when WANDB_MODE is `online` or `offline`, or WANDB_API_KEY is set an
 import json
 import math
 import os
+import secrets
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,6 +16,9 @@ from typing import Any, Literal
 from scenarios.trajectory import TrajectoryGroup
 
 Row = dict[str, Any]
+
+_OWN = ("step", "split", "time", "reward", "failed", "trajectories", "exceptions")
+"""Columns that a trajectory's own metric of the same name must not replace; that one is called `metric/<name>`."""
 
 
 class MetricsLog:
@@ -28,14 +32,21 @@ class MetricsLog:
         _cut_torn_line(path)
 
     def log(self, step: int, split: str, values: Mapping[str, float | int | bool | str]) -> None:
-        """Appends `{"step", "split", "time", **values}`; a value that is not a finite number becomes null."""
-        row: Row = {"step": step, "split": split, "time": round(time.time(), 3)}
-        row |= {name: _finite(value) for name, value in values.items()}
+        """Appends `{**values, "step", "split", "time"}`; a value that is not a finite number becomes null."""
+        row: Row = {name: _finite(value) for name, value in values.items()}
+        row |= {"step": step, "split": split, "time": round(time.time(), 3)}
         with self.path.open("a") as stream:
             stream.write(json.dumps(row) + "\n")
         run = self._wandb_run()
         if run is not None:
             run.log({f"{split}/{name}": value for name, value in values.items()} | {"training_step": step})
+
+    def _wandb_id(self) -> str:
+        """Of this run for good: the same after a restart, another when the run directory is made anew."""
+        file = self.path.with_name("wandb_id")
+        if not file.exists():
+            file.write_text(secrets.token_hex(8))
+        return file.read_text()
 
     def rows(self, split: str | None = None) -> list[Row]:
         """The rows so far, of one split or of all."""
@@ -56,7 +67,7 @@ class MetricsLog:
             self._wandb = wandb.init(
                 project=self._project,
                 name=self._name,
-                id=self._name,
+                id=self._wandb_id(),
                 resume="allow",
                 dir=str(self.path.parent),
                 settings=wandb.Settings(console="off", silent=True),
@@ -72,7 +83,7 @@ def trajectory_means(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
     trajectories = [trajectory for group in groups for trajectory in group]
     for trajectory in trajectories:
         for name, value in trajectory.metrics.items():
-            values.setdefault(name, []).append(float(value))
+            values.setdefault(f"metric/{name}" if name in _OWN else name, []).append(float(value))
         if trajectory.reward is not None:
             values.setdefault("reward", []).append(trajectory.reward)
         values.setdefault("failed", []).append(float(trajectory.status == "failed"))

@@ -42,6 +42,7 @@ class Model(BaseModel):
         """Makes the model ready in `backend`; a trainable one goes on from its newest checkpoint."""
         await backend.register(self)
         self._backend = backend
+        self._clients.clear()  # the address may be another one now; the old clients close with their loop
 
     @property
     def backend(self) -> Backend:

@@ -53,6 +53,7 @@ class Policy:
             ) from error
         self.renderer = _renderer(self.tokenizer, base.config.model_type, renderer, base_model)
         self.max_context: int = base.config.max_position_embeddings
+        self.vocabulary: int = base.get_input_embeddings().num_embeddings
         self.parameter_count: int = base.num_parameters()
         torch.manual_seed(lora.seed)
         settings = LoraConfig(

@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from scenarios.errors import GavelError
 from scenarios.store import TrajectoryStore
 from trainer.checkpoint import Checkpoints
 from trainer.metrics import MetricsLog
+
+_LOCK = ".lock"
 
 
 class RunDirectoryError(GavelError):
@@ -25,6 +28,16 @@ def runs_root(path: str | Path | None = None) -> Path:
     return Path(path or os.environ.get("GAVEL_RUNS") or "runs")
 
 
+def _difference(key: str, begun: Any, asked: Any) -> str:
+    """`seed 0, not 1`; for a table of settings, the first that differs; for a long text, only that it does."""
+    if isinstance(begun, dict) and isinstance(asked, dict):
+        name = next(name for name in {**begun, **asked} if begun.get(name) != asked.get(name))
+        return f"{key}: {_difference(name, begun.get(name), asked.get(name))}"
+    if len(str(begun)) + len(str(asked)) > 120:
+        return f"another {key}"
+    return f"{key} {begun!r}, not {asked!r}"
+
+
 class RunDirectory:
     """Opens (and makes) the directory of one run and holds its lock until `close`."""
 
@@ -34,7 +47,7 @@ class RunDirectory:
         self._made = [path for path in (self.path, *self.path.parents) if not path.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / ".lock").open("w")
+            self._lock = (self.path / _LOCK).open("w")
         except OSError as error:
             raise RunDirectoryError(
                 f"the run directory {self.path} cannot be written: {error.strerror}",
@@ -51,19 +64,23 @@ class RunDirectory:
         self.checkpoints = Checkpoints(self.path / "checkpoints")
         self.metrics = MetricsLog(self.path / "metrics.jsonl", project=project, name=name)
 
-    def describe(self, description: dict[str, Any]) -> None:
-        """Writes `model.json`, or checks that the run was begun with the same description."""
-        file = self.path / "model.json"
+    def describe(self, description: dict[str, Any], file_name: str = "model.json") -> None:
+        """Writes the description to a file of the run."""
+        file = self.path / file_name
+        unfinished = file.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(description, indent=1))
+        unfinished.replace(file)
+
+    def check(self, description: dict[str, Any], file_name: str = "model.json") -> None:
+        """Raises `RunDirectoryError` when the run was begun with another description; none yet is fine."""
+        file = self.path / file_name
         if not file.exists():
-            unfinished = file.with_suffix(".unfinished")
-            unfinished.write_text(json.dumps(description, indent=1))
-            unfinished.replace(file)
             return
         begun = json.loads(file.read_text())
         for key, value in description.items():
             if begun.get(key) != value:
                 raise RunDirectoryError(
-                    f"the run in {self.path} was begun with {key} {begun.get(key)!r}, not {value!r}",
+                    f"the run in {self.path} was begun with {_difference(key, begun.get(key), value)}",
                     "Give the new run another name, or go on with the old settings.",
                 )
 
@@ -76,10 +93,18 @@ class RunDirectory:
         store.path.unlink(missing_ok=True)
         return store
 
+    def clear(self) -> None:
+        """Removes all that the run has left so far, under its lock."""
+        for entry in self.path.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            elif entry.name != _LOCK:
+                entry.unlink()
+
     def discard_if_new(self) -> None:
         """Removes what opening made, when nothing came of it; call it after `close`."""
         if self.path in self._made and not (self.path / "model.json").exists():
-            (self.path / ".lock").unlink(missing_ok=True)
+            (self.path / _LOCK).unlink(missing_ok=True)
             for directory in self._made:
                 with contextlib.suppress(OSError):  # somebody else uses it by now
                     directory.rmdir()

@@ -16,7 +16,9 @@ from trainer.backend import Endpoint, TrainResult
 from trainer.batch import Batch, make_batch
 from trainer.config import TrainConfig
 from trainer.endpoint import EndpointServer
-from trainer.engines.transformers import TransformersEngine
+from trainer.engines import SamplingRequest
+from trainer.engines.slots import slots_that_fit
+from trainer.engines.transformers import DEADLINE, TransformersEngine
 from trainer.learner import Learner
 from trainer.metrics import trajectory_means
 from trainer.model import TrainableModel
@@ -27,6 +29,7 @@ from trainer.tokens import TokenSequence
 
 _STATE = Path("trainer_state") / "state.pt"
 _PROOF_TOKENS = 256
+_PROOF_PROMPT = 24
 _PROOF_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3, torch.float16: 0.1}
 """Nats by which one token's log-prob may differ between sampler and learner, by rounding alone."""
 
@@ -45,16 +48,19 @@ class TrainingRun:
         self.step = 0
         """Training steps done."""
         self._lock = threading.Lock()
+        description = model.model_dump(include={"name", "project", "base_model", "lora"})
+        directory.check(description)
         self.policy = Policy(model.base_model, model.lora, model.renderer)
-        directory.describe(model.model_dump(include={"name", "project", "base_model", "lora"}))
         self._learner = Learner(self.policy)
         self._resume()
         max_context = min(max_context, self.policy.max_context)
         with contextlib.ExitStack() as undo:
             own = load_base(model.base_model, self.policy.dtype, self.policy.device)
+            slots = min(slots, slots_that_fit(own, max_context))
             self._engine = TransformersEngine(own, slots=slots, max_context=max_context)
             undo.callback(self._engine.close)
             self._engine.publish(self.policy.merged_weights(), self.step)
+            self._prove_slots()
             self._server = EndpointServer(
                 self._engine,
                 self.policy.renderer,
@@ -65,6 +71,7 @@ class TrainingRun:
                 port=port,
             )
             undo.pop_all()
+        directory.describe(description)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -88,9 +95,16 @@ class TrainingRun:
             self.directory.metrics.log(step, "train", metrics)
             return TrainResult(step, trained, None if trained else batch.why_empty(), metrics)
 
+    @property
+    def alive(self) -> bool:
+        """Whether the engine still serves."""
+        return not self._engine.closed
+
     def close(self) -> None:
-        self._server.close()
-        self._engine.close()
+        """Waits for the step in progress, so that its bookkeeping is whole, and stops serving."""
+        with self._lock:
+            self._server.close()
+            self._engine.close()
 
     def _resume(self) -> None:
         checkpoints = self.directory.checkpoints
@@ -112,6 +126,19 @@ class TrainingRun:
             torch.save({"learner": self._learner.state(), "metrics": metrics}, directory / _STATE)
 
         self.directory.checkpoints.save(step, write)
+
+    def _prove_slots(self) -> None:
+        """Samples a few tokens the way rollouts will, and compares with one plain pass over them."""
+        prompt = list(range(min(_PROOF_PROMPT, self.policy.vocabulary)))
+        request = SamplingRequest(prompt, frozenset(), max_tokens=8, temperature=1.0, seed=0)
+        sampled = self._engine.submit(request).result(timeout=DEADLINE)
+        plain = self._engine.score([*prompt, *sampled.token_ids])[-len(sampled.token_ids) :]
+        gap = max(abs(one - other) for one, other in zip(sampled.logprobs, plain, strict=True))
+        if not gap <= _PROOF_TOLERANCE[self.policy.dtype]:
+            raise PublishError(
+                f"the embedded engine's cache does not fit this base model: its log-probs are off by {gap:.3g} nats",
+                "Choose another base model.",
+            )
 
     def _prove_live(self, tokens: TokenSequence) -> float:
         """The largest gap between sampler and learner on one sequence; `PublishError` when it is no rounding."""

@@ -82,6 +82,27 @@ def test_a_scenario_file_trains_from_the_command_line_and_by_itself(tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
+def test_a_run_is_not_continued_as_another_experiment_and_a_mistyped_name_makes_none(tmp_path: Path) -> None:
+    small = ["--steps", "1", "--tasks", "2", "--group-size", "2", "--evaluation-tasks", "2", "--max-tokens", "16"]
+    trained = gavel("train", str(EXAMPLES / "returns.py"), *small, cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    assert "seed 0, not 1" in mistake("train", str(EXAMPLES / "returns.py"), *small, "--seed", "1", cwd=tmp_path)
+    judged = mistake("train", str(EXAMPLES / "returns.py"), *small, "--judge", "constant", cwd=tmp_path)
+    assert "['gavel/stand-in'], not ['gavel/constant']" in judged or "stand-in" in judged
+    assert "returns-desk" in mistake("evaluate", str(EXAMPLES / "returns.py"), "--name", "typo", cwd=tmp_path)
+
+
+def test_an_error_in_a_scenario_of_ones_own_is_told_plainly(tmp_path: Path) -> None:
+    source = (
+        (EXAMPLES / "returns.py").read_text().replace("    max_turns=4,", "    success=lambda t: t.metrics['nope'],")
+    )
+    (tmp_path / "mine.py").write_text(source)
+    result = gavel("evaluate", "mine.py", "--tasks", "2", "--max-tokens", "16", cwd=tmp_path)
+    assert result.returncode == 1
+    assert "success of the scenario returns failed: KeyError: 'nope'" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 @pytest.mark.parametrize("judge", ["stand-in", "constant"])
 def test_the_demo_leaves_a_report_and_a_summary(tmp_path: Path, judge: str) -> None:
     result = gavel("demo", "--steps", "1", "--judge", judge, "--seed", "3", cwd=tmp_path)

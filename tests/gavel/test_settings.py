@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from gavel.settings import Settings, SettingsError, load_dotenv
+from judge.prices import prices_from_environment
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +21,7 @@ def test_a_dotenv_file_is_read_and_the_environment_wins(tmp_path: Path):
     settings = Settings.read()
     assert settings.judge == "openai/o3"
     assert settings.runs == Path("from_environment")
-    assert settings.prices == {"openai/o3": (2.0, 8.0)}
+    assert prices_from_environment() == {"openai/o3": (2.0, 8.0)}
 
 
 def test_without_settings_the_stand_in_judges_and_nothing_leaves_the_machine():
@@ -43,7 +44,7 @@ def test_every_line_of_the_example_can_be_read(tmp_path: Path):
     load_dotenv()
     settings = Settings.read()
     assert settings.judge_model == "ollama/qwen3"
-    assert settings.prices == {"openai/o3": (2.0, 8.0)}
+    assert prices_from_environment() == {"openai/o3": (2.0, 8.0)}
     assert settings.wandb == "offline"
 
 

@@ -103,7 +103,7 @@ def test_an_empty_batch_says_why_in_one_sentence():
     assert not batch.sequences
     assert batch.why_empty() == (
         "nothing was trained: 2 groups whose members all have the same score; "
-        "1 groups with fewer than two scored members; 1 members without a score"
+        "1 groups with fewer than two scored members"
     )
     assert make_batch([], CONFIG).why_empty() == "nothing was trained: there were no groups"
 

@@ -48,6 +48,7 @@ async def test_every_trained_token_was_sampled_in_that_very_context_and_the_lear
     model = TrainableModel(name="exact", project="tests", base_model=EMBEDDED_POLICY)
     async with LocalBackend(tmp_path) as backend:
         await model.register(backend)
+        engine_log.clear()  # registration samples a few tokens of its own
         trajectories = await episodes(model, 48, temperature)
         policy = backend._run(model).policy
 

@@ -1,5 +1,6 @@
 """LocalBackend as its users meet it: register, train, go on, and mistakes."""
 
+import asyncio
 import json
 import socket
 from pathlib import Path
@@ -15,6 +16,7 @@ from scenarios.trajectory import Trajectory, TrajectoryGroup
 from trainer.config import LoraSettings, TrainConfig
 from trainer.embedded import EMBEDDED_POLICY
 from trainer.endpoint import EndpointError
+from trainer.engines import EngineError
 from trainer.local import LocalBackend
 from trainer.model import Model, NotRegisteredError, TrainableModel
 from trainer.policy import BaseModelError
@@ -104,7 +106,7 @@ async def test_groups_without_a_signal_change_nothing_and_the_result_says_why(tm
     assert result.step == 1
     assert result.reason is not None
     assert "1 groups whose members all have the same score" in result.reason
-    assert "members without a score" in result.reason
+    assert "1 groups with fewer than two scored members" in result.reason
     assert "1 groups whose members are all identical" in result.reason
 
 
@@ -166,6 +168,7 @@ async def test_an_occupied_port_is_named_and_leaves_nothing_behind(tmp_path: Pat
         port = taken.getsockname()[1]
         with pytest.raises(EndpointError, match=str(port)):
             await a_model().register(LocalBackend(tmp_path / "runs", port=port))
+    assert not (tmp_path / "runs").exists()
 
 
 async def test_two_processes_cannot_train_the_same_run(tmp_path: Path) -> None:
@@ -187,3 +190,45 @@ async def test_a_model_that_was_not_registered_says_so() -> None:
     with pytest.raises(NotRegisteredError, match="register"):
         await a_model().train([], TrainConfig())
     assert issubclass(NotRegisteredError, GavelError)
+
+
+async def test_closing_waits_for_the_step_in_progress(tmp_path: Path) -> None:
+    model = a_model()
+    backend = LocalBackend(tmp_path)
+    await model.register(backend)
+    group = await a_group(model, [0.0, 1.0])
+    learning = asyncio.create_task(model.train([group]))
+    await asyncio.sleep(0.05)
+    learning.cancel()
+    await backend.close()
+    with pytest.raises(asyncio.CancelledError):
+        await learning
+    again = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await again.register(backend)
+        assert await again.get_step() == 1
+        assert [row["step"] for row in backend.history(again, "train")] == [1]
+
+
+async def test_registering_again_starts_an_engine_that_has_stopped(tmp_path: Path) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        first = await a_group(model, [0.0, 1.0])
+        backend._run(model)._engine.close()
+        with pytest.raises(EngineError):
+            await model.train([first])
+        await model.register(backend)
+        assert await model.get_step() == 1, "its checkpoint had been saved"
+        again = await a_group(model, [0.0, 1.0])
+    assert {trajectory.policy_version for trajectory in again} == {1}
+
+
+async def test_a_metric_of_a_trajectory_never_replaces_the_step_of_a_row(tmp_path: Path) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await model.log([Trajectory(reward=0.5, metrics={"step": 7, "reward": 3.0, "depth": 2})], "val")
+        (row,) = backend.history(model, "val")
+    assert (row["step"], row["reward"], row["depth"]) == (0, 0.5, 2.0)
+    assert (row["metric/step"], row["metric/reward"]) == (7.0, 3.0)

@@ -135,7 +135,7 @@ def test_an_offline_wandb_run_holds_every_row(path, monkeypatch):
         for record in found
         if record.HasField("history")
     ]
-    assert (run.project, run.display_name, run.run_id) == ("desk", "one", "one")
+    assert (run.project, run.display_name, run.run_id) == ("desk", "one", path.with_name("wandb_id").read_text())
     assert [row["training_step"] for row in history] == [1, 1, 2]
     assert [row.get("train/reward") for row in history] == [0.25, None, 0.75]
     assert history[1]["val/reward"] == 0.5

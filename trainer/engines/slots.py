@@ -5,10 +5,14 @@ the next turn of the conversation, or another that begins alike, computes only w
 bounded: `slots` x `max_context` tokens; it is taken as contexts grow.
 """
 
+import os
+from typing import Any
+
 import numpy as np
 import torch
 
 _FIRST_CAPACITY = 256
+_SHARE_OF_MEMORY = 0.25
 
 
 class Slots:
@@ -115,6 +119,19 @@ class SlotView:
 
     def get_seq_length(self, layer: int = 0) -> int:
         return 0
+
+
+def slots_that_fit(model: Any, max_context: int) -> int:
+    """How many slots of `max_context` tokens fit in a quarter of the memory that is free now; at least one."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    token_bytes = 2 * config.num_hidden_layers * heads * head_dim * model.dtype.itemsize
+    if model.device.type == "cuda":
+        free = torch.cuda.mem_get_info(model.device)[0]
+    else:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, int(free * _SHARE_OF_MEMORY) // (token_bytes * max_context))
 
 
 def _widened(tensor: torch.Tensor, capacity: int) -> torch.Tensor:

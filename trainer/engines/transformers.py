@@ -53,7 +53,11 @@ class TransformersEngine:
     """An `Engine` that holds its own copy of the model, with the live adapter merged into it."""
 
     def __init__(self, model: Any, *, slots: int = 128, max_context: int = 4096) -> None:
-        """`model` is a transformers causal language model that nobody else uses from now on."""
+        """`model` is a transformers causal language model that nobody else uses from now on.
+
+        Raises `EngineError` for one whose layers do not all attend to the whole context: their caches differ.
+        """
+        _check_attention(model.config.get_text_config(), max_context)
         self._model = model.eval()
         self._decoder = model.get_decoder()
         self._head = model.get_output_embeddings()
@@ -73,6 +77,11 @@ class TransformersEngine:
     @property
     def adapter_version(self) -> int:
         return self._version
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed, or has stopped with an error."""
+        return self._closed
 
     @property
     def max_context(self) -> int:
@@ -131,7 +140,11 @@ class TransformersEngine:
         job = _Job(call, Future())
         if not self._queue(job):
             raise EngineError("the engine has been closed", "Register the model again.")
-        return job.done.result(timeout=DEADLINE)
+        try:
+            return job.done.result(timeout=DEADLINE)
+        except TimeoutError as error:
+            job.done.cancel()
+            raise EngineError(f"requests in flight kept the engine busy for {DEADLINE:.0f} s") from error
 
     @torch.inference_mode()
     def _run(self) -> None:
@@ -171,10 +184,13 @@ class TransformersEngine:
             with contextlib.suppress(InvalidStateError):
                 running.future.set_exception(error)
         for job in self._jobs:
-            job.done.set_exception(error)
+            with contextlib.suppress(InvalidStateError):
+                job.done.set_exception(error)
 
     @staticmethod
     def _do(job: _Job) -> None:
+        if not job.done.set_running_or_notify_cancel():
+            return
         try:
             job.done.set_result(job.call())
         except Exception as error:
@@ -302,6 +318,21 @@ class TransformersEngine:
         with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
             running.future.set_result(result)
         return True
+
+
+def _check_attention(config: Any, max_context: int) -> None:
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    window = getattr(config, "sliding_window", None)
+    if window is not None and (window >= max_context or not getattr(config, "use_sliding_window", True)):
+        window = None
+    if "sliding_attention" in kinds and window is None:
+        kinds.discard("sliding_attention")
+    windowed = window is not None and getattr(config, "layer_types", None) is None
+    if windowed or kinds - {"full_attention"}:
+        raise EngineError(
+            f"the embedded engine cannot serve {config.model_type}: not all of its layers attend to the whole context",
+            "Choose a base model with full attention, or a max_context within its window.",
+        )
 
 
 def _span(rows: np.ndarray) -> np.ndarray:

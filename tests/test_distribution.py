@@ -1,0 +1,37 @@
+"""What is built holds what is needed at run time."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_a_wheel_ships_the_embedded_policy_and_every_template(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    files = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files"], check=True, capture_output=True, text=True
+    ).stdout.split()
+    for name in files:
+        target = source / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((ROOT / name).read_bytes())
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(tmp_path),
+    ]
+    subprocess.run([*command, str(source)], check=True, timeout=120)
+    (wheel,) = tmp_path.glob("gavel_rl-*.whl")
+    held = set(zipfile.ZipFile(wheel).namelist())
+    needed = {name for name in files if name.endswith((".j2", ".safetensors")) or "/returns_desk/" in name}
+    needed = {name for name in needed if not name.startswith(("tests/", "docs/"))}
+    assert needed
+    assert needed <= held
