@@ -11,10 +11,13 @@ import asyncio
 import json
 import re
 import resource
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -95,14 +98,20 @@ def peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-async def measure(count: int, size: int, concurrency: int, seconds: float) -> None:
-    import socket
+@contextmanager
+def server(seconds: float) -> Iterator[str]:
+    """The address of a judge model that thinks for so long."""
+    with socket.create_server(("127.0.0.1", 0), backlog=2048) as listening:
+        number = listening.fileno()
+        process = subprocess.Popen([sys.executable, "-c", SERVER, str(number), str(seconds)], pass_fds=[number])
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        finally:
+            process.terminate()
+            process.wait()
 
-    listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
-    url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(listening.fileno()), str(seconds)], pass_fds=[listening.fileno()]
-    )
+
+async def measure(url: str, count: int, size: int, concurrency: int) -> None:
     waiting = groups(count, size)
     prompts = await prompts_of(waiting)
     rows: dict[str, float] = {}
@@ -116,17 +125,13 @@ async def measure(count: int, size: int, concurrency: int, seconds: float) -> No
             f"{name:24} {rows[name]:7.1f} groups/s  {used / count * 1e3:6.2f} CPU ms/group  peak {peak_mib():.0f} MiB"
         )
 
-    try:
-        with tempfile.TemporaryDirectory() as directory:
-            await judged(groups(concurrency, size), url, concurrency, None)  # loads LiteLLM, wakes the server
-            print(f"{'before':24} peak {peak_mib():.0f} MiB")
-            await timed("bare", bare(prompts, url, concurrency))
-            await timed("judge", judged(waiting, url, concurrency, None))
-            await timed("judge, cassette", judged(waiting, url, concurrency, Path(directory, "c.sqlite")))
-            await timed("judge, all on cassette", judged(waiting, url, concurrency, Path(directory, "c.sqlite")))
-    finally:
-        server.terminate()
-        server.wait()
+    with tempfile.TemporaryDirectory() as directory:
+        await judged(groups(concurrency, size), url, concurrency, None)  # loads LiteLLM, wakes the server
+        print(f"{'before':24} peak {peak_mib():.0f} MiB")
+        await timed("bare", bare(prompts, url, concurrency))
+        await timed("judge", judged(waiting, url, concurrency, None))
+        await timed("judge, cassette", judged(waiting, url, concurrency, Path(directory, "c.sqlite")))
+        await timed("judge, all on cassette", judged(waiting, url, concurrency, Path(directory, "c.sqlite")))
     print(
         f"judge / bare {rows['judge'] / rows['bare']:.3f}, with cassette {rows['judge, cassette'] / rows['bare']:.3f}"
     )
@@ -139,7 +144,8 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=1.0, help="that the server thinks")
     given = parser.parse_args()
-    asyncio.run(measure(given.groups, given.size, given.concurrency, given.seconds))
+    with server(given.seconds) as url:
+        asyncio.run(measure(url, given.groups, given.size, given.concurrency))
 
 
 if __name__ == "__main__":
