@@ -2,52 +2,31 @@
 
 Every wait has an end: an attempt has a timeout, all attempts and the sleeps between them a deadline, and a call
 that sleeps holds no slot. What cannot be mended by asking again (a wrong key, a prompt too long) fails at once.
+A request leaves only when limits and budget have room for it, and what it came to is put down when it is back.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
-from weakref import WeakKeyDictionary
+from functools import partial
+from typing import Any, TypeVar
 
 import openai
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, stop_before_delay
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
+from judge.budget import Budget, Size
+from judge.cassette import Cassette, Question
 from judge.errors import JudgeError
-from judge.prices import Prices, cost
-from judge.providers import load_litellm, model_id
+from judge.limits import Lane, Limits, lane
+from judge.prices import Prices, cost, price
+from judge.providers import check_judge, facts, load_litellm, model_id
+from judge.reply import JudgeModel, Reply, Schema
 from judge.retry import may_be_the_format, may_pass, pause, remedy
 from scenarios.trajectory import Message
 
-Schema = dict[str, Any]
-JudgeModel = Callable[[list[Message], Schema], Awaitable[str]]
-"""Anything that answers a prompt with text: the seam for tests, simulation and self-made judges."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How hard and how long a judge model may be asked. Times are in seconds."""
-
-    concurrency: int = 16
-    """Calls to one model at the same time, over all judges of an event loop."""
-    timeout: float = 180.0
-    """For one attempt."""
-    deadline: float = 600.0
-    """For a call with all its attempts, from the moment when it has a slot."""
-    attempts: int = 6
-
-    def __post_init__(self) -> None:
-        if self.concurrency < 1 or self.attempts < 1 or self.timeout <= 0 or self.deadline <= 0:
-            raise JudgeError(f"a judge needs time, attempts and concurrency above 0: {self}.")
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    text: str
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost_usd: float | None = None
-    """None = unknown."""
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +37,12 @@ class Client:
     """A LiteLLM id, or an async callable."""
     params: Mapping[str, Any] = field(default_factory=dict)
     """Extra LiteLLM parameters, such as `temperature` or `api_base`."""
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     prices: Prices = field(default_factory=dict)
+    budget: Budget = field(default_factory=Budget)
+    """Shared with others, perhaps."""
+    cassette: Cassette | None = None
+    """For models behind LiteLLM; whether two callables would answer alike, nobody can tell."""
 
     @property
     def name(self) -> str:
@@ -67,70 +50,139 @@ class Client:
             return model_id(self.model)
         return getattr(self.model, "__qualname__", type(self.model).__name__)
 
+    def check(self) -> None:
+        """Raises `MissingKeyError` and `UnknownPriceError`; a replay asks nobody and needs neither key nor price."""
+        if self._replays:
+            return
+        if isinstance(self.model, str):
+            check_judge(self.model, self.params)
+        if self.budget.max_cost_usd is not None:
+            self.budget.check(self.name, price(self.name, self.prices))
+
     async def ask(self, messages: list[Message], schema: Schema) -> Reply:
         """The model's reply. Raises `JudgeError` when there is none."""
-        slot = _Slot(self._slots())
+        if self.cassette is None or not isinstance(self.model, str):
+            return await self._ask(messages, schema)
+        question = Question(self.name, self.params, schema, messages)
+        return await self.cassette.answer(question, partial(self._ask, messages, schema))
+
+    async def _ask(self, messages: list[Message], schema: Schema) -> Reply:
+        call = _Call(lane(self._endpoint), self.limits)
         retrying = AsyncRetrying(
             retry=retry_if_exception(may_pass),
             wait=pause,
-            stop=stop_after_attempt(self.limits.attempts) | stop_before_delay(self.limits.deadline),
-            sleep=slot.sleep,
+            stop=call.is_over,
+            sleep=call.sleep,
             reraise=True,
         )
-        await slot.take()
-        deadline = asyncio.timeout(self.limits.deadline)
+        await call.take()
         try:
-            async with deadline:
-                return await retrying(self._attempt, messages, schema)
+            async with call.deadline:
+                call.start()
+                return await retrying(self._attempt, call, messages, schema)
+        except JudgeError:
+            raise
         except Exception as error:  # foreign code: whatever a judge model raises is a judge that failed
-            if deadline.expired():
+            if call.deadline.expired():
                 raise JudgeError(f"{self.name} did not answer within {self.limits.deadline:g} s.") from error
             what = str(error) if isinstance(error, openai.OpenAIError) else f"{type(error).__name__}: {error}"
             raise JudgeError(f"{self.name} failed: {what}", remedy(error)) from error
         finally:
-            slot.give_back()
+            call.give_back()
 
-    async def _attempt(self, messages: list[Message], schema: Schema) -> Reply:
+    async def _attempt(self, call: "_Call", messages: list[Message], schema: Schema) -> Reply:
         if isinstance(self.model, str):
-            return await self._complete(messages, schema, _formats.get(self._endpoint, 0))
-        async with asyncio.timeout(self.limits.timeout):
+            return await self._complete(call, messages, schema, _formats.get(self._endpoint, 0))
+        async with self._accounted(call, messages, schema) as account, asyncio.timeout(self.limits.timeout):
             text = await self.model(messages, schema)
-        if not isinstance(text, str):
-            raise TypeError(f"it returned {type(text).__name__}, not str")
-        return Reply(text)
+            if not isinstance(text, str):
+                raise TypeError(f"it returned {type(text).__name__}, not str")
+            account.reply = Reply(text)
+        return account.reply
 
-    async def _complete(self, messages: list[Message], schema: Schema, rung: int) -> Reply:
+    async def _complete(self, call: "_Call", messages: list[Message], schema: Schema, rung: int) -> Reply:
         litellm = load_litellm()
         once = {"timeout": self.limits.timeout, "max_retries": 0, "num_retries": 0}
         options = {**once, **_FORMATS[rung](schema), **self.params}
         try:
-            response = await litellm.acompletion(model=self.name, messages=messages, **options)
+            async with self._accounted(call, messages, schema) as account:
+                response = await litellm.acompletion(model=self.name, messages=messages, **options)
+                account.reply = self._reply(response, messages)
         except openai.BadRequestError as error:
             if rung + 1 == len(_FORMATS) or not may_be_the_format(error):
                 raise
-            return await self._complete(messages, schema, rung + 1)
+            return await self._complete(call, messages, schema, rung + 1)
         _formats[self._endpoint] = rung
+        return account.reply
+
+    def _reply(self, response: Any, messages: list[Message]) -> Reply:
+        litellm = load_litellm()
         text = _text(response)
         usage = response.usage
         prompt_tokens = usage.prompt_tokens or litellm.token_counter(model=self.name, messages=messages)
         completion_tokens = usage.completion_tokens or litellm.token_counter(model=self.name, text=text)
-        price = cost(self.name, prompt_tokens, completion_tokens, self.prices)
-        if price is None:
-            price = response._hidden_params.get("response_cost") or None  # 0 = LiteLLM has no price
-        return Reply(text, prompt_tokens, completion_tokens, price)
+        usd = cost(self.name, prompt_tokens, completion_tokens, self.prices)
+        if usd is None:
+            usd = response._hidden_params.get("response_cost") or None  # 0 = LiteLLM has no price
+        finish_reason = response.choices[0].finish_reason if response.choices else None
+        return Reply(text, prompt_tokens, completion_tokens, usd, finish_reason or "", response.model or "")
+
+    @asynccontextmanager
+    async def _accounted(self, call: "_Call", messages: list[Message], schema: Schema) -> AsyncIterator["_Account"]:
+        """Room for one request in budget and limits; within, the request is made and its reply put down."""
+        size = self._size(messages, schema)
+        known = price(self.name, self.prices) if self.budget.max_cost_usd is not None else None
+        reservation = await call.wait(self.budget.reserve(self.name, known, size))
+        account = _Account()
+        try:
+            expected = reservation.expected[1]
+            sent = await call.wait(call.lane.pace(expected, self.limits))
+        except BaseException:
+            self.budget.release(reservation)
+            raise
+        try:
+            yield account
+            reply = account.reply
+            tokens = reply.prompt_tokens or size.prompt, reply.completion_tokens or len(reply.text) // 4
+            self.budget.settle(reservation, reply.cost_usd, *tokens)
+            call.lane.minute.correct(sent, sum(tokens))
+        except openai.APITimeoutError:
+            self.budget.forfeit(reservation)
+            raise
+        except openai.OpenAIError:
+            self.budget.release(reservation)
+            raise
+        except BaseException:
+            self.budget.forfeit(reservation)
+            raise
+
+    def _size(self, messages: list[Message], schema: Schema) -> Size:
+        """A token is at least one byte, and about four."""
+        words = json.dumps([messages, schema], ensure_ascii=False).encode("utf-8", "surrogatepass")
+        bound = len(words) + 32 * len(messages)  # chat templates add their marks
+        return Size(prompt=bound // 4, prompt_bound=bound, completion_bound=self._completion_bound)
 
     @property
-    def _endpoint(self) -> tuple[str, str]:
-        return self.name, str(self.params.get("api_base") or self.params.get("base_url") or "")
+    def _completion_bound(self) -> int:
+        for name in ("max_completion_tokens", "max_tokens"):
+            if isinstance(most := self.params.get(name), int):
+                return most
+        listed = facts(self.name).get("max_output_tokens") if isinstance(self.model, str) else None
+        return listed or _LONGEST_COMPLETION
 
-    def _slots(self) -> asyncio.Semaphore:
-        """Shared by all clients of this event loop that ask the same model."""
-        of_loop = _slots.setdefault(asyncio.get_running_loop(), {})
-        who = self._endpoint if isinstance(self.model, str) else id(self.model)
-        return of_loop.setdefault((who, self.limits.concurrency), asyncio.Semaphore(self.limits.concurrency))
+    @property
+    def _replays(self) -> bool:
+        return self.cassette is not None and self.cassette.mode == "replay"
+
+    @property
+    def _endpoint(self) -> Hashable:
+        if isinstance(self.model, str):
+            return self.name, str(self.params.get("api_base") or self.params.get("base_url") or "")
+        return id(self.model)
 
 
-_slots: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, asyncio.Semaphore]] = WeakKeyDictionary()
+_LONGEST_COMPLETION = 32_768
+"""Tokens, of a model that says nothing about it."""
 
 _FORMATS: tuple[Callable[[Schema], dict[str, Any]], ...] = (
     lambda schema: {
@@ -144,7 +196,7 @@ _FORMATS: tuple[Callable[[Schema], dict[str, Any]], ...] = (
 )
 """From the most helpful to the most widely understood."""
 
-_formats: dict[tuple[str, str], int] = {}
+_formats: dict[Hashable, int] = {}
 """The first of `_FORMATS` that an endpoint took: no table tells that, only trying."""
 
 
@@ -159,23 +211,59 @@ def _text(response: Any) -> str:
     return content or getattr(message, "reasoning_content", None) or ""
 
 
-class _Slot:
-    """A place among the running calls, given back while its holder sleeps."""
+@dataclass(slots=True)
+class _Account:
+    """What one request came to, once it is back."""
 
-    def __init__(self, places: asyncio.Semaphore) -> None:
-        self._places = places
+    reply: Reply = field(default_factory=lambda: Reply(""))
+
+
+class _Call:
+    """A place among the running calls, given back while its holder sleeps, and the time that the call has left."""
+
+    def __init__(self, to: Lane, limits: Limits) -> None:
+        self.lane = to
+        self.deadline = asyncio.timeout(None)
+        self._limits = limits
         self._held = False
 
     async def take(self) -> None:
-        await self._places.acquire()
+        await self.lane.places.take(self._limits.concurrency)
         self._held = True
+
+    def start(self) -> None:
+        self.deadline.reschedule(_now() + self._limits.deadline)
 
     def give_back(self) -> None:
         if self._held:
             self._held = False
-            self._places.release()
+            self.lane.places.give_back()
 
     async def sleep(self, seconds: float) -> None:
         self.give_back()
         await asyncio.sleep(seconds)
-        await self.take()
+        await self.wait(self.lane.places.take(self._limits.concurrency))
+        self._held = True
+
+    async def wait(self, turn: Awaitable[_T]) -> _T:
+        """Waits for one's own turn, with the clock stopped: the judge model is not to blame."""
+        left = self._left
+        self.deadline.reschedule(None)
+        try:
+            return await turn
+        finally:
+            self.deadline.reschedule(_now() + left)
+
+    def is_over(self, state: RetryCallState) -> bool:
+        """Whether there is no other attempt, or no time for it."""
+        return state.attempt_number >= self._limits.attempts or state.upcoming_sleep >= self._left
+
+    @property
+    def _left(self) -> float:
+        when = self.deadline.when()
+        assert when is not None
+        return when - _now()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

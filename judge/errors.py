@@ -9,3 +9,23 @@ class JudgeError(GavelError):
 
 class MissingKeyError(JudgeError):
     """The judge model's API key is not set."""
+
+
+class NotAskedError(JudgeError):
+    """The question was not put to the judge model: nothing was sent and nothing is owed."""
+
+
+class BudgetError(NotAskedError):
+    """The call would have passed the budget."""
+
+
+class UnknownPriceError(JudgeError):
+    """A budget in dollars cannot be kept, because nobody knows what the model costs."""
+
+
+class CassetteError(NotAskedError):
+    """A cassette cannot be used."""
+
+
+class CassetteMissError(CassetteError):
+    """A cassette that is only replayed has no reply to the question."""

@@ -6,15 +6,20 @@ fails costs its votes, not the group: a member without votes is unscored, with t
 
 import asyncio
 import time
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
 from random import Random
 
 from judge.ballot import orders
+from judge.budget import Budget
 from judge.canonical import CanonicalGroup, canonicalise
-from judge.client import Client, Limits
-from judge.errors import JudgeError
+from judge.cassette import Cassette
+from judge.client import Client
+from judge.errors import JudgeError, NotAskedError
 from judge.juror import Models, jury
+from judge.limits import Limits
 from judge.prices import Prices, prices_from_environment
-from judge.providers import check_judge
 from judge.result import Ballot, judge_group, judge_members, with_judgements
 from judge.rubric import Rubric
 from judge.transcript import Marks, draw_marks, render_transcripts, sanitise
@@ -37,6 +42,10 @@ class Judge:
         concurrency: int = _LIMITS.concurrency,
         timeout: float = _LIMITS.timeout,
         deadline: float = _LIMITS.deadline,
+        requests_per_minute: int | None = None,
+        tokens_per_minute: int | None = None,
+        budget: Budget | None = None,
+        cassette: Cassette | str | Path | None = None,
         prices: Prices | None = None,
         seed: int = 0,
     ) -> None:
@@ -44,6 +53,8 @@ class Judge:
 
         `orders`: calls for a group and juror. `content_retries`: how often a reply that cannot be used is asked for
         again. `concurrency`: calls to one model at a time; `timeout`, `deadline`: seconds for an attempt, for a call.
+        `requests_per_minute`, `tokens_per_minute`: to one model. `budget`: for this judge and all others that are
+        given it. `cassette`: where replies are kept, so that none is paid for twice; a path or a `Cassette`.
         `prices`: USD per million prompt and completion tokens; None = `GAVEL_PRICES`.
         """
         if orders < 1 or content_retries < 0:
@@ -53,15 +64,20 @@ class Judge:
         self.orders = orders
         self.content_retries = content_retries
         self.seed = seed
-        limits = Limits(concurrency, timeout, deadline)
+        self.budget = budget or Budget()
+        self.cassette = Cassette(cassette) if isinstance(cassette, str | Path) else cassette
+        limits = Limits(concurrency, timeout, deadline, _LIMITS.attempts, requests_per_minute, tokens_per_minute)
         prices = prices_from_environment() if prices is None else prices
-        self._clients = [Client(juror.model, juror.params, limits, prices) for juror in self.jurors]
+        self._clients = [
+            [Client(model, juror.params, limits, prices, self.budget, self.cassette) for model in juror.models]
+            for juror in self.jurors
+        ]
 
     def check(self) -> None:
-        """Raises `MissingKeyError` when a juror cannot be asked for want of an API key."""
-        for juror in self.jurors:
-            if isinstance(juror.model, str):
-                check_judge(juror.model, juror.params)
+        """Raises `MissingKeyError` when a model cannot be asked for want of an API key, and `UnknownPriceError` when
+        the budget in dollars cannot be kept for want of a price."""
+        for client in chain.from_iterable(self._clients):
+            client.check()
 
     async def score(self, group: TrajectoryGroup) -> TrajectoryGroup:
         """A copy of the group with rewards and judgements; a pending group is run first.
@@ -81,7 +97,7 @@ class Judge:
             ballots = await self._poll(canonical)
         members = judge_members(group.trajectories, canonical, ballots)
         whole = judge_group(members, canonical, ballots)
-        whole.models = [client.name for client in self._clients]
+        whole.models = [client.name for client in chain.from_iterable(self._clients)]
         whole.prompt_ids = [self.rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]
         whole.seed = self.seed
         whole.seconds = time.monotonic() - started
@@ -91,30 +107,42 @@ class Judge:
         """One ballot for each order of each juror, all asked for at once."""
         calls: list[asyncio.Task[Ballot]] = []
         async with asyncio.TaskGroup() as tasks:
-            for number, (juror, client) in enumerate(zip(self.jurors, self._clients, strict=True)):
+            for number, (juror, clients) in enumerate(zip(self.jurors, self._clients, strict=True)):
                 seed = f"{self.seed}/{group.digest}/{number}"
                 for row in orders(len(group.members), juror.orders or self.orders, seed):
                     marks = draw_marks(group, Random(f"{seed}/{len(calls)}"))
-                    ballot = Ballot(order=len(calls), row=row, model=client.name, weight=juror.weight)
-                    calls.append(tasks.create_task(self._cast(ballot, group, marks, client)))
+                    ballot = Ballot(order=len(calls), row=row, model=clients[0].name, weight=juror.weight)
+                    calls.append(tasks.create_task(self._cast(ballot, group, marks, clients)))
         return [call.result() for call in calls]
 
-    async def _cast(self, ballot: Ballot, group: CanonicalGroup, marks: Marks, client: Client) -> Ballot:
-        """Fills the ballot: asks, reads the reply, and asks again for a reply that can be used."""
+    async def _cast(self, ballot: Ballot, group: CanonicalGroup, marks: Marks, clients: Sequence[Client]) -> Ballot:
+        """Fills the ballot by the first of the juror's models that can."""
         labels = [marks.labels[member] for member in ballot.row]
         transcripts = render_transcripts(group, ballot.row, marks)
         prompt: list[Message] = [
             {"role": "system", "content": ballot.render("judge/system.j2", rubric=sanitise(self.rubric.text))},
             {"role": "user", "content": ballot.render("judge/group.j2", transcripts=transcripts, labels=labels)},
         ]
+        for client in clients:
+            ballot.model = client.name
+            await self._fill(ballot, prompt, labels, marks, client)
+            if ballot.scores is not None:
+                break
+        return ballot
+
+    async def _fill(
+        self, ballot: Ballot, prompt: list[Message], labels: list[str], marks: Marks, client: Client
+    ) -> None:
+        """Asks, reads the reply, and asks again for a reply that can be used."""
         repair: list[Message] = []
         for _ in range(1 + self.content_retries):
             ballot.calls += 1
             try:
                 reply = await client.ask(prompt + repair, reply_schema(labels))
             except JudgeError as error:
+                ballot.calls -= isinstance(error, NotAskedError)
                 ballot.problem = error.message
-                return ballot
+                return
             ballot.replies.append(reply)
             try:
                 verdict = read_verdict(reply.text, labels)
@@ -127,5 +155,4 @@ class Judge:
                 ]
             else:
                 ballot.scores = {member: verdict[marks.labels[member]] for member in ballot.row}
-                return ballot
-        return ballot
+                return

@@ -5,26 +5,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from judge.client import JudgeModel
 from judge.errors import JudgeError
+from judge.reply import JudgeModel
 
 
 @dataclass(frozen=True, slots=True)
 class Juror:
     """One judge model of a jury."""
 
-    model: str | JudgeModel
-    """A LiteLLM id, an alias ("stand-in", "constant"), or an async callable."""
+    model: str | JudgeModel | Sequence[str | JudgeModel]
+    """A LiteLLM id, an alias ("stand-in", "constant"), or an async callable. Of several, the first is asked, and
+    each of the others when the one before it cannot be used."""
     weight: float = 1.0
     """Of each of its votes."""
     orders: int | None = None
     """Calls for a group, each with another order; None = as the judge says."""
     params: Mapping[str, Any] = field(default_factory=dict)
-    """Extra LiteLLM parameters, such as `temperature` or `api_base`."""
+    """Extra LiteLLM parameters, such as `temperature` or `api_base`, for each of its models."""
+
+    @property
+    def models(self) -> tuple[str | JudgeModel, ...]:
+        """In the order of asking."""
+        if isinstance(self.model, Sequence) and not isinstance(self.model, str):
+            return tuple(self.model)
+        return (self.model,)
 
     def __post_init__(self) -> None:
         if self.weight <= 0:
             raise JudgeError(f"a juror's weight must be above 0, not {self.weight}.")
+        if not self.models:
+            raise JudgeError("a juror needs a model.")
         if self.orders is not None and self.orders < 1:
             raise JudgeError(f"a juror needs at least 1 order, not {self.orders}.")
 

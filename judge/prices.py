@@ -7,9 +7,13 @@ from collections.abc import Mapping
 from pydantic import TypeAdapter, ValidationError
 
 from judge.errors import JudgeError
+from judge.providers import facts
 
-Prices = Mapping[str, tuple[float, float]]
-"""US dollars per million prompt tokens and per million completion tokens, by model id."""
+Price = tuple[float, float]
+"""US dollars per million prompt tokens and per million completion tokens."""
+
+Prices = Mapping[str, Price]
+"""By model id."""
 
 _OURS: Prices = {"gavel/stand-in": (0.0, 0.0), "gavel/constant": (0.0, 0.0)}
 
@@ -28,9 +32,21 @@ def prices_from_environment() -> Prices:
         ) from error
 
 
+def price(model: str, prices: Prices) -> Price | None:
+    """By the given prices, else Gavel's own, else LiteLLM's; None = nobody knows."""
+    given = prices.get(model) or _OURS.get(model)
+    if given:
+        return given
+    listed = facts(model)
+    per_token = listed.get("input_cost_per_token") or 0.0, listed.get("output_cost_per_token") or 0.0
+    if not any(per_token):  # LiteLLM's way of saying that it has no price
+        return None
+    return per_token[0] * 1e6, per_token[1] * 1e6
+
+
 def cost(model: str, prompt_tokens: int, completion_tokens: int, prices: Prices) -> float | None:
     """USD by the given prices, or None when they do not name the model."""
-    price = prices.get(model) or _OURS.get(model)
-    if price is None:
+    given = prices.get(model) or _OURS.get(model)
+    if given is None:
         return None
-    return (prompt_tokens * price[0] + completion_tokens * price[1]) / 1e6
+    return (prompt_tokens * given[0] + completion_tokens * given[1]) / 1e6

@@ -1,5 +1,6 @@
 """LiteLLM, loaded on first use, and what it takes to reach a judge model through it."""
 
+import logging
 import os
 from collections.abc import Mapping
 from functools import cache
@@ -30,6 +31,17 @@ def load_litellm() -> ModuleType:
     litellm.suppress_debug_info = True  # it prints advertisements to stdout on errors
     litellm.custom_provider_map.append({"provider": "gavel", "custom_handler": provider()})
     return litellm
+
+
+@cache
+def facts(model: str) -> Mapping[str, Any]:
+    """What LiteLLM's table says of a model: prices per token, `max_output_tokens`; nothing when it is not listed."""
+    litellm = load_litellm()
+    try:
+        return dict(litellm.get_model_info(model))
+    except Exception as error:  # of many types, for a model that is not listed
+        logging.getLogger(__name__).debug("LiteLLM's table has no %s: %s", model, error)
+        return {}
 
 
 def check_judge(model: str, params: Mapping[str, Any] | None = None) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from judge.ballot import mean_and_error
 from judge.canonical import CanonicalGroup
-from judge.client import Reply
+from judge.reply import Reply
 from judge.verdict import Scored
 from prompts import render, template_id
 from scenarios.judgement import GroupJudgement, GroupStatus, Judgement, Vote
@@ -82,13 +82,16 @@ def _judgement(member: int, ballots: Sequence[Ballot]) -> Judgement:
 def judge_group(members: Sequence[Judgement], group: CanonicalGroup, ballots: Sequence[Ballot]) -> GroupJudgement:
     """The group's status, and what its calls cost."""
     status, reason = _status(members, group)
-    replies = [reply for ballot in ballots for reply in ballot.replies]
-    calls = sum(ballot.calls for ballot in ballots)
+    all_replies = [reply for ballot in ballots for reply in ballot.replies]
+    replies = [reply for reply in all_replies if not reply.cached]
+    cached_calls = len(all_replies) - len(replies)
+    calls = sum(ballot.calls for ballot in ballots) - cached_calls
     costs = [reply.cost_usd for reply in replies if reply.cost_usd is not None]
     return GroupJudgement(
         status=status,
         reason=reason,
         calls=calls,
+        cached_calls=cached_calls,
         prompt_tokens=sum(reply.prompt_tokens for reply in replies),
         completion_tokens=sum(reply.completion_tokens for reply in replies),
         cost_usd=sum(costs) if len(costs) == calls else None,

@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from judge.budget import Budget
+from judge.cassette import Cassette
 from judge.errors import JudgeError
 from judge.judge import Judge
 from judge.juror import Models, jury
@@ -22,6 +25,10 @@ class JudgeOptions(TypedDict, total=False):
     concurrency: int
     timeout: float
     deadline: float
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    budget: Budget | None
+    cassette: Cassette | str | Path | None
     prices: Prices | None
     seed: int
 
@@ -52,7 +59,7 @@ async def ruler_score_group(
             raise
         return unscored(group, error.message)
     whole = judged.judgement
-    if whole and whole.status == "unscored" and whole.calls and not swallow_exceptions:
+    if whole and whole.status == "unscored" and whole.warnings and not swallow_exceptions:
         raise JudgeError(f"the judge scored none of {len(judged)} trajectories: {whole.reason}")
     if debug:
         _log_votes(judged)

@@ -44,6 +44,9 @@ class GroupJudgement(BaseModel):
     reason: str | None = None
     """Why not every member is scored."""
     calls: int = 0
+    """Asked for now; tokens and cost are theirs."""
+    cached_calls: int = 0
+    """Answered by a cassette."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost_usd: float | None = None

@@ -4,8 +4,9 @@ from email.utils import formatdate
 
 import pytest
 
-from judge.client import Client, Limits
+from judge.client import Client
 from judge.errors import JudgeError
+from judge.limits import Limits
 from tests.judge.endpoint import Answer, Endpoint, fails, says
 
 PROMPT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]

@@ -1,7 +1,7 @@
 import pytest
 
 from judge.canonical import canonicalise
-from judge.client import Reply
+from judge.reply import Reply
 from judge.result import Ballot, judge_group, judge_members
 from judge.verdict import Scored
 from tests.judge.groups import saying

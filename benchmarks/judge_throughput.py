@@ -1,0 +1,152 @@
+"""The judge against a bare asyncio client: the same prompts, the same loopback server, the same concurrency.
+
+    python benchmarks/judge_throughput.py --groups 1000 --concurrency 64 --seconds 1.0
+
+The server is a process of its own and answers every prompt with a good verdict after `--seconds`. The bare client
+is OpenAI's with a semaphore around it; it reads no reply. Peak memory is that of this process, with the groups.
+"""
+
+import argparse
+import asyncio
+import json
+import re
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from openai import AsyncOpenAI
+from openai.types.chat.chat_completion import Choice
+
+from judge.judge import Judge
+from judge.juror import Juror
+from scenarios.trajectory import Trajectory, TrajectoryGroup
+
+SERVER = r"""
+import asyncio, json, re, sys
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+async def chat(request):
+    body = await request.json()
+    labels = re.findall(r"^¦\w+ trajectory (\w+)$", body["messages"][1]["content"], re.MULTILINE)
+    verdict = {"scores": [{"trajectory_id": label, "explanation": "so so", "score": 0.5} for label in labels]}
+    await asyncio.sleep(float(sys.argv[2]))
+    message = {"role": "assistant", "content": json.dumps(verdict)}
+    usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
+    choices = [{"index": 0, "finish_reason": "stop", "message": message}]
+    return JSONResponse({"id": "1", "object": "chat.completion", "created": 1, "model": "judge",
+                         "choices": choices, "usage": usage})
+
+app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])
+uvicorn.run(app, fd=int(sys.argv[1]), log_level="error")
+"""
+
+
+def groups(count: int, size: int) -> list[TrajectoryGroup]:
+    def one(number: int, member: int) -> Trajectory:
+        answer = {"role": "assistant", "content": f"Answer {member} to {number}. " + "Because of this and that. " * 20}
+        choice = Choice.model_validate({"index": 0, "finish_reason": "stop", "message": answer})
+        return Trajectory(messages_and_choices=[{"role": "user", "content": f"Question {number}?"}, choice])
+
+    return [TrajectoryGroup(one(number, member) for member in range(size)) for number in range(count)]
+
+
+async def prompts_of(waiting: list[TrajectoryGroup]) -> list[Any]:
+    """What the judge would send."""
+    seen: list[Any] = []
+
+    async def write_down(messages: list[Any], schema: dict[str, Any]) -> str:
+        seen.append((messages, schema))
+        return json.dumps(dict.fromkeys(re.findall(r"^¦\w+ trajectory (\w+)$", messages[1]["content"], re.M), 0.5))
+
+    judge = Judge(write_down, orders=1)
+    for group in waiting:
+        await judge.score(group)
+    return seen
+
+
+async def bare(prompts: list[Any], url: str, concurrency: int) -> None:
+    client, slots = AsyncOpenAI(base_url=url, api_key="none", max_retries=0), asyncio.Semaphore(concurrency)
+
+    async def ask(messages: list[Any], schema: dict[str, Any]) -> None:
+        form = {"type": "json_schema", "json_schema": {"name": "scores", "schema": schema, "strict": True}}
+        async with slots:
+            await client.chat.completions.create(model="judge", messages=messages, response_format=form)  # type: ignore[call-overload]
+
+    async with asyncio.TaskGroup() as tasks:
+        for messages, schema in prompts:
+            tasks.create_task(ask(messages, schema))
+
+
+async def judged(waiting: list[TrajectoryGroup], url: str, concurrency: int, cassette: Path | None) -> None:
+    juror = Juror("openai/judge", params={"api_base": url, "api_key": "none"})
+    judge = Judge(juror, orders=1, concurrency=concurrency, cassette=cassette)
+    done = await asyncio.gather(*(judge.score(group) for group in waiting))
+    assert all(group.judgement and group.judgement.status == "scored" for group in done)
+
+
+def peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+@contextmanager
+def server(seconds: float) -> Iterator[str]:
+    """The address of a judge model that thinks for so long."""
+    with socket.create_server(("127.0.0.1", 0), backlog=2048) as listening:
+        number = listening.fileno()
+        process = subprocess.Popen([sys.executable, "-c", SERVER, str(number), str(seconds)], pass_fds=[number])
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        finally:
+            process.terminate()
+            process.wait()
+
+
+async def measure(url: str, count: int, size: int, concurrency: int) -> None:
+    waiting = groups(count, size)
+    prompts = await prompts_of(waiting)
+    rows: dict[str, float] = {}
+
+    async def timed(name: str, work: Any) -> None:
+        started, cpu = time.monotonic(), time.process_time()
+        await work
+        rows[name] = count / (time.monotonic() - started)
+        used = time.process_time() - cpu
+        print(
+            f"{name:24} {rows[name]:7.1f} groups/s  {used / count * 1e3:6.2f} CPU ms/group  peak {peak_mib():.0f} MiB"
+        )
+
+    with tempfile.TemporaryDirectory() as directory:
+        await judged(groups(concurrency, size), url, concurrency, None)  # loads LiteLLM, wakes the server
+        print(f"{'before':24} peak {peak_mib():.0f} MiB")
+        await timed("bare", bare(prompts, url, concurrency))
+        await timed("judge", judged(waiting, url, concurrency, None))
+        await timed("judge, cassette", judged(waiting, url, concurrency, Path(directory, "c.sqlite")))
+        await timed("judge, all on cassette", judged(waiting, url, concurrency, Path(directory, "c.sqlite")))
+    print(
+        f"judge / bare {rows['judge'] / rows['bare']:.3f}, with cassette {rows['judge, cassette'] / rows['bare']:.3f}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--groups", type=int, default=1000)
+    parser.add_argument("--size", type=int, default=4, help="trajectories in a group")
+    parser.add_argument("--concurrency", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=1.0, help="that the server thinks")
+    given = parser.parse_args()
+    with server(given.seconds) as url:
+        asyncio.run(measure(url, given.groups, given.size, given.concurrency))
+
+
+if __name__ == "__main__":
+    main()

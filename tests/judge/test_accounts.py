@@ -1,0 +1,300 @@
+"""Budgets, limits, fallbacks and cassettes as they meet a judge, against a real endpoint."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from judge.budget import Budget
+from judge.cassette import Cassette
+from judge.client import Client
+from judge.errors import BudgetError, JudgeError, UnknownPriceError
+from judge.judge import Judge
+from judge.juror import Juror
+from judge.limits import Limits, Minute
+from judge.ruler import ruler_score_group
+from scenarios.trajectory import TrajectoryGroup
+from tests.judge.endpoint import Endpoint, Request, fails, says, scores
+from tests.judge.groups import saying
+
+PRICES = {"openai/judge": (2.0, 8.0)}
+CALL_USD = (100 * 2.0 + 20 * 8.0) / 1e6
+PROMPT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+
+
+def judge_of(endpoint: Endpoint, model="openai/judge", **options) -> Judge:
+    params = endpoint.params | options.pop("params", {})
+    return Judge(Juror(model, params=params), **{"prices": PRICES, **options})
+
+
+def groups(count: int) -> list[TrajectoryGroup]:
+    return [saying(f"a {number}", f"b {number}") for number in range(count)]
+
+
+async def judged(judge: Judge, count: int) -> list[TrajectoryGroup]:
+    return list(await asyncio.gather(*(judge.score(group) for group in groups(count))))
+
+
+def statuses(judged: list[TrajectoryGroup]) -> Counter[str]:
+    return Counter(group.judgement.status for group in judged if group.judgement)
+
+
+@pytest.mark.parametrize("params", [{}, {"max_tokens": 40}])
+async def test_a_budget_in_dollars_stops_before_it_is_passed_and_keeps_what_was_paid_for(endpoint, params):
+    endpoint.script = [scores(0.75, 0.25)]
+    budget = Budget(max_cost_usd=50 * CALL_USD)
+    both = [judge_of(endpoint, orders=1, budget=budget, params=params, seed=seed) for seed in (1, 2)]
+    done = [group for each in await asyncio.gather(*(judged(judge, 60) for judge in both)) for group in each]
+    asked = len(endpoint.requests)
+    assert asked * CALL_USD <= budget.max_cost_usd + CALL_USD
+    assert asked > 20
+    assert budget.spent_usd == pytest.approx(asked * CALL_USD)
+    assert statuses(done) == {"scored": asked, "unscored": 120 - asked}
+    wholes = [group.judgement for group in done if group.judgement]
+    assert sum(whole.calls for whole in wholes) == asked
+    assert sum(whole.cost_usd or 0 for whole in wholes) == pytest.approx(asked * CALL_USD)
+    assert all("budget is used up" in (whole.reason or "") for whole in wholes if whole.status == "unscored")
+
+
+async def test_a_budget_in_tokens_holds_for_models_without_a_price(endpoint):
+    budget = Budget(max_tokens=5000)
+    await judged(judge_of(endpoint, budget=budget, prices={}), 40)
+    assert budget.spent_tokens == 120 * len(endpoint.requests) <= 5000 + 120
+
+
+async def test_a_budget_in_dollars_needs_a_price_before_any_call(endpoint):
+    with pytest.raises(UnknownPriceError, match="nobody knows the price of openai/judge"):
+        await judge_of(endpoint, budget=Budget(max_cost_usd=1), prices={}).score(saying("a", "b"))
+    assert endpoint.requests == []
+
+
+async def test_a_used_up_budget_is_an_error_of_the_one_liner(endpoint):
+    budget = Budget(max_tokens=1)
+    with pytest.raises(JudgeError, match="budget is used up"):
+        await ruler_score_group(saying("a", "b"), "openai/judge", endpoint.params, budget=budget)
+    assert endpoint.requests == []
+
+
+async def test_what_fails_costs_nothing_and_what_is_given_up_counts_as_expected(endpoint):
+    budget = Budget(max_tokens=1_000_000)
+    endpoint.script = [fails(500), fails(429), lambda _: time.sleep(1) or says("late")]
+    asking = Client("openai/judge", endpoint.params, Limits(timeout=0.3, attempts=2), budget=budget)
+    with pytest.raises(JudgeError):
+        await asking.ask(PROMPT, {})
+    assert budget.spent_tokens == 0
+    with pytest.raises(JudgeError):
+        await Client("openai/judge", endpoint.params, Limits(timeout=0.3, attempts=1), budget=budget).ask(PROMPT, {})
+    assert budget.spent_tokens > 1000
+    assert budget._in_flight == []
+
+
+async def test_a_budget_counts_callables_too():
+    async def judge(messages, schema):
+        return "x" * 400
+
+    budget = Budget(max_tokens=2000)
+    asking = Client(judge, budget=budget)
+    replies = await asyncio.gather(*(asking.ask(PROMPT, {}) for _ in range(40)), return_exceptions=True)
+    refused = [reply for reply in replies if isinstance(reply, BudgetError)]
+    assert 15 < len(refused) < 40
+    assert 2000 - 2 * 130 < budget.spent_tokens <= 2000 + 130
+
+
+async def test_requests_leave_no_faster_than_the_minute_allows_and_retries_count(endpoint, monkeypatch):
+    monkeypatch.setattr("judge.limits.MINUTE", 0.25)
+    left: list[float] = []
+    leave = Minute.leave
+    monkeypatch.setattr(Minute, "leave", lambda self, now, tokens: left.append(now) or leave(self, now, tokens))
+    endpoint.script = [fails(429), lambda _: says("hi")]
+    limits = Limits(requests_per_minute=5)
+    two = [Client("openai/judge", endpoint.params, limits) for _ in range(2)]
+    await asyncio.gather(*(two[number % 2].ask(PROMPT, {}) for number in range(20)))
+    assert len(left) == len(endpoint.requests) == 21
+    assert all(later - earlier >= 0.249 for earlier, later in zip(left, left[5:], strict=False))
+
+
+async def test_tokens_are_limited_by_what_replies_came_to(endpoint, monkeypatch):
+    monkeypatch.setattr("judge.limits.MINUTE", 0.25)
+    left: list[float] = []
+    leave = Minute.leave
+    monkeypatch.setattr(Minute, "leave", lambda self, now, tokens: left.append(now) or leave(self, now, tokens))
+    usage = {"prompt_tokens": 600, "completion_tokens": 600, "total_tokens": 1200}
+    endpoint.script = [lambda _: says("hi", usage)]
+    asking = Client("openai/judge", endpoint.params, Limits(concurrency=1, tokens_per_minute=3000))
+    await asyncio.gather(*(asking.ask(PROMPT, {}) for _ in range(8)))
+    assert all(later - earlier >= 0.249 for earlier, later in zip(left, left[2:], strict=False))
+
+
+async def test_the_deadline_does_not_run_while_a_limit_is_waited_for(endpoint, monkeypatch):
+    monkeypatch.setattr("judge.limits.MINUTE", 1.5)
+    endpoint.script = [lambda _: says("hi")]
+    asking = Client("openai/judge", endpoint.params, Limits(deadline=1.0, requests_per_minute=1))
+    replies = [await asking.ask(PROMPT, {}), await asking.ask(PROMPT, {})]
+    assert [reply.text for reply in replies] == ["hi", "hi"]
+
+
+def by_model(answers) -> object:
+    return lambda request: answers[request["model"]](request)
+
+
+@pytest.mark.parametrize("fault", [fails(500), fails(401), lambda _: says("I cannot."), fails(400, "bad")])
+async def test_a_model_that_cannot_be_used_is_followed_by_the_next(endpoint, fault):
+    endpoint.script = [by_model({"first": fault, "second": scores(0.75, 0.25)})]
+    judge = judge_of(endpoint, ["openai/first", "openai/second"], orders=1)
+    [group] = await judged(judge, 1)
+    assert sorted(t.reward for t in group) == [0.25, 0.75]
+    assert {vote.model for t in group if t.judgement for vote in t.judgement.votes} == {"openai/second"}
+    assert group.judgement is not None
+    assert group.judgement.calls == len(endpoint.requests) - (2 if fault(_ANY).status == 400 else 0) - _retries(fault)
+
+
+_ANY: Request = {}
+
+
+def _retries(fault) -> int:
+    return 5 if fault(_ANY).status == 500 else 0
+
+
+async def test_models_that_all_fail_leave_no_number(endpoint):
+    endpoint.script = [fails(401, "bad key")]
+    [group] = await judged(judge_of(endpoint, ["openai/first", "openai/second"], orders=1), 1)
+    assert group.judgement is not None
+    assert (group.judgement.status, group.judgement.models) == ("unscored", ["openai/first", "openai/second"])
+    assert "openai/second failed" in (group.judgement.reason or "")
+    assert [request["model"] for request in endpoint.requests] == ["first", "second"]
+
+
+def test_a_juror_without_models_is_refused():
+    with pytest.raises(JudgeError, match="needs a model"):
+        Juror([])
+
+
+async def test_a_group_that_was_judged_costs_nothing_the_second_time(endpoint, tmp_path):
+    endpoint.script = [lambda _: says("no"), scores(0.75, 0.25)]
+    first = await judged(judge_of(endpoint, cassette=tmp_path / "c.sqlite"), 3)
+    asked = len(endpoint.requests)
+    again = await judged(judge_of(endpoint, cassette=tmp_path / "c.sqlite"), 3)
+    assert len(endpoint.requests) == asked == 7
+    assert [[t.judgement for t in group] for group in first] == [[t.judgement for t in group] for group in again]
+    wholes = [group.judgement for group in again if group.judgement]
+    assert sum(whole.cached_calls for whole in wholes) == 7
+    assert {(whole.calls, whole.cost_usd, whole.prompt_tokens) for whole in wholes} == {(0, 0.0, 0)}
+
+
+async def test_a_server_without_schemas_finds_its_replies_again_in_a_new_process(endpoint, tmp_path):
+    endpoint.script = [lambda r: fails(400, "unknown field")(r) if "response_format" in r else scores(0.5)(r)]
+    await judged(judge_of(endpoint, cassette=tmp_path / "c.sqlite"), 1)
+    from judge.client import _formats
+
+    _formats.clear()
+    endpoint.requests.clear()
+    await judged(judge_of(endpoint, cassette=tmp_path / "c.sqlite"), 1)
+    assert endpoint.requests == []
+
+
+async def test_a_replay_needs_no_server_no_key_and_no_price(endpoint, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("OPENAI_API_BASE", endpoint.params["api_base"])
+    endpoint.script = [scores(0.75, 0.25)]
+    [first] = await judged(Judge("openai/gpt-4o", cassette=tmp_path / "c.sqlite"), 1)
+    monkeypatch.delenv("OPENAI_API_KEY")
+    endpoint.close()
+    replay = Cassette(tmp_path / "c.sqlite", "replay")
+    budget = Budget(max_cost_usd=1e-9)
+    [again] = await judged(Judge("openai/gpt-4o", cassette=replay, budget=budget), 1)
+    assert [t.judgement for t in first] == [t.judgement for t in again]
+    missing = await Judge("openai/gpt-4o", cassette=replay, seed=7).score(saying("a 0", "b 0"))
+    assert missing.judgement is not None
+    assert (missing.judgement.status, missing.judgement.calls) == ("unscored", 0)
+    assert "differ the schema" in (missing.judgement.reason or "")
+
+
+PROMPTS = """
+import asyncio, hashlib
+from judge.judge import Judge
+from tests.judge.groups import TOOLS, desk, saying
+from scenarios.trajectory import TrajectoryGroup
+
+async def judge(messages, schema):
+    print(hashlib.sha256(repr((messages, schema)).encode()).hexdigest())
+    return "no"
+
+group = TrajectoryGroup([desk("refund"), desk("get_order", "deny"), desk(ending=None), *saying("x", "y")])
+asyncio.run(Judge(judge, orders=4, content_retries=1).score(group))
+"""
+
+
+def test_the_same_group_makes_the_same_questions_in_every_process():
+    def prompts(hash_seed: str) -> list[str]:
+        env = os.environ | {"PYTHONHASHSEED": hash_seed}
+        run = subprocess.run([sys.executable, "-c", PROMPTS], env=env, capture_output=True, text=True, check=True)
+        return run.stdout.split()
+
+    assert prompts("1") == prompts("2")
+    assert len(set(prompts("1"))) == 8
+
+
+RUN = """
+import asyncio, json, sys
+from judge.judge import Judge
+from judge.juror import Juror
+from tests.judge.groups import saying
+
+async def main(params, cassette):
+    judge = Judge(Juror("openai/judge", params=json.loads(params)), cassette=cassette, concurrency=8)
+    groups = [saying(f"a {number}", f"b {number}") for number in range(60)]
+    done = await asyncio.gather(*(judge.score(group) for group in groups))
+    print(json.dumps([[t.reward for t in group] for group in done]))
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def test_after_a_kill_no_reply_that_was_kept_is_asked_for_again(endpoint, tmp_path):
+    """A reply that was on its way when the process died cannot be known; every other is asked for once."""
+
+    def run() -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", RUN, json.dumps(endpoint.params), str(path)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def slowly(request: Request):
+        time.sleep(0.02)
+        return scores(0.75, 0.25)(request)
+
+    path, endpoint.script = tmp_path / "c.sqlite", [slowly]
+    first = run()
+    while len(endpoint.requests) < 50:
+        assert first.poll() is None
+        time.sleep(0.005)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait(timeout=60)
+    kept = _kept(path)
+    time.sleep(0.1)
+    before = Counter(_messages(request) for request in endpoint.requests)
+    out, _ = run().communicate(timeout=120)
+    after = Counter(_messages(request) for request in endpoint.requests)
+    assert len(json.loads(out)) == 60
+    assert len(kept) >= 50 - 8
+    assert all(after[question] == before[question] == 1 for question in kept)
+    assert len(after) == 120
+    assert after.total() - 120 <= 8
+
+
+def _messages(request: Request) -> str:
+    return json.dumps(request["messages"], sort_keys=True, separators=(",", ":"))
+
+
+def _kept(path: Path) -> set[str]:
+    import sqlite3
+
+    connection = sqlite3.connect(path)
+    kept = {row[0] for row in connection.execute("SELECT messages FROM replies")}
+    connection.close()
+    return kept
