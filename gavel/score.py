@@ -137,9 +137,9 @@ def _plain(text: str) -> Text:
 
 
 def _judge_failed(group: TrajectoryGroup) -> bool:
-    """Whether the judge was asked and nobody got a score; a group without a comparison is no failure."""
+    """Whether nobody got a score from a judge that was to be asked; a group without a comparison is no failure."""
     whole = group.judgement
-    return whole is not None and whole.status == "unscored" and whole.calls > 0
+    return whole is not None and whole.status == "unscored" and bool(whole.calls or whole.warnings)
 
 
 def _rubric_text(rubric: str | None) -> str | None:
