@@ -5,6 +5,7 @@ that sleeps holds no slot. What cannot be mended by asking again (a wrong key, a
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,6 +49,8 @@ class Reply:
     completion_tokens: int = 0
     cost_usd: float | None = None
     """None = unknown."""
+    repairs: Counter[str] = field(default_factory=Counter)
+    """Where the text had to be looked for, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +113,14 @@ class Client:
                 raise
             return await self._complete(messages, schema, rung + 1)
         _formats[self._endpoint] = rung
-        text = _text(response)
+        text, repairs = _text(response)
         usage = response.usage
         prompt_tokens = usage.prompt_tokens or litellm.token_counter(model=self.name, messages=messages)
         completion_tokens = usage.completion_tokens or litellm.token_counter(model=self.name, text=text)
         price = cost(self.name, prompt_tokens, completion_tokens, self.prices)
         if price is None:
             price = response._hidden_params.get("response_cost") or None  # 0 = LiteLLM has no price
-        return Reply(text, prompt_tokens, completion_tokens, price)
+        return Reply(text, prompt_tokens, completion_tokens, price, repairs)
 
     @property
     def _endpoint(self) -> tuple[str, str]:
@@ -148,15 +151,33 @@ _formats: dict[tuple[str, str], int] = {}
 """The first of `_FORMATS` that an endpoint took: no table tells that, only trying."""
 
 
-def _text(response: Any) -> str:
-    """What the model said; models that think may say it all in their thoughts."""
-    if not response.choices:
-        return ""
-    message = response.choices[0].message
-    content = message.content
-    if isinstance(content, list):
-        content = "".join(part.get("text", "") for part in content)
-    return content or getattr(message, "reasoning_content", None) or ""
+def _text(response: Any) -> tuple[str, Counter[str]]:
+    """What the model said, and where it had to be looked for, by kind of repair.
+
+    A reply may come in parts, as the arguments of a tool call, or in a thinking model's thoughts.
+    """
+    repairs: Counter[str] = Counter()
+    message = response.choices[0].message if response.choices else None
+    text = getattr(message, "content", None) or ""
+    if not isinstance(text, str):
+        text = "".join(map(_text_of_part, text))
+        repairs["content parts"] += 1
+    calls = [call.function for call in getattr(message, "tool_calls", None) or ()]
+    if function := getattr(message, "function_call", None):
+        calls.append(function)
+    for call in calls:
+        if call.arguments:
+            text += f"\n{call.arguments}"
+            repairs["tool call"] += 1
+    if not text.strip() and (thoughts := getattr(message, "reasoning_content", None)):
+        text = thoughts
+        repairs["reasoning"] += 1
+    return text, repairs
+
+
+def _text_of_part(part: Any) -> str:
+    text = part.get("text") if isinstance(part, dict) else part
+    return text if isinstance(text, str) else ""
 
 
 class _Slot:
