@@ -5,6 +5,7 @@ that sleeps holds no slot. What cannot be mended by asking again (a wrong key, a
 """
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,8 +22,8 @@ from judge.retry import may_be_the_format, may_pass, pause, remedy
 from scenarios.trajectory import Message
 
 Schema = dict[str, Any]
-JudgeModel = Callable[[list[Message], Schema], Awaitable[str]]
-"""Anything that answers a prompt with text: the seam for tests, simulation and self-made judges."""
+JudgeModel = Callable[[list[Message], Schema], Awaitable[str | Message]]
+"""Anything that answers a prompt, with text or an assistant's message: the seam for self-made judges and tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +98,13 @@ class Client:
         if isinstance(self.model, str):
             return await self._complete(messages, schema, _formats.get(self._endpoint, 0))
         async with asyncio.timeout(self.limits.timeout):
-            text = await self.model(messages, schema)
-        if not isinstance(text, str):
-            raise TypeError(f"it returned {type(text).__name__}, not str")
-        return Reply(text)
+            said = await self.model(messages, schema)
+        if isinstance(said, str):
+            return Reply(said)
+        if not isinstance(said, Mapping):
+            raise TypeError(f"it returned {type(said).__name__}, not str or a message")
+        text, repairs = _read(said)
+        return Reply(text, repairs=repairs)
 
     async def _complete(self, messages: list[Message], schema: Schema, rung: int) -> Reply:
         litellm = load_litellm()
@@ -113,7 +117,7 @@ class Client:
                 raise
             return await self._complete(messages, schema, rung + 1)
         _formats[self._endpoint] = rung
-        text, repairs = _text(response)
+        text, repairs = _read(response.choices[0].message.model_dump() if response.choices else {})
         usage = response.usage
         prompt_tokens = usage.prompt_tokens or litellm.token_counter(model=self.name, messages=messages)
         completion_tokens = usage.completion_tokens or litellm.token_counter(model=self.name, text=text)
@@ -151,25 +155,22 @@ _formats: dict[tuple[str, str], int] = {}
 """The first of `_FORMATS` that an endpoint took: no table tells that, only trying."""
 
 
-def _text(response: Any) -> tuple[str, Counter[str]]:
-    """What the model said, and where it had to be looked for, by kind of repair.
+def _read(message: Mapping[str, Any]) -> tuple[str, Counter[str]]:
+    """What an assistant's message says, and where it had to be looked for, by kind of repair.
 
     A reply may come in parts, as the arguments of a tool call, or in a thinking model's thoughts.
     """
     repairs: Counter[str] = Counter()
-    message = response.choices[0].message if response.choices else None
-    text = getattr(message, "content", None) or ""
+    text = message.get("content") or ""
     if not isinstance(text, str):
         text = "".join(map(_text_of_part, text))
         repairs["content parts"] += 1
-    calls = [call.function for call in getattr(message, "tool_calls", None) or ()]
-    if function := getattr(message, "function_call", None):
-        calls.append(function)
-    for call in calls:
-        if call.arguments:
-            text += f"\n{call.arguments}"
+    functions = [call.get("function") for call in message.get("tool_calls") or ()]
+    for function in [*functions, message.get("function_call")]:
+        if arguments := function and function.get("arguments"):
+            text += "\n" + (arguments if isinstance(arguments, str) else json.dumps(arguments))
             repairs["tool call"] += 1
-    if not text.strip() and (thoughts := getattr(message, "reasoning_content", None)):
+    if not text.strip() and isinstance(thoughts := message.get("reasoning_content"), str):
         text = thoughts
         repairs["reasoning"] += 1
     return text, repairs

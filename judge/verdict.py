@@ -222,11 +222,11 @@ class _FormReader:
         names = [name for key in _LABEL_KEYS & entry.keys() for name in _all(entry[key])]
         labels = {label for name in names if (label := self.label(name))}
         if not labels:
-            self.said.strangers.append(str(names[0])[:40])
-        for label in labels:
-            self.read_score(
-                label, entry if len(labels) == 1 else {"score": f"given with {' and '.join(sorted(labels))}"}
-            )
+            self.said.strangers += [name[:40] for name in names[:1] if isinstance(name, str)]
+        elif len(labels) == 1:
+            self.read_score(labels.pop(), entry)
+        else:
+            self.said.entries += [_Entry(label, f"given to {' and '.join(sorted(labels))}") for label in labels]
 
     def read_score(self, label: str, item: Any) -> None:
         if not isinstance(item, dict):
