@@ -8,7 +8,7 @@ part of what was meant. That is why this is not json_repair (0.64.5): even with 
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -21,6 +21,8 @@ _LANDMARK = re.compile(rf"[{{\[]|{_TAG}", re.IGNORECASE)
 _THOUGHT_ENDS = re.compile(_TAG.replace("/?", "/"), re.IGNORECASE)
 _PROSE_BRACES = re.compile(r"""\{[^{}\[\]"':,“”]*\}""")
 _ESCAPED = re.compile(r'(?=[{\[](?:\s|\\[nrt]|[{\[])*\\+")(?:[^"\\]|\\.)*', re.DOTALL)
+_ANNOUNCED = re.compile(rf"(?:<{_BLANK}*/?\w*|:){_BLANK}*\Z")
+"""A reply that ends so breaks off: a tag has begun, or something was to follow."""
 _AFTER_A_KEY = re.compile(r"""["'”’]\s*:\s*\Z""")
 
 _SPACE = re.compile(rf"{_BLANK}*")
@@ -30,6 +32,8 @@ _QUOTES = {'"': '"', "'": "'"} | dict.fromkeys("“”„‟", '“”„‟"') 
 """What closes a string, by what opened it."""
 _KEY = re.compile(rf"""(?:"[^"\n]*"|'[^'\n]*'|[“”„‟][^“”„‟"\n]*[“”„‟"]|[‘’‚‛][^‘’‚‛'\n]*[‘’‚‛']){_BLANK}*:""")
 _BARE_KEY = re.compile(r"[^\W][\w $.-]{0,60}?(?=[^\S\n]*:)")
+_KEY_WITHIN = re.compile(r"""(\w+)["'“”‘’]?\s*:""")
+_NEXT_OBJECT = re.compile(r"\}\s*,\s*\{")
 _BARE = re.compile(r"(?:(?!//)[\w.+\-/])+(?: ?%)?")
 _DECIMAL_COMMA = re.compile(r"[01],\d+(?=\s*[,}])")
 _CONSTANTS = {"True": True, "False": False, "None": None}
@@ -49,6 +53,8 @@ class Found:
     value: Any
     """As `json` reads it, but `Repeated` for a key given twice."""
     repairs: Counter[str] = field(default_factory=Counter)
+    before: str = ""
+    """The text between it and what was found before it."""
     fragment: bool = False
     """Whether it may stand within something broken that began before it."""
 
@@ -61,14 +67,16 @@ class Broken(ValueError):
         self.at = at
 
 
-def find_values(text: str) -> Iterator[Found | Broken | Literal["thoughts"]]:
+def find_values(text: str, keys: Collection[str] = ()) -> Iterator[Found | Broken | Literal["thoughts"]]:
     """Every outermost object and array in the text, in order, and `Broken` for each that is none.
 
-    "thoughts" says that what was found before it was only thought; thoughts with a beginning are left out.
+    "thoughts" says that what was found before it was only thought; thoughts with a beginning are left out. `keys`, in
+    lower case, are those that matter: where one seems to be within a string, a quote is missing, and that is broken.
     """
     position, said, suspect = 0, "", False
     while mark := _LANDMARK.search(text, position):
-        said += text[position : mark.start()]
+        since = text[position : mark.start()]
+        said += since
         position = mark.end()
         if mark[1] == "/":
             said, suspect = "", False
@@ -76,16 +84,17 @@ def find_values(text: str) -> Iterator[Found | Broken | Literal["thoughts"]]:
         elif mark[1] is not None:
             end = _THOUGHT_ENDS.search(text, position)
             position = end.end() if end else len(text)
-            yield Found(None, Counter(["thoughts"]))
+            yield Found(None, Counter(["thoughts"])) if end else Broken(position)
         elif escaped := _ESCAPED.match(text, mark.start()):
             position = escaped.end()
-            yield from _find_in_string(f'"{escaped[0]}"')
+            yield Found(None, before=since)
+            yield from _find_in_string(f'"{escaped[0]}"', keys)
         elif prose := _PROSE_BRACES.match(text, mark.start()):
             if prose[0].strip("{} \n"):
                 position = prose.end()
         else:
             try:
-                value, position, repairs = read_value(text, mark.start())
+                value, position, repairs = read_value(text, mark.start(), keys)
             except Broken as broken:
                 thought = _THOUGHT_ENDS.search(text, mark.end(), broken.at)
                 position = thought.start() if thought else max(broken.at, mark.end())
@@ -95,25 +104,27 @@ def find_values(text: str) -> Iterator[Found | Broken | Literal["thoughts"]]:
             else:
                 follows = text[_SPACE.match(text, position).end() :][:1]  # type: ignore[union-attr]
                 within = follows == "," or _AFTER_A_KEY.search(text[max(0, mark.start() - 9) : mark.start()])
-                yield Found(value, repairs, suspect and bool(within))
+                yield Found(value, repairs, since, suspect and bool(within))
     said += text[position:]
+    if _ANNOUNCED.search(text, position):
+        yield Broken(len(text))
     if "```" in said:
         yield Found(None, Counter(["fence"]))
     if re.sub(r"```\w*|[\"'`\s]", "", said):
         yield Found(None, Counter(["prose"]))
 
 
-def _find_in_string(literal: str) -> Iterator[Found | Broken | Literal["thoughts"]]:
+def _find_in_string(literal: str, keys: Collection[str]) -> Iterator[Found | Broken | Literal["thoughts"]]:
     try:
         text = json.loads(literal, strict=False)
     except ValueError:
         yield Broken(0)
     else:
         yield Found(None, Counter(["double encoding"]))
-        yield from find_values(text)
+        yield from find_values(text, keys)
 
 
-def read_value(text: str, start: int) -> tuple[Any, int, Counter[str]]:
+def read_value(text: str, start: int, keys: Collection[str] = ()) -> tuple[Any, int, Counter[str]]:
     """The object or array that opens at `start`, where it ends, and its repairs by kind. Raises `Broken`."""
     try:
         value, end = _STRICT.raw_decode(text, start)
@@ -122,10 +133,10 @@ def read_value(text: str, start: int) -> tuple[Any, int, Counter[str]]:
     else:
         return value, end, Counter()
     try:
-        return _Reader(text, start, _COMMENT).read()
+        return _Reader(text, start, keys, _COMMENT).read()
     except Broken as first:
         try:
-            return _Reader(text, start, _SHORT_COMMENT).read()
+            return _Reader(text, start, keys, _SHORT_COMMENT).read()
         except Broken as second:
             raise Broken(max(first.at, second.at)) from None
 
@@ -143,9 +154,10 @@ _STRICT = json.JSONDecoder(object_pairs_hook=_object, strict=False)
 class _Reader:
     """Reads one value by recursive descent. At the text's end a bracket may be missing, but only after another one."""
 
-    def __init__(self, text: str, start: int, comment: re.Pattern[str]) -> None:
+    def __init__(self, text: str, start: int, keys: Collection[str], comment: re.Pattern[str]) -> None:
         self.text = text
         self.at = start
+        self.keys = keys
         self.comment = comment
         self.due: list[str] = []
         """The closing brackets that are to come, outermost first."""
@@ -241,7 +253,7 @@ class _Reader:
     def string(self, ends: Callable[[int], bool], inner_quotes: bool = True) -> str:
         """A string up to the quote after which the structure goes on, by `ends(position after blanks)`.
 
-        Raises `Broken` when a quote within it stands before a colon: then keys and values may have been mixed up.
+        Raises `Broken` when there are quotes within it and something that looks like structure.
         """
         opening, start = self.peek(), self.at + 1
         delimiter = re.compile(rf"\\.|[{_QUOTES[opening]}]", re.DOTALL)
@@ -253,10 +265,12 @@ class _Reader:
                 continue
             after = self.skipped(position)[0]
             if ends(after):
+                if inner and self.hides_structure(self.text[start : found.start()]):
+                    raise Broken(position)
                 self.at = position
                 self.repairs["quotes"] += inner or opening != '"'
                 return _unescape(self.text[start : found.start()])
-            if not inner_quotes or self.text[after : after + 1] == ":":
+            if not inner_quotes:
                 raise Broken(position)
             inner = True
         raise Broken(len(self.text))
@@ -268,7 +282,16 @@ class _Reader:
         if char == ",":
             position = self.skipped(position + 1)[0]
             return self.text[position : position + 1] == "}" or self.is_key(position)
-        return char in ("}", "") or (self.text[position - 1].isspace() and bool(_KEY.match(self.text, position)))
+        if char == "}":
+            return len(self.due) == 1 or self.goes_on(self.skipped(position + 1)[0])
+        return not char or (self.text[position - 1].isspace() and bool(_KEY.match(self.text, position)))
+
+    def goes_on(self, position: int) -> bool:
+        """Whether what stands here may follow an object within another value."""
+        if self.text[position : position + 1] == ",":
+            position = self.skipped(position + 1)[0]
+            return self.text[position : position + 1] in ("{", "[", "}", "]") or self.is_key(position)
+        return self.text[position : position + 1] in ("{", "}", "]", "") or self.text.startswith("```", position)
 
     def is_key(self, position: int) -> bool:
         return bool(_KEY.match(self.text, position) or _BARE_KEY.match(self.text, position))
@@ -291,8 +314,14 @@ class _Reader:
             comment = self.comment.match(self.text, position)
             if not comment:
                 return position, comments
+            if self.hides_structure(comment[0]):
+                raise Broken(position)
             position = comment.end()
             comments += 1
+
+    def hides_structure(self, text: str) -> bool:
+        """Whether one of the keys that matter, or the step to a next object, has come into a string or comment."""
+        return any(key.casefold() in self.keys for key in _KEY_WITHIN.findall(text)) or bool(_NEXT_OBJECT.search(text))
 
 
 def _unescape(text: str) -> str:

@@ -24,6 +24,8 @@ _EXPLANATION_KEYS = ("explanation", "reason", "reasoning", "rationale")
 _KEYS = {*_LABEL_KEYS, *_SCORE_KEYS, *_EXPLANATION_KEYS, "scores"}
 _DRESS = {"trajectory", "traj", "id", "label", "the", "candidate", "attempt", "rollout", "response", "score", "for"}
 """Words beside a label that leave its meaning alone."""
+_BETWEEN = {*_DRESS, "json", "and"}
+"""Words that may stand between the objects of a row."""
 _SCORES = {"score", "scores", "rating", "ratings", "grade", "grades"}
 """Words in the name of a wrapper that say that the scores are in it."""
 _SOMETHING_ELSE = re.compile(
@@ -99,8 +101,7 @@ def read_verdict(reply: str, labels: Sequence[str]) -> Verdict:
             said.repairs["duplicate"] += 1
         if scores.setdefault(entry.label, scored).score != scored.score:
             problems.append(f"{entry.label} has two different scores")
-    named = {entry.label for entry in said.entries}
-    if missing := [label for label in labels if label not in named]:
+    if missing := [label for label in labels if label not in said.names()]:
         problems.append(f"there is no score for {', '.join(missing)}")
         problems += [f"{name} is none of the ids" for name in said.strangers]
     if problems:
@@ -126,41 +127,64 @@ class _Said:
     repairs: Counter[str] = field(default_factory=Counter)
     broken: bool = False
 
+    def names(self) -> set[str]:
+        return {entry.label for entry in self.entries}
+
+    def add(self, other: "_Said") -> None:
+        self.entries += other.entries
+        self.strangers += other.strangers
+        self.repairs += other.repairs
+        self.repairs["several objects"] += 1
+
 
 def _last_words(text: str, known: Mapping[str, str]) -> _Said:
-    """The last object that scores all labels with whatever follows it; without such an object, all of them."""
-    said = _Said()
+    """The last object that names all labels, or row of objects that do so together, and whatever follows it.
+
+    Where there is none, the last row, in which labels are then missing.
+    """
+    rows: list[_Said] = []
     around: Counter[str] = Counter()
-    for found in find_values(text):
+    between = ""
+    for found in find_values(text, {*_KEYS, *known}):
         match found:
             case "thoughts":
-                said = _Said()
+                rows = []
                 around["thoughts"] += 1
             case Broken():
-                said.broken = True
-            case Found(value, repairs, fragment):
+                rows.append(_Said(broken=True))
+            case Found(None, repairs, before):
+                around += repairs
+                between += before
+            case Found(value, repairs, before, fragment):
+                between += before
                 reader = _FormReader(known)
                 reader.read(value)
                 part = reader.said
-                if not part.entries and not part.strangers:
-                    if value is None:
-                        around += repairs
+                if not part.entries and not part.strangers and not part.broken:
+                    between += " something else "
                     continue
                 part.repairs += repairs
-                if {entry.label for entry in part.entries} >= set(known.values()) and not (fragment and said.broken):
-                    said = part
-                    continue
-                if said.entries:
-                    said.repairs["several objects"] += 1
-                said.entries += part.entries
-                said.strangers += part.strangers
-                said.repairs += part.repairs
-    if said.broken:
+                part.broken |= fragment
+                alone = part.names() >= set(known.values()) or set(_words(between)) - known.keys() - _BETWEEN
+                if not rows or alone or rows[-1].broken:
+                    rows.append(part)
+                else:
+                    rows[-1].add(part)
+                between = ""
+    for place in reversed(range(len(rows))):
+        if rows[place].names() >= set(known.values()):
+            rows = rows[place:]
+            break
+    else:
+        rows = [row for row in rows if row.broken] + rows[-1:]
+    if any(row.broken for row in rows):
         raise VerdictError("its last JSON object breaks off or is not valid JSON")
-    if not said.entries and not said.strangers:
+    if not rows:
         raise VerdictError("it holds no complete JSON object with the trajectories' ids and scores")
-    said.repairs += around
-    return said
+    for row in rows[1:]:
+        rows[0].add(row)
+    rows[0].repairs += around
+    return rows[0]
 
 
 class _FormReader:
@@ -194,7 +218,7 @@ class _FormReader:
             for key, label in labelled.items():
                 self.read_score(label, value[key])
         else:
-            named = [key for key in value if _SCORES.intersection(re.findall(r"[^\W_]+", key))]
+            named = [key for key in value if _SCORES.intersection(_words(key))]
             for key in named or value:
                 if not _SOMETHING_ELSE.search(key):
                     self.said.repairs["wrapper"] += key != "scores"
@@ -210,7 +234,7 @@ class _FormReader:
         return {key: items[0] if len(items) == 1 else Repeated(items) for key, items in found.items()}
 
     def read_string(self, text: str, wrappers: int) -> None:
-        for found in find_values(text):
+        for found in find_values(text, {*_KEYS, *self.known}):
             if isinstance(found, Found):
                 self.said.repairs += found.repairs
                 self.read(found.value, wrappers + 1)
@@ -242,13 +266,17 @@ class _FormReader:
 
     def label(self, name: Any) -> str | None:
         """The one known label that an id names, bare or dressed up as in "trajectory_K7QX"."""
-        words = set(re.findall(r"[^\W_]+", name.casefold())) if isinstance(name, str) else set()
+        words = set(_words(name)) if isinstance(name, str) else set()
         named = words & self.known.keys()
         if len(named) != 1 or words - named - _DRESS:
             return None
         label = self.known[named.pop()]
         self.said.repairs["label"] += label.casefold() != name.casefold()
         return label
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[^\W_]+", text.casefold())
 
 
 def _all(value: Any) -> tuple[Any, ...]:

@@ -1,7 +1,9 @@
 import json
+import re
+from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from judge.verdict import VerdictError, read_verdict, reply_schema
@@ -132,7 +134,9 @@ BAD = {
     "broken off": (PLAIN[:-30], "breaks off"),
     "a draft, then a reply that breaks off": (f"{DRAFT}\nFinal: " + '{"scores": [{"trajectory_id": "K7', "breaks off"),
     "a draft in thoughts, then nothing": (f"<think>{DRAFT}</think>", "no complete JSON object"),
-    "a draft in thoughts that never end": (f"<think>hmm {PLAIN}", "no complete JSON object"),
+    "a draft in thoughts that never end": (f"<think>hmm {PLAIN}", "breaks off"),
+    "a draft, then thoughts that never end": (f"{DRAFT}\n<think>or rather {PLAIN}", "breaks off"),
+    "a draft, then nothing of what was to follow": (f"{DRAFT}\nFinal:", "breaks off"),
     "an id that names two": (PLAIN.replace('"K7QX"', '"K7QX and W3RT"'), "no score for K7QX"),
 }
 
@@ -204,3 +208,78 @@ def test_a_reply_cut_anywhere_is_refused_or_read_right(scores, order, data):
         assert values_of(reply[:cut]) == expected
     except VerdictError:
         assert cut < len(reply)
+
+
+SCORES = st.sampled_from([0.05, 0.15, 0.25, 0.5, 0.75, 0.95])
+WHY = ("why", 'said "hi" twice', "it's {fine}, truly", "better than W3RT", "a, b: c // d", "")
+WRITTEN = (
+    json.dumps,
+    repr,
+    lambda value: json.dumps(value, indent=1),
+    lambda value: re.sub(r'(?<!\\)"', "”", json.dumps(value)),
+    lambda value: re.sub(r'"(\w+)":', r"\1:", json.dumps(value)),
+    lambda value: json.dumps(value).replace('\\"', '"'),
+    lambda value: json.dumps(json.dumps(value)),
+    lambda value: re.sub(r",(?= *\")", ", // note\n", json.dumps(value)),
+)
+WRAPPED = (
+    lambda reply: reply,
+    lambda reply: f"Here:\n```json\n{reply}\n```\nDone [x].",
+    lambda reply: f"<think>maybe {DRAFT}</think>{reply}",
+    lambda reply: f"Not yet: {DRAFT}</think>{reply}",
+)
+NOISE = [
+    *"\"'”{}[]:,;\\/#* \nabXQ<>`-_=.",
+    *LABELS,
+    '"score":',
+    "},{",
+    "null",
+    "//",
+    "/*",
+    "*/",
+    "```",
+    "</think>",
+    "<think>",
+]
+
+
+@st.composite
+def replies(draw):
+    """A reply as models write it, and its scores."""
+    scores = {label: draw(SCORES) for label in LABELS}
+    listed = [
+        {"trajectory_id": label, "explanation": draw(st.sampled_from(WHY)), "score": scores[label]}
+        for label in draw(st.permutations(LABELS)) + draw(st.lists(st.sampled_from(LABELS), max_size=2))
+    ]
+    value = draw(st.sampled_from([{"scores": listed}, listed, scores, {"result": {"scores": listed}}]))
+    return draw(st.sampled_from(WRAPPED))(draw(st.sampled_from(WRITTEN))(value)), scores
+
+
+@given(replies())
+def test_a_reply_as_models_write_it_is_read(written):
+    reply, scores = written
+    assert values_of(reply) == scores
+
+
+@given(replies(), st.data())
+@settings(max_examples=400)
+def test_a_mutated_reply_is_refused_or_read_right(written, data):
+    """Characters are lost, come in or are replaced anywhere but in a number, and the reply may break off."""
+    reply, scores = written
+    for _ in range(data.draw(st.integers(1, 3))):
+        numbers = [range(number.start(), number.end()) for number in re.finditer(r"\d*\.\d+", reply)]
+        place = data.draw(st.integers(0, len(reply)))
+        end = min(len(reply), place + data.draw(st.integers(0, 3)))
+        if not any(place < number.stop and number.start < max(end, place + 1) for number in numbers):
+            reply = reply[:place] + data.draw(st.sampled_from(["", *NOISE])) + reply[end:]
+    if data.draw(st.booleans()):
+        reply = reply[: data.draw(st.integers(0, len(reply)))]
+    with suppress(VerdictError):
+        assert values_of(reply) == scores
+
+
+def test_every_repair_is_counted_by_kind():
+    reply = "<think>hm</think>Here:\n```\n" + repr({"result": EXPECTED | {"K7QX": "90%"}}) + "\n```"
+    repairs = read_verdict(reply, LABELS).repairs
+    assert repairs == {"thoughts": 1, "prose": 1, "fence": 1, "quotes": 5, "wrapper": 1, "form": 1, "number": 1}
+    assert not read_verdict(PLAIN, LABELS).repairs
