@@ -33,7 +33,7 @@ _QUOTES = {'"': '"', "'": "'"} | dict.fromkeys("“”„‟", '“”„‟"') 
 _KEY = re.compile(rf"""(?:"[^"\n]*"|'[^'\n]*'|[“”„‟][^“”„‟"\n]*[“”„‟"]|[‘’‚‛][^‘’‚‛'\n]*[‘’‚‛']){_BLANK}*:""")
 _BARE_KEY = re.compile(r"[^\W][\w $.-]{0,60}?(?=[^\S\n]*:)")
 _KEY_WITHIN = re.compile(r"""(\w+)["'“”‘’]?\s*:""")
-_NEXT_OBJECT = re.compile(r"\}\s*,\s*\{")
+_NEXT_OBJECT = re.compile(r"\}\s*,?\s*\{")
 _BARE = re.compile(r"(?:(?!//)[\w.+\-/])+(?: ?%)?")
 _DECIMAL_COMMA = re.compile(r"[01],\d+(?=\s*[,}])")
 _CONSTANTS = {"True": True, "False": False, "None": None}

@@ -222,11 +222,13 @@ WRITTEN = (
     lambda value: json.dumps(json.dumps(value)),
     lambda value: re.sub(r",(?= *\")", ", // note\n", json.dumps(value)),
 )
+THOUGHT = '{"K7QX": 0.1}'
+"""No whole answer: a reply that breaks off after one in thoughts whose tag is lost looks as if it were finished."""
 WRAPPED = (
     lambda reply: reply,
     lambda reply: f"Here:\n```json\n{reply}\n```\nDone [x].",
-    lambda reply: f"<think>maybe {DRAFT}</think>{reply}",
-    lambda reply: f"Not yet: {DRAFT}</think>{reply}",
+    lambda reply: f"<think>maybe {THOUGHT}</think>{reply}",
+    lambda reply: f"Not yet: {THOUGHT}</think>{reply}",
 )
 NOISE = [
     *"\"'”{}[]:,;\\/#* \nabXQ<>`-_=.",
@@ -266,7 +268,7 @@ def test_a_reply_as_models_write_it_is_read(written):
 def test_a_mutated_reply_is_refused_or_read_right(written, data):
     """Characters are lost, come in or are replaced anywhere but in a number, and the reply may break off."""
     reply, scores = written
-    for _ in range(data.draw(st.integers(1, 3))):
+    for _ in range(data.draw(st.integers(1, 2))):
         numbers = [range(number.start(), number.end()) for number in re.finditer(r"\d*\.\d+", reply)]
         place = data.draw(st.integers(0, len(reply)))
         end = min(len(reply), place + data.draw(st.integers(0, 3)))
