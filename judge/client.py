@@ -7,6 +7,7 @@ A request leaves only when limits and budget have room for it, and what it came 
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -94,10 +95,11 @@ class Client:
         if isinstance(self.model, str):
             return await self._complete(call, messages, schema, _formats.get(self._endpoint, 0))
         async with self._accounted(call, messages, schema) as account, asyncio.timeout(self.limits.timeout):
-            text = await self.model(messages, schema)
-            if not isinstance(text, str):
-                raise TypeError(f"it returned {type(text).__name__}, not str")
-            account.reply = Reply(text)
+            said = await self.model(messages, schema)
+            if not isinstance(said, str | Mapping):
+                raise TypeError(f"it returned {type(said).__name__}, not str or a message")
+            text, repairs = (said, Counter[str]()) if isinstance(said, str) else _read(said)
+            account.reply = Reply(text, repairs=repairs)
         return account.reply
 
     async def _complete(self, call: "_Call", messages: list[Message], schema: Schema, rung: int) -> Reply:
@@ -117,7 +119,7 @@ class Client:
 
     def _reply(self, response: Any, messages: list[Message]) -> Reply:
         litellm = load_litellm()
-        text = _text(response)
+        text, repairs = _read(response.choices[0].message.model_dump() if response.choices else {})
         usage = response.usage
         prompt_tokens = usage.prompt_tokens or litellm.token_counter(model=self.name, messages=messages)
         completion_tokens = usage.completion_tokens or litellm.token_counter(model=self.name, text=text)
@@ -125,7 +127,8 @@ class Client:
         if usd is None:
             usd = response._hidden_params.get("response_cost") or None  # 0 = LiteLLM has no price
         finish_reason = response.choices[0].finish_reason if response.choices else None
-        return Reply(text, prompt_tokens, completion_tokens, usd, finish_reason or "", response.model or "")
+        served_by = response.model or ""
+        return Reply(text, prompt_tokens, completion_tokens, usd, finish_reason or "", served_by, repairs=repairs)
 
     @asynccontextmanager
     async def _accounted(self, call: "_Call", messages: list[Message], schema: Schema) -> AsyncIterator["_Account"]:
@@ -200,15 +203,30 @@ _formats: dict[Hashable, int] = {}
 """The first of `_FORMATS` that an endpoint took: no table tells that, only trying."""
 
 
-def _text(response: Any) -> str:
-    """What the model said; models that think may say it all in their thoughts."""
-    if not response.choices:
-        return ""
-    message = response.choices[0].message
-    content = message.content
-    if isinstance(content, list):
-        content = "".join(part.get("text", "") for part in content)
-    return content or getattr(message, "reasoning_content", None) or ""
+def _read(message: Mapping[str, Any]) -> tuple[str, Counter[str]]:
+    """What an assistant's message says, and where it had to be looked for, by kind of repair.
+
+    A reply may come in parts, as the arguments of a tool call, or in a thinking model's thoughts.
+    """
+    repairs: Counter[str] = Counter()
+    text = message.get("content") or ""
+    if not isinstance(text, str):
+        text = "".join(map(_text_of_part, text))
+        repairs["content parts"] += 1
+    functions = [call.get("function") for call in message.get("tool_calls") or ()]
+    for function in [*functions, message.get("function_call")]:
+        if arguments := function and function.get("arguments"):
+            text += "\n" + (arguments if isinstance(arguments, str) else json.dumps(arguments))
+            repairs["tool call"] += 1
+    if not text.strip() and isinstance(thoughts := message.get("reasoning_content"), str):
+        text = thoughts
+        repairs["reasoning"] += 1
+    return text, repairs
+
+
+def _text_of_part(part: Any) -> str:
+    text = part.get("text") if isinstance(part, dict) else part
+    return text if isinstance(text, str) else ""
 
 
 @dataclass(slots=True)

@@ -154,5 +154,6 @@ class Judge:
                     {"role": "user", "content": words},
                 ]
             else:
-                ballot.scores = {member: verdict[marks.labels[member]] for member in ballot.row}
+                ballot.scores = {member: verdict.scores[marks.labels[member]] for member in ballot.row}
+                ballot.repairs = reply.repairs + verdict.repairs
                 return

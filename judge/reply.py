@@ -1,14 +1,15 @@
 """What is asked of a judge model, and what comes back."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from scenarios.trajectory import Message
 
 Schema = dict[str, Any]
-JudgeModel = Callable[[list[Message], Schema], Awaitable[str]]
-"""Anything that answers a prompt with text: the seam for tests, simulation and self-made judges."""
+JudgeModel = Callable[[list[Message], Schema], Awaitable[str | Message]]
+"""Anything that answers a prompt, with text or an assistant's message: the seam for self-made judges and tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +24,5 @@ class Reply:
     """What the server calls the model that answered."""
     cached: bool = False
     """It came without a call of its own; tokens and cost are those of the call that was made for it."""
+    repairs: Counter[str] = field(default_factory=Counter)
+    """Where the text had to be looked for, by kind."""

@@ -4,6 +4,7 @@ A ballot that was lost has no scores, and a member without votes has none either
 that no judge gave.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ class Ballot:
     calls: int = 0
     replies: list[Reply] = field(default_factory=list)
     prompt_ids: list[str] = field(default_factory=list)
+    repairs: Counter[str] = field(default_factory=Counter)
+    """What had to be repaired to read the scores, by kind."""
 
     def render(self, template: str, **values: object) -> str:
         """The filled template, remembered as used."""
@@ -95,6 +98,7 @@ def judge_group(members: Sequence[Judgement], group: CanonicalGroup, ballots: Se
         prompt_tokens=sum(reply.prompt_tokens for reply in replies),
         completion_tokens=sum(reply.completion_tokens for reply in replies),
         cost_usd=sum(costs) if len(costs) == calls else None,
+        repairs=dict(sum((ballot.repairs for ballot in ballots), Counter())),
         warnings=[f"order {ballot.order} is lost: {ballot.problem}" for ballot in ballots if ballot.scores is None],
     )
 

@@ -56,4 +56,6 @@ class GroupJudgement(BaseModel):
     prompt_ids: list[str] = Field(default_factory=list)
     """Content hashes of the prompt templates that were used."""
     seed: int | None = None
+    repairs: dict[str, int] = Field(default_factory=dict)
+    """What had to be repaired in the replies that were used, by kind: "fence", "quotes", "wrapper", "number" ..."""
     warnings: list[str] = Field(default_factory=list)

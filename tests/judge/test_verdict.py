@@ -1,7 +1,9 @@
 import json
+import re
+from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from judge.verdict import VerdictError, read_verdict, reply_schema
@@ -15,7 +17,7 @@ def entries(values=EXPECTED):
 
 
 def values_of(reply: str) -> dict[str, float]:
-    return {label: scored.score for label, scored in read_verdict(reply, LABELS).items()}
+    return {label: scored.score for label, scored in read_verdict(reply, LABELS).scores.items()}
 
 
 PLAIN = json.dumps({"scores": entries()})
@@ -42,6 +44,37 @@ GOOD = {
     "a duplicate that agrees": json.dumps({"scores": [*entries(), entries()[0]]}),
     "a label never given out": json.dumps({"scores": [*entries(), {"trajectory_id": "ZZZZ", "score": 7}]}),
     "raw line breaks in a string": PLAIN.replace("why", "line one\nline two"),
+    "fractions": PLAIN.replace("0.9", '"9/10"').replace("0.2", '"2 out of 10"').replace("0.5", '"0.5/1"'),
+    "bare percentages and fractions": PLAIN.replace("0.9", "90%").replace("0.2", "1/5").replace("0.5", "50 %"),
+    "bare decimal commas": PLAIN.replace("0.9", "0,9").replace("0.2", "0,2"),
+    "numbers as strings": PLAIN.replace("0.9", '".9"').replace("0.2", '"0.20"').replace("0.5", '"5e-1"'),
+    "an object a line": "\n".join(map(json.dumps, entries())),
+    "an object an entry, in a list of points": "\n".join(f"- `{json.dumps(entry)}`" for entry in entries()),
+    "a list of maps": json.dumps([{label: score} for label, score in EXPECTED.items()]),
+    "other names for the keys": PLAIN.replace("trajectory_id", "Label").replace('"score"', '"rating"'),
+    "labels in scores' names": json.dumps({f"{label}_score": score for label, score in EXPECTED.items()}),
+    "wrapped twice": json.dumps({"result": {"evaluation": {"scores": entries()}}}),
+    "wrapped beside a draft": json.dumps(
+        {"draft": {"scores": entries(dict.fromkeys(LABELS, 0.1))}, "final": entries()}
+    ),
+    "wrapped beside other numbers": json.dumps({"confidence": dict.fromkeys(LABELS, 0.1), "scores": entries()}),
+    "encoded twice": json.dumps(PLAIN),
+    "encoded twice without the outer quotes": json.dumps(PLAIN)[1:-1],
+    "encoded three times": json.dumps(json.dumps(PLAIN)),
+    "encoded twice in a wrapper": json.dumps({"name": "submit", "arguments": PLAIN}),
+    "after thoughts whose beginning is missing": f"perhaps {DRAFT} or so</think>\n{PLAIN}",
+    "after thoughts that break off in an object": '<think>so {"scores": [{</think>' + PLAIN,
+    "after thoughts without a beginning that break off in an object": 'so {"scores": ["</think>' + PLAIN,
+    "after the form that was asked for": 'I fill in {"scores": [{"trajectory_id": "K7QX", "score": <number>}, ...]}:'
+    + PLAIN,
+    "braces in prose after it": PLAIN + "\nSo {K7QX} is best.",
+    "one closing brace too many": PLAIN + "}",
+    "without the last brace": json.dumps({"scores": entries()})[:-1],
+    "without the last brace, in a fence": f"```json\n{PLAIN[:-1]}\n```",
+    "without a closing bracket within": PLAIN.replace("]}", "}"),
+    "a draft without some labels": json.dumps(entries({"K7QX": 0.1})) + PLAIN,
+    "a note in a key given twice": PLAIN.replace('"explanation": "why"', '"explanation": "a", "explanation": "b"'),
+    "thinking aloud in an explanation": PLAIN.replace("why", "it wrote <think> and </think>"),
 }
 
 BAD = {
@@ -52,25 +85,58 @@ BAD = {
     "positions instead of labels": ('{"scores": [0.9, 0.2, 0.5]}', "no complete JSON object"),
     "a label is missing": (json.dumps({"scores": entries()[:2]}), "no score for M4TD"),
     "a conflict": (json.dumps({"scores": [*entries(), entries({"K7QX": 0.1})[0]]}), "K7QX has two different scores"),
-    "a key given twice": ('{"K7QX": 0.9, "K7QX": 0.1, "W3RT": 0.2, "M4TD": 0.5}', "two different values"),
+    "a key given twice": ('{"K7QX": 0.9, "K7QX": 0.1, "W3RT": 0.2, "M4TD": 0.5}', "two different scores"),
     "a key given twice in other letters": (
         PLAIN.replace('"score": 0.9', '"score": 0.9, "Score": 0.1'),
         "two different",
     ),
     "a scale of ten": (PLAIN.replace("0.9", "9.0"), "score of K7QX is 9.0, not from 0 to 1"),
-    "a string on a scale of ten": (PLAIN.replace("0.9", '"9/10"'), "not a number"),
+    "a string on a scale of ten": (PLAIN.replace("0.9", '"9"'), "not a number"),
+    "a percentage that may be none": (PLAIN.replace("0.9", '"0.9%"'), "not a number"),
+    "a fraction that may be none": (PLAIN.replace("0.9", '"0.9/10"'), "not a number"),
+    "more than all of ten": (PLAIN.replace("0.9", '"11/10"'), "not a number|not from 0 to 1"),
+    "nothing of nothing": (PLAIN.replace("0.9", '"0/0"'), "not a number"),
+    "a number and a remark": (PLAIN.replace("0.9", '"0.9 (good)"'), "not a number"),
+    "an unfinished number": (PLAIN.replace("0.9", '"0."'), "not a number"),
+    "a leading nought": (PLAIN.replace("0.9", "09"), "not a number"),
+    "a list for a score": (PLAIN.replace("0.9", "[0.9]"), "not a number"),
+    "two names for the score": (PLAIN.replace('"score": 0.9', '"score": 0.9, "rating": 0.1'), "two different scores"),
+    "two ids in an entry": (PLAIN.replace('"explanation"', '"id": "W3RT", "explanation"', 1), "K7QX and W3RT"),
+    "an id given twice": (PLAIN.replace('"explanation"', '"trajectory_id": "W3RT", "explanation"', 1), "K7QX and W3RT"),
+    "other labels": (PLAIN.replace("K7QX", "ZZZZ"), "no score for K7QX; ZZZZ is none of the ids"),
+    "numbers that are no scores": (json.dumps({"confidence": EXPECTED}), "no complete JSON object"),
+    "labels with something beside them": (
+        json.dumps({f"{label}_confidence": score for label, score in EXPECTED.items()}),
+        "no complete JSON object",
+    ),
+    "two wrapped answers": (json.dumps({"one": EXPECTED, "two": entries({"K7QX": 0.1})}), "two different scores"),
+    "only a draft": (json.dumps({"draft": {"scores": entries()}}), "no complete JSON object"),
+    "only thoughts without a beginning": (f"I think {PLAIN}</think> That is it.", "no complete JSON object"),
+    "a correction of one entry": (PLAIN + json.dumps(entries({"K7QX": 0.1})), "two different scores"),
+    "a draft within something broken": (
+        f'{{"evaluation": <see below>, "draft": {json.dumps(EXPECTED)}, "final": <see above>}}',
+        "not valid JSON",
+    ),
+    "plain lines": ("\n".join(f"Trajectory {label}: {score}" for label, score in EXPECTED.items()), "no complete JSON"),
+    "encoded twice and broken off": (json.dumps(PLAIN[:-30]), "breaks off"),
+    "a quote that is missing": (
+        json.dumps([*entries(), *entries({"W3RT": 0.2})]).replace('why", "score": 0.9', 'why, "score": 0.9'),
+        "not valid JSON",
+    ),
     "a thousand": (PLAIN.replace("0.9", '"1,000"'), "not a number"),
     "below zero": (PLAIN.replace("0.9", "-0.1"), "not from 0 to 1"),
     "not a number": (PLAIN.replace("0.9", "NaN"), "not from 0 to 1"),
     "infinity": (PLAIN.replace("0.9", "1e400"), "not from 0 to 1"),
-    "null": (PLAIN.replace("0.9", "null"), "None, not a number"),
-    "a truth value": (PLAIN.replace("0.9", "true"), "True, not a number"),
+    "null": (PLAIN.replace("0.9", "null"), "null, not a number"),
+    "a truth value": (PLAIN.replace("0.9", "true"), "true, not a number"),
     "a word": (PLAIN.replace("0.9", '"good"'), "not a number"),
     "more than all percent": (PLAIN.replace("0.9", '"190%"'), "not from 0 to 1"),
     "broken off": (PLAIN[:-30], "breaks off"),
     "a draft, then a reply that breaks off": (f"{DRAFT}\nFinal: " + '{"scores": [{"trajectory_id": "K7', "breaks off"),
-    "a draft in thoughts, then nothing": (f"<think>{DRAFT}</think>", "empty"),
-    "a draft in thoughts that never end": (f"<think>hmm {PLAIN}", "empty"),
+    "a draft in thoughts, then nothing": (f"<think>{DRAFT}</think>", "no complete JSON object"),
+    "a draft in thoughts that never end": (f"<think>hmm {PLAIN}", "breaks off"),
+    "a draft, then thoughts that never end": (f"{DRAFT}\n<think>or rather {PLAIN}", "breaks off"),
+    "a draft, then nothing of what was to follow": (f"{DRAFT}\nFinal:", "breaks off"),
     "an id that names two": (PLAIN.replace('"K7QX"', '"K7QX and W3RT"'), "no score for K7QX"),
 }
 
@@ -88,7 +154,7 @@ def test_a_reply_that_cannot_be_used_says_what_is_wrong(case):
 
 
 def test_explanations_come_with_their_scores():
-    read = read_verdict(PLAIN.replace("why", "because", 1), LABELS)
+    read = read_verdict(PLAIN.replace("why", "because", 1), LABELS).scores
     assert (read["K7QX"].explanation, read["W3RT"].explanation) == ("because", "why")
 
 
@@ -96,7 +162,7 @@ def test_everything_that_is_wrong_is_named_at_once():
     with pytest.raises(VerdictError) as problem:
         read_verdict(json.dumps({"scores": entries({"K7QX": 9, "W3RT": True})}), LABELS)
     assert problem.value.message == (
-        "the score of K7QX is 9, not from 0 to 1; the score of W3RT is True, not a number; there is no score for M4TD"
+        "the score of K7QX is 9, not from 0 to 1; the score of W3RT is true, not a number; there is no score for M4TD"
     )
 
 
@@ -142,3 +208,80 @@ def test_a_reply_cut_anywhere_is_refused_or_read_right(scores, order, data):
         assert values_of(reply[:cut]) == expected
     except VerdictError:
         assert cut < len(reply)
+
+
+SCORES = st.sampled_from([0.05, 0.15, 0.25, 0.5, 0.75, 0.95])
+WHY = ("why", 'said "hi" twice', "it's {fine}, truly", "better than W3RT", "a, b: c // d", "")
+WRITTEN = (
+    json.dumps,
+    repr,
+    lambda value: json.dumps(value, indent=1),
+    lambda value: re.sub(r'(?<!\\)"', "”", json.dumps(value)),
+    lambda value: re.sub(r'"(\w+)":', r"\1:", json.dumps(value)),
+    lambda value: json.dumps(value).replace('\\"', '"'),
+    lambda value: json.dumps(json.dumps(value)),
+    lambda value: re.sub(r",(?= *\")", ", // note\n", json.dumps(value)),
+)
+THOUGHT = '{"K7QX": 0.1}'
+"""No whole answer: a reply that breaks off after one in thoughts whose tag is lost looks as if it were finished."""
+WRAPPED = (
+    lambda reply: reply,
+    lambda reply: f"Here:\n```json\n{reply}\n```\nDone [x].",
+    lambda reply: f"<think>maybe {THOUGHT}</think>{reply}",
+    lambda reply: f"Not yet: {THOUGHT}</think>{reply}",
+)
+NOISE = [
+    *"\"'”{}[]:,;\\/#* \nabXQ<>`-_=.",
+    *LABELS,
+    '"score":',
+    "},{",
+    "null",
+    "//",
+    "/*",
+    "*/",
+    "```",
+    "</think>",
+    "<think>",
+]
+
+
+@st.composite
+def replies(draw):
+    """A reply as models write it, and its scores."""
+    scores = {label: draw(SCORES) for label in LABELS}
+    listed = [
+        {"trajectory_id": label, "explanation": draw(st.sampled_from(WHY)), "score": scores[label]}
+        for label in draw(st.permutations(LABELS)) + draw(st.lists(st.sampled_from(LABELS), max_size=2))
+    ]
+    value = draw(st.sampled_from([{"scores": listed}, listed, scores, {"result": {"scores": listed}}]))
+    return draw(st.sampled_from(WRAPPED))(draw(st.sampled_from(WRITTEN))(value)), scores
+
+
+@given(replies())
+def test_a_reply_as_models_write_it_is_read(written):
+    reply, scores = written
+    assert values_of(reply) == scores
+
+
+@given(replies(), st.data())
+@settings(max_examples=400)
+def test_a_mutated_reply_is_refused_or_read_right(written, data):
+    """Characters are lost, come in or are replaced anywhere but in a number, and the reply may break off."""
+    reply, scores = written
+    for _ in range(data.draw(st.integers(1, 2))):
+        numbers = [range(number.start(), number.end()) for number in re.finditer(r"\d*\.\d+", reply)]
+        place = data.draw(st.integers(0, len(reply)))
+        end = min(len(reply), place + data.draw(st.integers(0, 3)))
+        if not any(place < number.stop and number.start < max(end, place + 1) for number in numbers):
+            reply = reply[:place] + data.draw(st.sampled_from(["", *NOISE])) + reply[end:]
+    if data.draw(st.booleans()):
+        reply = reply[: data.draw(st.integers(0, len(reply)))]
+    with suppress(VerdictError):
+        assert values_of(reply) == scores
+
+
+def test_every_repair_is_counted_by_kind():
+    reply = "<think>hm</think>Here:\n```\n" + repr({"result": EXPECTED | {"K7QX": "90%"}}) + "\n```"
+    repairs = read_verdict(reply, LABELS).repairs
+    assert repairs == {"thoughts": 1, "prose": 1, "fence": 1, "quotes": 5, "wrapper": 1, "form": 1, "number": 1}
+    assert not read_verdict(PLAIN, LABELS).repairs

@@ -1,0 +1,128 @@
+"""Replies as models give them, through the whole engine: the right scores, or none."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from judge.judge import Judge
+from judge.juror import Juror
+from scenarios.trajectory import Message, TrajectoryGroup
+from tests.judge.endpoint import Answer, Request, labels_in, says
+from tests.judge.groups import saying
+
+REPLIES = json.loads((Path(__file__).parent / "data" / "replies.json").read_text(encoding="utf-8"))
+"""`message`: what the judge says of members A, B and C, with their labels as <A>, <B>, <C> and labels never given out
+as <D>, <Z>; null = no choices. `scores`: of A, B and C; null = none may come of it."""
+
+MEMBERS = ("aaa", "bb", "c")
+
+
+def places(labels: list[str], prompt: str) -> dict[str, str]:
+    """What stands for each label: members are told apart by what they say."""
+    said = {text: prompt.index(f"assistant: {text}\n") for text in MEMBERS}
+    shown = sorted(MEMBERS, key=lambda text: said[text])
+    found = {f"<{'ABC'[MEMBERS.index(text)]}>": label for text, label in zip(shown, labels, strict=True)}
+    return found | {"<D>": "DDD9", "<Z>": "ZZZ9"}
+
+
+def filled(message: Any, places: dict[str, str]) -> Any:
+    match message:
+        case str():
+            for mark, label in places.items():
+                message = message.replace(mark, label)
+        case list():
+            return [filled(item, places) for item in message]
+        case dict():
+            return {key: filled(item, places) for key, item in message.items()}
+    return message
+
+
+def check(case: dict[str, Any], judged: TrajectoryGroup, calls: int) -> None:
+    assert judged.judgement
+    rewards = [trajectory.reward for trajectory in judged]
+    if case["scores"] and not (case.get("may_be_refused") and rewards == [None] * 3):
+        assert rewards == pytest.approx(case["scores"])
+        assert (judged.judgement.status, calls) == ("scored", 1)
+    else:
+        assert rewards == [None] * 3
+        assert (judged.judgement.status, calls) == ("unscored", 3)
+        assert judged.judgement.repairs == {}
+
+
+def in_parts(message: Any) -> bool:
+    """LiteLLM refuses such a message from an OpenAI-compatible endpoint, so only a callable can give it."""
+    return bool(message) and isinstance(message["content"], list)
+
+
+@pytest.mark.parametrize("case", [c for c in REPLIES if not in_parts(c["message"])], ids=lambda case: case["name"])
+async def test_a_reply_over_http_gives_the_right_scores_or_none(case, endpoint):
+    def step(request: Request) -> Answer:
+        if case["message"] is None:
+            return Answer(says("x").body | {"choices": []})
+        return says(**filled(case["message"], places(labels_in(request), request["messages"][1]["content"])))
+
+    endpoint.script = [step]
+    judge = Judge(Juror("openai/judge", params=endpoint.params), orders=1)
+    check(case, await judge.score(saying(*MEMBERS)), len(endpoint.requests))
+
+
+@pytest.mark.parametrize("case", REPLIES, ids=lambda case: case["name"])
+async def test_a_reply_of_a_callable_gives_the_right_scores_or_none(case):
+    prompts: list[Request] = []
+
+    async def judge(messages, schema) -> Message:
+        prompts.append({"messages": messages})
+        return filled(case["message"] or {}, places(labels_in(prompts[-1]), messages[1]["content"]))
+
+    check(case, await Judge(judge, orders=1).score(saying(*MEMBERS)), len(prompts))
+
+
+def tool_call(arguments: str) -> dict[str, Any]:
+    return {"id": "1", "type": "function", "function": {"name": "submit_scores", "arguments": arguments}}
+
+
+FULL = json.dumps(dict(zip(("<A>", "<B>", "<C>"), (0.9, 0.2, 0.5), strict=True)))
+
+ELSEWHERE = {
+    "tool call": {"content": None, "tool_calls": [tool_call(FULL)]},
+    "tool call after prose": {"content": "Let me submit the scores.", "tool_calls": [tool_call(FULL)]},
+    "tool call, encoded twice": {"content": None, "tool_calls": [tool_call(json.dumps(FULL))]},
+    "function call": {"content": None, "function_call": {"name": "submit", "arguments": FULL}},
+    "reasoning, with blank content": {"content": "\n", "reasoning_content": FULL},
+    "content parts": {"content": [{"type": "thinking", "thinking": "{"}, {"type": "text", "text": FULL}]},
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+async def test_scores_are_found_wherever_in_the_message_they_are_and_that_is_counted(name, endpoint):
+    def message(request: Request) -> Message:
+        return filled(ELSEWHERE[name], places(labels_in(request), request["messages"][1]["content"]))
+
+    async def judge(messages, schema) -> Message:
+        return message({"messages": messages})
+
+    endpoint.script = [lambda request: says(**message(request))]
+    judges = [judge] if in_parts(ELSEWHERE[name]) else [judge, Juror("openai/judge", params=endpoint.params)]
+    judged = await Judge(judges, orders=1).score(saying(*MEMBERS))
+    assert [trajectory.reward for trajectory in judged] == [0.9, 0.2, 0.5]
+    assert judged.judgement
+    found = {"tool call", "reasoning", "content parts"} & judged.judgement.repairs.keys()
+    assert [judged.judgement.repairs[kind] for kind in found] == [len(judges)]
+
+
+async def test_repairs_are_counted_over_all_calls_of_a_group():
+    async def judge(messages, schema) -> str:
+        labels = labels_in({"messages": messages})
+        return "```json\n" + str(dict.fromkeys(labels, "90%")) + "\n```"
+
+    judged = await Judge(judge, orders=2).score(saying(*MEMBERS))
+    assert judged.judgement
+    assert judged.judgement.repairs == {"fence": 2, "quotes": 12, "form": 2, "number": 6}
+
+
+async def test_a_clean_reply_has_no_repairs(endpoint):
+    judged = await Judge(Juror("openai/judge", params=endpoint.params)).score(saying(*MEMBERS))
+    assert judged.judgement
+    assert judged.judgement.repairs == {}
