@@ -1,14 +1,16 @@
 """The judge: a group in, a new group with a score for every member out.
 
-Every juror sees every different member in each of its orders; the mean of the votes is the reward. A call that
-fails costs its votes, not the group: a member without votes is unscored, with the reason, and never gets a number.
+Every juror sees every different member in each of its orders, in a large group block by block; the mean of the votes
+is the reward. A call that fails costs its votes, not the group, and a juror whose calls all fail abstains: a member
+without votes, or without a quorum, is unscored, with the reason, and never gets a number.
 """
 
 import asyncio
 import time
 from random import Random
 
-from judge.ballot import orders
+from judge.ballot import SlotMeans
+from judge.blocks import showings
 from judge.canonical import CanonicalGroup, canonicalise
 from judge.client import Client, Limits
 from judge.errors import JudgeError
@@ -33,6 +35,7 @@ class Judge:
         *,
         rubric: Rubric | str | None = None,
         orders: int = 2,
+        quorum: float = 0.0,
         content_retries: int = 2,
         concurrency: int = _LIMITS.concurrency,
         timeout: float = _LIMITS.timeout,
@@ -42,17 +45,24 @@ class Judge:
     ) -> None:
         """`models`: a LiteLLM id, an async callable, or a list of these or `Juror`s; None = `GAVEL_JUDGE_MODEL`.
 
-        `orders`: calls for a group and juror. `content_retries`: how often a reply that cannot be used is asked for
-        again. `concurrency`: calls to one model at a time; `timeout`, `deadline`: seconds for an attempt, for a call.
-        `prices`: USD per million prompt and completion tokens; None = `GAVEL_PRICES`.
+        `orders`: calls for a group and juror; for each member of a group above 10, which is shown in blocks of at most
+        8, at least 2. `quorum`: the share of the jury's weight, 0 to 1, that must have voted for a member.
+        `content_retries`: how often a reply that cannot be used is asked for again. `concurrency`: calls to one model
+        at a time; `timeout`, `deadline`: seconds for an attempt, for a call. `prices`: USD per million prompt and
+        completion tokens; None = `GAVEL_PRICES`.
         """
         if orders < 1 or content_retries < 0:
             raise JudgeError(f"a judge needs orders >= 1 and content_retries >= 0, not {orders}, {content_retries}.")
+        if not 0 <= quorum <= 1:
+            raise JudgeError(f"a quorum is a share from 0 to 1, not {quorum}.")
         self.rubric = Rubric.of(rubric)
         self.jurors = jury(models)
         self.orders = orders
         self.content_retries = content_retries
+        self.quorum = quorum
         self.seed = seed
+        self.slots: dict[int, SlotMeans] = {}
+        """What each place has gained so far, by the number of members shown."""
         limits = Limits(concurrency, timeout, deadline)
         prices = prices_from_environment() if prices is None else prices
         self._clients = [Client(juror.model, juror.params, limits, prices) for juror in self.jurors]
@@ -79,7 +89,7 @@ class Judge:
         if len(canonical.members) > 1:
             self.check()
             ballots = await self._poll(canonical)
-        members = judge_members(group.trajectories, canonical, ballots)
+        members = judge_members(group.trajectories, canonical, ballots, self.quorum)
         whole = judge_group(members, canonical, ballots)
         whole.models = [client.name for client in self._clients]
         whole.prompt_ids = [self.rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]
@@ -93,9 +103,9 @@ class Judge:
         async with asyncio.TaskGroup() as tasks:
             for number, (juror, client) in enumerate(zip(self.jurors, self._clients, strict=True)):
                 seed = f"{self.seed}/{group.digest}/{number}"
-                for row in orders(len(group.members), juror.orders or self.orders, seed):
+                for row in showings(len(group.members), juror.orders or self.orders, seed):
                     marks = draw_marks(group, Random(f"{seed}/{len(calls)}"))
-                    ballot = Ballot(order=len(calls), row=row, model=client.name, weight=juror.weight)
+                    ballot = Ballot(len(calls), row, client.name, number, juror.weight)
                     calls.append(tasks.create_task(self._cast(ballot, group, marks, client)))
         return [call.result() for call in calls]
 
@@ -127,5 +137,7 @@ class Judge:
                 ]
             else:
                 ballot.scores = {member: verdict[marks.labels[member]] for member in ballot.row}
+                slots = self.slots.setdefault(len(labels), SlotMeans())
+                slots.add([verdict[label].score for label in labels])
                 return ballot
         return ballot
