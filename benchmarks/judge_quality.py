@@ -40,8 +40,8 @@ EVERY_FAULT = Faults(
     rate_limit=0.05,
 )
 TASTE = replace(POSITION_BIASED, idiosyncrasy=0.7)
-CROWDED = replace(POSITION_BIASED, crowding=1 / 3)
-CURVED = replace(CROWDED, curve=1.0)
+CROWDED = replace(POSITION_BIASED, crowding=0.375)
+"""Noise at 32 members is 1.7 times that at 8: chosen so that one long prompt has about the tau of the reference, .657."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,14 @@ class Case:
     lengths: tuple[int, ...]
 
 
-Rewards = Sequence[float | None]
-Scorer = Callable[[Case], Awaitable[Rewards]]
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    rewards: Sequence[float | None]
+    places: Sequence[float]
+    """Where each member stood in the first prompt that showed it and was answered, from -1 (first) to 1."""
+
+
+Scorer = Callable[[Case], Awaitable[Outcome]]
 
 
 def cases(count: int, members: int, seed: int, table: dict[str, Latent]) -> list[Case]:
@@ -73,40 +79,44 @@ def cases(count: int, members: int, seed: int, table: dict[str, Latent]) -> list
 
 
 def engine(judge: Judge) -> Scorer:
-    async def rewards(case: Case) -> Rewards:
-        return [trajectory.reward for trajectory in await judge.score(case.group)]
+    async def score(case: Case) -> Outcome:
+        judged = await judge.score(case.group)
+        shown = centred_places(min(len(judged), 8))
+        votes = [trajectory.judgement.votes if trajectory.judgement else [] for trajectory in judged]
+        return Outcome([t.reward for t in judged], [shown[of_one[0].slot] if of_one else 0.0 for of_one in votes])
 
-    return rewards
+    return score
 
 
 def plainly(judge: SimulatedJudge, calls: int, *, by_position: bool = False) -> Scorer:
     """Every call in order of arrival; `by_position`: the n-th entry of the reply is taken for the n-th member."""
 
-    async def rewards(case: Case) -> Rewards:
+    async def score(case: Case) -> Outcome:
         group, arrival = _by_arrival(case)
         replies = [await _ask(judge, group, arrival, call) for call in range(calls)]
         if by_position:
             told = [[entry["score"] for entry in json.loads(reply)["scores"]] for reply, _ in replies]
         else:
             told = [[v.score for v in read_verdict(reply, labels).values()] for reply, labels in replies]
-        return [fmean(scores) for scores in zip(*told, strict=True)]
+        return Outcome([fmean(scores) for scores in zip(*told, strict=True)], centred_places(len(arrival)))
 
-    return rewards
+    return score
 
 
 def in_one_prompt(judge: SimulatedJudge, count: int) -> Scorer:
     """The whole group in each of `count` balanced orders, however large it is."""
 
-    async def rewards(case: Case) -> Rewards:
+    async def score(case: Case) -> Outcome:
         group, arrival = _by_arrival(case)
         votes: list[list[float]] = [[] for _ in arrival]
         for call, order in enumerate(orders(len(arrival), count, group.digest)):
             reply, labels = await _ask(judge, group, [arrival[n] for n in order], call)
             for n, verdict in zip(order, read_verdict(reply, labels).values(), strict=True):
                 votes[n].append(verdict.score)
-        return [fmean(scores) for scores in votes]
+        shown, first = centred_places(len(arrival)), orders(len(arrival), count, group.digest)[0]
+        return Outcome([fmean(scores) for scores in votes], [shown[first.index(n)] for n in range(len(arrival))])
 
-    return rewards
+    return score
 
 
 def _by_arrival(case: Case) -> tuple[CanonicalGroup, list[int]]:
@@ -129,15 +139,17 @@ async def measure(scorer: Scorer, groups: Sequence[Case]) -> dict[str, Any]:
     """How rewards agree with qualities, and what of arrival and length leaks into them.
 
     Advantages are a group's rewards (or qualities) less their mean, by their standard deviation. `arrival_slope` is
-    the reward gained from the middle of the order of arrival to its end.
+    the reward gained from the middle of the order of arrival to its end, `slot_slope` the same for the order of the
+    first prompt.
     """
     started = time.monotonic()
     taus: list[float] = []
     advantages, true_advantages, lengths = [], [], []
-    rewards, places = [], []
+    rewards, arrivals, places = [], [], []
     unscored = 0
     for case in groups:
-        scored = await scorer(case)
+        outcome = await scorer(case)
+        scored = outcome.rewards
         kept = [n for n, reward in enumerate(scored) if reward is not None]
         unscored += len(scored) - len(kept)
         got = [reward for reward in scored if reward is not None]
@@ -149,13 +161,15 @@ async def measure(scorer: Scorer, groups: Sequence[Case]) -> dict[str, Any]:
         true_advantages += _advantages(true)
         lengths += _advantages([case.lengths[n] for n in kept])
         rewards += [reward - fmean(got) for reward in got]
-        places += [centred_places(len(scored))[n] for n in kept]
+        arrivals += [centred_places(len(scored))[n] for n in kept]
+        places += [outcome.places[n] for n in kept]
     return {
         "tau": round(fmean(taus), 4),
         "±": round(stdev(taus) / math.sqrt(len(taus)), 4),
         "advantage_correlation": round(_correlation(advantages, true_advantages), 4),
         "advantage_with_length": round(_correlation(advantages, lengths), 4),
-        "arrival_slope": round(_slope(rewards, places), 4),
+        "arrival_slope": round(_slope(rewards, arrivals), 4),
+        "slot_slope": round(_slope(rewards, places), 4),
         "unscored_members": unscored,
         "groups": len(groups),
         "seconds": round(time.monotonic() - started, 1),
@@ -204,7 +218,11 @@ async def report(count: int, seed: int) -> list[dict[str, Any]]:
     await row("taste .7: one judge, 3 calls", engine(Judge(judge(TASTE), orders=3)), of_8)
     three = [judge(TASTE, name=name) for name in ("one", "two", "three")]
     await row("taste .7: three judges, 1 call each", engine(Judge(three, orders=1)), of_8)
-    for bias, name in ((CROWDED, "G=32"), (CURVED, "G=32, graded on a curve")):
+    for bias, name in (
+        (CROWDED, "G=32"),
+        (replace(CROWDED, curve=1.0), "G=32, graded on a curve"),
+        (POSITION_BIASED, "G=32, read as well as 8"),
+    ):
         await row(f"{name}: one long prompt, 2 orders", in_one_prompt(judge(bias), 2), of_32)
         await row(f"{name}: engine (blocks), orders=2", engine(Judge(judge(bias), orders=2)), of_32)
     return rows

@@ -8,6 +8,7 @@ constant; members that were scored on both scales tell how much.
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from random import Random
 
 from judge.ballot import orders
@@ -17,26 +18,37 @@ LARGEST = 10
 BLOCK = 8
 
 
-def showings(members: int, count: int, seed: str) -> list[tuple[int, ...]]:
-    """What is shown in each call: `count` orders of the whole group, or `count` rounds of blocks (at least 2).
+def showings(members: int, counts: Sequence[int], seed: str) -> list[list[tuple[int, ...]]]:
+    """For each juror what it is shown in each call: `counts[juror]` orders of the whole group, or rounds of blocks.
 
-    For a round the members lie in a table with a column for each block, and row r is moved r steps further than in
-    the round before: so a block shares members with several blocks of the next round, and all blocks are linked.
-    Within a block the rows stand in one of `orders`, which balances the places as in a whole group.
+    The orders are balanced over the jury, not only over each juror's own. Of a large group a juror is shown at least
+    2 rounds, so that its blocks are linked.
     """
-    if members <= LARGEST:
-        return orders(members, count, seed)
+    large = members > LARGEST
+    rounds_of = [max(2, count) if large else count for count in counts]
+    rows = rounds(members, sum(rounds_of), seed) if large else [[row] for row in orders(members, sum(rounds_of), seed)]
+    remaining = iter(rows)
+    return [[block for one in islice(remaining, count) for block in one] for count in rounds_of]
+
+
+def rounds(members: int, count: int, seed: str) -> list[list[tuple[int, ...]]]:
+    """`count` ways to cut a group into blocks of about one size, in the order in which they are shown.
+
+    The members lie in a table with a column for each block, and for each round row r is moved r steps further: so a
+    block shares members with several blocks of the next round, and all are linked. Within a block the rows stand in
+    one of `orders`, which balances the places as in a whole group.
+    """
     columns = math.ceil(members / BLOCK)
     dealt = Random(seed).sample(range(members), members)
     rows = [dealt[start : start + columns] for start in range(0, members, columns)]
-    shown: list[tuple[int, ...]] = []
-    for turn, order in enumerate(orders(len(rows), max(2, count), seed)):
+    cut: list[list[tuple[int, ...]]] = []
+    for turn, order in enumerate(orders(len(rows), count, seed)):
         blocks: list[list[int]] = [[] for _ in range(columns)]
         for row in order:
             for column, member in enumerate(rows[row]):
                 blocks[(column + turn * row) % columns].append(member)
-        shown += map(tuple, blocks)
-    return shown
+        cut.append([tuple(block) for block in blocks])
+    return cut
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,11 +99,13 @@ class Judge:
 
     async def _poll(self, group: CanonicalGroup) -> list[Ballot]:
         """One ballot for each order of each juror, all asked for at once."""
+        counts = [juror.orders or self.orders for juror in self.jurors]
+        seed = f"{self.seed}/{group.digest}"
         calls: list[asyncio.Task[Ballot]] = []
         async with asyncio.TaskGroup() as tasks:
-            for number, (juror, client) in enumerate(zip(self.jurors, self._clients, strict=True)):
-                seed = f"{self.seed}/{group.digest}/{number}"
-                for row in showings(len(group.members), juror.orders or self.orders, seed):
+            for number, rows in enumerate(showings(len(group.members), counts, seed)):
+                juror, client = self.jurors[number], self._clients[number]
+                for row in rows:
                     marks = draw_marks(group, Random(f"{seed}/{len(calls)}"))
                     ballot = Ballot(len(calls), row, client.name, number, juror.weight)
                     calls.append(tasks.create_task(self._cast(ballot, group, marks, client)))

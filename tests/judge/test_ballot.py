@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge.ballot import SlotMeans, mean_and_error, orders
-from judge.blocks import BLOCK, LARGEST, Point, equate, showings
+from judge.blocks import BLOCK, LARGEST, Point, equate, rounds, showings
 
 scores = st.lists(st.floats(0, 1), min_size=2, max_size=12)
 
@@ -85,38 +85,46 @@ def test_what_a_place_has_gained_is_known_after_many_ballots():
 large = st.integers(LARGEST + 1, 70)
 
 
-@given(st.integers(1, LARGEST), st.integers(1, 9), st.text())
-def test_a_group_that_is_not_large_is_shown_whole(members, count, seed):
-    assert showings(members, count, seed) == orders(members, count, seed)
+@given(st.integers(1, LARGEST), st.lists(st.integers(1, 5), min_size=1, max_size=4), st.text())
+def test_jurors_share_out_the_orders_of_a_group_that_is_not_large(members, counts, seed):
+    shown = showings(members, counts, seed)
+    assert [len(rows) for rows in shown] == counts
+    assert [row for rows in shown for row in rows] == orders(members, sum(counts), seed)
+
+
+@given(large, st.lists(st.integers(1, 4), min_size=1, max_size=3), st.text())
+def test_jurors_share_out_the_rounds_of_a_large_group_at_least_two_to_each(members, counts, seed):
+    shown = showings(members, counts, seed)
+    for rows, count in zip(shown, counts, strict=True):
+        assert sorted(member for row in rows for member in row) == sorted([*range(members)] * max(2, count))
+    total = sum(max(2, count) for count in counts)
+    cut = rounds(members, total, seed)
+    assert [row for rows in shown for row in rows] == [block for blocks in cut for block in blocks]
 
 
 @given(large, st.integers(1, 8), st.text())
-def test_each_round_shows_every_member_of_a_large_group_once_in_blocks_of_about_a_size(members, count, seed):
-    shown = showings(members, count, seed)
-    rounds = max(2, count)
-    size = len(shown) // rounds
-    for start in range(0, len(shown), size):
-        blocks = shown[start : start + size]
+def test_each_round_shows_every_member_once_in_blocks_of_about_one_size(members, count, seed):
+    cut = rounds(members, count, seed)
+    assert len(cut) == count
+    for blocks in cut:
         assert sorted(member for block in blocks for member in block) == list(range(members))
         assert max(map(len, blocks)) <= BLOCK
         assert max(map(len, blocks)) - min(map(len, blocks)) <= 1
 
 
-@given(large, st.integers(1, 8), st.text())
-def test_overlaps_link_all_blocks(members, count, seed):
-    first, *others = map(set, showings(members, count, seed))
-    while others:
-        linked = [block for block in others if block & first]
-        assert linked
-        first = first.union(*linked)
-        others = [block for block in others if block not in linked]
+@given(large, st.integers(0, 6), st.text())
+def test_any_two_rounds_in_a_row_link_all_members(members, start, seed):
+    blocks = [set(block) for blocks in rounds(members, start + 2, seed)[start:] for block in blocks]
+    linked = blocks[0]
+    for _ in blocks:
+        linked = linked.union(*(block for block in blocks if block & linked))
+    assert linked == set(range(members))
 
 
 @given(st.integers(2, 8), st.integers(1, 4), st.text())
 def test_in_full_blocks_every_member_has_the_same_mean_place(blocks, half, seed):
-    members = BLOCK * blocks
-    places: dict[int, int] = dict.fromkeys(range(members), 0)
-    for block in showings(members, 2 * half, seed):
+    places = dict.fromkeys(range(BLOCK * blocks), 0)
+    for block in (block for cut in rounds(len(places), 2 * half, seed) for block in cut):
         for place, member in enumerate(block):
             places[member] += place
     assert set(places.values()) == {half * (BLOCK - 1)}
@@ -124,7 +132,7 @@ def test_in_full_blocks_every_member_has_the_same_mean_place(blocks, half, seed)
 
 @given(large, st.integers(2, 4), st.randoms(use_true_random=False))
 def test_without_noise_equating_finds_every_block_s_offset(members, count, random):
-    shown = showings(members, count, "seed")
+    shown = [block for blocks in rounds(members, count, "seed") for block in blocks]
     truth = [random.uniform(0, 1) for _ in range(members)]
     gained = [random.uniform(-0.3, 0.3) for _ in shown]
     points = [Point(n, m, truth[m] + gained[n], weight=1 + n % 3) for n, block in enumerate(shown) for m in block]
