@@ -4,8 +4,8 @@
 
 The judge is simulated (`judge.simulate` states the model); everything between it and the reward is the engine's own:
 prompts, labels, orders, replies, votes. Agents that finish first are shorter and arrive first, and none of that says
-anything about their quality. A figure of a group is averaged over groups; `±` is its standard error. Minutes on one
-core.
+anything about their quality. A figure of a group is averaged over groups; `±` is its standard error. Two minutes on
+one core. Exits with 1 when a bar is missed.
 """
 
 import argparse
@@ -41,7 +41,19 @@ EVERY_FAULT = Faults(
 )
 TASTE = replace(POSITION_BIASED, idiosyncrasy=0.7)
 CROWDED = replace(POSITION_BIASED, crowding=0.375)
-"""Noise at 32 members is 1.7 times that at 8: chosen so that one long prompt has about the tau of the reference, .657."""
+"""Noise at 32 members is 1.7 times that at 8: so that one long prompt has about the tau of the reference, .657."""
+BARS = {
+    "engine, orders=2": {"tau": 0.76},
+    "engine, orders=4": {
+        "tau": 0.83,
+        "advantage_correlation": 0.94,
+        "slot_slope": 0.02,
+        "arrival_slope": 0.02,
+        "advantage_with_length": 0.03,
+    },
+    "engine, orders=8": {"tau": 0.88},
+}
+"""Least agreement, and greatest absolute leak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +240,16 @@ async def report(count: int, seed: int) -> list[dict[str, Any]]:
     return rows
 
 
+def missed_bars(rows: Sequence[dict[str, Any]]) -> list[str]:
+    missed: list[str] = []
+    for row in rows:
+        for name, bar in BARS.get(row["what"], {}).items():
+            met = row[name] >= bar if name in ("tau", "advantage_correlation") else abs(row[name]) <= bar
+            if not met:
+                missed.append(f"{row['what']}: {name} is {row[name]}, the bar is {bar}")
+    return missed
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--groups", type=int, default=1500, help="of 8 members; a fifth as many of 32")
@@ -235,13 +257,16 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     rows = asyncio.run(report(arguments.groups, arguments.seed))
+    missed = missed_bars(rows)
     if arguments.json:
-        print(json.dumps(rows, indent=1, ensure_ascii=False))
+        print(json.dumps({"rows": rows, "missed_bars": missed}, indent=1, ensure_ascii=False))
     else:
         for row in rows:
             print(
-                f"{row['what']:48} tau {row['tau']:.3f} ± {row['±']:.3f}  advantage {row['advantage_correlation']:.3f}"
+                f"{row['what']:50} tau {row['tau']:.3f} ± {row['±']:.3f}  advantage {row['advantage_correlation']:.3f}"
             )
+        print("\n".join(missed) or "Every bar is met.")
+    raise SystemExit(bool(missed))
 
 
 if __name__ == "__main__":
