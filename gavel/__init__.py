@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gavel.cli import run
+    from judge.budget import Budget
+    from judge.cassette import Cassette
     from judge.errors import JudgeError
     from judge.judge import Judge
     from judge.juror import Juror
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Budget",
+    "Cassette",
     "GavelError",
     "GroupJudgement",
     "History",
@@ -66,6 +70,8 @@ __all__ = [
 
 _NAMES = {
     "gavel.cli": ("run",),
+    "judge.budget": ("Budget",),
+    "judge.cassette": ("Cassette",),
     "judge.errors": ("JudgeError",),
     "judge.judge": ("Judge",),
     "judge.juror": ("Juror",),

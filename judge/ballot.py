@@ -6,6 +6,7 @@ two orders the places are spread as a Latin square spreads them.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from random import Random
 
 
@@ -42,3 +43,38 @@ def mean_and_error(scores: Sequence[float], weights: Sequence[float]) -> tuple[f
         return mean, None
     squares = math.fsum((w * (x - mean)) ** 2 for w, x in zip(weights, scores, strict=True))
     return mean, math.sqrt(n / (n - 1) * squares) / total
+
+
+@dataclass(slots=True)
+class SlotMeans:
+    """How much each place has been favoured so far, with the same number of members shown.
+
+    Members come to their places by lot, so what a place gains over its ballot's mean is the judge's doing.
+    """
+
+    ballots: int = 0
+    totals: list[float] = field(default_factory=list)
+
+    def add(self, scores: Sequence[float]) -> None:
+        """The scores of one ballot, in the order shown."""
+        mean = math.fsum(scores) / len(scores)
+        totals = self.totals or [0.0] * len(scores)
+        self.totals = [total + score - mean for total, score in zip(totals, scores, strict=True)]
+        self.ballots += 1
+
+    @property
+    def means(self) -> list[float]:
+        """Mean difference from the ballot's mean, in score, by place."""
+        return [total / self.ballots for total in self.totals]
+
+    @property
+    def slope(self) -> float:
+        """Score gained from the middle place to the last, by least squares over the places."""
+        places = centred_places(len(self.totals))
+        squares = math.fsum(place**2 for place in places)
+        return math.fsum(p * m for p, m in zip(places, self.means, strict=True)) / squares if squares else 0.0
+
+
+def centred_places(shown: int) -> list[float]:
+    """The places of a prompt from -1 (first) to 1 (last)."""
+    return [2 * place / (shown - 1) - 1 for place in range(shown)] if shown > 1 else [0.0] * shown

@@ -1,7 +1,8 @@
 """The judge: a group in, a new group with a score for every member out.
 
-Every juror sees every different member in each of its orders; the mean of the votes is the reward. A call that
-fails costs its votes, not the group: a member without votes is unscored, with the reason, and never gets a number.
+Every juror sees every different member in each of its orders, in a large group block by block; the mean of the votes
+is the reward. A call that fails costs its votes, not the group, and a juror whose calls all fail abstains: a member
+without votes, or without a quorum, is unscored, with the reason, and never gets a number.
 """
 
 import asyncio
@@ -11,7 +12,8 @@ from itertools import chain
 from pathlib import Path
 from random import Random
 
-from judge.ballot import orders
+from judge.ballot import SlotMeans
+from judge.blocks import showings
 from judge.budget import Budget
 from judge.canonical import CanonicalGroup, canonicalise
 from judge.cassette import Cassette
@@ -38,6 +40,7 @@ class Judge:
         *,
         rubric: Rubric | str | None = None,
         orders: int = 2,
+        quorum: float = 0.0,
         content_retries: int = 2,
         concurrency: int = _LIMITS.concurrency,
         timeout: float = _LIMITS.timeout,
@@ -51,19 +54,26 @@ class Judge:
     ) -> None:
         """`models`: a LiteLLM id, an async callable, or a list of these or `Juror`s; None = `GAVEL_JUDGE_MODEL`.
 
-        `orders`: calls for a group and juror. `content_retries`: how often a reply that cannot be used is asked for
-        again. `concurrency`: calls to one model at a time; `timeout`, `deadline`: seconds for an attempt, for a call.
-        `requests_per_minute`, `tokens_per_minute`: to one model. `budget`: for this judge and all others that are
-        given it. `cassette`: where replies are kept, so that none is paid for twice; a path or a `Cassette`.
-        `prices`: USD per million prompt and completion tokens; None = `GAVEL_PRICES`.
+        `orders`: calls for a group and juror; for each member of a group above 10, which is shown in blocks of at most
+        8, at least 2. `quorum`: the share of the jury's weight, 0 to 1, that must have voted for a member.
+        `content_retries`: how often a reply that cannot be used is asked for again. `concurrency`: calls to one model
+        at a time; `timeout`, `deadline`: seconds for an attempt, for a call. `requests_per_minute`,
+        `tokens_per_minute`: to one model. `budget`: for this judge and all others that are given it. `cassette`:
+        where replies are kept, so that none is paid for twice; a path or a `Cassette`. `prices`: USD per million
+        prompt and completion tokens; None = `GAVEL_PRICES`.
         """
         if orders < 1 or content_retries < 0:
             raise JudgeError(f"a judge needs orders >= 1 and content_retries >= 0, not {orders}, {content_retries}.")
+        if not 0 <= quorum <= 1:
+            raise JudgeError(f"a quorum is a share from 0 to 1, not {quorum}.")
         self.rubric = Rubric.of(rubric)
         self.jurors = jury(models)
         self.orders = orders
         self.content_retries = content_retries
+        self.quorum = quorum
         self.seed = seed
+        self.slots: dict[int, SlotMeans] = {}
+        """What each place has gained so far, by the number of members shown."""
         self.budget = budget or Budget()
         self.cassette = Cassette(cassette) if isinstance(cassette, str | Path) else cassette
         limits = Limits(concurrency, timeout, deadline, _LIMITS.attempts, requests_per_minute, tokens_per_minute)
@@ -95,7 +105,7 @@ class Judge:
         if len(canonical.members) > 1:
             self.check()
             ballots = await self._poll(canonical)
-        members = judge_members(group.trajectories, canonical, ballots)
+        members = judge_members(group.trajectories, canonical, ballots, self.quorum)
         whole = judge_group(members, canonical, ballots)
         whole.models = [client.name for client in chain.from_iterable(self._clients)]
         whole.prompt_ids = [self.rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]
@@ -105,13 +115,15 @@ class Judge:
 
     async def _poll(self, group: CanonicalGroup) -> list[Ballot]:
         """One ballot for each order of each juror, all asked for at once."""
+        counts = [juror.orders or self.orders for juror in self.jurors]
+        seed = f"{self.seed}/{group.digest}"
         calls: list[asyncio.Task[Ballot]] = []
         async with asyncio.TaskGroup() as tasks:
-            for number, (juror, clients) in enumerate(zip(self.jurors, self._clients, strict=True)):
-                seed = f"{self.seed}/{group.digest}/{number}"
-                for row in orders(len(group.members), juror.orders or self.orders, seed):
+            for number, rows in enumerate(showings(len(group.members), counts, seed)):
+                juror, clients = self.jurors[number], self._clients[number]
+                for row in rows:
                     marks = draw_marks(group, Random(f"{seed}/{len(calls)}"))
-                    ballot = Ballot(order=len(calls), row=row, model=clients[0].name, weight=juror.weight)
+                    ballot = Ballot(len(calls), row, clients[0].name, number, juror.weight)
                     calls.append(tasks.create_task(self._cast(ballot, group, marks, clients)))
         return [call.result() for call in calls]
 
@@ -156,4 +168,6 @@ class Judge:
             else:
                 ballot.scores = {member: verdict.scores[marks.labels[member]] for member in ballot.row}
                 ballot.repairs = reply.repairs + verdict.repairs
+                slots = self.slots.setdefault(len(labels), SlotMeans())
+                slots.add([verdict.scores[label].score for label in labels])
                 return

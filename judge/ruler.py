@@ -21,6 +21,7 @@ class JudgeOptions(TypedDict, total=False):
     """What `Judge` takes beside its models and rubric."""
 
     orders: int
+    quorum: float
     content_retries: int
     concurrency: int
     timeout: float

@@ -1,4 +1,5 @@
 import asyncio
+import itertools
 import json
 import re
 
@@ -171,6 +172,69 @@ async def test_a_juror_that_fails_costs_its_votes_only():
     assert judged.judgement.cost_usd is None
 
 
+async def test_a_harsh_and_a_lenient_juror_that_agree_leave_no_doubt():
+    async def harsh(messages, schema):
+        return json.dumps({label: score / 2 for label, score in json.loads(by_length(messages)).items()})
+
+    async def lenient(messages, schema):
+        return json.dumps({label: 0.5 + score / 2 for label, score in json.loads(by_length(messages)).items()})
+
+    judged = await Judge([harsh, lenient], orders=1).score(saying("a", "bbb"))
+    assert [trajectory.reward for trajectory in judged] == pytest.approx([0.3, 0.4])
+    assert [t.judgement and t.judgement.standard_error for t in judged] == pytest.approx([0, 0], abs=1e-9)
+    assert judged.trajectories[0].judgement is not None
+    assert [vote.score for vote in judged.trajectories[0].judgement.votes] == [0.05, 0.55]
+
+
+async def test_without_a_quorum_nobody_gets_a_number():
+    async def broken(messages, schema):
+        raise ValueError("no idea")
+
+    jurors = [Juror(prefers_length, weight=1.0), Juror(broken, weight=2.0)]
+    judged = await Judge(jurors, quorum=0.5).score(saying("a", "bb"))
+    assert judged.judgement is not None
+    assert judged.judgement.status == "unscored"
+    assert "33% of the jury voted, not 50%" in (judged.judgement.reason or "")
+    assert "no idea" in (judged.judgement.reason or "")
+    assert all(t.reward is None and t.judgement and len(t.judgement.votes) == 2 for t in judged)
+    enough = await Judge(jurors, quorum=1 / 3).score(saying("a", "bb"))
+    assert [trajectory.reward for trajectory in enough] == [0.1, 0.2]
+
+
+async def test_a_large_group_is_shown_in_blocks_and_scored_on_one_scale():
+    sizes: list[int] = []
+
+    async def best_of_its_prompt_gets_one(messages, schema):
+        scored = json.loads(by_length(messages))
+        sizes.append(len(scored))
+        return json.dumps({label: 1 + score / 4 - max(scored.values()) / 4 for label, score in scored.items()})
+
+    group = saying(*("x" * length for length in range(1, 21)))
+    judge = Judge(best_of_its_prompt_gets_one, orders=2)
+    judged = await judge.score(group)
+    rewards = [trajectory.reward or 0.0 for trajectory in judged]
+    assert sizes == [7, 7, 6] * 2
+    assert [after - before for before, after in itertools.pairwise(rewards)] == pytest.approx([0.025] * 19)
+    assert set(judge.slots) == {6, 7}
+
+
+async def test_a_lost_block_costs_a_member_one_vote():
+    asked = 0
+
+    async def fails_once(messages, schema):
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise ValueError("no idea")
+        return by_length(messages)
+
+    judged = await Judge(fails_once).score(saying(*("x" * length for length in range(1, 11)), "y" * 5))
+    assert judged.judgement is not None
+    assert judged.judgement.status == "scored"
+    assert sorted(len(t.judgement.votes) for t in judged if t.judgement) == [1] * 6 + [2] * 5
+    assert [t.reward for t in judged] == pytest.approx([n / 10 for n in (*range(1, 11), 5)])
+
+
 async def test_a_judge_model_behind_http_is_asked_once_for_each_order(endpoint):
     endpoint.script = [scores(0.75, 0.25)]
     judged = await judge_of(endpoint, prices={"openai/judge": (2.0, 8.0)}).score(saying("a", "b"))
@@ -238,7 +302,8 @@ async def test_the_environment_names_the_judge(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "options", [{"orders": 0}, {"content_retries": -1}, {"rubric": " "}, {"concurrency": 0}, {"timeout": 0}]
+    "options",
+    [{"orders": 0}, {"content_retries": -1}, {"quorum": 1.5}, {"rubric": " "}, {"concurrency": 0}, {"timeout": 0}],
 )
 def test_options_that_make_no_sense_are_refused(options):
     with pytest.raises(JudgeError):

@@ -41,3 +41,18 @@ def test_lost_ballots_make_no_scores():
     members, whole = outcome(Ballot(0, (0, 1), "m", problem="down", calls=1))
     assert [member.score for member in members] == [None, None]
     assert (whole.status, whole.reason) == ("unscored", "no vote: down")
+
+
+def test_scores_that_equating_moves_out_of_range_keep_their_differences():
+    trajectories = saying(*"abcdefghijkl").trajectories
+    group = canonicalise(dict(enumerate(trajectories)))
+    truth = [0.05 * member for member in range(12)]
+    blocks = [(range(8), 0.0), (range(4, 12), -0.2), (range(8, 12), -0.2), (range(4), 0.0)]
+    ballots = [
+        Ballot(order, tuple(row), "m", scores={member: Scored(truth[member] + shift) for member in row})
+        for order, (row, shift) in enumerate(blocks)
+    ]
+    rewards = [judgement.score or 0.0 for judgement in judge_members(trajectories, group, ballots)]
+    by_member = [rewards[member.indices[0]] for member in group.members]
+    assert [score - by_member[0] for score in by_member] == pytest.approx([0.05 * member for member in range(12)])
+    assert 0 <= min(rewards) <= max(rewards) <= 1
