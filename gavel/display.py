@@ -16,7 +16,7 @@ class _Line(ProgressColumn):
     """The figures behind the bar."""
 
     def render(self, task: Task) -> Text:
-        return Text(task.fields["figures"], style="dim")
+        return Text(task.fields["figures"], style="dim", no_wrap=True, overflow="ellipsis")
 
 
 class RunDisplay(Observer):
@@ -75,13 +75,16 @@ class RunDisplay(Observer):
             self._console.print(f"step {step}/{self._steps}  {self._figures()}", highlight=False, soft_wrap=True)
 
     def _refresh(self) -> None:
-        self._progress.update(self._task, completed=self._step, figures=f"{self._figures()} · {self._doing}")
+        self._progress.update(self._task, completed=self._step, figures=self._figures(self._doing))
 
-    def _figures(self) -> str:
+    def _figures(self, doing: str | None = None) -> str:
+        """What matters most first: a narrow terminal cuts the end off."""
         parts = []
         if self._latest is not None and self._first is not None:
             parts.append(f"held-out success {self._first:.2f} → {self._latest:.2f}")
         if self._reward is not None:
             parts.append(f"reward {self._reward:.2f}")
+        if doing is not None:
+            parts.append(doing)
         parts.append(" · ".join(f"{seconds:.0f} s {name}" for name, seconds in self._seconds.items()))
         return "   ".join(parts)
