@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from scenarios.scenario import Scenario
 
 _INTERRUPTED = 130
+_GO_ON = "Finished steps are saved; the same command goes on from there."
 
 Judge = Annotated[
     str | None,
@@ -56,7 +57,7 @@ def demo(
     from gavel.demo import DemoSettings, run_demo
 
     settings = DemoSettings(seed=seed, judge=judge or Settings.read().judge, steps=steps, fresh=fresh)
-    _run(run_demo(settings, _stdout, started))
+    _run(run_demo(settings, _stdout, started), _GO_ON)
 
 
 @app.command()
@@ -98,7 +99,7 @@ def train(
     )
     rate = default_learning_rate(model) if learning_rate is None else learning_rate
     config = TrainConfig(learning_rate=rate, warmup_steps=min(3, steps - 1), total_steps=steps)
-    _run(run_training(trainable(found, model, name), found, engine, loop, config, _stdout, max_context))
+    _run(run_training(trainable(found, model, name), found, engine, loop, config, _stdout, max_context), _GO_ON)
 
 
 @app.command()
@@ -180,11 +181,6 @@ def _main(arguments: list[str]) -> None:
         if error.remedy:
             _stderr.print(f"       {_escaped(error.remedy)}", highlight=False, soft_wrap=True)
         sys.exit(1)
-    except KeyboardInterrupt:
-        trains = bool(arguments) and arguments[0] in ("demo", "train")
-        told = "Finished steps are saved; the same command goes on from there." if trains else "Nothing was written."
-        _stderr.print(f"Stopped. {told}")
-        sys.exit(_INTERRUPTED)
 
 
 def _need_training(command: str) -> None:
@@ -201,8 +197,15 @@ def _escaped(text: str) -> str:
     return escape(text)
 
 
-def _run(work: Coroutine[Any, Any, object]) -> None:
-    """Runs `work` to its end, with the chatter of the model libraries kept out of the terminal."""
+def _run(work: Coroutine[Any, Any, object], resume: str = "") -> None:
+    """Runs `work` to its end, with the chatter of the model libraries kept out of the terminal.
+
+    Ctrl-C lets a step that is being learned finish, says `resume`, and exits with status 130.
+    """
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    asyncio.run(work)
+    try:
+        asyncio.run(work)
+    except KeyboardInterrupt:
+        _stderr.print(f"Stopped. {resume}" if resume else "Stopped.")
+        raise typer.Exit(_INTERRUPTED) from None

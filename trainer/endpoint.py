@@ -133,6 +133,8 @@ class EndpointServer:
             return _refusal(400, f"the request cannot be read: {type(error).__name__}: {error}", "invalid_request")
         except EngineError as error:
             return _refusal(503, str(error), "engine_stopped")
+        except asyncio.CancelledError:  # only a server that is closing cancels its requests
+            return _refusal(503, "the endpoint is closing", "closing")
 
     async def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
         self._check(body)

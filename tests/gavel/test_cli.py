@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -122,6 +123,23 @@ def test_the_demo_leaves_a_report_and_a_summary(tmp_path: Path, judge: str) -> N
         assert summary["trained"]["heldout_success"] == summary["base"]["heldout_success"]
         assert "Nothing was trained" in " ".join(result.stdout.split())
         assert "members all have the same score" in result.stdout
+
+
+def test_ctrl_c_ends_the_demo_with_a_word_on_how_to_go_on(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gavel", "demo", "--steps", "2"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith("step 0/2"):
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 130
+    assert errors.strip() == "Stopped. Finished steps are saved; the same command goes on from there."
 
 
 def test_the_help_names_every_command(tmp_path: Path) -> None:
