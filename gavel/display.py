@@ -1,6 +1,5 @@
 """How a training run looks in the terminal: one live line while it runs, plain lines where nobody watches."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -38,7 +37,6 @@ class RunDisplay(Observer):
             transient=True,
         )
         self._task = self._progress.add_task("", total=steps, completed=start, figures="")
-        self._began = time.monotonic()
 
     @contextmanager
     def shown(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ from rich.table import Table
 from gavel.display import RunDisplay
 from gavel.settings import STAND_IN
 from judge.judge import Judge
+from judge.providers import model_id
 from judge.rules import read_rules
 from scenarios.scenario import Scenario
 from trainer.config import LoopConfig, TrainConfig
@@ -48,12 +49,12 @@ async def run_training(
     async with LocalBackend(max_context=max_context) as backend:
         await model.register(backend)
         start = await model.get_step()
-        names = ", ".join(str(juror.model) for juror in judge.jurors)
+        names = ", ".join(judge.names)
         went_on = f" · going on after step {start}" if start else ""
         if start >= loop.steps:
             went_on = f" · finished after step {start}; for more, raise --steps"
         _say(console, f"Gavel · {scenario.name} · {model.base_model} · judge {names}{went_on}")
-        if names == STAND_IN and not read_rules(judge.rubric.text):
+        if judge.names == [model_id(STAND_IN)] and not read_rules(judge.rubric.text):
             _say(console, "The stand-in finds no rule in this rubric that it can check: it makes general checks only.")
         first = next((row.get("success") for row in backend.history(model, EVALUATION) if row["step"] == 0), None)
         display = RunDisplay(console, loop.steps, start, first)

@@ -83,6 +83,11 @@ class Judge:
             for juror in self.jurors
         ]
 
+    @property
+    def names(self) -> list[str]:
+        """The models that may be asked, the fallbacks included; a callable goes by its own name."""
+        return [client.name for client in chain.from_iterable(self._clients)]
+
     def check(self) -> None:
         """Raises `MissingKeyError` when a model cannot be asked for want of an API key, and `UnknownPriceError` when
         the budget in dollars cannot be kept for want of a price."""
@@ -107,7 +112,7 @@ class Judge:
             ballots = await self._poll(canonical)
         members = judge_members(group.trajectories, canonical, ballots, self.quorum)
         whole = judge_group(members, canonical, ballots)
-        whole.models = [client.name for client in chain.from_iterable(self._clients)]
+        whole.models = self.names
         whole.prompt_ids = [self.rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]
         whole.seed = self.seed
         whole.seconds = time.monotonic() - started

@@ -86,7 +86,7 @@ async def train_scenario(
 def _experiment(scenario: Scenario, judge: Judge, config: LoopConfig, train_config: TrainConfig) -> dict[str, Any]:
     return {
         "scenario": scenario.name,
-        "judge": [getattr(juror.model, "__name__", str(juror.model)) for juror in judge.jurors],
+        "judge": judge.names,
         "rubric": judge.rubric.text,
         "orders": judge.orders,
         "loop": config.model_dump(mode="json", exclude={"steps", "concurrency", "keep_checkpoints"}),

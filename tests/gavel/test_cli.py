@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -71,6 +72,7 @@ def test_a_scenario_file_trains_from_the_command_line_and_by_itself(tmp_path: Pa
     trained = gavel("train", str(EXAMPLES / "returns.py"), *small, cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     assert "held-out tasks" in trained.stdout
+    assert "general checks only" not in trained.stdout
     again = subprocess.run(
         [sys.executable, str(EXAMPLES / "returns.py"), "evaluate", "--tasks", "4", "--max-tokens", "32"],
         cwd=tmp_path,
@@ -89,7 +91,7 @@ def test_a_run_is_not_continued_as_another_experiment_and_a_mistyped_name_makes_
     assert trained.returncode == 0, trained.stderr
     assert "seed 0, not 1" in mistake("train", str(EXAMPLES / "returns.py"), *small, "--seed", "1", cwd=tmp_path)
     judged = mistake("train", str(EXAMPLES / "returns.py"), *small, "--judge", "constant", cwd=tmp_path)
-    assert "['gavel/stand-in'], not ['gavel/constant']" in judged or "stand-in" in judged
+    assert "judge ['gavel/stand-in'], not ['gavel/constant']" in judged
     assert "returns-desk" in mistake("evaluate", str(EXAMPLES / "returns.py"), "--name", "typo", cwd=tmp_path)
 
 
@@ -123,6 +125,13 @@ def test_the_demo_leaves_a_report_and_a_summary(tmp_path: Path, judge: str) -> N
         assert summary["trained"]["heldout_success"] == summary["base"]["heldout_success"]
         assert "Nothing was trained" in " ".join(result.stdout.split())
         assert "members all have the same score" in result.stdout
+
+
+def test_a_rubric_that_the_stand_in_cannot_check_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+    source = (EXAMPLES / "returns.py").read_text()
+    (tmp_path / "mine.py").write_text(re.sub(r"    rubric=.*", '    rubric="Prefer polite answers.",', source))
+    small = ["--steps", "1", "--tasks", "2", "--group-size", "2", "--evaluation-tasks", "2", "--max-tokens", "16"]
+    assert "general checks only" in gavel("train", "mine.py", *small, cwd=tmp_path).stdout
 
 
 def test_ctrl_c_ends_the_demo_with_a_word_on_how_to_go_on(tmp_path: Path) -> None:

@@ -117,9 +117,6 @@ class SlotView:
             result.append(cache[rows, :, : self.width])
         return result[0], result[1]
 
-    def get_seq_length(self, layer: int = 0) -> int:
-        return 0
-
 
 def slots_that_fit(model: Any, max_context: int) -> int:
     """How many slots of `max_context` tokens fit in a quarter of the memory that is free now; at least one."""
