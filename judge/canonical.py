@@ -71,10 +71,10 @@ class CanonicalGroup:
     def texts(self) -> Iterable[str]:
         """All text that came from outside."""
         yield from self.tools
-        yield from _texts(self.shared)
+        yield from texts_of(self.shared)
         for conversation in (c for member in self.members for c in member.conversations):
             yield from conversation.tools or ()
-            yield from _texts(conversation.events)
+            yield from texts_of(conversation.events)
 
 
 def canonicalise(trajectories: Mapping[int, Trajectory]) -> CanonicalGroup:
@@ -199,7 +199,8 @@ def _shared_prefix(conversations: list[tuple[Event, ...]]) -> tuple[Event, ...]:
     return tuple(events[0] for events in alike)
 
 
-def _texts(events: Iterable[Event]) -> Iterable[str]:
+def texts_of(events: Iterable[Event]) -> Iterable[str]:
+    """All text of the events, in order."""
     for event in events:
         match event:
             case Said(_, text):

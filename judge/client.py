@@ -44,6 +44,8 @@ class Client:
     """Shared with others, perhaps."""
     cassette: Cassette | None = None
     """For models behind LiteLLM; whether two callables would answer alike, nobody can tell."""
+    context: int | None = None
+    """Tokens of prompt and reply that the model has room for; None = as LiteLLM's table says."""
 
     @property
     def name(self) -> str:
@@ -59,6 +61,16 @@ class Client:
             check_judge(self.model, self.params)
         if self.budget.max_cost_usd is not None:
             self.budget.check(self.name, price(self.name, self.prices))
+
+    def room(self, shown: int) -> int:
+        """Tokens of `judge.tokens` that a prompt about `shown` members may take: the context less the reply, and less
+        an allowance for a tokenizer that is not known."""
+        context, reply = self.context, 1000 + 200 * shown
+        if isinstance(self.model, str):
+            context = context or facts(self.name).get("max_input_tokens")
+            reply = max(reply, self._set_completion or 0)
+        context = context or _CONTEXT
+        return int((context - min(reply, context // 2)) / _TOKENIZERS)
 
     async def ask(self, messages: list[Message], schema: Schema) -> Reply:
         """The model's reply. Raises `JudgeError` when there is none."""
@@ -167,11 +179,14 @@ class Client:
 
     @property
     def _completion_bound(self) -> int:
-        for name in ("max_completion_tokens", "max_tokens"):
-            if isinstance(most := self.params.get(name), int):
-                return most
         listed = facts(self.name).get("max_output_tokens") if isinstance(self.model, str) else None
-        return listed or _LONGEST_COMPLETION
+        return self._set_completion or listed or _LONGEST_COMPLETION
+
+    @property
+    def _set_completion(self) -> int | None:
+        """Tokens that the user allows a reply."""
+        set_by_user = (self.params.get(name) for name in ("max_completion_tokens", "max_tokens"))
+        return next((most for most in set_by_user if isinstance(most, int)), None)
 
     @property
     def _replays(self) -> bool:
@@ -186,6 +201,10 @@ class Client:
 
 _LONGEST_COMPLETION = 32_768
 """Tokens, of a model that says nothing about it."""
+_CONTEXT = 128_000
+"""Tokens, of a model that says nothing about it."""
+_TOKENIZERS = 1.2
+"""How much more tokens than `judge.tokens` counts a model may count."""
 
 _FORMATS: tuple[Callable[[Schema], dict[str, Any]], ...] = (
     lambda schema: {

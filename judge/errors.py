@@ -15,6 +15,10 @@ class NotAskedError(JudgeError):
     """The question was not put to the judge model: nothing was sent and nothing is owed."""
 
 
+class ContextTooSmallError(JudgeError):
+    """The judge's context has no room for two trajectories, however they are shortened."""
+
+
 class BudgetError(NotAskedError):
     """The call would have passed the budget."""
 

@@ -22,6 +22,8 @@ class Juror:
     """Calls for a group, each with another order; None = as the judge says."""
     params: Mapping[str, Any] = field(default_factory=dict)
     """Extra LiteLLM parameters, such as `temperature` or `api_base`, for each of its models."""
+    context: int | None = None
+    """Tokens of prompt and reply that its models have room for; None = as LiteLLM's table says, or 128,000."""
 
     @property
     def models(self) -> tuple[str | JudgeModel, ...]:
@@ -35,6 +37,8 @@ class Juror:
             raise JudgeError(f"a juror's weight must be above 0, not {self.weight}.")
         if not self.models:
             raise JudgeError("a juror needs a model.")
+        if self.context is not None and self.context < 1:
+            raise JudgeError(f"a juror's context is a number of tokens above 0, not {self.context}.")
         if self.orders is not None and self.orders < 1:
             raise JudgeError(f"a juror needs at least 1 order, not {self.orders}.")
 

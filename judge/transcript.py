@@ -7,16 +7,20 @@ either. So no text closes its fence, opens another, speaks as another role or na
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from random import Random
 
 from judge.canonical import Called, CanonicalGroup, Conversation, Event, Said
+from judge.sharing import common_starts, repeated_texts
 
 RESERVED = "¦"
 _REPLACEMENT = "|"
 _LETTERS = "BCDFGHJKMNPQRSTVWXZ"
 _DIGITS = "3479"
+_EVERY = "of every trajectory"
+_REFERENCE = " = block "
 
 _UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
 """Characters that JSON over HTTP cannot carry, or that servers refuse."""
@@ -55,39 +59,64 @@ def sanitise(text: str) -> str:
 
 
 def render_transcripts(group: CanonicalGroup, order: Sequence[int], marks: Marks) -> str:
-    """The group's text with its members in `order` (indices into `group.members`)."""
+    """The group's text with its members in `order` (indices into `group.members`).
+
+    What the members shown have in common, beginnings and long texts, is shown once and referred to by number.
+    """
+    shown = [(member, number) for member in sorted(order) for number in _numbers(group, member)]
+    sharing = common_starts([group.members[member].conversations[number].events for member, number in shown])
+    events = chain(group.shared, *(start.events for start in sharing.starts), *sharing.rests)
+    blocks = repeated_texts(events)
     lines: list[str] = []
     if group.tools:
         lines += ["tools", *_list(group.tools)]
+    lines += [f"block {number}: {sanitise(text)}" for text, number in blocks.items()]
     if group.shared:
-        lines += ["start of every trajectory", *_events(group.shared)]
-    for index in order:
-        lines.append(f"trajectory {marks.labels[index]}")
-        for number, conversation in enumerate(group.members[index].conversations, start=1):
-            if number > 1:
-                lines.append(f"conversation {number}")
-            if conversation.tools is not None:
-                lines += ["tools", *_list(conversation.tools)]
-            lines += _events(conversation.events)
-        lines.append(f"end of {marks.labels[index]}")
+        lines += [f"start {_EVERY}", *_events(group.shared, blocks)]
+    for number, start in enumerate(sharing.starts, start=1):
+        lines += [f"start {number}", *_goes_on(start.parent), *_events(start.events, blocks)]
+    place = {key: n for n, key in enumerate(shown)}
+    for member in order:
+        lines.append(f"trajectory {marks.labels[member]}")
+        for number in _numbers(group, member):
+            if number > 0:
+                lines.append(f"conversation {number + 1}")
+            tools = group.members[member].conversations[number].tools
+            if tools is not None:
+                lines += ["tools", *_list(tools)]
+            n = place[member, number]
+            lines += [*_goes_on(sharing.start_of[n]), *_events(sharing.rests[n], blocks)]
+        lines.append(f"end of {marks.labels[member]}")
     return "\n".join(marks.fence + line for line in lines)
+
+
+def _numbers(group: CanonicalGroup, member: int) -> range:
+    return range(len(group.members[member].conversations))
+
+
+def _goes_on(start: int | None) -> list[str]:
+    return [] if start is None else [f"goes on from start {start + 1}"]
 
 
 def _list(tools: Sequence[str]) -> list[str]:
     return [f"- {sanitise(tool)}" for tool in tools]
 
 
-def _events(events: Sequence[Event]) -> list[str]:
+def _events(events: Sequence[Event], blocks: Mapping[str, int]) -> list[str]:
     lines: list[str] = []
     for event in events:
         match event:
             case Said(role, text):
-                lines.append(f"{role}: {sanitise(text)}")
+                lines.append(f"{role}{_text(text, blocks, ': ')}")
             case Called(name, arguments, result):
-                lines.append(f"call {_name(name)}({sanitise(arguments)})")
+                lines.append(f"call {_name(name)}{_text(arguments, blocks, '(', ')')}")
                 if result is not None:
-                    lines.append(f"result: {sanitise(result)}")
+                    lines.append(f"result{_text(result, blocks, ': ')}")
     return lines
+
+
+def _text(text: str, blocks: Mapping[str, int], before: str, after: str = "") -> str:
+    return f"{_REFERENCE}{blocks[text]}" if text in blocks else f"{before}{sanitise(text)}{after}"
 
 
 def _name(tool: str) -> str:
@@ -104,36 +133,55 @@ class _Reading:
 
 def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
     """Each attempt in full (what is shown once for all included) by its label, in the order shown."""
-    start = re.search(rf"^{RESERVED}\w+ ", prompt, re.MULTILINE)
-    if start is None:
+    opening = re.search(rf"^{RESERVED}\w+ ", prompt, re.MULTILINE)
+    if opening is None:
         return {}
     common = conversation = _Reading()
+    blocks: dict[str, str] = {}
+    starts: dict[str, _Reading] = {}
     attempts: dict[str, list[_Reading]] = {}
     attempt: list[_Reading] = []
-    for piece in f"\n{prompt}".split(f"\n{start[0]}")[1:]:
+    for piece in f"\n{prompt}".split(f"\n{opening[0]}")[1:]:
         head, _, rest = piece.partition(" ")
         match head:
             case "tools":
                 conversation.tools = []
             case "-":
                 conversation.tools = [*(conversation.tools or ()), rest]
-            case "start" | "end":
-                pass
+            case "block":
+                number, _, blocks[number] = rest.partition(": ")
+            case "start":
+                if rest != _EVERY:
+                    conversation = starts[rest] = _Reading()
+            case "goes":
+                conversation.events += starts[rest.removeprefix("on from start ")].events
             case "trajectory":
                 conversation = _Reading()
                 attempt = attempts[rest] = [conversation]
             case "conversation":
                 conversation = _Reading()
                 attempt.append(conversation)
+            case "end":
+                pass
             case "call":
-                name, _, arguments = rest.partition("(")
-                conversation.events.append(Called(name, arguments[:-1]))
-            case "result:":
+                name, mark, arguments = rest.partition(_REFERENCE)
+                if not mark or "(" in name:
+                    name, _, arguments = rest.partition("(")
+                    arguments = arguments[:-1]
+                else:
+                    arguments = blocks[arguments]
+                conversation.events.append(Called(name, arguments))
+            case "result" | "result:":
                 call = conversation.events.pop()
-                conversation.events.append(replace(call, result=rest))
+                conversation.events.append(replace(call, result=_said(head, rest, blocks)))
             case role:
-                conversation.events.append(Said(role.removesuffix(":"), rest))
+                conversation.events.append(Said(role.removesuffix(":"), _said(head, rest, blocks)))
     return {label: _full(common, *readings) for label, readings in attempts.items()}
+
+
+def _said(head: str, rest: str, blocks: Mapping[str, str]) -> str:
+    """A head without a colon is followed by a reference."""
+    return rest if head.endswith(":") else blocks[rest.removeprefix(_REFERENCE.lstrip())]
 
 
 def _full(common: _Reading, main: _Reading, *others: _Reading) -> tuple[Conversation, ...]:

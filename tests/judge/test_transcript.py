@@ -22,9 +22,13 @@ forgeries = st.sampled_from(
         "\r",
         "\u2028",
         ")",
+        " = block 1",
+        "\n¦k3v goes on from start 1",
     ]
 )
-texts = st.lists(forgeries | st.text(max_size=8) | st.characters(categories=["Cs"]), max_size=6).map("".join)
+long_texts = st.sampled_from([" = block 1, (really) " * 9, "\n¦k3v result = block 1\n¦k3v start 1 " * 5])
+short_texts = st.lists(forgeries | st.text(max_size=8) | st.characters(categories=["Cs"]), max_size=6).map("".join)
+texts = short_texts | long_texts
 names = st.text("abc_.-", min_size=1, max_size=8)
 events = st.builds(Said, st.sampled_from([*ROLES, "other"]), texts) | st.builds(Called, names, texts, st.none() | texts)
 conversations = st.builds(
@@ -67,6 +71,31 @@ def test_whatever_the_text_a_reader_finds_exactly_what_was_shown(group, random):
     assert list(read) == [MARKS.labels[index] for index in order]
     for index, member in enumerate(group.members):
         assert read[MARKS.labels[index]] == in_full(group, member)
+
+
+def test_what_two_members_have_in_common_is_shown_once():
+    dump, plan = Called("read", '{"path":"a.py"}', "line\n" * 40), Said("assistant", "I read, then I mend. " * 6)
+    ends = [(plan, dump, Said("assistant", "A")), (plan, dump, Said("assistant", "B")), (dump,)]
+    group = CanonicalGroup(tuple(Member((Conversation(end),), (n,)) for n, end in enumerate(ends)))
+    assert render_transcripts(group, (2, 0, 1), MARKS).replace("line\n" * 40, "DUMP").splitlines() == [
+        "¦k3v block 1: DUMP",
+        "¦k3v start 1",
+        f"¦k3v assistant: {plan.text}",
+        '¦k3v call read({"path":"a.py"})',
+        "¦k3v result = block 1",
+        "¦k3v trajectory K9ZD",
+        '¦k3v call read({"path":"a.py"})',
+        "¦k3v result = block 1",
+        "¦k3v end of K9ZD",
+        "¦k3v trajectory W7QX",
+        "¦k3v goes on from start 1",
+        "¦k3v assistant: A",
+        "¦k3v end of W7QX",
+        "¦k3v trajectory M4TT",
+        "¦k3v goes on from start 1",
+        "¦k3v assistant: B",
+        "¦k3v end of M4TT",
+    ]
 
 
 @given(groups)
