@@ -40,7 +40,7 @@ Event = Said | Called
 class Conversation:
     events: tuple[Event, ...]
     tools: tuple[str, ...] | None = None
-    """One line for each tool; None = the group's."""
+    """One line for each tool, all of them among the group's; None = all of the group's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class CanonicalGroup:
     shared: tuple[Event, ...] = ()
     """With what the main conversation of every member begins."""
     tools: tuple[str, ...] = ()
-    """The tools of every member's main conversation, or none if they differ."""
+    """Every tool of any conversation."""
 
     @property
     def digest(self) -> str:
@@ -73,7 +73,6 @@ class CanonicalGroup:
         yield from self.tools
         yield from texts_of(self.shared)
         for conversation in (c for member in self.members for c in member.conversations):
-            yield from conversation.tools or ()
             yield from texts_of(conversation.events)
 
 
@@ -86,8 +85,7 @@ def canonicalise(trajectories: Mapping[int, Trajectory]) -> CanonicalGroup:
     if not attempts:
         return CanonicalGroup(members=())
     shared = _shared_prefix([attempt[0].events for attempt in attempts])
-    main_tools = {attempt[0].tools or () for attempt in attempts}
-    tools = main_tools.pop() if len(main_tools) == 1 else ()
+    tools = tuple(dict.fromkeys(tool for attempt in attempts for each in attempt for tool in each.tools or ()))
 
     def shown(conversation: Conversation, skip: int) -> Conversation:
         own = None if conversation.tools == tools else conversation.tools
@@ -124,7 +122,7 @@ def _conversation(history: History) -> Conversation:
         for call_id, call in calls:
             waiting[len(events)] = call_id
             events.append(call)
-    return Conversation(tuple(events), tuple(_signature(tool) for tool in history.tools or ()))
+    return Conversation(tuple(events), tuple(dict.fromkeys(_signature(tool) for tool in history.tools or ())))
 
 
 def _answered(message: Message, waiting: Mapping[int, Any]) -> int | None:

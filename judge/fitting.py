@@ -41,8 +41,7 @@ def fit(group: CanonicalGroup, most: int, size: Callable[[CanonicalGroup], int])
         return fitting
     needed = size(shortened(_LEAST_TEXT, _LEAST_EVENTS))
     raise ContextTooSmallError(
-        f"the judge's context has room for {max(most, 0):,} tokens of trajectories, and the shortest form of them takes "
-        f"{needed:,}.",
+        f"the judge has room for a prompt of {max(most, 0):,} tokens, and the shortest one takes {needed:,}.",
         "Take a judge model with a longer context, or shorter instructions and fewer tools.",
     )
 

@@ -69,7 +69,7 @@ def render_transcripts(group: CanonicalGroup, order: Sequence[int], marks: Marks
     blocks = repeated_texts(events)
     lines: list[str] = []
     if group.tools:
-        lines += ["tools", *_list(group.tools)]
+        lines += ["tools", *(f"- {number} {sanitise(tool)}" for number, tool in enumerate(group.tools, start=1))]
     lines += [f"block {number}: {sanitise(text)}" for text, number in blocks.items()]
     if group.shared:
         lines += [f"start {_EVERY}", *_events(group.shared, blocks)]
@@ -83,7 +83,7 @@ def render_transcripts(group: CanonicalGroup, order: Sequence[int], marks: Marks
                 lines.append(f"conversation {number + 1}")
             tools = group.members[member].conversations[number].tools
             if tools is not None:
-                lines += ["tools", *_list(tools)]
+                lines.append(f"only tools {', '.join(str(group.tools.index(t) + 1) for t in tools) or 'none'}")
             n = place[member, number]
             lines += [*_goes_on(sharing.start_of[n]), *_events(sharing.rests[n], blocks)]
         lines.append(f"end of {marks.labels[member]}")
@@ -96,10 +96,6 @@ def _numbers(group: CanonicalGroup, member: int) -> range:
 
 def _goes_on(start: int | None) -> list[str]:
     return [] if start is None else [f"goes on from start {start + 1}"]
-
-
-def _list(tools: Sequence[str]) -> list[str]:
-    return [f"- {sanitise(tool)}" for tool in tools]
 
 
 def _events(events: Sequence[Event], blocks: Mapping[str, int]) -> list[str]:
@@ -137,6 +133,7 @@ def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
     if opening is None:
         return {}
     common = conversation = _Reading()
+    tools: dict[str, str] = {}
     blocks: dict[str, str] = {}
     starts: dict[str, _Reading] = {}
     attempts: dict[str, list[_Reading]] = {}
@@ -144,10 +141,11 @@ def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
     for piece in f"\n{prompt}".split(f"\n{opening[0]}")[1:]:
         head, _, rest = piece.partition(" ")
         match head:
-            case "tools":
-                conversation.tools = []
             case "-":
-                conversation.tools = [*(conversation.tools or ()), rest]
+                number, _, tools[number] = rest.partition(" ")
+            case "only":
+                numbers = rest.removeprefix("tools ")
+                conversation.tools = [] if numbers == "none" else [tools[number] for number in numbers.split(", ")]
             case "block":
                 number, _, blocks[number] = rest.partition(": ")
             case "start":
@@ -161,7 +159,7 @@ def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
             case "conversation":
                 conversation = _Reading()
                 attempt.append(conversation)
-            case "end":
+            case "tools" | "end":
                 pass
             case "call":
                 name, mark, arguments = rest.partition(_REFERENCE)
@@ -176,7 +174,7 @@ def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
                 conversation.events.append(replace(call, result=_said(head, rest, blocks)))
             case role:
                 conversation.events.append(Said(role.removesuffix(":"), _said(head, rest, blocks)))
-    return {label: _full(common, *readings) for label, readings in attempts.items()}
+    return {label: _full(common, tuple(tools.values()), *readings) for label, readings in attempts.items()}
 
 
 def _said(head: str, rest: str, blocks: Mapping[str, str]) -> str:
@@ -184,9 +182,8 @@ def _said(head: str, rest: str, blocks: Mapping[str, str]) -> str:
     return rest if head.endswith(":") else blocks[rest.removeprefix(_REFERENCE.lstrip())]
 
 
-def _full(common: _Reading, main: _Reading, *others: _Reading) -> tuple[Conversation, ...]:
+def _full(common: _Reading, tools: tuple[str, ...], main: _Reading, *others: _Reading) -> tuple[Conversation, ...]:
     main.events = common.events + main.events
     return tuple(
-        Conversation(tuple(each.events), tuple(common.tools or () if each.tools is None else each.tools))
-        for each in (main, *others)
+        Conversation(tuple(each.events), tools if each.tools is None else tuple(each.tools)) for each in (main, *others)
     )

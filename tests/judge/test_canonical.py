@@ -95,12 +95,13 @@ def test_tools_are_shown_once_and_in_one_line():
     assert all(conversation.tools is None for member in group.members for conversation in member.conversations)
 
 
-def test_members_with_different_tools_differ_and_show_their_own():
+def test_members_with_different_tools_differ_and_say_which_they_have():
     other = desk("refund")
     other.tools = TOOLS[:1]
     group = canonical(desk("refund"), other)
-    assert group.tools == ()
-    assert {len(member.conversations[0].tools or ()) for member in group.members} == {1, len(TOOLS)}
+    assert len(group.tools) == len(TOOLS)
+    shown = sorted(member.conversations[0].tools or () for member in group.members)
+    assert shown == [(), (group.tools[group.tools.index("get_order(id: string): Look up an order.")],)]
 
 
 def test_the_order_of_arrival_leaves_no_trace():

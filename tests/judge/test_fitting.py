@@ -62,13 +62,15 @@ def test_long_conversations_lose_their_middle_when_short_texts_are_too_much():
     assert size(fitting) <= 1500
     for member in fitting.members:
         shown = texts(member)
-        assert shown[0].startswith("member") and shown[-1].startswith("member")
+        assert shown[0].startswith("member")
+        assert shown[-1].startswith("member")
         assert sum("tokens left out" in text and not text.startswith("member") for text in shown) == 1
-        assert "turn 0 " in shown[0] and "turn 59" in shown[-1]
+        assert "turn 0 " in shown[0]
+        assert "turn 59" in shown[-1]
 
 
 def test_a_context_without_room_for_the_shortest_form_is_an_error_that_says_so():
-    with pytest.raises(ContextTooSmallError, match="room for 30 tokens"):
+    with pytest.raises(ContextTooSmallError, match="room for a prompt of 30 tokens"):
         fit(group_of(500, 600), 30, size)
 
 
@@ -82,9 +84,13 @@ def test_arguments_and_results_are_cut_by_the_same_rule():
         {0: Trajectory(messages_and_choices=[*OPENING, *items]), 1: Trajectory(messages_and_choices=OPENING)}
     )
     fitting = fit(group, 600, size)
-    call = next(e for member in fitting.members for c in member.conversations for e in c.events if isinstance(e, Called))
+    call = next(
+        e for member in fitting.members for c in member.conversations for e in c.events if isinstance(e, Called)
+    )
     assert size(fitting) <= 600
-    assert "tokens left out" in call.arguments and call.result and "tokens left out" in call.result
+    assert "tokens left out" in call.arguments
+    assert call.result
+    assert "tokens left out" in call.result
     assert abs(count_tokens(call.arguments) - count_tokens(call.result)) < 20
 
 

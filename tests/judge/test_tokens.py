@@ -24,7 +24,8 @@ def test_a_cut_keeps_head_and_tail_and_says_what_it_left_out(text, most):
     left_out = MARK.search(shown)
     assert left_out
     head, tail = shown[: left_out.start()], shown[left_out.end() :]
-    assert text.startswith(head) and text.endswith(tail)
+    assert text.startswith(head)
+    assert text.endswith(tail)
     assert int(left_out[1]) == count_tokens(text) - most
     assert count_tokens(head) + count_tokens(tail) <= most
 

@@ -37,11 +37,18 @@ conversations = st.builds(
     st.none() | st.lists(texts.map(lambda text: " ".join(text.split())), max_size=2).map(tuple),
 )
 members = st.builds(Member, st.lists(conversations, min_size=1, max_size=2).map(tuple), st.just((0,)))
+
+
+def with_all_tools(members: tuple[Member, ...], shared: tuple, tools: list[str]) -> CanonicalGroup:
+    own = [tool for member in members for each in member.conversations for tool in each.tools or ()]
+    return CanonicalGroup(members, shared, tuple(dict.fromkeys([*tools, *own])))
+
+
 groups = st.builds(
-    CanonicalGroup,
+    with_all_tools,
     st.lists(members, min_size=1, max_size=3).map(tuple),
     st.lists(events, max_size=3).map(tuple),
-    st.lists(texts.map(lambda text: " ".join(text.split())), max_size=2).map(tuple),
+    st.lists(texts.map(lambda text: " ".join(text.split())), max_size=2),
 )
 
 
@@ -165,7 +172,7 @@ def test_text_is_shown_as_it_is_and_without_ceremony():
     )
     assert render_transcripts(group, (0,), MARKS).splitlines() == [
         "¦k3v tools",
-        "¦k3v - get_order(id: string): Look up an order.",
+        "¦k3v - 1 get_order(id: string): Look up an order.",
         "¦k3v start of every trajectory",
         "¦k3v user: Refund 7.",
         "¦k3v trajectory W7QX",
