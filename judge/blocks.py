@@ -18,27 +18,33 @@ LARGEST = 10
 BLOCK = 8
 
 
-def showings(members: int, counts: Sequence[int], seed: str) -> list[list[tuple[int, ...]]]:
+def showings(members: int, counts: Sequence[int], seed: str, most: int = LARGEST) -> list[list[tuple[int, ...]]]:
     """For each juror what it is shown in each call: `counts[juror]` orders of the whole group, or rounds of blocks.
+
+    `most` members fit a prompt; a group of more, or of more than `LARGEST`, is shown in blocks.
 
     The orders are balanced over the jury, not only over each juror's own. Of a large group a juror is shown at least
     2 rounds, so that its blocks are linked.
     """
-    large = members > LARGEST
+    large = members > min(most, LARGEST)
     rounds_of = [max(2, count) if large else count for count in counts]
-    rows = rounds(members, sum(rounds_of), seed) if large else [[row] for row in orders(members, sum(rounds_of), seed)]
+    rows = (
+        rounds(members, sum(rounds_of), seed, min(most, BLOCK))
+        if large
+        else [[row] for row in orders(members, sum(rounds_of), seed)]
+    )
     remaining = iter(rows)
     return [[block for one in islice(remaining, count) for block in one] for count in rounds_of]
 
 
-def rounds(members: int, count: int, seed: str) -> list[list[tuple[int, ...]]]:
-    """`count` ways to cut a group into blocks of about one size, in the order in which they are shown.
+def rounds(members: int, count: int, seed: str, most: int = BLOCK) -> list[list[tuple[int, ...]]]:
+    """`count` ways to cut a group into blocks of about one size, at most `most`, in the order in which they are shown.
 
     The members lie in a table with a column for each block, and for each round row r is moved r steps further: so a
     block shares members with several blocks of the next round, and all are linked. Within a block the rows stand in
     one of `orders`, which balances the places as in a whole group.
     """
-    columns = math.ceil(members / BLOCK)
+    columns = math.ceil(members / most)
     dealt = Random(seed).sample(range(members), members)
     rows = [dealt[start : start + columns] for start in range(0, members, columns)]
     cut: list[list[tuple[int, ...]]] = []
@@ -47,7 +53,7 @@ def rounds(members: int, count: int, seed: str) -> list[list[tuple[int, ...]]]:
         for row in order:
             for column, member in enumerate(rows[row]):
                 blocks[(column + turn * row) % columns].append(member)
-        cut.append([tuple(block) for block in blocks])
+        cut.append([tuple(block) for block in blocks if len(block) > 1])  # alone, a member is compared with nobody
     return cut
 
 

@@ -13,19 +13,21 @@ from pathlib import Path
 from random import Random
 
 from judge.ballot import SlotMeans
-from judge.blocks import showings
+from judge.blocks import LARGEST, showings
 from judge.budget import Budget
 from judge.canonical import CanonicalGroup, canonicalise
 from judge.cassette import Cassette
 from judge.client import Client
-from judge.errors import JudgeError, NotAskedError
+from judge.errors import ContextTooSmallError, JudgeError, NotAskedError
 from judge.juror import Models, jury
 from judge.limits import Limits
 from judge.prices import Prices, prices_from_environment
+from judge.prompt import TEMPLATES, fitted, members_that_fit, messages
 from judge.result import Ballot, judge_group, judge_members, with_judgements
 from judge.rubric import Rubric
-from judge.transcript import Marks, draw_marks, render_transcripts, sanitise
+from judge.transcript import Marks, draw_marks
 from judge.verdict import VerdictError, read_verdict, reply_schema
+from prompts import template_id
 from scenarios.trajectory import Message, TrajectoryGroup
 
 _LIMITS = Limits()
@@ -79,7 +81,10 @@ class Judge:
         limits = Limits(concurrency, timeout, deadline, _LIMITS.attempts, requests_per_minute, tokens_per_minute)
         prices = prices_from_environment() if prices is None else prices
         self._clients = [
-            [Client(model, juror.params, limits, prices, self.budget, self.cassette) for model in juror.models]
+            [
+                Client(model, juror.params, limits, prices, self.budget, self.cassette, juror.context)
+                for model in juror.models
+            ]
             for juror in self.jurors
         ]
 
@@ -97,8 +102,8 @@ class Judge:
     async def score(self, group: TrajectoryGroup) -> TrajectoryGroup:
         """A copy of the group with rewards and judgements; a pending group is run first.
 
-        Raises `JudgeError` for a group without trajectories, and for a juror whose key is missing. Whatever else
-        goes wrong is told in the judgements.
+        Raises `JudgeError` for a group without trajectories, for a juror whose key is missing, and when no juror has
+        room for two members. Whatever else goes wrong is told in the judgements.
         """
         started = time.monotonic()
         if group.pending:
@@ -110,6 +115,8 @@ class Judge:
         if len(canonical.members) > 1:
             self.check()
             ballots = await self._poll(canonical)
+            if all(ballot.no_room for ballot in ballots):
+                raise next(ballot.no_room for ballot in ballots if ballot.no_room)
         members = judge_members(group.trajectories, canonical, ballots, self.quorum)
         whole = judge_group(members, canonical, ballots)
         whole.models = self.names
@@ -124,7 +131,7 @@ class Judge:
         seed = f"{self.seed}/{group.digest}"
         calls: list[asyncio.Task[Ballot]] = []
         async with asyncio.TaskGroup() as tasks:
-            for number, rows in enumerate(showings(len(group.members), counts, seed)):
+            for number, rows in enumerate(showings(len(group.members), counts, seed, self._most_shown(group))):
                 juror, clients = self.jurors[number], self._clients[number]
                 for row in rows:
                     marks = draw_marks(group, Random(f"{seed}/{len(calls)}"))
@@ -132,16 +139,26 @@ class Judge:
                     calls.append(tasks.create_task(self._cast(ballot, group, marks, clients)))
         return [call.result() for call in calls]
 
+    def _most_shown(self, group: CanonicalGroup) -> int:
+        """How many members all models have room for in one prompt."""
+        room = min(client.room(LARGEST) for client in chain.from_iterable(self._clients))
+        if sum(len(text.encode(errors="replace")) for text in group.texts()) < room // 2:
+            return LARGEST
+        return members_that_fit(group, self.rubric, room)
+
     async def _cast(self, ballot: Ballot, group: CanonicalGroup, marks: Marks, clients: Sequence[Client]) -> Ballot:
         """Fills the ballot by the first of the juror's models that can."""
         labels = [marks.labels[member] for member in ballot.row]
-        transcripts = render_transcripts(group, ballot.row, marks)
-        prompt: list[Message] = [
-            {"role": "system", "content": ballot.render("judge/system.j2", rubric=sanitise(self.rubric.text))},
-            {"role": "user", "content": ballot.render("judge/group.j2", transcripts=transcripts, labels=labels)},
-        ]
         for client in clients:
             ballot.model = client.name
+            try:
+                fitting = fitted(group, ballot.row, marks, self.rubric, client.room(len(labels)))
+            except ContextTooSmallError as error:
+                ballot.problem, ballot.no_room = error.message, error
+                continue
+            ballot.shortened = fitting is not group
+            ballot.prompt_ids += map(template_id, TEMPLATES)
+            prompt = messages(fitting, ballot.row, marks, self.rubric)
             await self._fill(ballot, prompt, labels, marks, client)
             if ballot.scores is not None:
                 break

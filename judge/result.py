@@ -7,13 +7,14 @@ block, but within a group only differences count.
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 
 from judge.ballot import mean_and_error
 from judge.blocks import Point, equate
 from judge.canonical import CanonicalGroup
+from judge.errors import ContextTooSmallError
 from judge.reply import Reply
 from judge.verdict import Scored
 from prompts import render, template_id
@@ -36,6 +37,10 @@ class Ballot:
     """By member; None = the ballot is lost."""
     problem: str = ""
     """What went wrong last."""
+    no_room: ContextTooSmallError | None = None
+    """Why the last model was not asked."""
+    shortened: bool = False
+    """Not all text was shown, for want of room."""
     calls: int = 0
     replies: list[Reply] = field(default_factory=list)
     prompt_ids: list[str] = field(default_factory=list)
@@ -165,8 +170,16 @@ def judge_group(members: Sequence[Judgement], group: CanonicalGroup, ballots: Se
         completion_tokens=sum(reply.completion_tokens for reply in replies),
         cost_usd=sum(costs) if len(costs) == calls else None,
         repairs=dict(sum((ballot.repairs for ballot in ballots), Counter())),
-        warnings=[f"order {ballot.order} is lost: {ballot.problem}" for ballot in ballots if ballot.scores is None],
+        warnings=list(_warnings(ballots)),
     )
+
+
+def _warnings(ballots: Sequence[Ballot]) -> Iterator[str]:
+    for ballot in ballots:
+        if ballot.scores is None:
+            yield f"order {ballot.order} is lost: {ballot.problem}"
+        elif ballot.shortened:
+            yield f"order {ballot.order}: long texts were shortened to fit the context of {ballot.model}"
 
 
 def _status(members: Sequence[Judgement], group: CanonicalGroup) -> tuple[GroupStatus, str | None]:

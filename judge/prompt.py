@@ -1,0 +1,49 @@
+"""The messages of one call to a judge model, in as many tokens as it has room for."""
+
+from collections.abc import Sequence
+
+from judge.canonical import CanonicalGroup, Conversation, Member
+from judge.fitting import fit, most_shown
+from judge.rubric import Rubric
+from judge.tokens import count_tokens
+from judge.transcript import Marks, render_transcripts, sanitise
+from prompts import render
+from scenarios.trajectory import Message
+
+TEMPLATES = ("judge/system.j2", "judge/group.j2")
+
+_FRAME = 8
+"""Tokens that a chat template puts around a message, at most."""
+
+
+def messages(group: CanonicalGroup, row: Sequence[int], marks: Marks, rubric: Rubric) -> list[Message]:
+    """What is told and shown of the members in `row`."""
+    labels = [marks.labels[member] for member in row]
+    transcripts = render_transcripts(group, row, marks)
+    system, user = TEMPLATES
+    return [
+        {"role": "system", "content": render(system, rubric=sanitise(rubric.text))},
+        {"role": "user", "content": render(user, transcripts=transcripts, labels=labels)},
+    ]
+
+
+def fitted(group: CanonicalGroup, row: Sequence[int], marks: Marks, rubric: Rubric, room: int) -> CanonicalGroup:
+    """The group, shortened if need be, whose `messages` take at most `room` tokens.
+
+    Raises `ContextTooSmallError`.
+    """
+    return fit(group, room, lambda of: tokens(messages(of, row, marks, rubric), room))
+
+
+def members_that_fit(group: CanonicalGroup, rubric: Rubric, room: int) -> int:
+    """How many members a prompt of `room` tokens can show in a readable length, at least 2."""
+    nobody = CanonicalGroup((Member((Conversation(()),), ()),))
+    marks = Marks("code", ("LABEL",))
+    return most_shown(group, room - tokens(messages(nobody, (0,), marks, rubric), 0))
+
+
+def tokens(of: Sequence[Message], enough: int) -> int:
+    """Tokens of the messages; a bound of them, their bytes, where that is no more than `enough`."""
+    texts = [message["content"] for message in of]
+    bound = sum(len(text.encode()) for text in texts) + _FRAME * len(texts)
+    return bound if bound <= enough else sum(map(count_tokens, texts)) + _FRAME * len(texts)

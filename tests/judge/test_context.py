@@ -1,0 +1,80 @@
+import json
+
+import pytest
+
+from judge.errors import ContextTooSmallError
+from judge.judge import Judge
+from judge.juror import Juror
+from judge.tokens import count_tokens
+from judge.transcript import read_transcripts
+from tests.judge.groups import saying
+
+
+class Reads:
+    """A judge that scores by what a member says first, and remembers what it was shown."""
+
+    def __init__(self) -> None:
+        self.prompts: list[str] = []
+        self.shown: list[int] = []
+
+    async def __call__(self, messages, schema):
+        self.prompts.append("".join(message["content"] for message in messages))
+        attempts = read_transcripts(messages[1]["content"])
+        self.shown.append(len(attempts))
+        said = {label: attempt[0].events[-1].text for label, attempt in attempts.items()}
+        scores = [
+            {"trajectory_id": label, "explanation": "", "score": float(t.split()[0])} for label, t in said.items()
+        ]
+        return json.dumps({"scores": scores})
+
+
+def long_group(members: int, words: int):
+    return saying(*(f"{n / 100} says {'word ' * (words + n)}" for n in range(members)))
+
+
+@pytest.mark.parametrize("context", [2_000, 4_000, 16_000])
+async def test_no_prompt_is_longer_than_the_context_less_the_reply(context):
+    reads = Reads()
+    judged = await Judge(Juror(reads, context=context), orders=2).score(long_group(8, 3_000))
+    assert judged.judgement.status == "scored"
+    reply = min(1000 + 200 * min(reads.shown), context // 2)
+    assert max(map(count_tokens, reads.prompts)) <= (context - reply) / 1.2
+    assert "were shortened to fit" in judged.judgement.warnings[0]
+
+
+async def test_every_member_is_shortened_alike_and_ranks_as_before():
+    reads = Reads()
+    judged = await Judge(Juror(reads, context=8_000), orders=2).score(long_group(6, 3_000))
+    assert [t.reward for t in judged] == sorted(t.reward for t in judged)
+    lengths = {len(attempt[0].events[-1].text.split()) for attempt in read_transcripts(reads.prompts[0]).values()}
+    assert max(lengths) - min(lengths) <= 1
+
+
+async def test_a_group_without_room_for_all_is_shown_in_smaller_blocks():
+    reads = Reads()
+    judged = await Judge(Juror(reads, context=2_600), orders=4).score(long_group(9, 400))
+    assert judged.judgement.status == "scored"
+    assert max(reads.shown) < 9
+    assert [t.reward for t in judged] == sorted(t.reward for t in judged)
+
+
+async def test_a_context_too_small_for_two_members_is_an_error_that_says_so():
+    reads = Reads()
+    with pytest.raises(ContextTooSmallError, match="room for a prompt of"):
+        await Judge(Juror(reads, context=400)).score(long_group(3, 50))
+    assert reads.prompts == []
+
+
+async def test_a_juror_without_room_abstains():
+    short, long = Reads(), Reads()
+    judged = await Judge([Juror(short, context=400), Juror(long)]).score(long_group(3, 50))
+    assert short.prompts == []
+    assert judged.judgement.status == "scored"
+    assert "room for a prompt of" in judged.judgement.warnings[0]
+
+
+async def test_texts_that_fit_are_shown_whole_without_a_warning():
+    reads = Reads()
+    judged = await Judge(Juror(reads)).score(long_group(3, 500))
+    assert "tokens left out" not in reads.prompts[0]
+    assert judged.judgement.warnings == []
