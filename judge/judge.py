@@ -18,6 +18,7 @@ from judge.budget import Budget
 from judge.canonical import CanonicalGroup, canonicalise
 from judge.cassette import Cassette
 from judge.client import Client
+from judge.criteria import ids_to_score, read_scores
 from judge.errors import JudgeError, NotAskedError
 from judge.juror import Models, jury
 from judge.limits import Limits
@@ -25,7 +26,7 @@ from judge.prices import Prices, prices_from_environment
 from judge.result import Ballot, judge_group, judge_members, with_judgements
 from judge.rubric import Rubric
 from judge.transcript import Marks, draw_marks, render_transcripts, sanitise
-from judge.verdict import VerdictError, read_verdict, reply_schema
+from judge.verdict import VerdictError, reply_schema
 from scenarios.trajectory import Message, TrajectoryGroup
 
 _LIMITS = Limits()
@@ -89,23 +90,29 @@ class Judge:
         return [client.name for client in chain.from_iterable(self._clients)]
 
     def check(self) -> None:
-        """Raises `MissingKeyError` when a model cannot be asked for want of an API key, and `UnknownPriceError` when
-        the budget in dollars cannot be kept for want of a price."""
+        """Raises `UnknownModelError` for a model that nobody serves, `MissingKeyError` when one cannot be asked for
+        want of an API key, and `UnknownPriceError` when the budget in dollars cannot be kept for want of a price."""
         for client in chain.from_iterable(self._clients):
             client.check()
 
     async def score(self, group: TrajectoryGroup) -> TrajectoryGroup:
         """A copy of the group with rewards and judgements; a pending group is run first.
 
-        Raises `JudgeError` for a group without trajectories, and for a juror whose key is missing. Whatever else
-        goes wrong is told in the judgements.
+        Raises `JudgeError` for a group without trajectories, for a trajectory without messages that has not failed,
+        and for a juror that cannot be asked (see `check`). Whatever else goes wrong is told in the judgements.
         """
         started = time.monotonic()
         if group.pending:
             await group
         if not group.trajectories:
             raise JudgeError(f"the group has no trajectories to judge ({len(group.exceptions)} rollouts failed).")
-        canonical = canonicalise({i: t for i, t in enumerate(group.trajectories) if t.status != "failed"})
+        attempts = {i: t for i, t in enumerate(group.trajectories) if t.status != "failed"}
+        if silent := [i for i, t in attempts.items() if not any(h.messages_and_choices for h in t.histories())]:
+            raise JudgeError(
+                f"trajectory {silent[0]} of the group (counted from 0) has no messages.",
+                'Leave it out, or mark it as failed: Trajectory(status="failed", status_reason=…).',
+            )
+        canonical = canonicalise(attempts)
         ballots: list[Ballot] = []
         if len(canonical.members) > 1:
             self.check()
@@ -135,10 +142,16 @@ class Judge:
     async def _cast(self, ballot: Ballot, group: CanonicalGroup, marks: Marks, clients: Sequence[Client]) -> Ballot:
         """Fills the ballot by the first of the juror's models that can."""
         labels = [marks.labels[member] for member in ballot.row]
-        transcripts = render_transcripts(group, ballot.row, marks)
+        shown = {"transcripts": render_transcripts(group, ballot.row, marks), "labels": labels}
+        criteria = [(letter, sanitise(criterion.name)) for letter, criterion in self.rubric.lettered]
         prompt: list[Message] = [
-            {"role": "system", "content": ballot.render("judge/system.j2", rubric=sanitise(self.rubric.text))},
-            {"role": "user", "content": ballot.render("judge/group.j2", transcripts=transcripts, labels=labels)},
+            {"role": "system", "content": ballot.render("judge/system.j2", rubric=sanitise(self.rubric.words))},
+            {
+                "role": "user",
+                "content": ballot.render("judge/criteria.j2", criteria=criteria, **shown)
+                if criteria
+                else ballot.render("judge/group.j2", **shown),
+            },
         ]
         for client in clients:
             ballot.model = client.name
@@ -151,21 +164,22 @@ class Judge:
         self, ballot: Ballot, prompt: list[Message], labels: list[str], marks: Marks, client: Client
     ) -> None:
         """Asks, reads the reply, and asks again for a reply that can be used."""
+        ids = ids_to_score(self.rubric, labels)
         repair: list[Message] = []
         for _ in range(1 + self.content_retries):
             ballot.calls += 1
             try:
-                reply = await client.ask(prompt + repair, reply_schema(labels))
+                reply = await client.ask(prompt + repair, reply_schema(ids))
             except JudgeError as error:
                 ballot.calls -= isinstance(error, NotAskedError)
                 ballot.problem = error.message
                 return
             ballot.replies.append(reply)
             try:
-                verdict = read_verdict(reply.text, labels)
+                verdict = read_scores(reply.text, self.rubric, labels)
             except VerdictError as error:
                 ballot.problem = f"the reply cannot be used: {error.message}"
-                words = ballot.render("judge/repair.j2", problem=error.message, labels=labels)
+                words = ballot.render("judge/repair.j2", problem=error.message, labels=ids)
                 repair = [
                     {"role": "assistant", "content": reply.text.strip() or "(no reply)"},
                     {"role": "user", "content": words},
