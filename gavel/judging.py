@@ -3,6 +3,8 @@
 import typer
 
 from gavel.drafting import rubric_command
+from gavel.golden import golden_command
 
 app = typer.Typer(name="judge", no_args_is_help=True, help="Draft a rubric, and put the judge itself to the test.")
 app.command("rubric")(rubric_command)
+app.command("golden")(golden_command)
