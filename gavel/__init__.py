@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from judge.errors import JudgeError
     from judge.judge import Judge
     from judge.juror import Juror
-    from judge.rubric import Rubric
+    from judge.rubric import Criterion, Rubric
     from judge.ruler import ruler, ruler_score_group
     from scenarios.errors import GavelError
     from scenarios.gather import gather_trajectories, gather_trajectory_groups
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Budget",
     "Cassette",
+    "Criterion",
     "GavelError",
     "GroupJudgement",
     "History",
@@ -75,7 +76,7 @@ _NAMES = {
     "judge.errors": ("JudgeError",),
     "judge.judge": ("Judge",),
     "judge.juror": ("Juror",),
-    "judge.rubric": ("Rubric",),
+    "judge.rubric": ("Criterion", "Rubric"),
     "judge.ruler": ("ruler", "ruler_score_group"),
     "scenarios.errors": ("GavelError",),
     "scenarios.gather": ("gather_trajectories", "gather_trajectory_groups"),

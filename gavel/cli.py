@@ -1,4 +1,4 @@
-"""The command line: `gavel demo | train | evaluate | score | doctor`, and the same for a scenario's own file."""
+"""The command line: `gavel demo | train | evaluate | score | judge | doctor`, and that of a scenario's own file."""
 
 import asyncio
 import os
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from gavel import judging
 from gavel.settings import Settings, load_dotenv
 from scenarios.errors import GavelError
 
@@ -42,6 +43,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="An LLM judge as the reward, and a GRPO LoRA trainer for agents that use tools.",
 )
+app.add_typer(judging.app)
 
 
 @app.command()

@@ -32,7 +32,7 @@ def score_command(
 
     Raises a `GavelError` when the file is not usable, and after all else is done when the judge failed on a group.
     """
-    engine = Judge(judge or Settings.read().judge, rubric=_rubric_text(rubric), orders=orders)
+    engine = Judge(judge or Settings.read().judge, rubric=rubric_text(rubric), orders=orders)
     judged = asyncio.run(score_file(file, engine, by=by, out=out))
     print_scores(Console(), judged, by)
     failed = [group.judgement for group in judged if _judge_failed(group)]
@@ -142,7 +142,8 @@ def _judge_failed(group: TrajectoryGroup) -> bool:
     return whole is not None and whole.status == "unscored" and bool(whole.calls or whole.warnings)
 
 
-def _rubric_text(rubric: str | None) -> str | None:
+def rubric_text(rubric: str | None) -> str | None:
+    """What an option --rubric says: the text itself, or with `@FILE` what the file holds. Raises `GavelError`."""
     if rubric is None or not rubric.startswith("@"):
         return rubric
     try:

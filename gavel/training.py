@@ -54,7 +54,7 @@ async def run_training(
         if start >= loop.steps:
             went_on = f" · finished after step {start}; for more, raise --steps"
         _say(console, f"Gavel · {scenario.name} · {model.base_model} · judge {names}{went_on}")
-        if judge.names == [model_id(STAND_IN)] and not read_rules(judge.rubric.text):
+        if judge.names == [model_id(STAND_IN)] and not read_rules(judge.rubric.words):
             _say(console, "The stand-in finds no rule in this rubric that it can check: it makes general checks only.")
         first = next((row.get("success") for row in backend.history(model, EVALUATION) if row["step"] == 0), None)
         display = RunDisplay(console, loop.steps, start, first)

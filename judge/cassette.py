@@ -106,6 +106,8 @@ class Cassette:
             raise CassetteError(f'a cassette has the mode "cache" or "replay", not "{mode}".')
         self.path = Path(path)
         self.mode: Mode = mode
+        self.misses = 0
+        """Questions that were not in the file when they came."""
         self._asking: dict[tuple[str, int], asyncio.Future[Reply]] = {}
         self._worker: tuple[int, _Worker] | None = None
 
@@ -136,6 +138,7 @@ class Cassette:
         key = question.key
         if reply := await self._run(lambda db: _read(db, key)):
             return reply
+        self.misses += 1
         if self.mode == "replay":
             raise await self._run(lambda db: _miss(db, question, self.path))
         reply = await ask()

@@ -54,7 +54,7 @@ class Client:
         return getattr(self.model, "__qualname__", type(self.model).__name__)
 
     def check(self) -> None:
-        """Raises `MissingKeyError` and `UnknownPriceError`; a replay asks nobody and needs neither key nor price."""
+        """Raises what `check_judge` raises, and `UnknownPriceError`; a replay asks nobody and needs no key or price."""
         if self._replays:
             return
         if isinstance(self.model, str):

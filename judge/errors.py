@@ -11,6 +11,10 @@ class MissingKeyError(JudgeError):
     """The judge model's API key is not set."""
 
 
+class UnknownModelError(JudgeError):
+    """Nobody serves a judge model of this name."""
+
+
 class NotAskedError(JudgeError):
     """The question was not put to the judge model: nothing was sent and nothing is owed."""
 

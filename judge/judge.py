@@ -18,15 +18,16 @@ from judge.budget import Budget
 from judge.canonical import CanonicalGroup, canonicalise
 from judge.cassette import Cassette
 from judge.client import Client
+from judge.criteria import ids_to_score, read_scores
 from judge.errors import ContextTooSmallError, JudgeError, NotAskedError
 from judge.juror import Models, jury
 from judge.limits import Limits
 from judge.prices import Prices, prices_from_environment
-from judge.prompt import TEMPLATES, fitted, members_that_fit, messages
+from judge.prompt import fitted, members_that_fit, messages, templates
 from judge.result import Ballot, judge_group, judge_members, with_judgements
 from judge.rubric import Rubric
 from judge.transcript import Marks, draw_marks
-from judge.verdict import VerdictError, read_verdict, reply_schema
+from judge.verdict import VerdictError, reply_schema
 from prompts import template_id
 from scenarios.trajectory import Message, TrajectoryGroup
 
@@ -94,23 +95,30 @@ class Judge:
         return [client.name for client in chain.from_iterable(self._clients)]
 
     def check(self) -> None:
-        """Raises `MissingKeyError` when a model cannot be asked for want of an API key, and `UnknownPriceError` when
-        the budget in dollars cannot be kept for want of a price."""
+        """Raises `UnknownModelError` for a model that nobody serves, `MissingKeyError` when one cannot be asked for
+        want of an API key, and `UnknownPriceError` when the budget in dollars cannot be kept for want of a price."""
         for client in chain.from_iterable(self._clients):
             client.check()
 
     async def score(self, group: TrajectoryGroup) -> TrajectoryGroup:
         """A copy of the group with rewards and judgements; a pending group is run first.
 
-        Raises `JudgeError` for a group without trajectories, for a juror whose key is missing, and when no juror has
-        room for two members. Whatever else goes wrong is told in the judgements.
+        Raises `JudgeError` for a group without trajectories, for a trajectory without messages that has not failed,
+        for a juror that cannot be asked (see `check`), and when no juror has room for two members. Whatever else goes
+        wrong is told in the judgements.
         """
         started = time.monotonic()
         if group.pending:
             await group
         if not group.trajectories:
             raise JudgeError(f"the group has no trajectories to judge ({len(group.exceptions)} rollouts failed).")
-        canonical = canonicalise({i: t for i, t in enumerate(group.trajectories) if t.status != "failed"})
+        attempts = {i: t for i, t in enumerate(group.trajectories) if t.status != "failed"}
+        if silent := [i for i, t in attempts.items() if not any(h.messages_and_choices for h in t.histories())]:
+            raise JudgeError(
+                f"trajectory {silent[0]} of the group (counted from 0) has no messages.",
+                'Leave it out, or mark it as failed: Trajectory(status="failed", status_reason=…).',
+            )
+        canonical = canonicalise(attempts)
         ballots: list[Ballot] = []
         if len(canonical.members) > 1:
             self.check()
@@ -141,7 +149,9 @@ class Judge:
 
     def _most_shown(self, group: CanonicalGroup) -> int:
         """How many members all models have room for in one prompt."""
-        room = min(client.room(LARGEST) for client in chain.from_iterable(self._clients))
+        room = min(
+            client.room(LARGEST * max(1, len(self.rubric.criteria))) for client in chain.from_iterable(self._clients)
+        )
         if sum(len(text.encode(errors="replace")) for text in group.texts()) < room // 2:
             return LARGEST
         return members_that_fit(group, self.rubric, room)
@@ -152,12 +162,13 @@ class Judge:
         for client in clients:
             ballot.model = client.name
             try:
-                fitting = fitted(group, ballot.row, marks, self.rubric, client.room(len(labels)))
+                room = client.room(len(ids_to_score(self.rubric, labels)))
+                fitting = fitted(group, ballot.row, marks, self.rubric, room)
             except ContextTooSmallError as error:
                 ballot.problem, ballot.no_room = error.message, error
                 continue
             ballot.shortened = fitting is not group
-            ballot.prompt_ids += map(template_id, TEMPLATES)
+            ballot.prompt_ids += map(template_id, templates(self.rubric))
             prompt = messages(fitting, ballot.row, marks, self.rubric)
             await self._fill(ballot, prompt, labels, marks, client)
             if ballot.scores is not None:
@@ -168,21 +179,22 @@ class Judge:
         self, ballot: Ballot, prompt: list[Message], labels: list[str], marks: Marks, client: Client
     ) -> None:
         """Asks, reads the reply, and asks again for a reply that can be used."""
+        ids = ids_to_score(self.rubric, labels)
         repair: list[Message] = []
         for _ in range(1 + self.content_retries):
             ballot.calls += 1
             try:
-                reply = await client.ask(prompt + repair, reply_schema(labels))
+                reply = await client.ask(prompt + repair, reply_schema(ids))
             except JudgeError as error:
                 ballot.calls -= isinstance(error, NotAskedError)
                 ballot.problem = error.message
                 return
             ballot.replies.append(reply)
             try:
-                verdict = read_verdict(reply.text, labels)
+                verdict = read_scores(reply.text, self.rubric, labels)
             except VerdictError as error:
                 ballot.problem = f"the reply cannot be used: {error.message}"
-                words = ballot.render("judge/repair.j2", problem=error.message, labels=labels)
+                words = ballot.render("judge/repair.j2", problem=error.message, labels=ids)
                 repair = [
                     {"role": "assistant", "content": reply.text.strip() or "(no reply)"},
                     {"role": "user", "content": words},

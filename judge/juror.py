@@ -1,5 +1,6 @@
 """Who judges, and with what weight."""
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,8 +34,8 @@ class Juror:
         return (self.model,)
 
     def __post_init__(self) -> None:
-        if self.weight <= 0:
-            raise JudgeError(f"a juror's weight must be above 0, not {self.weight}.")
+        if not 0 < self.weight < math.inf:
+            raise JudgeError(f"a juror's weight must be above 0 and finite, not {self.weight}.")
         if not self.models:
             raise JudgeError("a juror needs a model.")
         if self.context is not None and self.context < 1:

@@ -10,20 +10,25 @@ from judge.transcript import Marks, render_transcripts, sanitise
 from prompts import render
 from scenarios.trajectory import Message
 
-TEMPLATES = ("judge/system.j2", "judge/group.j2")
-
 _FRAME = 8
 """Tokens that a chat template puts around a message, at most."""
+
+
+def templates(rubric: Rubric) -> tuple[str, str]:
+    """Of the system's message, and of the user's."""
+    return "judge/system.j2", "judge/criteria.j2" if rubric.criteria else "judge/group.j2"
 
 
 def messages(group: CanonicalGroup, row: Sequence[int], marks: Marks, rubric: Rubric) -> list[Message]:
     """What is told and shown of the members in `row`."""
     labels = [marks.labels[member] for member in row]
-    transcripts = render_transcripts(group, row, marks)
-    system, user = TEMPLATES
+    values: dict[str, object] = {"transcripts": render_transcripts(group, row, marks), "labels": labels}
+    if rubric.criteria:
+        values["criteria"] = [(letter, sanitise(criterion.name)) for letter, criterion in rubric.lettered]
+    system, user = templates(rubric)
     return [
-        {"role": "system", "content": render(system, rubric=sanitise(rubric.text))},
-        {"role": "user", "content": render(user, transcripts=transcripts, labels=labels)},
+        {"role": "system", "content": render(system, rubric=sanitise(rubric.words))},
+        {"role": "user", "content": render(user, **values)},
     ]
 
 

@@ -7,7 +7,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from judge.errors import MissingKeyError
+from judge.errors import MissingKeyError, UnknownModelError
 
 ALIASES = {"stand-in": "gavel/stand-in", "constant": "gavel/constant"}
 
@@ -45,11 +45,14 @@ def facts(model: str) -> Mapping[str, Any]:
 
 
 def check_judge(model: str, params: Mapping[str, Any] | None = None) -> None:
-    """Raises `MissingKeyError` when the judge model `model` cannot be asked for want of an API key.
+    """Raises `UnknownModelError` when no provider serves the judge model `model`, and `MissingKeyError` when it cannot
+    be asked for want of an API key.
 
-    `params` are the extra LiteLLM parameters of the call. Asks nobody: a wrong key is not noticed here.
+    `params` are the extra LiteLLM parameters of the call. Asks nobody: a wrong key, or a model that its provider does
+    not have, is not noticed here.
     """
     model, params = model_id(model), params or {}
+    _check_name(model, params)
     if model.startswith(_KEYLESS) or params.keys() & {"api_key", "api_base", "base_url", "client"}:
         return
     provider = model.partition("/")[0]
@@ -62,3 +65,21 @@ def check_judge(model: str, params: Mapping[str, Any] | None = None) -> None:
             f"the judge {model} needs {' or '.join(keys)}, which is not set.",
             "Set it in .env (see .env.example), or pick another judge: --judge stand-in, --judge ollama/qwen3.",
         )
+
+
+def _check_name(model: str, params: Mapping[str, Any]) -> None:
+    provider, _, name = model.rpartition("/")
+    if provider == "gavel":
+        from judge.stand_in import MODELS
+
+        if name not in MODELS:
+            raise UnknownModelError(f"there is no judge model {model}.", f"There are: {', '.join(ALIASES)}.")
+        return
+    litellm = load_litellm()
+    try:
+        litellm.get_llm_provider(model, params.get("custom_llm_provider"))
+    except litellm.BadRequestError as error:
+        raise UnknownModelError(
+            f"there is no judge model {model or '(an empty name)'}: LiteLLM knows nobody who serves it.",
+            f"Put its provider first, as in openai/{name or 'o3'}, anthropic/…, ollama/…; or take --judge stand-in.",
+        ) from error

@@ -57,7 +57,14 @@ class Ballot:
             return None
         scored = self.scores[member]
         slot = self.row.index(member)
-        return Vote(score=scored.score, slot=slot, order=self.order, model=self.model, explanation=scored.explanation)
+        return Vote(
+            score=scored.score,
+            slot=slot,
+            order=self.order,
+            model=self.model,
+            explanation=scored.explanation,
+            criteria=dict(scored.criteria),
+        )
 
 
 def judge_members(
@@ -123,12 +130,16 @@ def _judgement(member: int, ballots: Sequence[Ballot], scales: _Scales, quorum: 
     if share < quorum - 1e-9:
         return Judgement(votes=votes, reason=f"no quorum: {share:.0%} of the jury voted, not {quorum:.0%}: {problem}")
     scores = [vote.score - offset for _, offset, vote in cast]
-    score, error = mean_and_error(scores, [ballot.weight for ballot, _, _ in cast])
+    weights = [ballot.weight for ballot, _, _ in cast]
+    score, error = mean_and_error(scores, weights)
     typical = min(zip(scores, votes, strict=True), key=lambda pair: abs(pair[0] - score))[1]
     return Judgement(
         score=score,
         standard_error=None if error is None else error * scales.stretch,
         explanation=typical.explanation,
+        criteria={
+            name: mean_and_error([vote.criteria[name] for vote in votes], weights)[0] for name in typical.criteria
+        },
         votes=votes,
     )
 

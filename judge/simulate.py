@@ -10,7 +10,8 @@ for the member at place x (-1 = first shown, 1 = last), in standard deviations o
             + noise·max(1, shown / 8)^crowding·N(0, 1) anew for each call
     score = 1/2 + (1 - compression)·(logistic(seen) - 1/2), rounded to a multiple of `step`
 
-The same seed and prompt bring the same reply, in whatever order calls are made.
+The same seed and prompt bring the same reply, in whatever order calls are made. Asked for scores by criterion, it
+gives a member the same score on each: it knows one quality only.
 """
 
 import json
@@ -27,6 +28,7 @@ import openai
 
 from judge.ballot import centred_places
 from judge.canonical import Called, Conversation, Said
+from judge.criteria import ids_asked_for
 from judge.errors import JudgeError
 from judge.transcript import read_transcripts
 from scenarios.trajectory import Message
@@ -132,7 +134,9 @@ class SimulatedJudge:
         random = Random(f"{self.seed}/{[message['content'] for message in messages]}")
         fault = self._fault(random)
         scores = self._scores(texts, random)
-        return fault(list(scores.items()), random)
+        return fault(
+            [(name, score) for label, score in scores.items() for name in ids_asked_for(prompt, label)], random
+        )
 
     def _fault(self, random: Random) -> Fault:
         rates, drawn = self.faults, random.random()

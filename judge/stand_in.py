@@ -2,7 +2,8 @@
 
 It sees what a model would see, the rendered prompt and nothing else, and it is asked as a model is: as a LiteLLM
 provider, `gavel/stand-in`. It scores by the rules that it understands in the rubric (`judge.rules`), or, when there
-are none, by checks that fit any agent. `gavel/constant` gives every member the same score: the control.
+are none, by checks that fit any agent; asked for scores by criterion, it does so with each criterion's own text.
+`gavel/constant` gives every member the same score: the control.
 """
 
 import json
@@ -10,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from judge.canonical import Conversation, Said
+from judge.criteria import ids_asked_for, sections
 from judge.errors import JudgeError
 from judge.rules import Facts, Rule, facts_of, kept_share, read_rules
 from judge.transcript import read_transcripts
@@ -28,15 +30,15 @@ def reply(model: str, messages: Sequence[Message]) -> str:
     attempts = read_transcripts(words["user"])
     if not attempts:
         raise JudgeError(f"gavel/{model} judges groups of trajectories; this prompt shows none.")
-    rules = read_rules(words["system"])
-    if model == "constant":
-        verdicts = dict.fromkeys(attempts, (0.5, "Every attempt gets the same score."))
-    else:
-        verdicts = {label: _verdict(attempt, rules) for label, attempt in attempts.items()}
-    scores = [
-        {"trajectory_id": label, "explanation": explanation, "score": score}
-        for label, (score, explanation) in verdicts.items()
-    ]
+    criteria = sections(words["system"])
+    scores: list[dict[str, Any]] = []
+    for label, attempt in attempts.items():
+        for name in ids_asked_for(words["user"], label):
+            score, explanation = 0.5, "Every attempt gets the same score."
+            if model == "stand-in":
+                rubric = words["system"] if name == label else criteria[name[-1]]
+                score, explanation = _verdict(attempt, read_rules(rubric))
+            scores.append({"trajectory_id": name, "explanation": explanation, "score": score})
     return json.dumps({"scores": scores}, ensure_ascii=False)
 
 

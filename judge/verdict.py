@@ -50,6 +50,8 @@ class Scored:
     score: float
     """In [0, 1]."""
     explanation: str = ""
+    criteria: Mapping[str, float] = field(default_factory=dict)
+    """Scores by criterion, of which `score` is the weighted mean; empty for a rubric without criteria."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ class Vote(BaseModel):
     """Index of the order of presentation (the call), from 0."""
     model: str
     explanation: str = ""
+    criteria: dict[str, float] = Field(default_factory=dict)
+    """Scores by the rubric's criteria, of which `score` is the weighted mean; empty when it has none."""
 
 
 class Judgement(BaseModel):
@@ -32,6 +34,8 @@ class Judgement(BaseModel):
     standard_error: float | None = None
     """Standard error of `score`; None with fewer than two votes."""
     explanation: str = ""
+    criteria: dict[str, float] = Field(default_factory=dict)
+    """Mean of the votes by the rubric's criteria, as they were given: not brought to one scale, as `score` is."""
     votes: list[Vote] = Field(default_factory=list)
     reason: str | None = None
     """Why there is no score."""

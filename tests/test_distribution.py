@@ -31,7 +31,8 @@ def test_a_wheel_ships_the_embedded_policy_and_every_template(tmp_path: Path) ->
     subprocess.run([*command, str(source)], check=True, timeout=120)
     (wheel,) = tmp_path.glob("gavel_rl-*.whl")
     held = set(zipfile.ZipFile(wheel).namelist())
-    needed = {name for name in files if name.endswith((".j2", ".safetensors")) or "/returns_desk/" in name}
+    shipped = (".j2", ".safetensors", "golden.json")
+    needed = {name for name in files if name.endswith(shipped) or "/returns_desk/" in name}
     needed = {name for name in needed if not name.startswith(("tests/", "docs/"))}
     assert needed
     assert needed <= held

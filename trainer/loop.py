@@ -87,7 +87,7 @@ def _experiment(scenario: Scenario, judge: Judge, config: LoopConfig, train_conf
     return {
         "scenario": scenario.name,
         "judge": judge.names,
-        "rubric": judge.rubric.text,
+        "rubric": judge.rubric.dump(),
         "orders": judge.orders,
         "loop": config.model_dump(mode="json", exclude={"steps", "concurrency", "keep_checkpoints"}),
         "training": train_config.model_dump(mode="json", exclude={"total_steps", "warmup_steps", "micro_batch_tokens"}),

@@ -1,6 +1,9 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.judge.endpoint import Endpoint
 
 
 @pytest.fixture(autouse=True)
@@ -20,3 +23,11 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    """A judge model's server on loopback."""
+    running = Endpoint()
+    yield running
+    running.close()

@@ -153,5 +153,5 @@ def test_ctrl_c_ends_the_demo_with_a_word_on_how_to_go_on(tmp_path: Path) -> Non
 
 def test_the_help_names_every_command(tmp_path: Path) -> None:
     output = gavel("--help", cwd=tmp_path).stdout
-    for command in ("demo", "train", "evaluate", "score", "doctor"):
+    for command in ("demo", "train", "evaluate", "score", "judge", "doctor"):
         assert command in output

@@ -10,10 +10,12 @@ from gavel.rows import RowError, read_groups
 from gavel.score import print_scores, score_command, score_file
 from judge.errors import JudgeError
 from judge.judge import Judge
+from judge.rubric import Criterion, Rubric
 from scenarios.errors import GavelError
 from scenarios.judgement import Judgement
 from scenarios.store import StoreError, TrajectoryStore
 from scenarios.trajectory import RolloutError, Trajectory, TrajectoryGroup
+from tests.judge.endpoint import Endpoint, fails
 from tests.judge.groups import TOOLS, desk, saying
 
 ASK = {"role": "user", "content": "Where is my parcel?"}
@@ -184,11 +186,38 @@ def test_a_rubric_file_that_is_not_there_is_an_error(tmp_path: Path):
         score_command(written(tmp_path / "rows.jsonl", GOOD), "stand-in", "@none.md", 1, None, None)
 
 
+def test_a_rubric_file_with_criteria_scores_by_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    rubric = Rubric("", [Criterion("talks", "- ends with a message to the customer"), Criterion("kind", "Is kind.", 3)])
+    (tmp_path / "rubric.json").write_text(rubric.dump())
+    path, out = written(tmp_path / "rows.jsonl", GOOD, SILENT), tmp_path / "out.jsonl"
+    score_command(path, None, f"@{tmp_path / 'rubric.json'}", 1, None, out)
+    judgements = [trajectory.judgement for trajectory in read_groups(out)[0]]
+    assert [list(judgement.criteria) for judgement in judgements if judgement] == [["talks", "kind"]] * 2
+    assert judgements[1] is not None
+    assert judgements[1].score == pytest.approx(judgements[1].criteria["kind"] * 3 / 4)
+
+
+def test_a_rubric_file_with_a_slip_is_an_error_and_no_text(tmp_path: Path):
+    rubric = written(tmp_path / "rubric.json", '{"criteria": [{"name": "kind" "text": "Is kind."}]}')
+    with pytest.raises(JudgeError, match="no JSON of a rubric"):
+        score_command(written(tmp_path / "rows.jsonl", GOOD), "stand-in", f"@{rubric}", 1, None, None)
+
+
+def test_a_judge_that_nobody_serves_is_an_error_before_anything_is_written(tmp_path: Path):
+    path, out = written(tmp_path / "rows.jsonl", GOOD, SILENT), tmp_path / "out.jsonl"
+    with pytest.raises(JudgeError, match="there is no judge model not-a-model"):
+        score_command(path, "not-a-model", None, 1, None, out)
+    assert not out.exists()
+
+
 def test_a_judge_that_fails_is_an_error_after_all_is_shown_and_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, endpoint: Endpoint
 ):
+    endpoint.script = [fails(401)]
+    monkeypatch.setenv("OPENAI_API_BASE", endpoint.params["api_base"])
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
     path, out = written(tmp_path / "rows.jsonl", GOOD, SILENT), tmp_path / "out.jsonl"
     with pytest.raises(JudgeError, match="scored nobody in 1 of 1 groups"):
-        score_command(path, "gavel/nobody", None, 1, None, out)
+        score_command(path, "openai/judge", None, 1, None, out)
     assert "0 of 2 trajectories scored" in " ".join(capsys.readouterr().out.split())
     assert [trajectory.reward for trajectory in read_groups(out)[0]] == [None, None]

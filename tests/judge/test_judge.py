@@ -1,11 +1,12 @@
 import asyncio
 import itertools
 import json
+import math
 import re
 
 import pytest
 
-from judge.errors import JudgeError, MissingKeyError
+from judge.errors import JudgeError, MissingKeyError, UnknownModelError
 from judge.judge import Judge
 from judge.juror import Juror
 from scenarios.trajectory import Trajectory, TrajectoryGroup
@@ -290,6 +291,38 @@ async def test_a_judge_that_is_down_leaves_no_number(endpoint):
 async def test_a_missing_key_is_told_before_anyone_is_asked():
     with pytest.raises(MissingKeyError):
         await Judge("openai/o3").score(saying("a", "b"))
+
+
+async def test_a_model_that_nobody_serves_is_told_before_anyone_is_asked(endpoint):
+    judge = Judge([Juror("openai/judge", params=endpoint.params), "not-a-model"])
+    with pytest.raises(UnknownModelError, match="there is no judge model not-a-model"):
+        await judge.score(saying("a", "b"))
+    assert endpoint.requests == []
+
+
+async def test_a_trajectory_without_messages_is_an_error_unless_its_rollout_failed():
+    silent = Trajectory()
+    with pytest.raises(JudgeError, match=r"trajectory 1 of the group \(counted from 0\) has no messages"):
+        await Judge(prefers_length).score(TrajectoryGroup([*saying("a"), silent, *saying("bb")]))
+    failed = Trajectory(status="failed", status_reason="no server")
+    judged = await Judge(prefers_length).score(TrajectoryGroup([*saying("a"), failed, *saying("bb")]))
+    assert [trajectory.reward for trajectory in judged] == [0.1, None, 0.2]
+
+
+async def test_a_trajectory_whose_messages_are_in_a_further_history_is_judged():
+    async def even(messages, schema):
+        return json.dumps(dict.fromkeys(labels_in({"messages": messages}), 0.5))
+
+    (only,) = saying("a")
+    elsewhere = Trajectory(additional_histories=only.histories())
+    judged = await Judge(even).score(TrajectoryGroup([elsewhere, *saying("bb")]))
+    assert [trajectory.reward for trajectory in judged] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("weight", [0, -1, math.inf, math.nan])
+def test_a_juror_without_a_finite_weight_above_0_is_refused(weight):
+    with pytest.raises(JudgeError, match="weight must be above 0 and finite"):
+        Juror("stand-in", weight=weight)
 
 
 async def test_the_environment_names_the_judge(monkeypatch):

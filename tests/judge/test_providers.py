@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from judge.errors import MissingKeyError
+from judge.errors import MissingKeyError, UnknownModelError
 from judge.prices import cost, prices_from_environment
 from judge.providers import check_judge, model_id
 from scenarios.errors import GavelError
@@ -61,3 +61,17 @@ def test_prices_that_cannot_be_read_are_an_error(monkeypatch, text):
 def test_importing_the_judge_loads_no_litellm():
     check = "import sys, judge.judge, judge.ruler, judge.stand_in; sys.exit('litellm' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "params"),
+    [("not-a-model", {}), ("openay/o3", {}), ("gpt-99", {"api_base": "http://127.0.0.1:1/v1"}), ("gavel/nobody", {})],
+)
+def test_a_model_that_nobody_serves_is_named_with_what_to_do(model, params):
+    with pytest.raises(UnknownModelError, match=f"there is no judge model {model}") as error:
+        check_judge(model, params)
+    assert "stand-in" in error.value.remedy
+
+
+def test_a_model_whose_provider_is_given_apart_is_known():
+    check_judge("mine", {"custom_llm_provider": "openai", "api_key": "k"})

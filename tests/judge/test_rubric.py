@@ -1,8 +1,24 @@
+import json
+import math
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from judge.errors import JudgeError
-from judge.rubric import Rubric
+from judge.rubric import Criterion, Rubric
 from judge.rules import read_rules
+
+LOOKS = Criterion("looks first", "Reads the policy before it acts.", 2)
+TELLS = Criterion("tells", "Says what was done.")
+
+LINES = st.text(min_size=1, max_size=12).filter(lambda text: text.strip() and len(text.splitlines()) == 1)
+CRITERIA = st.lists(
+    st.builds(Criterion, LINES, LINES, st.floats(0.1, 9)),
+    min_size=1,
+    max_size=5,
+    unique_by=lambda criterion: criterion.name.strip().casefold(),
+)
 
 
 def test_a_string_and_a_rubric_of_it_are_the_same():
@@ -12,13 +28,75 @@ def test_a_string_and_a_rubric_of_it_are_the_same():
 def test_without_a_rubric_there_is_a_general_one_that_no_program_takes_for_rules():
     general = Rubric.of(None)
     assert len(general.text.splitlines()) > 3
+    assert general.words == general.text
     assert read_rules(general.text) == []
 
 
-def test_the_id_follows_the_text():
-    assert Rubric("a").id == Rubric("a").id != Rubric("b").id
+def test_the_id_follows_everything_that_changes_a_score():
+    assert Rubric("a").id == Rubric(" a").id != Rubric("b").id
+    lighter = Criterion(LOOKS.name, LOOKS.text, 1)
+    different = [Rubric("a"), Rubric("a", [LOOKS]), Rubric("a", [LOOKS, TELLS]), Rubric("a", [TELLS, LOOKS])]
+    different += [Rubric("", [LOOKS]), Rubric("a", [lighter]), Rubric("a", [Criterion("looks", LOOKS.text, 2)])]
+    assert len({rubric.id for rubric in different}) == len(different)
+    assert Rubric("a", [Criterion("n", "t", 1)]).id == Rubric("a", (Criterion("n", "t", 1.0),)).id
+
+
+def test_the_judge_is_told_texts_names_and_letters_but_no_weights():
+    words = Rubric("Be kind.", [LOOKS, TELLS]).words
+    assert words.splitlines()[0] == "Be kind."
+    assert "Criterion a: looks first\nReads the policy before it acts.\n\nCriterion b: tells\n" in words
+    assert "2" not in words
 
 
 def test_an_empty_rubric_is_refused():
-    with pytest.raises(JudgeError, match="empty"):
-        Rubric.of("  ")
+    for empty in ("  ", Rubric):
+        with pytest.raises(JudgeError, match="the rubric is empty"):
+            Rubric.of(empty) if isinstance(empty, str) else empty()
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: Criterion("looks", " "), "the criterion looks has no text"),
+        (lambda: Criterion(" ", "text"), "the name of a criterion is one line"),
+        (lambda: Criterion("a\nb", "text"), "the name of a criterion is one line"),
+        (lambda: Criterion("a", "text", -1), "must be 0 or above, not -1"),
+        (lambda: Criterion("a", "text", math.nan), "must be 0 or above, not nan"),
+        (lambda: Criterion("a", "text", math.inf), "must be 0 or above, not inf"),
+        (lambda: Rubric("", [TELLS, Criterion("Tells ", "other")]), "two criteria have the name tells"),
+        (lambda: Rubric("text", [Criterion("a", "text", 0)]), "weights of the criteria sum to 0"),
+        (lambda: Rubric("", [Criterion(str(n), "text") for n in range(27)]), "at most 26 criteria, not 27"),
+    ],
+)
+def test_criteria_that_make_no_vote_are_refused(make, problem):
+    with pytest.raises(JudgeError, match=problem):
+        make()
+
+
+@given(st.text(max_size=20).filter(str.strip), st.lists(CRITERIA, max_size=1))
+def test_what_is_dumped_is_read_back_as_the_same_rubric(text, criteria):
+    rubric = Rubric(text, [one for some in criteria for one in some])
+    assert Rubric.of(rubric.dump()) == rubric
+    assert Rubric.of(rubric.dump()).id == rubric.id
+
+
+def test_a_text_that_looks_like_a_template_is_plain_text():
+    assert Rubric.of("{{ answers }} that {cite}.").text == "{{ answers }} that {cite}."
+    assert Rubric.of(Rubric('{"odd"').dump()).text == '{"odd"'
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"criteria": [{"name": "a", "text": "t"},]}', "no JSON of a rubric: Invalid JSON"),
+        ('{"criteria": [{"name": "a"}]}', "criteria.0.text: Field required"),
+        ('{"criteria": [{"name": "a", "text": "t", "wieght": 2}]}', "criteria.0.wieght"),
+        ('{"criteria": [{"name": "a", "text": "t", "weight": "2"}]}', "criteria.0.weight"),
+        ('{"criterions": []}', "criterions: Extra"),
+        ('{\n "criteria": []}', "the rubric is empty"),
+        (json.dumps({"criteria": [{"name": "a", "text": "t", "weight": 0}]}), "sum to 0"),
+    ],
+)
+def test_json_that_is_no_rubric_is_never_taken_for_text(text, problem):
+    with pytest.raises(JudgeError, match=problem):
+        Rubric.of(text)
