@@ -73,7 +73,7 @@ class Judge:
         self.quorum = quorum
         self.seed = seed
         self.slots: dict[int, SlotMeans] = {}
-        """What each place has gained so far, by the number of members shown."""
+        """What each place has gained so far, by the number of members shown: how biased by position the judge is."""
         self.budget = budget or Budget()
         self.cassette = Cassette(cassette) if isinstance(cassette, str | Path) else cassette
         limits = Limits(concurrency, timeout, deadline, _LIMITS.attempts, requests_per_minute, tokens_per_minute)
@@ -112,11 +112,21 @@ class Judge:
             ballots = await self._poll(canonical)
         members = judge_members(group.trajectories, canonical, ballots, self.quorum)
         whole = judge_group(members, canonical, ballots)
+        whole.warnings += self._position_warnings({len(ballot.row) for ballot in ballots})
         whole.models = self.names
         whole.prompt_ids = [self.rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]
         whole.seed = self.seed
         whole.seconds = time.monotonic() - started
         return with_judgements(group, members, whole)
+
+    def _position_warnings(self, sizes: set[int]) -> list[str]:
+        """A sentence for each number of members shown at which places surely matter to the judge."""
+        biased = {size: slots for size in sorted(sizes) if (slots := self.slots.get(size)) and slots.is_biased}
+        return [
+            f"places matter to this judge: of {size} members shown, the last has gained {2 * slots.slope:+.2f} over "
+            f"the first ({slots.ballots} ballots); an even number of orders balances that"
+            for size, slots in biased.items()
+        ]
 
     async def _poll(self, group: CanonicalGroup) -> list[Ballot]:
         """One ballot for each order of each juror, all asked for at once."""
@@ -164,8 +174,10 @@ class Judge:
             try:
                 verdict = read_verdict(reply.text, labels)
             except VerdictError as error:
-                ballot.problem = f"the reply cannot be used: {error.message}"
-                words = ballot.render("judge/repair.j2", problem=error.message, labels=labels)
+                cut_off = "it was cut off at the token limit; " if reply.finish_reason == "length" else ""
+                problem = cut_off + error.message
+                ballot.problem = f"the reply cannot be used: {problem}"
+                words = ballot.render("judge/repair.j2", problem=problem, labels=labels)
                 repair = [
                     {"role": "assistant", "content": reply.text.strip() or "(no reply)"},
                     {"role": "user", "content": words},
