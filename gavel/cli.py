@@ -1,4 +1,4 @@
-"""The command line: `gavel demo | train | evaluate | score | doctor`, and the same for a scenario's own file."""
+"""The command line: `gavel demo | train | evaluate | score | judge | doctor`, and the same for a scenario's file."""
 
 import asyncio
 import os
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from gavel.judge_simulate import simulate
 from gavel.settings import Settings, load_dotenv
 from scenarios.errors import GavelError
 
@@ -42,6 +43,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="An LLM judge as the reward, and a GRPO LoRA trainer for agents that use tools.",
 )
+
+
+judge_app = typer.Typer(no_args_is_help=True, help="Look into the judge itself.")
+judge_app.command()(simulate)
+app.add_typer(judge_app, name="judge")
 
 
 @app.command()
