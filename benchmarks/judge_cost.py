@@ -6,9 +6,9 @@ Tokens: the same groups at one order as the engine renders them, and as one JSON
 messages that all begin with dumped once (the RULER way, written here afresh, without the tools). Both have the same
 rubric. The bars are on a corpus's sum, but for the one on every corpus's worst group.
 
-CPU: a call of the engine with a judge that answers at once, LiteLLM's own call to a server on loopback, and the
-engine's call through LiteLLM to that server, in turn on one thread; the best of several rounds, in milliseconds.
-Exits with 1 when a bar is missed.
+CPU: a call of the engine (at its usual number of orders) with a judge that answers at once, LiteLLM's own call to a
+server on loopback, and the engine's call through LiteLLM to that server, in turn on one thread; the best of several
+rounds, in milliseconds. Exits with 1 when a bar is missed.
 """
 
 import argparse
@@ -67,11 +67,15 @@ def ruler_messages(group: TrajectoryGroup, rubric: Rubric) -> list[Message]:
     ]
 
 
-def at_once(seen: list[list[Message]]) -> Callable[[list[Message], dict[str, Any]], Awaitable[str]]:
+Asked = tuple[list[Message], dict[str, Any]]
+"""Messages and schema."""
+
+
+def at_once(seen: list[Asked]) -> Callable[[list[Message], dict[str, Any]], Awaitable[str]]:
     """A judge that keeps what it is shown and calls all equally good."""
 
     async def judge(messages: list[Message], schema: dict[str, Any]) -> str:
-        seen.append(messages)
+        seen.append((messages, schema))
         labels = schema["properties"]["scores"]["items"]["properties"]["trajectory_id"]["enum"]
         return json.dumps({"scores": [{"trajectory_id": x, "explanation": "", "score": 0.5} for x in labels]})
 
@@ -83,12 +87,12 @@ async def token_row(name: str, groups: Sequence[TrajectoryGroup], count: Callabl
     ours: list[int] = []
     theirs: list[int] = []
     without_system = [0, 0]
-    seen: list[list[Message]] = []
+    seen: list[Asked] = []
     judge = Judge(at_once(seen), orders=1)
     for group in groups:
         seen.clear()
         await judge.score(group)
-        shown = [[count(message["content"]) for message in messages] for messages in seen]
+        shown = [[count(message["content"]) for message in messages] for messages, _ in seen]
         dumped = [count(message["content"]) for message in ruler_messages(group, judge.rubric)]
         ours.append(sum(map(sum, shown)))
         theirs.append(sum(dumped))
@@ -108,21 +112,21 @@ async def token_row(name: str, groups: Sequence[TrajectoryGroup], count: Callabl
 async def cpu_row(name: str, groups: Sequence[TrajectoryGroup], url: str, rounds: int) -> dict[str, Any]:
     """CPU milliseconds of this process for a call, each the best of `rounds` rounds over the groups."""
     litellm = load_litellm()
-    seen: list[list[Message]] = []
+    seen: list[Asked] = []
     params = {"api_base": url, "api_key": "none"}
-    direct = Judge(at_once(seen), orders=1)
-    through = Judge(Juror("openai/judge", params=params), orders=1)
+    direct = Judge(at_once(seen))
+    through = Judge(Juror("openai/judge", params=params))
     for group in groups:
         await direct.score(group)
-    prompts, schema = list(seen), {"type": "object", "properties": {}, "additionalProperties": False}
-    form = {"type": "json_schema", "json_schema": {"name": "scores", "schema": schema, "strict": True}}
+    prompts = list(seen)
 
     async def engine() -> None:
         for group in groups:
             await direct.score(group)
 
     async def plain() -> None:
-        for messages in prompts:
+        for messages, schema in prompts:
+            form = {"type": "json_schema", "json_schema": {"name": "scores", "schema": schema, "strict": True}}
             await litellm.acompletion(
                 model="openai/judge", messages=messages, response_format=form, max_retries=0, num_retries=0, **params
             )
@@ -139,7 +143,7 @@ async def cpu_row(name: str, groups: Sequence[TrajectoryGroup], url: str, rounds
             started = time.process_time()
             await way()
             best[way] = min(best[way], (time.process_time() - started) / len(prompts) * 1e3)
-    characters = sum(len(message["content"]) for messages in prompts for message in messages) / len(prompts)
+    characters = sum(len(message["content"]) for messages, _ in prompts for message in messages) / len(prompts)
     return {
         "groups": name,
         "characters_of_a_prompt": round(characters),
