@@ -3,30 +3,21 @@
     python benchmarks/judge_quality.py --json
 
 The judge is simulated (`judge.simulate` states the model); everything between it and the reward is the engine's own:
-prompts, labels, orders, replies, votes. Agents that finish first are shorter and arrive first, and none of that says
-anything about their quality. A figure of a group is averaged over groups; `±` is its standard error. Two minutes on
-one core. Exits with 1 when a bar is missed.
+prompts, labels, orders, replies, votes. `judge.quality` says what is measured; `±` is the standard error of tau. Two
+minutes on one core. Exits with 1 when a bar is missed.
 """
 
 import argparse
 import asyncio
 import json
-import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
-from random import Random
-from statistics import fmean, stdev
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from judge.agreement import mean_kendall_tau
-from judge.ballot import centred_places, orders
-from judge.canonical import CanonicalGroup, canonicalise
 from judge.judge import Judge
+from judge.quality import Case, Scorer, cases, engine, in_one_prompt, measure, plainly
 from judge.simulate import POSITION_BIASED, Faults, Latent, SimulatedJudge
-from judge.transcript import draw_marks, render_transcripts
-from judge.verdict import read_verdict
-from scenarios.trajectory import Trajectory, TrajectoryGroup
 
 SORTS = Faults(sorted_reply=0.3)
 EVERY_FAULT = Faults(
@@ -56,153 +47,6 @@ BARS = {
 """Least agreement, and greatest absolute leak."""
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A group in order of arrival, with what is true of its members."""
-
-    group: TrajectoryGroup
-    qualities: tuple[float, ...]
-    lengths: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    rewards: Sequence[float | None]
-    places: Sequence[float]
-    """Where each member stood in the first prompt that showed it and was answered, from -1 (first) to 1."""
-
-
-Scorer = Callable[[Case], Awaitable[Outcome]]
-
-
-def cases(count: int, members: int, seed: int, table: dict[str, Latent]) -> list[Case]:
-    """Random groups, whose members are entered in the judges' table."""
-    random = Random(f"{seed}/{members}")
-    made: list[Case] = []
-    for number in range(count):
-        ids = [f"sim-{members}x{number}x{random.randrange(16**6):06x}" for _ in range(members)]
-        latents = [Latent(random.gauss()) for _ in ids]
-        lengths = sorted(random.randint(20, 120) for _ in ids)
-        table.update(zip(ids, latents, strict=True))
-        texts = [f"{name} {'.' * (length - len(name))}" for name, length in zip(ids, lengths, strict=True)]
-        group = TrajectoryGroup(Trajectory(messages_and_choices=[{"role": "assistant", "content": t}]) for t in texts)
-        made.append(Case(group, tuple(latent.quality for latent in latents), tuple(map(len, texts))))
-    return made
-
-
-def engine(judge: Judge) -> Scorer:
-    async def score(case: Case) -> Outcome:
-        judged = await judge.score(case.group)
-        shown = centred_places(min(len(judged), 8))
-        votes = [trajectory.judgement.votes if trajectory.judgement else [] for trajectory in judged]
-        return Outcome([t.reward for t in judged], [shown[of_one[0].slot] if of_one else 0.0 for of_one in votes])
-
-    return score
-
-
-def plainly(judge: SimulatedJudge, calls: int, *, by_position: bool = False) -> Scorer:
-    """Every call in order of arrival; `by_position`: the n-th entry of the reply is taken for the n-th member."""
-
-    async def score(case: Case) -> Outcome:
-        group, arrival = _by_arrival(case)
-        replies = [await _ask(judge, group, arrival, call) for call in range(calls)]
-        if by_position:
-            told = [[entry["score"] for entry in json.loads(reply)["scores"]] for reply, _ in replies]
-        else:
-            told = [[v.score for v in read_verdict(reply, labels).values()] for reply, labels in replies]
-        return Outcome([fmean(scores) for scores in zip(*told, strict=True)], centred_places(len(arrival)))
-
-    return score
-
-
-def in_one_prompt(judge: SimulatedJudge, count: int) -> Scorer:
-    """The whole group in each of `count` balanced orders, however large it is."""
-
-    async def score(case: Case) -> Outcome:
-        group, arrival = _by_arrival(case)
-        votes: list[list[float]] = [[] for _ in arrival]
-        for call, order in enumerate(orders(len(arrival), count, group.digest)):
-            reply, labels = await _ask(judge, group, [arrival[n] for n in order], call)
-            for n, verdict in zip(order, read_verdict(reply, labels).values(), strict=True):
-                votes[n].append(verdict.score)
-        shown, first = centred_places(len(arrival)), orders(len(arrival), count, group.digest)[0]
-        return Outcome([fmean(scores) for scores in votes], [shown[first.index(n)] for n in range(len(arrival))])
-
-    return score
-
-
-def _by_arrival(case: Case) -> tuple[CanonicalGroup, list[int]]:
-    """The canonical group, and its members in order of arrival."""
-    group = canonicalise(dict(enumerate(case.group.trajectories)))
-    arrival = {index: number for number, member in enumerate(group.members) for index in member.indices}
-    return group, [arrival[index] for index in range(len(arrival))]
-
-
-async def _ask(
-    judge: SimulatedJudge, group: CanonicalGroup, order: Sequence[int], call: int
-) -> tuple[str, tuple[str, ...]]:
-    """The reply, and the labels in the order shown."""
-    marks = draw_marks(group, Random(f"{group.digest}/{call}"))
-    reply = await judge([{"role": "user", "content": render_transcripts(group, order, marks)}], {})
-    return reply, tuple(marks.labels[member] for member in order)
-
-
-async def measure(scorer: Scorer, groups: Sequence[Case]) -> dict[str, Any]:
-    """How rewards agree with qualities, and what of arrival and length leaks into them.
-
-    Advantages are a group's rewards (or qualities) less their mean, by their standard deviation. `arrival_slope` is
-    the reward gained from the middle of the order of arrival to its end, `slot_slope` the same for the order of the
-    first prompt.
-    """
-    started = time.monotonic()
-    taus: list[float] = []
-    advantages, true_advantages, lengths = [], [], []
-    rewards, arrivals, places = [], [], []
-    unscored = 0
-    for case in groups:
-        outcome = await scorer(case)
-        scored = outcome.rewards
-        kept = [n for n, reward in enumerate(scored) if reward is not None]
-        unscored += len(scored) - len(kept)
-        got = [reward for reward in scored if reward is not None]
-        true = [case.qualities[n] for n in kept]
-        if (tau := mean_kendall_tau([list(zip(got, true, strict=True))])) is None:
-            continue
-        taus.append(tau)
-        advantages += _advantages(got)
-        true_advantages += _advantages(true)
-        lengths += _advantages([case.lengths[n] for n in kept])
-        rewards += [reward - fmean(got) for reward in got]
-        arrivals += [centred_places(len(scored))[n] for n in kept]
-        places += [outcome.places[n] for n in kept]
-    return {
-        "tau": round(fmean(taus), 4),
-        "±": round(stdev(taus) / math.sqrt(len(taus)), 4),
-        "advantage_correlation": round(_correlation(advantages, true_advantages), 4),
-        "advantage_with_length": round(_correlation(advantages, lengths), 4),
-        "arrival_slope": round(_slope(rewards, arrivals), 4),
-        "slot_slope": round(_slope(rewards, places), 4),
-        "unscored_members": unscored,
-        "groups": len(groups),
-        "seconds": round(time.monotonic() - started, 1),
-    }
-
-
-def _advantages(values: Sequence[float]) -> list[float]:
-    mean = fmean(values)
-    spread = math.sqrt(fmean((value - mean) ** 2 for value in values))
-    return [(value - mean) / spread if spread else 0.0 for value in values]
-
-
-def _slope(ys: Sequence[float], xs: Sequence[float]) -> float:
-    return math.fsum(x * y for x, y in zip(xs, ys, strict=True)) / math.fsum(x * x for x in xs)
-
-
-def _correlation(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Of values whose means are 0."""
-    return _slope(xs, ys) * math.sqrt(math.fsum(y * y for y in ys) / math.fsum(x * x for x in xs))
-
-
 async def report(count: int, seed: int) -> list[dict[str, Any]]:
     table: dict[str, Latent] = {}
     of_8, of_32 = cases(count, 8, seed, table), cases(max(count // 5, 2), 32, seed, table)
@@ -212,8 +56,10 @@ async def report(count: int, seed: int) -> list[dict[str, Any]]:
 
     rows: list[dict[str, Any]] = []
 
-    async def row(what: str, scorer: Scorer, groups: Sequence[Case], **more: Any) -> None:
-        rows.append({"what": what, **await measure(scorer, groups), **more})
+    async def row(what: str, scorer: Scorer, groups: Sequence[Case]) -> None:
+        started = time.monotonic()
+        figures = (await measure(scorer, groups)).figures()
+        rows.append({"what": what, **figures, "seconds": round(time.monotonic() - started, 1)})
 
     await row("1 call in order of arrival", plainly(judge(), 1), of_8)
     await row("4 calls in order of arrival", plainly(judge(), 4), of_8)

@@ -54,12 +54,16 @@ class SlotMeans:
 
     ballots: int = 0
     totals: list[float] = field(default_factory=list)
+    _squares: float = 0.0
+    """Sum of the squares of the ballots' own slopes."""
 
     def add(self, scores: Sequence[float]) -> None:
         """The scores of one ballot, in the order shown."""
         mean = math.fsum(scores) / len(scores)
         totals = self.totals or [0.0] * len(scores)
-        self.totals = [total + score - mean for total, score in zip(totals, scores, strict=True)]
+        gains = [score - mean for score in scores]
+        self.totals = [total + gain for total, gain in zip(totals, gains, strict=True)]
+        self._squares += _slope(gains) ** 2
         self.ballots += 1
 
     @property
@@ -70,9 +74,28 @@ class SlotMeans:
     @property
     def slope(self) -> float:
         """Score gained from the middle place to the last, by least squares over the places."""
-        places = centred_places(len(self.totals))
-        squares = math.fsum(place**2 for place in places)
-        return math.fsum(p * m for p, m in zip(places, self.means, strict=True)) / squares if squares else 0.0
+        return _slope(self.means)
+
+    @property
+    def slope_error(self) -> float:
+        """The standard error of `slope`: sd/√n of the slopes of at least two ballots.
+
+        It takes ballots for independent. Of two reversed orders what the members' qualities make of the slope cancels
+        out, so over such pairs the true error is smaller.
+        """
+        n = self.ballots
+        return math.sqrt(max(self._squares / n - self.slope**2, 0.0) / (n - 1))
+
+    @property
+    def is_biased(self) -> bool:
+        """Whether places surely matter to the judge: over 50 ballots or more, a slope above .1 and 4 of its errors."""
+        return self.ballots >= 50 and abs(self.slope) > max(0.1, 4 * self.slope_error)
+
+
+def _slope(gains: Sequence[float]) -> float:
+    places = centred_places(len(gains))
+    squares = math.fsum(place**2 for place in places)
+    return math.fsum(place * gain for place, gain in zip(places, gains, strict=True)) / squares if squares else 0.0
 
 
 def centred_places(shown: int) -> list[float]:

@@ -65,8 +65,10 @@ class CanonicalGroup:
     @property
     def digest(self) -> str:
         """Tells groups of different content apart, in any process."""
-        content = (self.shared, self.tools, [member.conversations for member in self.members])
-        return content_hash(repr(content))
+        parts = list(_parts([Conversation(self.shared, self.tools)]))
+        for member in self.members:
+            parts += [str(len(member.conversations)), *_parts(member.conversations)]
+        return content_hash("".join(f"{len(part)}:{part}" for part in parts))
 
     def texts(self) -> Iterable[str]:
         """All text that came from outside."""
@@ -81,7 +83,7 @@ def canonicalise(trajectories: Mapping[int, Trajectory]) -> CanonicalGroup:
     indices: dict[tuple[Conversation, ...], list[int]] = {}
     for index, trajectory in trajectories.items():
         indices.setdefault(tuple(_conversation(h) for h in trajectory.histories()), []).append(index)
-    attempts = sorted(indices, key=repr)
+    attempts = sorted(indices, key=lambda attempt: list(_parts(attempt)))
     if not attempts:
         return CanonicalGroup(members=())
     shared = _shared_prefix([attempt[0].events for attempt in attempts])
@@ -99,6 +101,19 @@ def canonicalise(trajectories: Mapping[int, Trajectory]) -> CanonicalGroup:
         for main, *others in attempts
     )
     return CanonicalGroup(tuple(members), shared, tools)
+
+
+def _parts(conversations: Iterable[Conversation]) -> Iterable[str]:
+    """What tells conversations apart, as texts. Long ones stay as they are: `repr` takes milliseconds over them."""
+    for each in conversations:
+        yield f"{'all' if each.tools is None else len(each.tools)} tools, {len(each.events)} events"
+        yield from each.tools or ()
+        for event in each.events:
+            match event:
+                case Said(role, text):
+                    yield from ("said", role, text)
+                case Called(name, arguments, result):
+                    yield from ("called", name, arguments, "" if result is None else f"={result}")
 
 
 def _conversation(history: History) -> Conversation:

@@ -19,12 +19,12 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from judge.budget import Budget, Size
 from judge.cassette import Cassette, Question
-from judge.errors import JudgeError
+from judge.errors import ContextError, JudgeError
 from judge.limits import Lane, Limits, lane
 from judge.prices import Prices, cost, price
 from judge.providers import check_judge, facts, load_litellm, model_id
 from judge.reply import JudgeModel, Reply, Schema
-from judge.retry import may_be_the_format, may_pass, pause, remedy
+from judge.retry import context_limit, is_in_parts, is_too_long, may_be_the_format, may_pass, pause, remedy
 from scenarios.trajectory import Message
 
 _T = TypeVar("_T")
@@ -62,18 +62,31 @@ class Client:
         if self.budget.max_cost_usd is not None:
             self.budget.check(self.name, price(self.name, self.prices))
 
-    def room(self, shown: int) -> int:
-        """Tokens of `judge.tokens` that a prompt about `shown` members may take: the context less the reply, and less
-        an allowance for a tokenizer that is not known."""
-        context, reply = self.context, 1000 + 200 * shown
-        if isinstance(self.model, str):
-            context = context or facts(self.name).get("max_input_tokens")
-            reply = max(reply, self._set_completion or 0)
-        context = context or _CONTEXT
-        return int((context - min(reply, context // 2)) / _TOKENIZERS)
+    def room(self, entries: int) -> int:
+        """Tokens of `judge.tokens` that a prompt may take whose reply has `entries` entries: the context less the
+        reply, and less an allowance for a tokenizer that is not known."""
+        context = self._context
+        return int((context - min(self._reply_tokens(entries), context // 2)) / _TOKENIZERS)
+
+    def shrink(self, room: int, sent: int, entries: int, limit: int | None) -> None:
+        """Remembers that a prompt for which there was `room`, of `sent` tokens, was too long for the model."""
+        if self.room(entries) < room:
+            return  # another call has found out
+        less = int(_LESS * sent * _TOKENIZERS) + self._reply_tokens(entries)
+        _contexts[self._endpoint] = limit if limit is not None and limit < self._context else less
+
+    @property
+    def _context(self) -> int:
+        if (learned := _contexts.get(self._endpoint)) is not None:
+            return learned
+        listed = facts(self.name).get("max_input_tokens") if isinstance(self.model, str) else None
+        return self.context or listed or _CONTEXT
+
+    def _reply_tokens(self, entries: int) -> int:
+        return max(1000 + 200 * entries, self._set_completion or 0)
 
     async def ask(self, messages: list[Message], schema: Schema) -> Reply:
-        """The model's reply. Raises `JudgeError` when there is none."""
+        """The model's reply. Raises `JudgeError` when there is none, a `ContextError` when the prompt is too long."""
         if self.cassette is None or not isinstance(self.model, str):
             return await self._ask(messages, schema)
         question = Question(self.name, self.params, schema, messages)
@@ -99,7 +112,10 @@ class Client:
             if call.deadline.expired():
                 raise JudgeError(f"{self.name} did not answer within {self.limits.deadline:g} s.") from error
             what = str(error) if isinstance(error, openai.OpenAIError) else f"{type(error).__name__}: {error}"
-            raise JudgeError(f"{self.name} failed: {what}", remedy(error)) from error
+            message = f"{self.name} failed: {what}"
+            if is_too_long(error):
+                raise ContextError(message, remedy(error), context_limit(what)) from error
+            raise JudgeError(message, remedy(error)) from error
         finally:
             call.give_back()
 
@@ -115,13 +131,12 @@ class Client:
         return account.reply
 
     async def _complete(self, call: "_Call", messages: list[Message], schema: Schema, rung: int) -> Reply:
-        litellm = load_litellm()
         once = {"timeout": self.limits.timeout, "max_retries": 0, "num_retries": 0}
         options = {**once, **_FORMATS[rung](schema), **self.params}
         try:
             async with self._accounted(call, messages, schema) as account:
-                response = await litellm.acompletion(model=self.name, messages=messages, **options)
-                account.reply = self._reply(response, messages)
+                response, repairs = await _completion(model=self.name, messages=messages, **options)
+                account.reply = self._reply(response, messages, repairs)
         except openai.BadRequestError as error:
             if rung + 1 == len(_FORMATS) or not may_be_the_format(error):
                 raise
@@ -129,18 +144,23 @@ class Client:
         _formats[self._endpoint] = rung
         return account.reply
 
-    def _reply(self, response: Any, messages: list[Message]) -> Reply:
+    def _reply(self, response: Any, messages: list[Message], repairs: Counter[str]) -> Reply:
         litellm = load_litellm()
-        text, repairs = _read(response.choices[0].message.model_dump() if response.choices else {})
+        finish_reason = response.choices[0].finish_reason if response.choices else None
+        message = response.choices[0].message.model_dump() if response.choices else {}
+        if finish_reason == "length":
+            message["reasoning_content"] = None  # thoughts that break off come to no verdict
+        text, more = _read(message)
         usage = response.usage
         prompt_tokens = usage.prompt_tokens or litellm.token_counter(model=self.name, messages=messages)
         completion_tokens = usage.completion_tokens or litellm.token_counter(model=self.name, text=text)
         usd = cost(self.name, prompt_tokens, completion_tokens, self.prices)
         if usd is None:
             usd = response._hidden_params.get("response_cost") or None  # 0 = LiteLLM has no price
-        finish_reason = response.choices[0].finish_reason if response.choices else None
         served_by = response.model or ""
-        return Reply(text, prompt_tokens, completion_tokens, usd, finish_reason or "", served_by, repairs=repairs)
+        return Reply(
+            text, prompt_tokens, completion_tokens, usd, finish_reason or "", served_by, repairs=repairs + more
+        )
 
     @asynccontextmanager
     async def _accounted(self, call: "_Call", messages: list[Message], schema: Schema) -> AsyncIterator["_Account"]:
@@ -173,8 +193,7 @@ class Client:
 
     def _size(self, messages: list[Message], schema: Schema) -> Size:
         """A token is at least one byte, and about four."""
-        words = json.dumps([messages, schema], ensure_ascii=False).encode("utf-8", "surrogatepass")
-        bound = len(words) + 32 * len(messages)  # chat templates add their marks
+        bound = sum(map(_bytes, [*messages, schema])) + 32 * len(messages)  # chat templates add their marks
         return Size(prompt=bound // 4, prompt_bound=bound, completion_bound=self._completion_bound)
 
     @property
@@ -203,6 +222,8 @@ _LONGEST_COMPLETION = 32_768
 """Tokens, of a model that says nothing about it."""
 _CONTEXT = 128_000
 """Tokens, of a model that says nothing about it."""
+_LESS = 0.5
+"""Of a prompt that was too long, when the server does not say by how much."""
 _TOKENIZERS = 1.2
 """How much more tokens than `judge.tokens` counts a model may count."""
 
@@ -218,8 +239,32 @@ _FORMATS: tuple[Callable[[Schema], dict[str, Any]], ...] = (
 )
 """From the most helpful to the most widely understood."""
 
+_contexts: dict[Hashable, int] = {}
+"""What endpoints said that they have room for."""
 _formats: dict[Hashable, int] = {}
 """The first of `_FORMATS` that an endpoint took: no table tells that, only trying."""
+
+
+async def _completion(**request: Any) -> tuple[Any, Counter[str]]:
+    """LiteLLM's response, and what had to be mended in the server's for LiteLLM to take it.
+
+    It takes no message in content parts; of such a reply, which is there and paid for, it is given the text.
+    """
+    litellm, bodies = load_litellm(), list[str]()
+
+    def listen(call: Mapping[str, Any]) -> None:
+        if isinstance(body := call.get("original_response"), str):
+            bodies.append(body)
+
+    try:
+        return await litellm.acompletion(logger_fn=listen, **request), Counter()
+    except openai.OpenAIError as error:
+        if not is_in_parts(error) or not bodies:
+            raise
+    body = json.loads(bodies[-1])
+    message = body["choices"][0]["message"]
+    message["content"] = "".join(map(_text_of_part, message["content"]))
+    return litellm.ModelResponse(**{**body, "usage": body.get("usage") or {}}), Counter({"content parts": 1})
 
 
 def _read(message: Mapping[str, Any]) -> tuple[str, Counter[str]]:
@@ -241,6 +286,13 @@ def _read(message: Mapping[str, Any]) -> tuple[str, Counter[str]]:
         text = thoughts
         repairs["reasoning"] += 1
     return text, repairs
+
+
+def _bytes(part: Mapping[str, Any]) -> int:
+    """Of a message or a schema. A long text is measured as it is: to write it as JSON takes milliseconds."""
+    text = part.get("content")
+    words = text if isinstance(text, str) else json.dumps(part, ensure_ascii=False)
+    return len(words.encode("utf-8", "surrogatepass"))
 
 
 def _text_of_part(part: Any) -> str:

@@ -27,6 +27,15 @@ class BudgetError(NotAskedError):
     """The call would have passed the budget."""
 
 
+class ContextError(JudgeError):
+    """The prompt, or the prompt with room for its reply, is longer than the judge model takes."""
+
+    def __init__(self, message: str, remedy: str = "", limit: int | None = None) -> None:
+        super().__init__(message, remedy)
+        self.limit = limit
+        """In tokens, as the server names it; None = it names none."""
+
+
 class UnknownPriceError(JudgeError):
     """A budget in dollars cannot be kept, because nobody knows what the model costs."""
 

@@ -19,11 +19,11 @@ from judge.canonical import CanonicalGroup, canonicalise
 from judge.cassette import Cassette
 from judge.client import Client
 from judge.criteria import ids_to_score, read_scores
-from judge.errors import ContextTooSmallError, JudgeError, NotAskedError
+from judge.errors import ContextError, ContextTooSmallError, JudgeError, NotAskedError
 from judge.juror import Models, jury
 from judge.limits import Limits
 from judge.prices import Prices, prices_from_environment
-from judge.prompt import fitted, members_that_fit, messages, templates
+from judge.prompt import fitted, members_that_fit, messages, templates, tokens
 from judge.result import Ballot, judge_group, judge_members, with_judgements
 from judge.rubric import Rubric
 from judge.transcript import Marks, draw_marks
@@ -32,6 +32,10 @@ from prompts import template_id
 from scenarios.trajectory import Message, TrajectoryGroup
 
 _LIMITS = Limits()
+_INSTRUCTIONS, _LINE = 8_000, 40
+"""Bytes of a prompt around its texts, and around each of them: more than usual, to save counting tokens."""
+_FITTINGS = 5
+"""How often a prompt is made to fit a context whose size is not known."""
 
 
 class Judge:
@@ -76,7 +80,7 @@ class Judge:
         self.quorum = quorum
         self.seed = seed
         self.slots: dict[int, SlotMeans] = {}
-        """What each place has gained so far, by the number of members shown."""
+        """What each place has gained so far, by the number of members shown: how biased by position the judge is."""
         self.budget = budget or Budget()
         self.cassette = Cassette(cassette) if isinstance(cassette, str | Path) else cassette
         limits = Limits(concurrency, timeout, deadline, _LIMITS.attempts, requests_per_minute, tokens_per_minute)
@@ -127,11 +131,21 @@ class Judge:
                 raise next(ballot.no_room for ballot in ballots if ballot.no_room)
         members = judge_members(group.trajectories, canonical, ballots, self.quorum)
         whole = judge_group(members, canonical, ballots)
+        whole.warnings += self._position_warnings({len(ballot.row) for ballot in ballots})
         whole.models = self.names
         whole.prompt_ids = [self.rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]
         whole.seed = self.seed
         whole.seconds = time.monotonic() - started
         return with_judgements(group, members, whole)
+
+    def _position_warnings(self, sizes: set[int]) -> list[str]:
+        """A sentence for each number of members shown at which places surely matter to the judge."""
+        biased = {size: slots for size in sorted(sizes) if (slots := self.slots.get(size)) and slots.is_biased}
+        return [
+            f"places matter to this judge: of {size} members shown, the last has gained {2 * slots.slope:+.2f} over "
+            f"the first ({slots.ballots} ballots); an even number of orders balances that"
+            for size, slots in biased.items()
+        ]
 
     async def _poll(self, group: CanonicalGroup) -> list[Ballot]:
         """One ballot for each order of each juror, all asked for at once."""
@@ -152,28 +166,38 @@ class Judge:
         room = min(
             client.room(LARGEST * max(1, len(self.rubric.criteria))) for client in chain.from_iterable(self._clients)
         )
-        if sum(len(text.encode(errors="replace")) for text in group.texts()) < room // 2:
+        if sum(len(text.encode(errors="replace")) + _LINE for text in set(group.texts())) < room - _INSTRUCTIONS:
             return LARGEST
         return members_that_fit(group, self.rubric, room)
 
     async def _cast(self, ballot: Ballot, group: CanonicalGroup, marks: Marks, clients: Sequence[Client]) -> Ballot:
         """Fills the ballot by the first of the juror's models that can."""
-        labels = [marks.labels[member] for member in ballot.row]
         for client in clients:
             ballot.model = client.name
-            try:
-                room = client.room(len(ids_to_score(self.rubric, labels)))
-                fitting = fitted(group, ballot.row, marks, self.rubric, room)
-            except ContextTooSmallError as error:
-                ballot.problem, ballot.no_room = error.message, error
-                continue
-            ballot.shortened = fitting is not group
-            ballot.prompt_ids += map(template_id, templates(self.rubric))
-            prompt = messages(fitting, ballot.row, marks, self.rubric)
-            await self._fill(ballot, prompt, labels, marks, client)
+            await self._ask(ballot, group, marks, client)
             if ballot.scores is not None:
                 break
         return ballot
+
+    async def _ask(self, ballot: Ballot, group: CanonicalGroup, marks: Marks, client: Client) -> None:
+        """Asks in as many tokens as the model has room for, and in fewer when it turns out to have less."""
+        labels = [marks.labels[member] for member in ballot.row]
+        entries = len(ids_to_score(self.rubric, labels))
+        for _ in range(_FITTINGS):
+            room = client.room(entries)
+            try:
+                fitting = fitted(group, ballot.row, marks, self.rubric, room)
+            except ContextTooSmallError as error:
+                ballot.problem, ballot.no_room = error.message, error
+                return
+            ballot.shortened = fitting is not group
+            ballot.prompt_ids += map(template_id, templates(self.rubric))
+            prompt = messages(fitting, ballot.row, marks, self.rubric)
+            try:
+                return await self._fill(ballot, prompt, labels, marks, client)
+            except ContextError as error:
+                ballot.problem = error.message
+                client.shrink(room, tokens(prompt), entries, error.limit)
 
     async def _fill(
         self, ballot: Ballot, prompt: list[Message], labels: list[str], marks: Marks, client: Client
@@ -185,6 +209,8 @@ class Judge:
             ballot.calls += 1
             try:
                 reply = await client.ask(prompt + repair, reply_schema(ids))
+            except ContextError:
+                raise
             except JudgeError as error:
                 ballot.calls -= isinstance(error, NotAskedError)
                 ballot.problem = error.message
@@ -193,8 +219,10 @@ class Judge:
             try:
                 verdict = read_scores(reply.text, self.rubric, labels)
             except VerdictError as error:
-                ballot.problem = f"the reply cannot be used: {error.message}"
-                words = ballot.render("judge/repair.j2", problem=error.message, labels=ids)
+                cut_off = "it was cut off at the token limit; " if reply.finish_reason == "length" else ""
+                problem = cut_off + error.message
+                ballot.problem = f"the reply cannot be used: {problem}"
+                words = ballot.render("judge/repair.j2", problem=problem, labels=ids)
                 repair = [
                     {"role": "assistant", "content": reply.text.strip() or "(no reply)"},
                     {"role": "user", "content": words},

@@ -44,10 +44,10 @@ def members_that_fit(group: CanonicalGroup, rubric: Rubric, room: int) -> int:
     """How many members a prompt of `room` tokens can show in a readable length, at least 2."""
     nobody = CanonicalGroup((Member((Conversation(()),), ()),))
     marks = Marks("code", ("LABEL",))
-    return most_shown(group, room - tokens(messages(nobody, (0,), marks, rubric), 0))
+    return most_shown(group, room - tokens(messages(nobody, (0,), marks, rubric)))
 
 
-def tokens(of: Sequence[Message], enough: int) -> int:
+def tokens(of: Sequence[Message], enough: int = 0) -> int:
     """Tokens of the messages; a bound of them, their bytes, where that is no more than `enough`."""
     texts = [message["content"] for message in of]
     bound = sum(len(text.encode()) for text in texts) + _FRAME * len(texts)

@@ -20,6 +20,7 @@ class Reply:
     cost_usd: float | None = None
     """None = unknown."""
     finish_reason: str = ""
+    """"length" = it was cut off at the token limit."""
     served_by: str = ""
     """What the server calls the model that answered."""
     cached: bool = False

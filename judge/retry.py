@@ -1,6 +1,7 @@
 """What an error of a judge model means: try again, try otherwise, or give up."""
 
 import email.utils
+import re
 import time
 
 import openai
@@ -14,13 +15,31 @@ def may_pass(error: BaseException) -> bool:
     passing = isinstance(error, openai.APIConnectionError) or (
         isinstance(error, openai.APIStatusError) and (error.status_code == 408 or error.status_code >= 500)
     )
-    return passing and not _too_long(error)
+    return passing and not is_too_long(error)
 
 
 def may_be_the_format(error: openai.BadRequestError) -> bool:
     """Whether a request may be refused for the reply format that it asks for; servers word that in many ways."""
     refused_content = "ContentPolicy" in type(error).__name__
-    return error.status_code in (400, 422) and not refused_content and not _too_long(error)
+    return error.status_code in (400, 422) and not refused_content and not is_too_long(error)
+
+
+def is_too_long(error: BaseException) -> bool:
+    """Whether the judge model's context is too small for the prompt, or for the prompt and its reply."""
+    told = not isinstance(error, openai.RateLimitError) and _TOO_LONG.search(str(error))
+    return isinstance(error, openai.OpenAIError) and ("ContextWindow" in type(error).__name__ or bool(told))
+
+
+def context_limit(words: str) -> int | None:
+    """The tokens of context that a server names in refusing a prompt; None when it names no limit."""
+    found = next((found for form in _LIMITS if (found := form.search(words))), None)
+    return int(found[1].replace(",", "")) if found else None
+
+
+def is_in_parts(error: openai.OpenAIError) -> bool:
+    """Whether the reply came as a list of content parts, which LiteLLM takes for a server's failure."""
+    words = str(error)
+    return "Invalid response object" in words and "input_type=list" in words
 
 
 def pause(state: RetryCallState) -> float:
@@ -38,7 +57,7 @@ def remedy(error: Exception) -> str:
             return "Check the API key in .env, or pick another judge: --judge stand-in, --judge ollama/qwen3."
         case openai.NotFoundError():
             return "Check the model's name and the address of its server."
-        case _ if _too_long(error):
+        case _ if is_too_long(error):
             return "Pick a judge with a longer context, or judge smaller groups."
         case _:
             return ""
@@ -46,9 +65,24 @@ def remedy(error: Exception) -> str:
 
 _backoff = wait_random_exponential(multiplier=1, max=30)
 
+_TOO_LONG = re.compile(
+    r"context[ _](?:length|size|window|limit)|maximum (?:prompt|model|input) length|(?:prompt|input) is too long"
+    r"|maximum number of tokens allowed|tokens exceed the configured limit|number of tokens in the prompt cannot exceed"
+    r"|`inputs` tokens \+ `max_new_tokens` must be",
+    re.IGNORECASE,
+)
+"""Servers word it in many ways, and LiteLLM knows only some of them."""
 
-def _too_long(error: BaseException) -> bool:
-    return "ContextWindow" in type(error).__name__ or "maximum context length" in str(error)
+_TOKENS = r"(\d[\d,]*\d)\b"
+_LIMITS = [
+    re.compile(form, re.IGNORECASE)
+    for form in (
+        rf"(?:>|<=) {_TOKENS}",
+        rf"(?:maximum|available|configured|cannot|context|model's|limit)(?: \w+){{0,6}}? \(?{_TOKENS}",
+        rf"{_TOKENS} maximum",
+    )
+]
+"""The surest form first: a refusal also tells how long the prompt is."""
 
 
 def _seconds(retry_after: str) -> float | None:

@@ -18,7 +18,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from random import Random
 from statistics import fmean
 from typing import Any
@@ -81,6 +81,15 @@ class Bias:
     step: float = 0.0
     """To whose multiples scores are rounded, in score; 0 = not at all."""
 
+    def __post_init__(self) -> None:
+        for name, number in asdict(self).items():
+            if not math.isfinite(number):
+                raise JudgeError(f"a simulated judge's {name} is a number, not {number}.")
+            if name in ("idiosyncrasy", "noise", "crowding") and number < 0:
+                raise JudgeError(f"a simulated judge's {name} is 0 or more, not {number:g}.")
+            if name in ("compression", "step") and not 0 <= number < 1:
+                raise JudgeError(f"a simulated judge's {name} is from 0 to below 1, not {number:g}.")
+
 
 @dataclass(frozen=True, slots=True)
 class Faults:
@@ -99,6 +108,17 @@ class Faults:
     rate_limit: float = 0.0
     compliance: float = 0.0
     """Of `INJECTION`: its member gets 1."""
+
+    def __post_init__(self) -> None:
+        rates = asdict(self)
+        if not all(0 <= rate <= 1 for rate in rates.values()) or sum(rates.values()) - self.compliance > 1 + 1e-9:
+            raise JudgeError(f"shares of faulty calls are from 0 to 1, and so is what they come to, not {rates}.")
+
+    @classmethod
+    def of_every_kind(cls, share: float) -> "Faults":
+        """`share` of all calls go wrong, as many in each way."""
+        kinds = [each.name for each in fields(cls) if each.name != "compliance"]
+        return cls(**dict.fromkeys(kinds, share / len(kinds)))
 
 
 POSITION_BIASED = Bias(slope=0.6, u=0.3, halo=0.3, noise=0.5, step=0.05)

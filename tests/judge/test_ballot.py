@@ -82,6 +82,34 @@ def test_what_a_place_has_gained_is_known_after_many_ballots():
     assert slots.slope == pytest.approx(-0.075)
 
 
+@given(st.lists(st.lists(st.floats(0, 1), min_size=5, max_size=5), min_size=2, max_size=20))
+def test_the_slope_s_error_is_that_of_the_mean_of_the_ballots_slopes(ballots):
+    slots, slopes = SlotMeans(), []
+    for scores in ballots:
+        slots.add(scores)
+        slopes.append((scores[4] - scores[0] + (scores[3] - scores[1]) / 2) / 2.5)
+    assert slots.slope == pytest.approx(statistics.fmean(slopes), abs=1e-9)
+    assert slots.slope_error == pytest.approx(statistics.stdev(slopes) / math.sqrt(len(slopes)), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("ballots", "gain", "noise", "biased"),
+    [
+        (50, 0.11, 0.0, True),
+        (49, 0.11, 0.0, False),
+        (50, -0.11, 0.0, True),
+        (50, 0.09, 0.0, False),
+        (50, 0.11, 0.4, False),
+    ],
+)
+def test_a_place_bias_must_be_large_and_sure(ballots, gain, noise, biased):
+    slots = SlotMeans()
+    for number in range(ballots):
+        tilt = gain + (noise if number % 2 else -noise)
+        slots.add([0.5 - tilt, 0.5, 0.5 + tilt])
+    assert slots.is_biased == biased
+
+
 large = st.integers(LARGEST + 1, 70)
 
 

@@ -1,6 +1,9 @@
 import json
 
-from judge.canonical import Called, Said, canonicalise
+from hypothesis import given
+from hypothesis import strategies as st
+
+from judge.canonical import Called, CanonicalGroup, Conversation, Member, Said, canonicalise
 from scenarios.trajectory import History, Trajectory
 from tests.judge.groups import OPENING, TOOLS, choice, desk
 
@@ -129,3 +132,26 @@ def test_escaped_results_are_unescaped():
 
 def test_no_trajectories_make_no_members():
     assert canonical().members == ()
+
+
+_texts = st.sampled_from(["", "a", "b", "a\nb", "said", "called", "=a", "1:a", "0 tools, 1 events"])
+_events = st.one_of(
+    st.builds(Said, st.sampled_from(["user", "assistant"]), _texts),
+    st.builds(Called, _texts, _texts, st.none() | _texts),
+)
+_conversations = st.builds(
+    Conversation, st.lists(_events, max_size=2).map(tuple), st.none() | st.lists(_texts, max_size=2).map(tuple)
+)
+_groups = st.builds(
+    CanonicalGroup,
+    st.lists(
+        st.builds(Member, st.lists(_conversations, min_size=1, max_size=2).map(tuple), st.just((0,))), max_size=2
+    ).map(tuple),
+    st.lists(_events, max_size=1).map(tuple),
+    st.lists(_texts, max_size=1).map(tuple),
+)
+
+
+@given(_groups, _groups)
+def test_groups_have_one_digest_only_if_their_content_is_one(one, other):
+    assert (one.digest == other.digest) == (one == other)

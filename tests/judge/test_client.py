@@ -4,8 +4,9 @@ from email.utils import formatdate
 
 import pytest
 
+from judge.budget import Budget
 from judge.client import Client
-from judge.errors import JudgeError
+from judge.errors import ContextError, JudgeError
 from judge.limits import Limits
 from tests.judge.endpoint import Answer, Endpoint, fails, says
 
@@ -59,10 +60,21 @@ async def test_what_cannot_pass_is_not_tried_again(endpoint, status):
     assert len(endpoint.requests) == 1
 
 
-async def test_a_prompt_that_is_too_long_is_not_sent_again(endpoint):
-    endpoint.script = [fails(400, "This model's maximum context length is 100 tokens")]
-    with pytest.raises(JudgeError, match="maximum context length") as error:
+@pytest.mark.parametrize(
+    ("status", "words", "limit"),
+    [
+        (400, "This model's maximum context length is 100 tokens", 100),
+        (400, "prompt is too long: 210000 tokens > 200000 maximum", 200_000),
+        (413, "Input is too long for requested model", None),
+        (500, "the request exceeds the available context size (4096 tokens)", 4096),
+    ],
+)
+async def test_a_prompt_that_is_too_long_is_not_sent_again(endpoint, status, words, limit):
+    endpoint.script = [fails(status, words)]
+    with pytest.raises(ContextError) as error:
         await client(endpoint).ask(PROMPT, SCHEMA)
+    assert words in error.value.message
+    assert error.value.limit == limit
     assert "longer context" in error.value.remedy
     assert len(endpoint.requests) == 1
 
@@ -132,6 +144,27 @@ async def test_a_request_that_is_bad_in_every_format_teaches_nothing_about_forma
 async def test_thoughts_stand_in_for_a_reply_without_content(endpoint):
     endpoint.script = [lambda _: says(None, reasoning_content="in my thoughts")]
     assert (await client(endpoint).ask(PROMPT, SCHEMA)).text == "in my thoughts"
+
+
+async def test_thoughts_that_break_off_are_no_reply(endpoint):
+    body = says(None, reasoning_content='Perhaps {"A": 0.9}, or').body
+    body["choices"][0]["finish_reason"] = "length"
+    endpoint.script = [lambda _: Answer(body)]
+    reply = await client(endpoint).ask(PROMPT, SCHEMA)
+    assert (reply.text, reply.finish_reason) == ("", "length")
+
+
+@pytest.mark.parametrize("model", ["openai/judge", "hosted_vllm/judge"])
+async def test_a_reply_in_parts_is_read_and_paid_for_once(endpoint, model):
+    parts = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
+    endpoint.script = [lambda _: says(parts, USAGE)]
+    budget = Budget(max_tokens=100_000)
+    reply = await Client(model, endpoint.params, prices={model: (2.0, 8.0)}, budget=budget).ask(PROMPT, SCHEMA)
+    assert (reply.text, reply.repairs) == ("hi", {"content parts": 1})
+    assert (reply.prompt_tokens, reply.completion_tokens, reply.finish_reason) == (100, 20, "stop")
+    assert reply.cost_usd == pytest.approx(0.00036)
+    assert budget.spent_tokens == 120
+    assert len(endpoint.requests) == 1
 
 
 async def test_a_reply_without_choices_is_an_empty_reply(endpoint):

@@ -7,6 +7,7 @@ from judge.judge import Judge
 from judge.juror import Juror
 from judge.tokens import count_tokens
 from judge.transcript import read_transcripts
+from tests.judge.endpoint import fails, scores
 from tests.judge.groups import saying
 
 
@@ -71,6 +72,29 @@ async def test_a_juror_without_room_abstains():
     assert short.prompts == []
     assert judged.judgement.status == "scored"
     assert "room for a prompt of" in judged.judgement.warnings[0]
+
+
+def refuses_above(limit: int, words: str):
+    """A server whose context is `limit` tokens, and which says so in these words or not at all."""
+
+    def step(request):
+        if sum(count_tokens(message["content"]) for message in request["messages"]) > limit:
+            return fails(400, words)(request)
+        return scores(0.2, 0.4, 0.6)(request)
+
+    return step
+
+
+@pytest.mark.parametrize("words", ["maximum context length is 6000 tokens", "the prompt is too long"])
+async def test_a_server_that_has_less_room_than_was_thought_is_asked_again_with_less(endpoint, words):
+    endpoint.script = [refuses_above(6000, words)]
+    judge = Judge(Juror("openai/of-unknown-context", params=endpoint.params), orders=2)
+    judged = await judge.score(long_group(3, 6_000))
+    assert judged.judgement.status == "scored"
+    refused = len(endpoint.requests)
+    again = await judge.score(long_group(3, 5_000))
+    assert again.judgement.status == "scored"
+    assert len(endpoint.requests) == refused + 2, "what the server has room for is remembered"
 
 
 async def test_texts_that_fit_are_shown_whole_without_a_warning():

@@ -270,6 +270,63 @@ async def test_a_refusal_is_answered_with_what_is_missing(endpoint):
     assert judged.judgement.calls == 2
 
 
+def cut_off(text: str, **message):
+    answer = says(text, **message)
+    answer.body["choices"][0]["finish_reason"] = "length"
+    return answer
+
+
+async def test_a_reply_that_is_cut_off_is_never_scored_in_part_and_is_told_so(endpoint):
+    def first_half(request):
+        whole = scores(0.75, 0.25)(request).body["choices"][0]["message"]["content"]
+        return cut_off(whole[: whole.index("}") + 1])
+
+    endpoint.script = [first_half, scores(0.75)]
+    judged = await judge_of(endpoint, orders=1).score(saying("a", "b"))
+    assert "it was cut off at the token limit" in endpoint.requests[1]["messages"][-1]["content"]
+    assert [trajectory.reward for trajectory in judged] == [0.75, 0.75]
+    endpoint.script = [first_half]
+    judged = await judge_of(endpoint, orders=1).score(saying("a", "b"))
+    assert [trajectory.reward for trajectory in judged] == [None, None]
+    assert judged.judgement is not None
+    assert "cut off at the token limit" in (judged.judgement.reason or "")
+
+
+@pytest.mark.parametrize("inline", [True, False])
+async def test_a_draft_in_thoughts_that_are_cut_off_is_not_scored(endpoint, inline):
+    def draft(request):
+        text = scores(0.9, 0.1)(request).body["choices"][0]["message"]["content"]
+        return cut_off(f"<think>A first draft: {text} But wait") if inline else cut_off("", reasoning_content=text)
+
+    endpoint.script = [draft]
+    judged = await judge_of(endpoint, orders=1).score(saying("a", "b"))
+    assert [trajectory.reward for trajectory in judged] == [None, None]
+
+
+async def test_a_reply_that_is_complete_before_it_is_cut_off_is_scored(endpoint):
+    endpoint.script = [
+        lambda request: cut_off(scores(0.75)(request).body["choices"][0]["message"]["content"] + "\n" * 9)
+    ]
+    judged = await judge_of(endpoint, orders=1).score(saying("a", "b"))
+    assert [trajectory.reward for trajectory in judged] == [0.75, 0.75]
+    assert len(endpoint.requests) == 1
+
+
+async def test_a_judge_to_which_places_matter_is_told_of_once_that_is_sure():
+    async def likes_the_first(messages, schema):
+        labels = re.findall(r"trajectory (\w+)\n", messages[1]["content"])
+        return json.dumps({label: 0.8 - 0.2 * place for place, label in enumerate(labels)})
+
+    judge = Judge(likes_the_first, orders=10)
+    told = [(await judge.score(saying("a", "b", f"c {number}"))).judgement for number in range(5)]
+    assert [len(whole.warnings) for whole in told if whole] == [0, 0, 0, 0, 1]
+    assert told[-1] is not None
+    assert "of 3 members shown, the last has gained -0.40 over the first (50 ballots)" in told[-1].warnings[0]
+    degenerate = (await judge.score(saying("a", "a"))).judgement
+    assert degenerate is not None
+    assert degenerate.warnings == []
+
+
 async def test_replies_that_stay_useless_leave_no_number(endpoint):
     endpoint.script = [lambda _: says("no")]
     judged = await judge_of(endpoint, orders=1, content_retries=2).score(saying("a", "b"))

@@ -51,12 +51,7 @@ def check(case: dict[str, Any], judged: TrajectoryGroup, calls: int) -> None:
         assert judged.judgement.repairs == {}
 
 
-def in_parts(message: Any) -> bool:
-    """LiteLLM refuses such a message from an OpenAI-compatible endpoint, so only a callable can give it."""
-    return bool(message) and isinstance(message["content"], list)
-
-
-@pytest.mark.parametrize("case", [c for c in REPLIES if not in_parts(c["message"])], ids=lambda case: case["name"])
+@pytest.mark.parametrize("case", REPLIES, ids=lambda case: case["name"])
 async def test_a_reply_over_http_gives_the_right_scores_or_none(case, endpoint):
     def step(request: Request) -> Answer:
         if case["message"] is None:
@@ -104,7 +99,7 @@ async def test_scores_are_found_wherever_in_the_message_they_are_and_that_is_cou
         return message({"messages": messages})
 
     endpoint.script = [lambda request: says(**message(request))]
-    judges = [judge] if in_parts(ELSEWHERE[name]) else [judge, Juror("openai/judge", params=endpoint.params)]
+    judges = [judge, Juror("openai/judge", params=endpoint.params)]
     judged = await Judge(judges, orders=1).score(saying(*MEMBERS))
     assert [trajectory.reward for trajectory in judged] == [0.9, 0.2, 0.5]
     assert judged.judgement

@@ -1,0 +1,367 @@
+"""Groups of eight attempts as agents make them, drawn by a seed: what `judge_cost.py` counts the tokens of.
+
+Five kinds: English tool use, Chinese service dialogues, coding agents that read the same long files, groups in which
+attempts repeat each other, and the least there can be, where nothing can be saved. A group's members share task and
+world: the same call brings the same result. They differ in what they look at, say and conclude.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from scenarios.trajectory import Message, MessagesAndChoices, Trajectory, TrajectoryGroup
+
+SIZE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One kind of task; texts hold {n}, a number of the group's own, and {m}, one of the member's."""
+
+    system: str
+    request: str
+    lookups: tuple[tuple[str, str, str], ...]
+    """Tool, what it is told, what it returns."""
+    thoughts: tuple[str, ...]
+    questions: tuple[str, ...]
+    """What the user asks in between."""
+    openings: tuple[str, ...]
+    endings: tuple[str, ...]
+
+
+ENGLISH = (
+    Work(
+        "You run the returns desk of a shop. Look up the order and the policy of its item before you decide. Refund "
+        "when the item is within its window and, if opened, when the policy allows opened items; exchange when only "
+        "the window allows it; deny otherwise. Tell the customer what you did and why, in two or three sentences.",
+        "Hi, I bought something a while ago (order {n}) and it is not what I expected. I want my money back.",
+        (
+            (
+                "get_order",
+                '{"order_id": "{n}"}',
+                '{"order_id": "{n}", "item": "desk lamp", "days": 12, "opened": true}',
+            ),
+            ("get_policy", '{"item": "desk lamp"}', '{"item": "desk lamp", "window_days": 30, "opened_ok": true}'),
+            ("get_customer", '{"order_id": "{n}"}', '{"name": "R. Ellis", "orders": 14, "returns": 1, "tier": "gold"}'),
+            ("refund", '{"order_id": "{n}"}', '{"status": "refunded", "amount": 34.90, "reference": "RF-{n}"}'),
+        ),
+        (
+            "Let me look at the order first.",
+            "The order is there; now I need the policy of this item before I decide anything.",
+            "The item was opened, so it matters whether the policy allows that.",
+            "This customer has hardly ever returned anything, which fits with the request.",
+        ),
+        ("Does that cover shipping as well?", "How long will it take?"),
+        ("I have looked into order {n}.", "Thank you for your patience.", "Good news about order {n}."),
+        (
+            "Your lamp is within the 30 days and our policy takes opened lamps back, so I have refunded 34.90.",
+            "The refund of 34.90 is on its way, reference RF-{n}; expect it within {m} working days.",
+            "I could not find a reason to refuse, so the amount goes back to the card that you paid with.",
+            "Please send the lamp back within {m} days, or the refund will be undone.",
+        ),
+    ),
+    Work(
+        "You are a travel assistant. You may search flights, hold seats for 24 hours and book when the traveller has "
+        "agreed to the price. Never book a fare above the traveller's limit, and name baggage rules before you book.",
+        "Find me a morning flight from Lisbon to Oslo on the {n}th, under 250 euros, with one checked bag.",
+        (
+            (
+                "search_flights",
+                '{"from": "LIS", "to": "OSL", "day": {n}, "before": "12:00"}',
+                '[{"flight": "TP{n}2", "departs": "07:05", "price": 231.0, "bag": false}, {"flight": "DY{n}7", '
+                '"departs": "09:40", "price": 188.5, "bag": false}, {"flight": "LH{n}9", "departs": "06:20", '
+                '"price": 274.0, "bag": true}]',
+            ),
+            ("baggage_rules", '{"flight": "DY{n}7"}', '{"cabin_kg": 10, "checked_bag": 39.0, "second_bag": 55.0}'),
+            ("baggage_rules", '{"flight": "TP{n}2"}', '{"cabin_kg": 8, "checked_bag": 42.0, "second_bag": 70.0}'),
+            ("hold_seat", '{"flight": "DY{n}7"}', '{"held": true, "until": "tomorrow 09:15", "code": "H{n}Q"}'),
+        ),
+        (
+            "Three flights leave in the morning; with a bag only one of them may stay under the limit.",
+            "The cheapest fare has no bag, so I need the price of one before I can compare.",
+            "I will hold the seat rather than book, since the traveller has not agreed to the price yet.",
+        ),
+        ("Is there anything with a later departure?", "And what would two bags cost?"),
+        ("Here is what I found.", "I compared the morning flights for you.", "There is one good choice."),
+        (
+            "DY{n}7 leaves at 09:40 and comes to 227.50 with a checked bag; I have put it on hold under H{n}Q.",
+            "With a bag the others are above 250 euros. Shall I book DY{n}7? The hold ends tomorrow at 09:15.",
+            "The flight takes {m} hours with one stop, and 10 kg of cabin baggage are included.",
+            "Tell me by tomorrow morning and I will book it at this price.",
+        ),
+    ),
+)
+
+CHINESE = (
+    Work(
+        "你是一家网上商店的售后客服。处理退换货之前，必须先查询订单和商品的退货政策。商品在退货期限内，并且政策允许已拆封退货时，可以退款；"
+        "只在期限内但不允许拆封退货时，可以换货；其他情况应当礼貌地拒绝。最后请用两三句话告诉顾客处理结果和原因，不要承诺做不到的事情。",
+        "你好，我前几天在你们店里买了一台电热水壶，订单号是{n}，用了两次发现漏水，我想退货退款，请帮我处理一下。",
+        (
+            ("查询订单", '{"订单号": "{n}"}', '{"订单号": "{n}", "商品": "电热水壶", "购买天数": 9, "已拆封": true}'),
+            (
+                "查询政策",
+                '{"商品": "电热水壶"}',
+                '{"商品": "电热水壶", "退货期限": 15, "允许拆封退货": true, "运费": "商家承担"}',
+            ),
+            ("查询顾客", '{"订单号": "{n}"}', '{"姓名": "王女士", "会员等级": "金卡", "历史订单": 23, "退货次数": 1}'),
+            (
+                "办理退款",
+                '{"订单号": "{n}", "原因": "商品漏水"}',
+                '{"状态": "已退款", "金额": 129.0, "流水号": "TK{n}"}',
+            ),
+        ),
+        (
+            "我先查一下这个订单的情况，再看看该商品的退货政策。",
+            "订单已经查到了，购买时间在期限之内，接下来需要确认拆封以后是否可以退货。",
+            "商品有质量问题，而且政策允许拆封退货，所以可以直接办理退款。",
+            "这位顾客很少退货，描述的问题也很具体，没有理由怀疑。",
+        ),
+        ("那运费由谁来承担呢？我不想再花钱寄回去。", "退款大概要多久才能到账？我是用手机支付的。"),
+        ("您好，感谢您的耐心等待。", "非常抱歉给您带来了不好的体验。", "您的问题我已经核实清楚了。"),
+        (
+            "您的电热水壶在十五天的退货期限之内，并且政策允许拆封退货，所以我已经为您办理了全额退款，金额一百二十九元。",
+            "退款会在{m}个工作日内原路退回，流水号是TK{n}，请您注意查收。",
+            "寄回商品的运费由我们承担，快递员会在明天上午联系您上门取件，请把水壶和配件一起装好。",
+            "如果到时候还没有收到退款，请随时联系我们，我们会继续为您跟进处理。",
+        ),
+    ),
+    Work(
+        "你是市图书馆的咨询助手，可以查询馆藏、预约座位和办理续借。读者有逾期图书时不能续借，需要先说明原因；预约座位之前要确认读者希望的时间和楼层。"
+        "回答应当准确、简洁，所有信息必须来自查询结果，不得编造。",
+        "请问《城市的记忆》这本书现在能借到吗？我的读者证号是{n}，另外我手上还有两本书快到期了，想一起续借。",
+        (
+            (
+                "查询馆藏",
+                '{"书名": "城市的记忆"}',
+                '{"书名": "城市的记忆", "馆藏": 3, "可借": 1, "位置": "三楼文学区，架号{n}"}',
+            ),
+            (
+                "查询借阅",
+                '{"读者证号": "{n}"}',
+                '{"在借": ["水的历史", "山中来信"], "逾期": [], "到期日": "本月二十八日"}',
+            ),
+            ("续借图书", '{"读者证号": "{n}", "书名": "水的历史"}', '{"结果": "成功", "新到期日": "下月二十八日"}'),
+            ("续借图书", '{"读者证号": "{n}", "书名": "山中来信"}', '{"结果": "失败", "原因": "已有其他读者预约"}'),
+        ),
+        (
+            "读者有两个请求，我先查询馆藏，再查询借阅情况。",
+            "目前没有逾期图书，可以尝试续借，但是每一本都要单独办理。",
+            "其中一本已经被其他读者预约，所以无法续借，需要把原因说清楚。",
+        ),
+        ("那本不能续借的书，我最晚什么时候要还？", "可以帮我把这本书留到周末吗？"),
+        ("您好，查询结果如下。", "已经为您查到了相关信息。", "您的请求我逐项答复如下。"),
+        (
+            "《城市的记忆》目前还有一本可以借阅，在三楼文学区，您可以直接到书架上取书。",
+            "《水的历史》已经续借成功，新的到期日是下月二十八日。",
+            "很遗憾，《山中来信》已经有其他读者预约，不能续借，请您在本月二十八日之前归还，以免产生逾期费用。",
+            "如果您需要，我可以为您登记预约，等书归还以后大约{m}天之内会通知您来取。",
+        ),
+    ),
+)
+
+_NOUNS = [
+    "order",
+    "invoice",
+    "ledger",
+    "account",
+    "session",
+    "packet",
+    "window",
+    "buffer",
+    "record",
+    "cursor",
+    "token",
+    "route",
+    "batch",
+    "shard",
+    "queue",
+    "lease",
+]
+_VERBS = [
+    "load",
+    "store",
+    "merge",
+    "split",
+    "parse",
+    "render",
+    "verify",
+    "expire",
+    "refresh",
+    "resolve",
+    "collect",
+    "reject",
+    "schedule",
+    "commit",
+]
+
+
+def talk(random: Random, works: tuple[Work, ...]) -> TrajectoryGroup:
+    """A service task: some lookups, some thoughts, sometimes a question, and an ending."""
+    work, number = random.choice(works), str(random.randint(11, 9999))
+    return TrajectoryGroup(_attempt(random, work, number) for _ in range(SIZE))
+
+
+def _attempt(random: Random, work: Work, number: str) -> Trajectory:
+    messages = _opening(work, number) + _middle(random, work, number) + _ending(random, work, number)
+    return _trajectory(messages, _tools(work))
+
+
+def _opening(work: Work, number: str) -> list[Message]:
+    return [
+        {"role": "system", "content": work.system},
+        {"role": "user", "content": work.request.replace("{n}", number)},
+    ]
+
+
+def _middle(random: Random, work: Work, number: str) -> list[Message]:
+    messages: list[Message] = []
+    for tool, told, result in sorted(random.sample(work.lookups, random.randint(2, 4)), key=work.lookups.index):
+        thought = random.choice(work.thoughts) if random.random() < 0.6 else None
+        messages += _call(random, tool, told.replace("{n}", number), result.replace("{n}", number), thought)
+    if random.random() < 0.5:
+        messages.append(_says(random, work, number))
+        messages.append({"role": "user", "content": random.choice(work.questions)})
+    return messages
+
+
+def _ending(random: Random, work: Work, number: str) -> list[Message]:
+    return [_says(random, work, number)]
+
+
+def _says(random: Random, work: Work, number: str) -> Message:
+    words = [random.choice(work.openings), *random.sample(work.endings, random.randint(1, 3))]
+    text = " ".join(words).replace("{n}", number).replace("{m}", str(random.randint(2, 9)))
+    return {"role": "assistant", "content": text}
+
+
+def _call(random: Random, tool: str, told: str, result: str, thought: str | None = None) -> list[Message]:
+    call_id = f"call_{random.randrange(16**24):024x}"
+    call = {"id": call_id, "type": "function", "function": {"name": tool, "arguments": told}}
+    return [
+        {"role": "assistant", "content": thought, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call_id, "content": result},
+    ]
+
+
+def _tools(work: Work) -> list[Message]:
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool,
+                "parameters": {"type": "object", "properties": {key: {"type": "string"} for key in json.loads(told)}},
+            },
+        }
+        for tool, told in {tool: told.replace("{n}", "1") for tool, told, _ in work.lookups}.items()
+    ]
+
+
+def _trajectory(messages: list[Message], tools: list[Message] | None = None) -> Trajectory:
+    items: MessagesAndChoices = [*messages]
+    return Trajectory(messages_and_choices=items, tools=tools)
+
+
+def duplicates(random: Random) -> TrajectoryGroup:
+    """A group of a policy that has grown sure of itself: few ways to the end, and often the same last words."""
+    work, number = random.choice(ENGLISH), str(random.randint(11, 9999))
+    ways = [(_middle(random, work, number), _ending(random, work, number)) for _ in range(3)]
+    members: list[Trajectory] = []
+    for way in [0, 1, *random.choices(range(3), [5, 3, 2], k=SIZE - 2)]:
+        middle, usual = ways[way]
+        ending = usual if random.random() < 0.6 else _ending(random, work, number)
+        members.append(_trajectory(_opening(work, number) + middle + ending, _tools(work)))
+    return TrajectoryGroup(random.sample(members, SIZE))
+
+
+def code(random: Random) -> TrajectoryGroup:
+    """A bug to be mended: everybody reads the long files, most edit one, and the tests say much."""
+    names = random.sample(_NOUNS, 3)
+    files = {f"src/{name}s.py": _module(random, name, random.randint(2000, 8000)) for name in names}
+    failing = random.choice(_VERBS)
+    system = (
+        "You are a coding agent in a repository. Use read_file, edit_file and run_tests. Find the cause before you "
+        "change anything, change as little as possible, run the tests, and say at the end what was wrong."
+    )
+    task: list[Message] = [
+        {"role": "system", "content": system},
+        {"role": "user", "content": f"The test test_{failing}_{names[0]} fails since yesterday. Please mend it."},
+    ]
+    before = _test_run(random, names, failing)
+    return TrajectoryGroup(_trajectory(task + _mending(random, files, before, failing)) for _ in range(SIZE))
+
+
+def _mending(random: Random, files: dict[str, str], before: str, failing: str) -> list[Message]:
+    messages: list[Message] = []
+    if random.random() < 0.7:
+        messages += _call(random, "run_tests", "{}", before, "I will see how it fails first.")
+    for path in random.sample(sorted(files), random.randint(2, 3)):
+        thought = random.choice((f"Let me read {path}.", f"The cause may be in {path}.", None))
+        messages += _call(random, "read_file", json.dumps({"path": path}), files[path], thought)
+    path = random.choice(sorted(files))
+    old = random.choice([line for line in files[path].splitlines() if "return" in line])
+    edit = {"path": path, "old": old, "new": f"{old}  # {random.choice(_VERBS)} {random.choice(_NOUNS)} first"}
+    messages += _call(random, "edit_file", json.dumps(edit), "ok", f"In {path} a value is returned too early.")
+    if random.random() < 0.3:
+        changed = files[path].replace(old, edit["new"], 1)
+        messages += _call(random, "read_file", json.dumps({"path": path}), changed, "I check my edit.")
+    mended = random.random() < 0.5
+    after = before.replace("FAILED", "PASSED").split("\n____")[0] + "\n====== all passed ======" if mended else before
+    messages += _call(random, "run_tests", "{}", after)
+    said = "The test passes" if mended else "The test still fails, for a reason that I did not find"
+    return [*messages, {"role": "assistant", "content": f"{said}. I changed one line of {path} around {failing}."}]
+
+
+def _module(random: Random, name: str, characters: int) -> str:
+    """Python as it might be, of about so many characters."""
+    parts = [f'"""Everything about a {name}."""\n\nimport logging\n\nlog = logging.getLogger(__name__)\n']
+    while sum(map(len, parts)) < characters:
+        verb, other, limit = random.choice(_VERBS), random.choice(_NOUNS), random.randint(2, 500)
+        parts.append(
+            f"\ndef {verb}_{other}_{limit}({name}, {other}s, limit={limit}):\n"
+            f'    """{verb.capitalize()} every {other} of the {name}, at most `limit`."""\n'
+            f"    found = [one for one in {other}s if one.{name}_id == {name}.id and not one.{verb}ed]\n"
+            f"    if len(found) > limit:\n"
+            f'        log.warning("%s has %d {other}s, more than %d", {name}.id, len(found), limit)\n'
+            f"        found = sorted(found, key=lambda one: one.{random.choice(_NOUNS)}_at)[:limit]\n"
+            f"    for one in found:\n        one.{verb}ed = {name}.{random.choice(_VERBS)}(one)\n"
+            f"    return {{one.id: one for one in found if one.{verb}ed}}\n"
+        )
+    return "".join(parts)
+
+
+def _test_run(random: Random, names: list[str], failing: str) -> str:
+    lines = ["====== test session starts ======", "platform linux -- Python 3.11, pytest-8.3", "collected 64 items", ""]
+    for number in range(63):
+        name, verb, other = random.choice(names), random.choice(_VERBS), random.choice(_NOUNS)
+        lines.append(f"tests/test_{name}s.py::test_{verb}_{other}_{number} PASSED [{number * 100 // 64:3d}%]")
+    lines.append(f"tests/test_{names[0]}s.py::test_{failing}_{names[0]} FAILED [100%]")
+    lines.append(f"\n____ test_{failing}_{names[0]} ____\n\n    def test_{failing}_{names[0]}():")
+    for _ in range(12):
+        lines.append(f"        {random.choice(_NOUNS)} = {random.choice(_VERBS)}({random.choice(_NOUNS)}, limit=3)")
+    lines.append("E       AssertionError: assert {} == {3: <Record 3>}\n\n====== 1 failed, 63 passed in 2.41s ======")
+    return "\n".join(lines)
+
+
+def tiny(random: Random) -> TrajectoryGroup:
+    """One short question and a number each: nothing is shared but the question, and nothing can be saved."""
+    a, b = random.randint(2, 99), random.randint(2, 99)
+    asked: Message = {"role": "user", "content": f"What is {a} times {b}?"}
+    answers = random.sample(range(a * b - 20, a * b + 20), SIZE)
+    return TrajectoryGroup(_trajectory([asked, {"role": "assistant", "content": f"{n}."}]) for n in answers)
+
+
+CORPORA: dict[str, Callable[[Random], TrajectoryGroup]] = {
+    "English tool use": lambda random: talk(random, ENGLISH),
+    "Chinese": lambda random: talk(random, CHINESE),
+    "code with large tool dumps": code,
+    "partial duplicates": duplicates,
+    "tiny": tiny,
+}
+
+
+def corpus(name: str, count: int, seed: int) -> list[TrajectoryGroup]:
+    """`count` groups of the kind `name`."""
+    random = Random(f"{seed}/{name}")
+    return [CORPORA[name](random) for _ in range(count)]
