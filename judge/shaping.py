@@ -34,11 +34,17 @@ class Shaping:
     """A group whose best and worst score differ by less than this gives no signal; in score."""
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(ShapingKind):
-            known = ", ".join(get_args(ShapingKind))
-            raise JudgeError(f"there is no shaping {self.kind!r}.", f"Choose one of: {known}.")
+        shaping_kind(self.kind)
         if not 0 <= self.min_spread <= 1:
             raise JudgeError(f"a minimal spread is a difference of scores, from 0 to 1, not {self.min_spread}.")
+
+
+def shaping_kind(name: str) -> ShapingKind:
+    """The kind of that name. Raises `JudgeError` when there is none."""
+    for kind in get_args(ShapingKind):
+        if name == kind:
+            return kind
+    raise JudgeError(f"there is no shaping {name!r}.", f"Choose one of: {', '.join(get_args(ShapingKind))}.")
 
 
 def shape_group(group: TrajectoryGroup, shaping: Shaping) -> TrajectoryGroup:
