@@ -1,4 +1,4 @@
-"""The command line: `gavel demo | train | evaluate | score | doctor`, and the same for a scenario's own file."""
+"""The command line: `gavel demo | train | evaluate | score | judge | doctor`, and the same for a scenario's file."""
 
 import asyncio
 import os
@@ -147,6 +147,25 @@ def score(
     from gavel.score import score_command
 
     score_command(file, judge, rubric, orders, by, out)
+
+
+judge_app = typer.Typer(no_args_is_help=True, help="How far a judge can be trusted.")
+app.add_typer(judge_app, name="judge")
+
+
+@judge_app.command("report")
+def judge_report(
+    file: Annotated[Path, typer.Argument(help="Judged groups: what `gavel score --out` wrote, or a run's .jsonl.zst.")],
+    reference: Annotated[
+        str | None, typer.Option(help="Metric to compare with. Default: independent_reward, if there is one.")
+    ] = None,
+    by: Annotated[str | None, typer.Option(help="Field (dotted path) that groups rows of single trajectories.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Where to write the page. Default: beside FILE.")] = None,
+) -> None:
+    """Compare a judge with a reference, with other judges and with itself, and look for its biases."""
+    from gavel.judge_report import report_command
+
+    report_command(file, reference, by, html)
 
 
 @app.command()

@@ -56,7 +56,7 @@ def agreement(groups: Iterable[TrajectoryGroup], reference: Reference = INDEPEND
     """
     groups = judged_groups(groups)
     name = reference if isinstance(reference, str) else getattr(reference, "__name__", "reference")
-    pairs = [_pairs(group, reference) for group in groups]
+    pairs = [pairs_of(group, reference) for group in groups]
     if not any(pairs):
         known = ", ".join(metric_names(groups)) or "none"
         raise JudgeError(f"no judged member has the reference {name}.", f"Metrics of these members: {known}.")
@@ -68,7 +68,8 @@ def metric_names(groups: Iterable[TrajectoryGroup]) -> list[str]:
     return sorted({name for group in groups for member in group for name in member.metrics})
 
 
-def _pairs(group: TrajectoryGroup, reference: Reference) -> list[tuple[float, float]]:
+def pairs_of(group: TrajectoryGroup, reference: Reference) -> list[tuple[float, float]]:
+    """(score, reference) of the members that have both."""
     found: list[tuple[float, float]] = []
     for member in group:
         value = member.metrics.get(reference) if isinstance(reference, str) else reference(member)
