@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gavel.cli import run
+    from judge.agreement import agreement
     from judge.budget import Budget
     from judge.cassette import Cassette
     from judge.errors import JudgeError
     from judge.judge import Judge
     from judge.juror import Juror
+    from judge.reliability import judge_vs_judge
     from judge.rubric import Criterion, Rubric
     from judge.ruler import ruler, ruler_score_group
+    from judge.shaping import Shaping, shape_group
     from scenarios.errors import GavelError
     from scenarios.gather import gather_trajectories, gather_trajectory_groups
     from scenarios.judgement import GroupJudgement, Judgement
@@ -50,6 +53,7 @@ __all__ = [
     "Model",
     "Rubric",
     "Scenario",
+    "Shaping",
     "Task",
     "Toolbox",
     "TrainConfig",
@@ -59,25 +63,31 @@ __all__ = [
     "TrajectoryGroup",
     "TrajectoryStore",
     "__version__",
+    "agreement",
     "done",
     "find_scenario",
     "gather_trajectories",
     "gather_trajectory_groups",
+    "judge_vs_judge",
     "rollout",
     "ruler",
     "ruler_score_group",
     "run",
+    "shape_group",
 ]
 
 _NAMES = {
     "gavel.cli": ("run",),
+    "judge.agreement": ("agreement",),
     "judge.budget": ("Budget",),
     "judge.cassette": ("Cassette",),
     "judge.errors": ("JudgeError",),
     "judge.judge": ("Judge",),
     "judge.juror": ("Juror",),
+    "judge.reliability": ("judge_vs_judge",),
     "judge.rubric": ("Criterion", "Rubric"),
     "judge.ruler": ("ruler", "ruler_score_group"),
+    "judge.shaping": ("Shaping", "shape_group"),
     "scenarios.errors": ("GavelError",),
     "scenarios.gather": ("gather_trajectories", "gather_trajectory_groups"),
     "scenarios.judgement": ("GroupJudgement", "Judgement"),

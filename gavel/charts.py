@@ -67,6 +67,35 @@ class BarChart:
     bars: list[Bar]
 
 
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One bin of a histogram."""
+
+    x: float
+    width: float
+    y: float
+    height: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    x_ticks: list[Tick]
+    y_ticks: list[Tick]
+    columns: list[Column]
+
+
+@dataclass(frozen=True, slots=True)
+class PointChart:
+    """Points around a zero line."""
+
+    x_ticks: list[Tick]
+    y_ticks: list[Tick]
+    dots: list[Dot]
+    zero: float
+    """Height of the line at value 0."""
+
+
 def ticks(low: float, high: float, most: int = 6, *, whole: bool = False) -> list[float]:
     """At most `most` round numbers (1, 2 or 5 times a power of ten apart) in [low, high]; only integers if `whole`."""
     span = max(high - low, 1e-9)
@@ -108,6 +137,54 @@ def verdict_chart(verdicts: Sequence[tuple[float, bool]]) -> BarChart:
         y_ticks=[Tick(y(value), f"{value:,g}") for value in ticks(0, tallest, 5, whole=True)],
         bars=[_bar(number, failed, succeeded, x, y) for number, (failed, succeeded) in enumerate(counts)],
     )
+
+
+def histogram(values: Sequence[float], high: float, decimals: int) -> Histogram:
+    """How many values lie in each tenth of [0, high]; `high` itself is in the last. Titles have so many decimals."""
+    counts = [0] * BINS
+    for value in values:
+        counts[min(int(value / high * BINS + 1e-9), BINS - 1)] += 1
+    tallest = max(counts) or 1
+    x, y = _scale(0, BINS, LEFT, RIGHT), _scale(0, tallest, BOTTOM, TOP + 10)
+    columns = []
+    for number, count in enumerate(counts):
+        height = max(BOTTOM - y(count), _LEAST_HEIGHT) if count else 0.0
+        start, end = (f"{high * edge / BINS:.{decimals}f}" for edge in (number, number + 1))
+        title = f"{start} to {end}: {count:,}"
+        columns.append(Column(x(number) + _GAP, x(1) - x(0) - 2 * _GAP, BOTTOM - height, height, title))
+    return Histogram(
+        x_ticks=[Tick(x(place), f"{high * place / BINS:.{decimals}f}") for place in range(0, BINS + 1, 2)],
+        y_ticks=[Tick(y(value), f"{value:,g}") for value in ticks(0, tallest, 5, whole=True)],
+        columns=columns,
+    )
+
+
+def place_chart(means: Sequence[float]) -> PointChart:
+    """What each place of a prompt, first to last, has gained or lost."""
+    reach = max(map(abs, means), default=0.0) or 1.0
+    x, y = _scale(0.5, len(means) + 0.5, LEFT, RIGHT), _scale(-reach, reach, BOTTOM - 8, TOP + 8)
+    return PointChart(
+        x_ticks=[Tick(x(place), f"{place}") for place in range(1, len(means) + 1)],
+        y_ticks=_signed_ticks(reach, y),
+        dots=[Dot(x(place), y(mean), f"place {place}: {mean:+.3f}") for place, mean in enumerate(means, 1)],
+        zero=y(0),
+    )
+
+
+def scatter_chart(points: Sequence[tuple[float, float]]) -> PointChart:
+    """Points whose coordinates lie around 0."""
+    across, up = (max((abs(point[side]) for point in points), default=0.0) or 1.0 for side in (0, 1))
+    x, y = _scale(-across, across, LEFT + 6, RIGHT - 6), _scale(-up, up, BOTTOM - 8, TOP + 8)
+    return PointChart(
+        x_ticks=_signed_ticks(across, x),
+        y_ticks=_signed_ticks(up, y),
+        dots=[Dot(x(one), y(other), f"{one:+.2f}, {other:+.2f}") for one, other in points],
+        zero=y(0),
+    )
+
+
+def _signed_ticks(reach: float, scale: Callable[[float], float]) -> list[Tick]:
+    return [Tick(scale(value), f"{value:+g}" if value else "0") for value in ticks(-reach, reach, 5)]
 
 
 def _bar(number: int, failed: int, succeeded: int, x: Callable[[float], float], y: Callable[[float], float]) -> Bar:

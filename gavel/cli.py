@@ -78,12 +78,21 @@ def train(
     max_context: Annotated[int, typer.Option(min=16, help="Tokens of a conversation, at most.")] = 4096,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Of one turn of the agent. Default: 1024.")] = None,
     evaluation_tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks of an evaluation.")] = 128,
+    shaping: Annotated[
+        str,
+        typer.Option(help="How scores become rewards: raw, centred, rank, or shrunk (by their errors)."),
+    ] = "raw",
+    min_spread: Annotated[
+        float, typer.Option(min=0, max=1, help="A group whose scores differ by less than this is not trained on.")
+    ] = 0.0,
     seed: Seed = 0,
 ) -> None:
     """Train an agent on a scenario, with a judge's scores as the reward."""
     _need_training("gavel train")
     from judge.judge import Judge as JudgeEngine
+    from judge.shaping import Shaping, shaping_kind
 
+    shaped = Shaping(shaping_kind(shaping), min_spread)
     found = _found(scenario)
     engine = JudgeEngine(judge or Settings.read().judge, rubric=found.rubric, orders=orders, seed=seed)
     engine.check()  # before torch is loaded: a mistake is told at once
@@ -94,6 +103,7 @@ def train(
         steps=steps,
         tasks_per_step=tasks,
         group_size=group_size,
+        shaping=shaped,
         max_tokens=max_tokens,
         seed=seed,
         evaluation_tasks=evaluation_tasks,

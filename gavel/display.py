@@ -26,7 +26,7 @@ class RunDisplay(Observer):
         self._steps = steps
         self._step = start
         self._first = self._latest = first_success
-        self._reward: float | None = None
+        self._score: float | None = None
         self._seconds = {"rollouts": 0.0, "judge": 0.0, "learning": 0.0}
         self._doing = "starting"
         self._progress = Progress(
@@ -52,7 +52,7 @@ class RunDisplay(Observer):
 
     def stepped(self, report: StepReport) -> None:
         self._step = report.result.step
-        self._reward = report.result.metrics.get("reward")
+        self._score = report.result.metrics.get("judge_score")
         self._seconds["rollouts"] += report.rollout
         self._seconds["judge"] += report.judge
         self._seconds["learning"] += report.train
@@ -80,8 +80,8 @@ class RunDisplay(Observer):
         parts = []
         if self._latest is not None and self._first is not None:
             parts.append(f"held-out success {self._first:.2f} → {self._latest:.2f}")
-        if self._reward is not None:
-            parts.append(f"reward {self._reward:.2f}")
+        if self._score is not None:
+            parts.append(f"score {self._score:.2f}")
         if doing is not None:
             parts.append(doing)
         parts.append(" · ".join(f"{seconds:.0f} s {name}" for name, seconds in self._seconds.items()))

@@ -5,15 +5,13 @@ content policy allows none.
 """
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-from gavel.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, share_chart, verdict_chart
+from gavel.charts import share_chart, verdict_chart
+from gavel.page import render_page, write_page
 from scenarios.trajectory import Message, Trajectory
 
 
@@ -82,14 +80,7 @@ class Turn:
 
 def write_report(path: Path, report: DemoReport) -> None:
     """Writes the report, whole or not at all."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # A lone surrogate, which JSON may bring along, has no UTF-8.
-        unfinished.write_text(render_report(report), encoding="utf-8", errors="replace")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_page(path, render_report(report))
 
 
 def render_report(report: DemoReport) -> str:
@@ -99,20 +90,16 @@ def render_report(report: DemoReport) -> str:
     ]
     rewards = [(p.step, p.reward, None, f"step {p.step}: {p.reward:.2f}") for p in report.rewards]
     longest = max(report.seconds.values(), default=0) or 1
-    return (
-        _environment()
-        .get_template("report.html.j2")
-        .render(
-            report=report,
-            tasks=_span([point.tasks for point in report.curve]),
-            success_chart=share_chart(curve),
-            reward_chart=share_chart(rewards),
-            verdict_chart=verdict_chart(report.verdicts),
-            sides=[("Before", report.before), ("After", report.after)],
-            turns=turns,
-            times=[(name, duration(value), 100 * value / longest) for name, value in report.seconds.items()],
-            box={"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM},
-        )
+    return render_page(
+        "report.html.j2",
+        report=report,
+        tasks=_span([point.tasks for point in report.curve]),
+        success_chart=share_chart(curve),
+        reward_chart=share_chart(rewards),
+        verdict_chart=verdict_chart(report.verdicts),
+        sides=[("Before", report.before), ("After", report.after)],
+        turns=turns,
+        times=[(name, duration(value), 100 * value / longest) for name, value in report.seconds.items()],
     )
 
 
@@ -165,13 +152,3 @@ def _text(message: Message) -> str:
             )
         case other:
             return json.dumps(other, ensure_ascii=False, default=str)
-
-
-def _environment() -> Environment:
-    return Environment(
-        loader=FileSystemLoader(os.path.dirname(__file__)),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )

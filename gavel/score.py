@@ -17,6 +17,7 @@ from rich.text import Text
 
 from gavel.rows import read_groups
 from gavel.settings import Settings
+from gavel.terminal import plain
 from judge.errors import JudgeError
 from judge.judge import Judge
 from judge.result import unscored
@@ -93,22 +94,20 @@ def print_scores(console: Console, groups: Sequence[TrajectoryGroup], by: str | 
     for number, group in enumerate(groups, 1):
         label = str(group.metadata.get(by, number)) if by else str(number)
         if not group.trajectories and group.judgement:
-            table.add_row(_plain(label), "", "–", _plain(group.judgement.reason or ""))
+            table.add_row(plain(label), "", "–", plain(group.judgement.reason or ""))
         for member, trajectory in enumerate(group, 1):
             last = member == len(group)
-            table.add_row(
-                _plain(label if member == 1 else ""), str(member), *_score_cells(trajectory), end_section=last
-            )
+            table.add_row(plain(label if member == 1 else ""), str(member), *_score_cells(trajectory), end_section=last)
     console.print(table)
-    console.print(_plain(_account(groups)))
+    console.print(plain(_account(groups)))
 
 
 def _score_cells(trajectory: Trajectory) -> tuple[Text, Text]:
     judgement = trajectory.judgement
     if judgement is None or judgement.score is None:
-        return Text("–"), _plain((judgement and judgement.reason) or "not judged")
+        return Text("–"), plain((judgement and judgement.reason) or "not judged")
     error = "" if judgement.standard_error is None else f" ± {judgement.standard_error:.2f}"
-    return Text(f"{judgement.score:.2f}{error}"), _plain(judgement.explanation)
+    return Text(f"{judgement.score:.2f}{error}"), plain(judgement.explanation)
 
 
 def _account(groups: Sequence[TrajectoryGroup]) -> str:
@@ -129,11 +128,6 @@ def _account(groups: Sequence[TrajectoryGroup]) -> str:
             f"{sum(costs):.4f} USD" if len(costs) == len(asked) else "cost unknown (set GAVEL_PRICES)",
         ]
     )
-
-
-def _plain(text: str) -> Text:
-    """Text for the terminal: what judges and trajectories say may hold markup and control sequences."""
-    return Text("".join(character if character.isprintable() else " " for character in text))
 
 
 def _judge_failed(group: TrajectoryGroup) -> bool:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from judge.shaping import NEAR_TIE
 from scenarios.trajectory import TrajectoryGroup
 from trainer.advantages import advantages, has_signal
 from trainer.config import TrainConfig
@@ -50,6 +51,7 @@ class Batch:
 
 
 SAME_SCORES = "groups whose members all have the same score"
+SCORES_TOO_CLOSE = "groups whose scores differ by less than the minimal spread"
 IDENTICAL = "groups whose members are all identical"
 TOO_FEW = "groups with fewer than two scored members"
 UNSCORED = "members without a score"
@@ -62,7 +64,9 @@ def _why_no_signal(group: TrajectoryGroup, rewards: list[float], minimal_spread:
         return IDENTICAL
     if len(rewards) < 2:
         return TOO_FEW
-    return None if has_signal(rewards, minimal_spread) else SAME_SCORES
+    if has_signal(rewards, minimal_spread):
+        return None
+    return SCORES_TOO_CLOSE if group.metrics.get(NEAR_TIE) else SAME_SCORES
 
 
 def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig) -> Batch:

@@ -4,6 +4,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from judge.shaping import Shaping
+
 
 class _Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -55,6 +57,8 @@ class LoopConfig(_Settings):
     """Groups in a step."""
     group_size: int = Field(default=8, ge=2)
     """Rollouts of a task: the members that the judge compares."""
+    shaping: Shaping = Shaping()
+    """How the judge's scores become rewards."""
     temperature: float = Field(default=1.0, gt=0)
     max_tokens: int | None = Field(default=None, ge=1)
     """Of one turn."""

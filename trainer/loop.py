@@ -1,7 +1,7 @@
 """The training loop of a scenario: gather -> judge -> train -> evaluate.
 
 It goes on from the last finished step: tasks and seeds depend on the step alone, and what a step did
-is on disk before the next one begins. The judge's scores are the only reward.
+is on disk before the next one begins. The judge's scores, shaped as the configuration says, are the only reward.
 """
 
 import time
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from judge.judge import Judge
+from judge.shaping import shape_group
 from scenarios.errors import GavelError
 from scenarios.gather import gather_trajectory_groups
 from scenarios.rollout import rollout
@@ -113,7 +114,7 @@ async def _step(
             if trajectory.status != "failed":
                 trajectory.metrics |= measure(scenario, trajectory)
         with judging:
-            return await judge.score(group) if len(group) else group
+            return shape_group(await judge.score(group), config.shaping) if len(group) else group
 
     async def member(task: Task, number: int) -> Trajectory:
         return await rollout(

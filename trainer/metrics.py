@@ -17,7 +17,7 @@ from scenarios.trajectory import TrajectoryGroup
 
 Row = dict[str, Any]
 
-_OWN = ("step", "split", "time", "reward", "failed", "trajectories", "exceptions")
+_OWN = ("step", "split", "time", "reward", "judge_score", "failed", "trajectories", "exceptions")
 """Columns that a trajectory's own metric of the same name must not replace; that one is called `metric/<name>`."""
 
 
@@ -77,7 +77,8 @@ class MetricsLog:
 
 
 def trajectory_means(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
-    """Means over all trajectories (reward: of the scored ones), the share that failed, and counts."""
+    """Means over all trajectories (reward and judge_score, the reward before shaping: of the scored ones), the share
+    that failed, and counts."""
     groups = list(groups)
     values: dict[str, list[float]] = {}
     trajectories = [trajectory for group in groups for trajectory in group]
@@ -86,6 +87,8 @@ def trajectory_means(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
             values.setdefault(f"metric/{name}" if name in _OWN else name, []).append(float(value))
         if trajectory.reward is not None:
             values.setdefault("reward", []).append(trajectory.reward)
+        if trajectory.judgement is not None and trajectory.judgement.score is not None:
+            values.setdefault("judge_score", []).append(trajectory.judgement.score)
         values.setdefault("failed", []).append(float(trajectory.status == "failed"))
     counts = {"trajectories": len(trajectories), "exceptions": sum(len(group.exceptions) for group in groups)}
     means = {name: fmean(numbers) for name, numbers in values.items()}

@@ -1,6 +1,17 @@
 import pytest
 
-from gavel.charts import BOTTOM, LEFT, RIGHT, TOP, share_chart, ticks, verdict_chart
+from gavel.charts import (
+    BOTTOM,
+    LEFT,
+    RIGHT,
+    TOP,
+    histogram,
+    place_chart,
+    scatter_chart,
+    share_chart,
+    ticks,
+    verdict_chart,
+)
 
 
 @pytest.mark.parametrize(
@@ -51,3 +62,38 @@ def test_one_among_thousands_is_still_drawn():
 def test_nothing_to_draw_draws_nothing():
     assert share_chart([]).dots == []
     assert all(bar.succeeded_height == bar.failed_height == 0 for bar in verdict_chart([]).bars)
+
+
+def test_a_histogram_counts_every_value_once_and_the_last_bin_holds_its_end() -> None:
+    chart = histogram([0.0, 0.05, 0.1, 0.3, 1.0, 0.95], 1.0, 1)
+    assert [column.title.split(": ")[1] for column in chart.columns] == [
+        "2",
+        "1",
+        "0",
+        "1",
+        "0",
+        "0",
+        "0",
+        "0",
+        "0",
+        "2",
+    ]
+    assert chart.columns[2].height == 0
+    assert all(column.y + column.height == pytest.approx(BOTTOM) for column in chart.columns)
+    assert all(column.height == 0 for column in histogram([], 1.0, 1).columns)
+
+
+def test_places_above_the_mean_are_drawn_above_the_line() -> None:
+    chart = place_chart([0.2, 0.0, -0.2])
+    assert [dot.y < chart.zero for dot in chart.dots] == [True, False, False]
+    assert chart.dots[1].y == chart.zero
+    assert all(TOP <= dot.y <= BOTTOM for dot in chart.dots)
+    assert [tick.label for tick in chart.x_ticks] == ["1", "2", "3"]
+    assert place_chart([0.0]).dots[0].y == place_chart([0.0]).zero
+
+
+def test_better_members_are_drawn_up_and_to_the_right() -> None:
+    chart = scatter_chart([(-0.1, -2.0), (0.0, 0.0), (0.1, 2.0)])
+    assert [dot.x for dot in chart.dots] == sorted(dot.x for dot in chart.dots)
+    assert [dot.y for dot in chart.dots] == sorted((dot.y for dot in chart.dots), reverse=True)
+    assert scatter_chart([]).dots == []

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from judge.shaping import Shaping, shape_group
 from scenarios.judgement import GroupJudgement
 from scenarios.trajectory import Trajectory, TrajectoryGroup
 from tests.trainer.conftest import attempt, sampled_turn
@@ -14,6 +15,7 @@ from trainer.batch import (
     NOT_FINITE,
     NOTHING_SAMPLED,
     SAME_SCORES,
+    SCORES_TOO_CLOSE,
     TOO_FEW,
     UNSCORED,
     make_batch,
@@ -116,3 +118,11 @@ def test_however_the_groups_look_the_token_weights_sum_to_one(groups, data):
     assert total == pytest.approx(1 if batch.sequences else 0)
     assert batch.groups + batch.left_out_groups.total() == len(groups)
     assert bool(batch.sequences) == bool(batch.groups)
+
+
+def test_scores_that_differ_by_less_than_the_minimal_spread_are_left_out_for_that_reason():
+    shaping = Shaping("rank", min_spread=0.05)
+    groups = [shape_group(g, shaping) for g in (group(0.5, 0.52), group(0.5, 0.5), group(0.5, 0.6))]
+    batch = make_batch(groups, CONFIG)
+    assert batch.left_out_groups == {SCORES_TOO_CLOSE: 1, SAME_SCORES: 1}
+    assert [sequence.advantage for sequence in batch.sequences] == [-0.5, 0.5]

@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 
 from judge.judge import Judge
+from judge.shaping import Shaping
 from scenarios.scenario import find_scenario
+from scenarios.store import TrajectoryStore
 from scenarios.trajectory import Message
 from trainer.config import LoopConfig, TrainConfig
 from trainer.embedded import EMBEDDED_POLICY
 from trainer.local import LocalBackend
 from trainer.loop import LoopError, train_scenario
 from trainer.model import TrainableModel
+from trainer.run_directory import RunDirectoryError
 
 SCRIPT = Path(__file__).parent / "loop_run.py"
 DEADLINE = 120
@@ -87,3 +90,30 @@ async def test_a_constant_judge_trains_nothing_and_the_steps_say_why(tmp_path: P
         held_out = backend.history(model, "held_out")
     assert [row["groups_trained"] for row in trained] == [0, 0]
     assert held_out[0]["success"] == held_out[-1]["success"]
+
+
+async def test_rewards_are_shaped_scores_and_another_shaping_is_another_experiment(tmp_path: Path) -> None:
+    scenario = find_scenario("returns_desk")
+    model = TrainableModel(name="ranked", project="tests", base_model=EMBEDDED_POLICY)
+    loop = LoopConfig(
+        steps=1,
+        tasks_per_step=2,
+        group_size=4,
+        max_tokens=48,
+        evaluation_tasks=2,
+        final_tasks=2,
+        shaping=Shaping("rank"),
+    )
+    judge = Judge("stand-in", rubric=scenario.rubric)
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await train_scenario(model, scenario, judge, loop, TrainConfig())
+        (row,) = backend.history(model, "train")
+        groups = list(TrajectoryStore(tmp_path / "tests" / "ranked" / "trajectories" / "train" / "000001.jsonl.zst"))
+        with pytest.raises(RunDirectoryError, match="shaping"):
+            await train_scenario(model, scenario, judge, loop.model_copy(update={"shaping": Shaping()}), TrainConfig())
+    members = [member for group in groups for member in group if member.judgement and member.reward is not None]
+    assert row["reward"] == pytest.approx(0.5)
+    scores = [member.judgement.score for member in members if member.judgement]
+    assert row["judge_score"] == pytest.approx(sum(score for score in scores if score is not None) / len(scores))
+    assert {member.reward for member in members} <= {n / 6 for n in range(7)}

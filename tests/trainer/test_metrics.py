@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from scenarios.judgement import Judgement
 from scenarios.trajectory import Trajectory, TrajectoryGroup
 from trainer.metrics import MetricsLog, trajectory_means
 
@@ -86,6 +87,12 @@ def test_means_are_over_the_trajectories_that_have_a_value():
         "exceptions": 1.0,
     }
     assert trajectory_means([]) == {"trajectories": 0.0, "exceptions": 0.0}
+
+
+def test_a_shaped_reward_stands_beside_the_judges_score():
+    shaped = Trajectory(reward=1.0, judgement=Judgement(score=0.7), metrics={"judge_score": 9})
+    means = trajectory_means([TrajectoryGroup([shaped, Trajectory(judgement=Judgement(reason="no vote"))])])
+    assert (means["reward"], means["judge_score"], means["metric/judge_score"]) == (1.0, 0.7, 9.0)
 
 
 BLOCK = 32 * 1024
