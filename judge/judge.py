@@ -7,7 +7,7 @@ without votes, or without a quorum, is unscored, with the reason, and never gets
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -19,12 +19,14 @@ from judge.canonical import CanonicalGroup, canonicalise
 from judge.cassette import Cassette
 from judge.client import Client
 from judge.errors import JudgeError, NotAskedError
+from judge.gate import checked_caps, flagged, record_flags
 from judge.juror import Models, jury
 from judge.limits import Limits
 from judge.prices import Prices, prices_from_environment
 from judge.result import Ballot, judge_group, judge_members, with_judgements
 from judge.rubric import Rubric
-from judge.transcript import Marks, draw_marks, render_transcripts, sanitise
+from judge.sanitise import sanitise
+from judge.transcript import Marks, draw_marks, render_transcripts
 from judge.verdict import VerdictError, read_verdict, reply_schema
 from scenarios.trajectory import Message, TrajectoryGroup
 
@@ -41,6 +43,7 @@ class Judge:
         rubric: Rubric | str | None = None,
         orders: int = 2,
         quorum: float = 0.0,
+        caps: Mapping[str, float] | None = None,
         content_retries: int = 2,
         concurrency: int = _LIMITS.concurrency,
         timeout: float = _LIMITS.timeout,
@@ -56,6 +59,8 @@ class Judge:
 
         `orders`: calls for a group and juror; for each member of a group above 10, which is shown in blocks of at most
         8, at least 2. `quorum`: the share of the jury's weight, 0 to 1, that must have voted for a member.
+        `caps`: the highest score, 0 to 1, of a member with a flag ("empty", "contentless", "addresses the judge", "a
+        tool's output addresses the judge"); None = flags are shown and recorded only.
         `content_retries`: how often a reply that cannot be used is asked for again. `concurrency`: calls to one model
         at a time; `timeout`, `deadline`: seconds for an attempt, for a call. `requests_per_minute`,
         `tokens_per_minute`: to one model. `budget`: for this judge and all others that are given it. `cassette`:
@@ -71,6 +76,7 @@ class Judge:
         self.orders = orders
         self.content_retries = content_retries
         self.quorum = quorum
+        self.caps = checked_caps(caps)
         self.seed = seed
         self.slots: dict[int, SlotMeans] = {}
         """What each place has gained so far, by the number of members shown."""
@@ -105,12 +111,15 @@ class Judge:
             await group
         if not group.trajectories:
             raise JudgeError(f"the group has no trajectories to judge ({len(group.exceptions)} rollouts failed).")
-        canonical = canonicalise({i: t for i, t in enumerate(group.trajectories) if t.status != "failed"})
+        failed = flagged(canonicalise({i: t for i, t in enumerate(group.trajectories) if t.status == "failed"}))
+        canonical = flagged(canonicalise({i: t for i, t in enumerate(group.trajectories) if t.status != "failed"}))
         ballots: list[Ballot] = []
         if len(canonical.members) > 1:
             self.check()
             ballots = await self._poll(canonical)
         members = judge_members(group.trajectories, canonical, ballots, self.quorum)
+        for part in (canonical, failed):
+            record_flags(members, part, self.caps)
         whole = judge_group(members, canonical, ballots)
         whole.models = self.names
         whole.prompt_ids = [self.rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]

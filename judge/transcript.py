@@ -9,17 +9,23 @@ either. So no text closes its fence, opens another, speaks as another role or na
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from random import Random
 
 from judge.canonical import Called, CanonicalGroup, Conversation, Event, Said
+from judge.gate import ADDRESSES_JUDGE, CONTENTLESS, EMPTY, TOOL_ADDRESSES_JUDGE
+from judge.sanitise import RESERVED, revealed, sanitise
 
-RESERVED = "¦"
-_REPLACEMENT = "|"
 _LETTERS = "BCDFGHJKMNPQRSTVWXZ"
 _DIGITS = "3479"
 
-_UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
-"""Characters that JSON over HTTP cannot carry, or that servers refuse."""
+_NOTES = {
+    EMPTY: "the agent said and did nothing",
+    CONTENTLESS: "it says nothing but an opener or punctuation",
+    ADDRESSES_JUDGE: "its text addresses the judge",
+    TOOL_ADDRESSES_JUDGE: "text that a tool returned addresses the judge",
+}
+"""What the judge is told of each flag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +41,8 @@ class Marks:
 
 
 def draw_marks(group: CanonicalGroup, random: Random) -> Marks:
-    """A code and a label for each member, all different, none of which occurs in the group's text."""
-    haystack = "\n".join(group.texts()).casefold()
+    """A code and a label for each member, all different, none of which occurs in the group's text, hidden or not."""
+    haystack = _haystack(group)
     drawn: list[str] = []
     tries = 0
     while len(drawn) <= len(group.members):
@@ -49,9 +55,10 @@ def draw_marks(group: CanonicalGroup, random: Random) -> Marks:
     return Marks(code.lower(), tuple(labels))
 
 
-def sanitise(text: str) -> str:
-    """The text without reserved or unsendable characters; clean text comes back as it is."""
-    return _UNSENDABLE.sub("\N{REPLACEMENT CHARACTER}", text.replace(RESERVED, _REPLACEMENT))
+@lru_cache(maxsize=1)
+def _haystack(group: CanonicalGroup) -> str:
+    """The group's text raw and as it is shown, in which no mark may occur; one group's marks are drawn in a row."""
+    return "\n".join(revealed(version) for text in group.texts() for version in {text, sanitise(text)})
 
 
 def render_transcripts(group: CanonicalGroup, order: Sequence[int], marks: Marks) -> str:
@@ -63,6 +70,7 @@ def render_transcripts(group: CanonicalGroup, order: Sequence[int], marks: Marks
         lines += ["start of every trajectory", *_events(group.shared)]
     for index in order:
         lines.append(f"trajectory {marks.labels[index]}")
+        lines += [f"note: {_NOTES[flag]}" for flag in group.members[index].flags]
         for number, conversation in enumerate(group.members[index].conversations, start=1):
             if number > 1:
                 lines.append(f"conversation {number}")
@@ -91,7 +99,7 @@ def _events(events: Sequence[Event]) -> list[str]:
 
 
 def _name(tool: str) -> str:
-    return re.sub(r"[^\w.:/-]", "_", tool) or "_"
+    return re.sub(r"[^\w.:/-]", "_", sanitise(tool)) or "_"
 
 
 @dataclass(slots=True)
@@ -117,7 +125,7 @@ def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
                 conversation.tools = []
             case "-":
                 conversation.tools = [*(conversation.tools or ()), rest]
-            case "start" | "end":
+            case "start" | "end" | "note:":
                 pass
             case "trajectory":
                 conversation = _Reading()

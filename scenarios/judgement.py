@@ -33,6 +33,9 @@ class Judgement(BaseModel):
     """Standard error of `score`; None with fewer than two votes."""
     explanation: str = ""
     votes: list[Vote] = Field(default_factory=list)
+    flags: list[str] = Field(default_factory=list)
+    """What a program found in the trajectory's text: "empty", "contentless", "addresses the judge" or "a tool's output
+    addresses the judge". The judge is shown them, and they may cap the score."""
     reason: str | None = None
     """Why there is no score."""
 
