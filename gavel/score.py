@@ -106,8 +106,9 @@ def _score_cells(trajectory: Trajectory) -> tuple[Text, Text]:
     judgement = trajectory.judgement
     if judgement is None or judgement.score is None:
         return Text("–"), plain((judgement and judgement.reason) or "not judged")
+    flags = "".join(f"[{flag}] " for flag in judgement.flags)
     error = "" if judgement.standard_error is None else f" ± {judgement.standard_error:.2f}"
-    return Text(f"{judgement.score:.2f}{error}"), plain(judgement.explanation)
+    return Text(f"{judgement.score:.2f}{error}"), plain(flags + judgement.explanation)
 
 
 def _account(groups: Sequence[TrajectoryGroup]) -> str:

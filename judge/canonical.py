@@ -51,6 +51,8 @@ class Member:
     """The main one first, without the events that the group shares."""
     indices: tuple[int, ...]
     """Which trajectories of the group these are."""
+    flags: tuple[str, ...] = ()
+    """What the gate found in its text."""
 
 
 @dataclass(frozen=True, slots=True)

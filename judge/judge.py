@@ -7,7 +7,7 @@ without votes, or without a quorum, is unscored, with the reason, and never gets
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -20,6 +20,7 @@ from judge.cassette import Cassette
 from judge.client import Client
 from judge.criteria import ids_to_score, read_scores
 from judge.errors import ContextError, ContextTooSmallError, JudgeError, NotAskedError
+from judge.gate import checked_caps, flagged, record_flags
 from judge.juror import Models, jury
 from judge.limits import Limits
 from judge.prices import Prices, prices_from_environment
@@ -48,6 +49,7 @@ class Judge:
         rubric: Rubric | str | None = None,
         orders: int = 2,
         quorum: float = 0.0,
+        caps: Mapping[str, float] | None = None,
         content_retries: int = 2,
         concurrency: int = _LIMITS.concurrency,
         timeout: float = _LIMITS.timeout,
@@ -63,6 +65,8 @@ class Judge:
 
         `orders`: calls for a group and juror; for each member of a group above 10, which is shown in blocks of at most
         8, at least 2. `quorum`: the share of the jury's weight, 0 to 1, that must have voted for a member.
+        `caps`: the highest score, 0 to 1, of a member with a flag ("empty", "contentless", "addresses the judge", "a
+        tool's output addresses the judge"); None = flags are shown and recorded only.
         `content_retries`: how often a reply that cannot be used is asked for again. `concurrency`: calls to one model
         at a time; `timeout`, `deadline`: seconds for an attempt, for a call. `requests_per_minute`,
         `tokens_per_minute`: to one model. `budget`: for this judge and all others that are given it. `cassette`:
@@ -78,6 +82,7 @@ class Judge:
         self.orders = orders
         self.content_retries = content_retries
         self.quorum = quorum
+        self.caps = checked_caps(caps)
         self.seed = seed
         self.slots: dict[int, SlotMeans] = {}
         """What each place has gained so far, by the number of members shown: how biased by position the judge is."""
@@ -122,7 +127,8 @@ class Judge:
                 f"trajectory {silent[0]} of the group (counted from 0) has no messages.",
                 'Leave it out, or mark it as failed: Trajectory(status="failed", status_reason=…).',
             )
-        canonical = canonicalise(attempts)
+        failed = flagged(canonicalise({i: t for i, t in enumerate(group.trajectories) if i not in attempts}))
+        canonical = flagged(canonicalise(attempts))
         ballots: list[Ballot] = []
         if len(canonical.members) > 1:
             self.check()
@@ -130,6 +136,8 @@ class Judge:
             if all(ballot.no_room for ballot in ballots):
                 raise next(ballot.no_room for ballot in ballots if ballot.no_room)
         members = judge_members(group.trajectories, canonical, ballots, self.quorum)
+        for part in (canonical, failed):
+            record_flags(members, part, self.caps)
         whole = judge_group(members, canonical, ballots)
         whole.warnings += self._position_warnings({len(ballot.row) for ballot in ballots})
         whole.models = self.names

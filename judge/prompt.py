@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from judge.canonical import CanonicalGroup, Conversation, Member
 from judge.fitting import fit, most_shown
 from judge.rubric import Rubric
+from judge.sanitise import sanitise
 from judge.tokens import count_tokens
-from judge.transcript import Marks, render_transcripts, sanitise
+from judge.transcript import Marks, render_transcripts
 from prompts import render
 from scenarios.trajectory import Message
 

@@ -22,6 +22,7 @@ class JudgeOptions(TypedDict, total=False):
 
     orders: int
     quorum: float
+    caps: Mapping[str, float] | None
     content_retries: int
     concurrency: int
     timeout: float

@@ -9,21 +9,27 @@ either. So no text closes its fence, opens another, speaks as another role or na
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import chain
 from random import Random
 
 from judge.canonical import Called, CanonicalGroup, Conversation, Event, Said
+from judge.gate import ADDRESSES_JUDGE, CONTENTLESS, EMPTY, TOOL_ADDRESSES_JUDGE
+from judge.sanitise import RESERVED, revealed, sanitise
 from judge.sharing import common_starts, repeated_texts
 
-RESERVED = "¦"
-_REPLACEMENT = "|"
 _LETTERS = "BCDFGHJKMNPQRSTVWXZ"
 _DIGITS = "3479"
 _EVERY = "of every trajectory"
 _REFERENCE = " = block "
 
-_UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
-"""Characters that JSON over HTTP cannot carry, or that servers refuse."""
+_NOTES = {
+    EMPTY: "the agent said and did nothing",
+    CONTENTLESS: "it says nothing but an opener or punctuation",
+    ADDRESSES_JUDGE: "its text addresses the judge",
+    TOOL_ADDRESSES_JUDGE: "text that a tool returned addresses the judge",
+}
+"""What the judge is told of each flag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +45,8 @@ class Marks:
 
 
 def draw_marks(group: CanonicalGroup, random: Random) -> Marks:
-    """A code and a label for each member, all different, none of which occurs in the group's text."""
-    haystack = "\n".join(group.texts()).casefold()
+    """A code and a label for each member, all different, none of which occurs in the group's text, hidden or not."""
+    haystack = _haystack(group)
     drawn: list[str] = []
     tries = 0
     while len(drawn) <= len(group.members):
@@ -53,9 +59,10 @@ def draw_marks(group: CanonicalGroup, random: Random) -> Marks:
     return Marks(code.lower(), tuple(labels))
 
 
-def sanitise(text: str) -> str:
-    """The text without reserved or unsendable characters; clean text comes back as it is."""
-    return _UNSENDABLE.sub("\N{REPLACEMENT CHARACTER}", text.replace(RESERVED, _REPLACEMENT))
+@lru_cache(maxsize=1)
+def _haystack(group: CanonicalGroup) -> str:
+    """The group's text raw and as it is shown, in which no mark may occur; one group's marks are drawn in a row."""
+    return "\n".join(revealed(version) for text in group.texts() for version in {text, sanitise(text)})
 
 
 def render_transcripts(group: CanonicalGroup, order: Sequence[int], marks: Marks) -> str:
@@ -78,6 +85,7 @@ def render_transcripts(group: CanonicalGroup, order: Sequence[int], marks: Marks
     place = {key: n for n, key in enumerate(shown)}
     for member in order:
         lines.append(f"trajectory {marks.labels[member]}")
+        lines += [f"note: {_NOTES[flag]}" for flag in group.members[member].flags]
         for number in _numbers(group, member):
             if number > 0:
                 lines.append(f"conversation {number + 1}")
@@ -116,7 +124,7 @@ def _text(text: str, blocks: Mapping[str, int], before: str, after: str = "") ->
 
 
 def _name(tool: str) -> str:
-    return re.sub(r"[^\w.:/-]", "_", tool) or "_"
+    return re.sub(r"[^\w.:/-]", "_", sanitise(tool)) or "_"
 
 
 @dataclass(slots=True)
@@ -159,7 +167,7 @@ def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
             case "conversation":
                 conversation = _Reading()
                 attempt.append(conversation)
-            case "tools" | "end":
+            case "tools" | "end" | "note:":
                 pass
             case "call":
                 name, mark, arguments = rest.partition(_REFERENCE)

@@ -37,6 +37,9 @@ class Judgement(BaseModel):
     criteria: dict[str, float] = Field(default_factory=dict)
     """Mean of the votes by the rubric's criteria, as they were given: not brought to one scale, as `score` is."""
     votes: list[Vote] = Field(default_factory=list)
+    flags: list[str] = Field(default_factory=list)
+    """What a program found in the trajectory's text: "empty", "contentless", "addresses the judge" or "a tool's output
+    addresses the judge". The judge is shown them, and they may cap the score."""
     reason: str | None = None
     """Why there is no score."""
 
