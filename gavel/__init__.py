@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gavel.cli import run
+    from judge.anchors import Anchor
     from judge.budget import Budget
     from judge.cassette import Cassette
     from judge.errors import JudgeError
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Anchor",
     "Budget",
     "Cassette",
     "GavelError",
@@ -70,6 +72,7 @@ __all__ = [
 
 _NAMES = {
     "gavel.cli": ("run",),
+    "judge.anchors": ("Anchor",),
     "judge.budget": ("Budget",),
     "judge.cassette": ("Cassette",),
     "judge.errors": ("JudgeError",),

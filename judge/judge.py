@@ -1,26 +1,31 @@
 """The judge: a group in, a new group with a score for every member out.
 
-Every juror sees every different member in each of its orders, in a large group block by block; the mean of the votes
-is the reward. A call that fails costs its votes, not the group, and a juror whose calls all fail abstains: a member
-without votes, or without a quorum, is unscored, with the reason, and never gets a number.
+Every juror sees every different member in each of its orders, in a large group block by block, or two by two; what
+the votes come to is the reward. A call that fails costs its votes, not the group, and a juror whose calls all fail
+abstains: a member without votes, or without a quorum, is unscored, with the reason, and never gets a number.
 """
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from random import Random
+from typing import Literal
 
+from judge.anchors import Anchor, checked, seat
 from judge.ballot import SlotMeans
 from judge.blocks import showings
 from judge.budget import Budget
-from judge.canonical import CanonicalGroup, canonicalise
+from judge.canonical import CanonicalGroup
 from judge.cassette import Cassette
 from judge.client import Client
+from judge.combine import anchored, groupwise, pairwise
 from judge.errors import JudgeError, NotAskedError
 from judge.juror import Models, jury
 from judge.limits import Limits
+from judge.pairs import pairings
 from judge.prices import Prices, prices_from_environment
 from judge.result import Ballot, judge_group, judge_members, with_judgements
 from judge.rubric import Rubric
@@ -39,6 +44,8 @@ class Judge:
         models: Models | None = None,
         *,
         rubric: Rubric | str | None = None,
+        mode: Literal["groupwise", "pairwise"] = "groupwise",
+        anchors: Iterable[Anchor] = (),
         orders: int = 2,
         quorum: float = 0.0,
         content_retries: int = 2,
@@ -54,8 +61,11 @@ class Judge:
     ) -> None:
         """`models`: a LiteLLM id, an async callable, or a list of these or `Juror`s; None = `GAVEL_JUDGE_MODEL`.
 
-        `orders`: calls for a group and juror; for each member of a group above 10, which is shown in blocks of at most
-        8, at least 2. `quorum`: the share of the jury's weight, 0 to 1, that must have voted for a member.
+        `mode`: whether a call shows the group, or two members of it. `anchors`: trajectories with fixed scores, shown
+        in every call, so that all groups are scored on their scale. `orders`: calls for a group and juror; for each
+        member of a group above 10, which is shown in blocks of at most 8, at least 2 (without anchors); for each pair
+        in the mode "pairwise", which compares a member with 8 others, or with all where they are fewer. `quorum`: the
+        share of the jury's weight, 0 to 1, that must have voted for a member.
         `content_retries`: how often a reply that cannot be used is asked for again. `concurrency`: calls to one model
         at a time; `timeout`, `deadline`: seconds for an attempt, for a call. `requests_per_minute`,
         `tokens_per_minute`: to one model. `budget`: for this judge and all others that are given it. `cassette`:
@@ -66,6 +76,16 @@ class Judge:
             raise JudgeError(f"a judge needs orders >= 1 and content_retries >= 0, not {orders}, {content_retries}.")
         if not 0 <= quorum <= 1:
             raise JudgeError(f"a quorum is a share from 0 to 1, not {quorum}.")
+        if mode not in ("groupwise", "pairwise"):
+            raise JudgeError(f"there is no mode {mode!r} of judging.", 'There are "groupwise" and "pairwise".')
+        self.anchors = checked(anchors)
+        if self.anchors and mode == "pairwise":
+            raise JudgeError(
+                "pairs say who wins, not on what scale, so anchors cannot be used with them.",
+                'Leave out anchors, or take mode="groupwise".',
+            )
+        self.mode = "anchored" if self.anchors else mode
+        """What the judgements are told to be: "groupwise", "pairwise" or "anchored"."""
         self.rubric = Rubric.of(rubric)
         self.jurors = jury(models)
         self.orders = orders
@@ -105,26 +125,31 @@ class Judge:
             await group
         if not group.trajectories:
             raise JudgeError(f"the group has no trajectories to judge ({len(group.exceptions)} rollouts failed).")
-        canonical = canonicalise({i: t for i, t in enumerate(group.trajectories) if t.status != "failed"})
+        acted = {i: t for i, t in enumerate(group.trajectories) if t.status != "failed"}
+        canonical, fixed = seat(acted, self.anchors)
         ballots: list[Ballot] = []
         if len(canonical.members) > 1:
             self.check()
-            ballots = await self._poll(canonical)
-        members = judge_members(group.trajectories, canonical, ballots, self.quorum)
+            ballots = await self._poll(canonical, fixed)
+        combine = {"groupwise": groupwise, "pairwise": pairwise, "anchored": partial(anchored, fixed=fixed)}[self.mode]
+        members = judge_members(group.trajectories, canonical, ballots, self.quorum, combine)
         whole = judge_group(members, canonical, ballots)
+        whole.mode = self.mode
         whole.models = self.names
         whole.prompt_ids = [self.rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]
         whole.seed = self.seed
         whole.seconds = time.monotonic() - started
         return with_judgements(group, members, whole)
 
-    async def _poll(self, group: CanonicalGroup) -> list[Ballot]:
+    async def _poll(self, group: CanonicalGroup, fixed: Mapping[int, float]) -> list[Ballot]:
         """One ballot for each order of each juror, all asked for at once."""
         counts = [juror.orders or self.orders for juror in self.jurors]
         seed = f"{self.seed}/{group.digest}"
+        size = len(group.members)
+        shown = pairings(size, counts, seed) if self.mode == "pairwise" else showings(size, counts, seed, fixed)
         calls: list[asyncio.Task[Ballot]] = []
         async with asyncio.TaskGroup() as tasks:
-            for number, rows in enumerate(showings(len(group.members), counts, seed)):
+            for number, rows in enumerate(shown):
                 juror, clients = self.jurors[number], self._clients[number]
                 for row in rows:
                     marks = draw_marks(group, Random(f"{seed}/{len(calls)}"))
