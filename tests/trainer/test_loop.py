@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
+from judge.anchors import Anchor
 from judge.judge import Judge
 from scenarios.scenario import find_scenario
-from scenarios.trajectory import Message
+from scenarios.trajectory import Message, Trajectory
 from trainer.config import LoopConfig, TrainConfig
 from trainer.embedded import EMBEDDED_POLICY
 from trainer.local import LocalBackend
 from trainer.loop import LoopError, train_scenario
 from trainer.model import TrainableModel
+from trainer.run_directory import RunDirectoryError
 
 SCRIPT = Path(__file__).parent / "loop_run.py"
 DEADLINE = 120
@@ -87,3 +89,17 @@ async def test_a_constant_judge_trains_nothing_and_the_steps_say_why(tmp_path: P
         held_out = backend.history(model, "held_out")
     assert [row["groups_trained"] for row in trained] == [0, 0]
     assert held_out[0]["success"] == held_out[-1]["success"]
+
+
+async def test_a_run_does_not_go_on_with_another_way_of_judging(tmp_path: Path) -> None:
+    scenario = find_scenario("returns_desk")
+    model = TrainableModel(name="pinned", project="tests", base_model=EMBEDDED_POLICY)
+    loop = LoopConfig(steps=1, tasks_per_step=1, group_size=2, max_tokens=8, evaluation_tasks=1, final_tasks=1)
+    anchor = Anchor(Trajectory(messages_and_choices=[{"role": "assistant", "content": "Done."}]), 0.5)
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await train_scenario(model, scenario, Judge("constant"), loop, TrainConfig())
+        with pytest.raises(RunDirectoryError, match="mode 'groupwise', not 'pairwise'"):
+            await train_scenario(model, scenario, Judge("constant", mode="pairwise"), loop, TrainConfig())
+        with pytest.raises(RunDirectoryError, match="mode 'groupwise', not 'anchored'"):
+            await train_scenario(model, scenario, Judge("constant", anchors=[anchor]), loop, TrainConfig())
