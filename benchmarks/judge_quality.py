@@ -3,21 +3,26 @@
     python benchmarks/judge_quality.py --json
 
 The judge is simulated (`judge.simulate` states the model); everything between it and the reward is the engine's own:
-prompts, labels, orders, replies, votes. `judge.quality` says what is measured; `±` is the standard error of tau. Two
-minutes on one core. Exits with 1 when a bar is missed.
+prompts, labels, orders, replies, votes. `judge.quality` says what is measured; `±` is the standard error of tau.
+Three minutes on one core. Exits with 1 when a bar is missed.
 """
 
 import argparse
 import asyncio
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
+from judge.anchors import Anchor
 from judge.judge import Judge
 from judge.quality import Case, Scorer, cases, engine, in_one_prompt, measure, plainly
+from judge.ruler import JudgeOptions
 from judge.simulate import POSITION_BIASED, Faults, Latent, SimulatedJudge
+from scenarios.trajectory import Trajectory, TrajectoryGroup
 
 SORTS = Faults(sorted_reply=0.3)
 EVERY_FAULT = Faults(
@@ -33,6 +38,11 @@ EVERY_FAULT = Faults(
 TASTE = replace(POSITION_BIASED, idiosyncrasy=0.7)
 CROWDED = replace(POSITION_BIASED, crowding=0.375)
 """Noise at 32 members is 1.7 times that at 8: so that one long prompt has about the tau of the reference, .657."""
+CURVED = replace(POSITION_BIASED, curve=0.5)
+HARSH = replace(POSITION_BIASED, severity=-0.5)
+LENIENT = replace(POSITION_BIASED, severity=0.5, compression=0.3)
+BETTER = 0.7
+"""By how much the mean quality of a group is above 0, or below, where companies are compared."""
 BARS = {
     "engine, orders=2": {"tau": 0.76},
     "engine, orders=4": {
@@ -47,9 +57,53 @@ BARS = {
 """Least agreement, and greatest absolute leak."""
 
 
+def companies(count: int, seed: int, table: dict[str, Latent]) -> list[tuple[Case, Case]]:
+    """Pairs of groups of 8, one of weak and one of strong members, that have one trajectory in common.
+
+    In the n-th pair it arrives in the (n mod 8)-th place.
+    """
+    drawn = cases(2 * count, 8, seed, table)
+    return [
+        (_in_company(weak, weak, n % 8, -BETTER, table), _in_company(weak, strong, n % 8, BETTER, table))
+        for n, (weak, strong) in enumerate(zip(drawn[::2], drawn[1::2], strict=True))
+    ]
+
+
+def _in_company(home: Case, case: Case, common: int, better: float, table: dict[str, Latent]) -> Case:
+    """`case` with the member of `home` in the place `common`, and all others better."""
+    group, lengths, qualities = list(case.group.trajectories), list(case.lengths), [q + better for q in case.qualities]
+    group[common], lengths[common] = home.group.trajectories[common], home.lengths[common]
+    qualities[common] = home.qualities[common]
+    for trajectory, quality in zip(group, qualities, strict=True):
+        table[trajectory.messages()[0]["content"].split()[0]] = Latent(quality)
+    return Case(TrajectoryGroup(group), tuple(qualities), tuple(lengths))
+
+
+def anchors(table: dict[str, Latent]) -> list[Anchor]:
+    """Two, with the scores that a judge without faults gives them."""
+    made: list[Anchor] = []
+    for name, quality in (("sim-weak", -1.5), ("sim-strong", 1.5)):
+        table[name] = Latent(quality)
+        text = f"{name} {'.' * (70 - len(name))}"
+        trajectory = Trajectory(messages_and_choices=[{"role": "assistant", "content": text}])
+        made.append(Anchor(trajectory, 1 / (1 + math.exp(-quality))))
+    return made
+
+
+async def elsewhere(weak: Scorer, strong: Scorer, pairs: Sequence[tuple[Case, Case]]) -> dict[str, float]:
+    """How far apart the two scores of the common trajectory are, and by how much it gains in strong company."""
+    gains: list[float] = []
+    for n, (one, other) in enumerate(pairs):
+        here, there = (await weak(one)).rewards[n % 8], (await strong(other)).rewards[n % 8]
+        if here is not None and there is not None:
+            gains.append(there - here)
+    return {"same_trajectory_apart": round(fmean(map(abs, gains)), 4), "same_trajectory_gain": round(fmean(gains), 4)}
+
+
 async def report(count: int, seed: int) -> list[dict[str, Any]]:
     table: dict[str, Latent] = {}
-    of_8, of_32 = cases(count, 8, seed, table), cases(max(count // 5, 2), 32, seed, table)
+    few = max(count // 5, 2)
+    of_8, of_32 = cases(count, 8, seed, table), cases(few, 32, seed, table)
 
     def judge(bias=POSITION_BIASED, faults: Faults | None = None, name: str = "one") -> SimulatedJudge:
         return SimulatedJudge(table, bias, faults, name=name, seed=seed)
@@ -83,6 +137,20 @@ async def report(count: int, seed: int) -> list[dict[str, Any]]:
     ):
         await row(f"{name}: one long prompt, 2 orders", in_one_prompt(judge(bias), 2), of_32)
         await row(f"{name}: engine (blocks), orders=2", engine(Judge(judge(bias), orders=2)), of_32)
+    for members, groups in ((4, cases(few, 4, seed, table)), (8, of_8[:few])):
+        calls = members * (members - 1)
+        for name, options in (
+            ("pairwise, orders=2", JudgeOptions(mode="pairwise")),
+            (f"groupwise, as many calls ({calls})", JudgeOptions(orders=calls)),
+            (f"groupwise, as many showings ({2 * members - 2} calls)", JudgeOptions(orders=2 * members - 2)),
+        ):
+            await row(f"G={members}: {name}", engine(Judge(judge(), **options)), groups)
+    pairs = companies(few, seed + 1, table)
+    for name, options in (("groupwise", JudgeOptions()), ("anchored", JudgeOptions(anchors=anchors(table)))):
+        for what, sides in (("graded on half a curve", (CURVED, CURVED)), ("harsh and lenient", (HARSH, LENIENT))):
+            weak, strong = (engine(Judge(judge(bias), **options)) for bias in sides)
+            apart = await elsewhere(weak, strong, pairs)
+            await row(f"{what}: {name}", weak, [one for one, _ in pairs], **apart)
     return rows
 
 
@@ -98,7 +166,7 @@ def missed_bars(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--groups", type=int, default=1500, help="of 8 members; a fifth as many of 32")
+    parser.add_argument("--groups", type=int, default=1500, help="of 8 members; a fifth as many in the later rows")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -108,8 +176,10 @@ def main() -> None:
         print(json.dumps({"rows": rows, "missed_bars": missed}, indent=1, ensure_ascii=False))
     else:
         for row in rows:
+            apart = row.get("same_trajectory_apart")
             print(
-                f"{row['what']:50} tau {row['tau']:.3f} ± {row['±']:.3f}  advantage {row['advantage_correlation']:.3f}"
+                f"{row['what']:51} tau {row['tau']:.3f} ± {row['±']:.3f}  advantage {row['advantage_correlation']:.3f}"
+                + ("" if apart is None else f"  apart {apart:.3f} gain {row['same_trajectory_gain']:+.3f}")
             )
         print("\n".join(missed) or "Every bar is met.")
     raise SystemExit(bool(missed))

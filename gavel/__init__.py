@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gavel.cli import run
     from judge.agreement import agreement
+    from judge.anchors import Anchor
     from judge.budget import Budget
     from judge.cassette import Cassette
     from judge.errors import JudgeError
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Anchor",
     "Budget",
     "Cassette",
     "Criterion",
@@ -79,6 +81,7 @@ __all__ = [
 _NAMES = {
     "gavel.cli": ("run",),
     "judge.agreement": ("agreement",),
+    "judge.anchors": ("Anchor",),
     "judge.budget": ("Budget",),
     "judge.cassette": ("Cassette",),
     "judge.errors": ("JudgeError",),

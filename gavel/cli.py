@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -144,11 +144,14 @@ def score(
     orders: Annotated[int, typer.Option(min=1, help="Orders in which the judge sees a group.")] = 2,
     by: Annotated[str | None, typer.Option(help="Field (dotted path) whose value groups the rows.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where to write the judged groups, as JSONL.")] = None,
+    mode: Annotated[
+        Literal["groupwise", "pairwise"], typer.Option(help="Whether the judge sees a whole group, or two at a time.")
+    ] = "groupwise",
 ) -> None:
     """Score trajectories from a file with a judge."""
     from gavel.score import score_command
 
-    score_command(file, judge, rubric, orders, by, out)
+    score_command(file, judge, rubric, orders, by, out, mode)
 
 
 @app.command()

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from rich.progress import Progress
@@ -27,13 +28,19 @@ from scenarios.trajectory import Trajectory, TrajectoryGroup
 
 
 def score_command(
-    file: Path, judge: str | None, rubric: str | None, orders: int, by: str | None, out: Path | None
+    file: Path,
+    judge: str | None,
+    rubric: str | None,
+    orders: int,
+    by: str | None,
+    out: Path | None,
+    mode: Literal["groupwise", "pairwise"] = "groupwise",
 ) -> None:
     """What `gavel score` does. `judge` None = the one in the settings; `rubric` is text, or `@FILE`.
 
     Raises a `GavelError` when the file is not usable, and after all else is done when the judge failed on a group.
     """
-    engine = Judge(judge or Settings.read().judge, rubric=rubric_text(rubric), orders=orders)
+    engine = Judge(judge or Settings.read().judge, rubric=rubric_text(rubric), orders=orders, mode=mode)
     judged = asyncio.run(score_file(file, engine, by=by, out=out))
     print_scores(Console(), judged, by)
     failed = [group.judgement for group in judged if _judge_failed(group)]

@@ -6,7 +6,7 @@ constant; members that were scored on both scales tell how much.
 """
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
@@ -18,35 +18,42 @@ LARGEST = 10
 BLOCK = 8
 
 
-def showings(members: int, counts: Sequence[int], seed: str, most: int = LARGEST) -> list[list[tuple[int, ...]]]:
+def showings(
+    members: int, counts: Sequence[int], seed: str, everywhere: Collection[int] = (), most: int = LARGEST
+) -> list[list[tuple[int, ...]]]:
     """For each juror what it is shown in each call: `counts[juror]` orders of the whole group, or rounds of blocks.
 
     `most` members fit a prompt; a group of more, or of more than `LARGEST`, is shown in blocks.
 
     The orders are balanced over the jury, not only over each juror's own. Of a large group a juror is shown at least
-    2 rounds, so that its blocks are linked.
+    2 rounds, so that its blocks are linked, unless there are members that are shown `everywhere` and link them.
     """
     large = members > min(most, LARGEST)
-    rounds_of = [max(2, count) if large else count for count in counts]
-    rows = (
-        rounds(members, sum(rounds_of), seed, min(most, BLOCK))
-        if large
-        else [[row] for row in orders(members, sum(rounds_of), seed)]
-    )
+    rounds_of = [max(2, count) if large and not everywhere else count for count in counts]
+    total = sum(rounds_of)
+    if large:
+        rows = rounds(members, total, seed, everywhere, min(most, BLOCK))
+    else:
+        rows = [[row] for row in orders(members, total, seed)]
     remaining = iter(rows)
     return [[block for one in islice(remaining, count) for block in one] for count in rounds_of]
 
 
-def rounds(members: int, count: int, seed: str, most: int = BLOCK) -> list[list[tuple[int, ...]]]:
+def rounds(
+    members: int, count: int, seed: str, everywhere: Collection[int] = (), most: int = BLOCK
+) -> list[list[tuple[int, ...]]]:
     """`count` ways to cut a group into blocks of about one size, at most `most`, in the order in which they are shown.
 
     The members lie in a table with a column for each block, and for each round row r is moved r steps further: so a
-    block shares members with several blocks of the next round, and all are linked. Within a block the rows stand in
-    one of `orders`, which balances the places as in a whole group.
+    block shares members with several blocks of the next round, and all are linked. A member that is shown `everywhere`
+    (fewer than `BLOCK` are) has a row to itself. Within a block the rows stand in one of `orders`, which balances the
+    places as in a whole group.
     """
-    columns = math.ceil(members / most)
-    dealt = Random(seed).sample(range(members), members)
-    rows = [dealt[start : start + columns] for start in range(0, members, columns)]
+    dealt = [member for member in range(members) if member not in everywhere]
+    columns = math.ceil(len(dealt) / max(1, most - len(everywhere)))
+    dealt = Random(seed).sample(dealt, len(dealt))
+    rows = [dealt[start : start + columns] for start in range(0, len(dealt), columns)]
+    rows += [[member] * columns for member in sorted(everywhere)]
     cut: list[list[tuple[int, ...]]] = []
     for turn, order in enumerate(orders(len(rows), count, seed)):
         blocks: list[list[int]] = [[] for _ in range(columns)]

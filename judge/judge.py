@@ -1,28 +1,33 @@
 """The judge: a group in, a new group with a score for every member out.
 
-Every juror sees every different member in each of its orders, in a large group block by block; the mean of the votes
-is the reward. A call that fails costs its votes, not the group, and a juror whose calls all fail abstains: a member
-without votes, or without a quorum, is unscored, with the reason, and never gets a number.
+Every juror sees every different member in each of its orders, in a large group block by block, or two by two; what
+the votes come to is the reward. A call that fails costs its votes, not the group, and a juror whose calls all fail
+abstains: a member without votes, or without a quorum, is unscored, with the reason, and never gets a number.
 """
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from random import Random
+from typing import Literal
 
+from judge.anchors import Anchor, checked, seat
 from judge.ballot import SlotMeans
 from judge.blocks import LARGEST, showings
 from judge.budget import Budget
 from judge.canonical import CanonicalGroup, canonicalise
 from judge.cassette import Cassette
 from judge.client import Client
+from judge.combine import anchored, groupwise, pairwise
 from judge.criteria import ids_to_score, read_scores
 from judge.errors import ContextError, ContextTooSmallError, JudgeError, NotAskedError
 from judge.gate import checked_caps, flagged, record_flags
 from judge.juror import Models, jury
 from judge.limits import Limits
+from judge.pairs import pairings
 from judge.prices import Prices, prices_from_environment
 from judge.prompt import fitted, members_that_fit, messages, templates, tokens
 from judge.result import Ballot, judge_group, judge_members, with_judgements
@@ -47,6 +52,8 @@ class Judge:
         models: Models | None = None,
         *,
         rubric: Rubric | str | None = None,
+        mode: Literal["groupwise", "pairwise"] = "groupwise",
+        anchors: Iterable[Anchor] = (),
         orders: int = 2,
         quorum: float = 0.0,
         caps: Mapping[str, float] | None = None,
@@ -63,10 +70,13 @@ class Judge:
     ) -> None:
         """`models`: a LiteLLM id, an async callable, or a list of these or `Juror`s; None = `GAVEL_JUDGE_MODEL`.
 
-        `orders`: calls for a group and juror; for each member of a group above 10, which is shown in blocks of at most
-        8, at least 2. `quorum`: the share of the jury's weight, 0 to 1, that must have voted for a member.
-        `caps`: the highest score, 0 to 1, of a member with a flag ("empty", "contentless", "addresses the judge", "a
-        tool's output addresses the judge"); None = flags are shown and recorded only.
+        `mode`: whether a call shows the group, or two members of it. `anchors`: trajectories with fixed scores, shown
+        in every call, so that all groups are scored on their scale. `orders`: calls for a group and juror; for each
+        member of a group above 10, which is shown in blocks of at most 8, at least 2 (without anchors); for each pair
+        in the mode "pairwise", which compares a member with 8 others, or with all where they are fewer. `quorum`: the
+        share of the jury's weight, 0 to 1, that must have voted for a member. `caps`: the highest score, 0 to 1, of a
+        member with a flag ("empty", "contentless", "addresses the judge", "a tool's output addresses the judge");
+        None = flags are shown and recorded only.
         `content_retries`: how often a reply that cannot be used is asked for again. `concurrency`: calls to one model
         at a time; `timeout`, `deadline`: seconds for an attempt, for a call. `requests_per_minute`,
         `tokens_per_minute`: to one model. `budget`: for this judge and all others that are given it. `cassette`:
@@ -77,6 +87,16 @@ class Judge:
             raise JudgeError(f"a judge needs orders >= 1 and content_retries >= 0, not {orders}, {content_retries}.")
         if not 0 <= quorum <= 1:
             raise JudgeError(f"a quorum is a share from 0 to 1, not {quorum}.")
+        if mode not in ("groupwise", "pairwise"):
+            raise JudgeError(f"there is no mode {mode!r} of judging.", 'There are "groupwise" and "pairwise".')
+        self.anchors = checked(anchors)
+        if self.anchors and mode == "pairwise":
+            raise JudgeError(
+                "pairs say who wins, not on what scale, so anchors cannot be used with them.",
+                'Leave out anchors, or take mode="groupwise".',
+            )
+        self.mode = "anchored" if self.anchors else mode
+        """What the judgements are told to be: "groupwise", "pairwise" or "anchored"."""
         self.rubric = Rubric.of(rubric)
         self.jurors = jury(models)
         self.orders = orders
@@ -128,17 +148,20 @@ class Judge:
                 'Leave it out, or mark it as failed: Trajectory(status="failed", status_reason=…).',
             )
         failed = flagged(canonicalise({i: t for i, t in enumerate(group.trajectories) if i not in attempts}))
-        canonical = flagged(canonicalise(attempts))
+        seated, fixed = seat(attempts, self.anchors)
+        canonical = flagged(seated)
         ballots: list[Ballot] = []
         if len(canonical.members) > 1:
             self.check()
-            ballots = await self._poll(canonical)
+            ballots = await self._poll(canonical, fixed)
             if all(ballot.no_room for ballot in ballots):
                 raise next(ballot.no_room for ballot in ballots if ballot.no_room)
-        members = judge_members(group.trajectories, canonical, ballots, self.quorum)
+        combine = {"groupwise": groupwise, "pairwise": pairwise, "anchored": partial(anchored, fixed=fixed)}[self.mode]
+        members = judge_members(group.trajectories, canonical, ballots, self.quorum, combine)
         for part in (canonical, failed):
             record_flags(members, part, self.caps)
         whole = judge_group(members, canonical, ballots)
+        whole.mode = self.mode
         whole.warnings += self._position_warnings({len(ballot.row) for ballot in ballots})
         whole.models = self.names
         whole.prompt_ids = [self.rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]
@@ -155,13 +178,18 @@ class Judge:
             for size, slots in biased.items()
         ]
 
-    async def _poll(self, group: CanonicalGroup) -> list[Ballot]:
+    async def _poll(self, group: CanonicalGroup, fixed: Mapping[int, float]) -> list[Ballot]:
         """One ballot for each order of each juror, all asked for at once."""
         counts = [juror.orders or self.orders for juror in self.jurors]
         seed = f"{self.seed}/{group.digest}"
+        size = len(group.members)
+        if self.mode == "pairwise":
+            shown = pairings(size, counts, seed)
+        else:
+            shown = showings(size, counts, seed, fixed, self._most_shown(group))
         calls: list[asyncio.Task[Ballot]] = []
         async with asyncio.TaskGroup() as tasks:
-            for number, rows in enumerate(showings(len(group.members), counts, seed, self._most_shown(group))):
+            for number, rows in enumerate(shown):
                 juror, clients = self.jurors[number], self._clients[number]
                 for row in rows:
                     marks = draw_marks(group, Random(f"{seed}/{len(calls)}"))

@@ -105,7 +105,7 @@ def engine(judge: Judge) -> Scorer:
         votes = [trajectory.judgement.votes if trajectory.judgement else [] for trajectory in judged]
         shown = Counter(vote.order for of_one in votes for vote in of_one)
         firsts = [of_one[0] if of_one else None for of_one in votes]
-        places = [centred_places(shown[vote.order])[vote.slot] if vote else 0.0 for vote in firsts]
+        places = [centred_places(shown[vote.order] + len(judge.anchors))[vote.slot] if vote else 0.0 for vote in firsts]
         calls = judged.judgement.calls if judged.judgement else 0
         return Outcome([t.reward for t in judged], places, calls)
 

@@ -1,19 +1,17 @@
 """What the calls of a judge come to: ballots -> judgements -> a judged copy of the group.
 
 A ballot that was lost has no scores, and a member without votes has none either: no step here can make a number
-that no judge gave. Votes are first brought to one scale: judges are harsh or lenient, and in a large group so is each
-block, but within a group only differences count.
+that no judge gave.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 
 from judge.ballot import mean_and_error
-from judge.blocks import Point, equate
 from judge.canonical import CanonicalGroup
+from judge.combine import Answer, Combine, Standing, groupwise
 from judge.errors import ContextTooSmallError
 from judge.reply import Reply
 from judge.verdict import Scored
@@ -68,19 +66,29 @@ class Ballot:
 
 
 def judge_members(
-    trajectories: Sequence[Trajectory], group: CanonicalGroup, ballots: Sequence[Ballot], quorum: float = 0.0
+    trajectories: Sequence[Trajectory],
+    group: CanonicalGroup,
+    ballots: Sequence[Ballot],
+    quorum: float = 0.0,
+    combine: Combine = groupwise,
 ) -> list[Judgement]:
     """A judgement for each trajectory, in order; identical trajectories share votes and score.
 
-    `quorum`: the least share of the jury's weight that must have voted for a member, or it is unscored.
+    `quorum`: the least share of the jury's weight that must have voted for a member, or it is unscored. `combine`:
+    what votes come to.
     """
     judgements = [Judgement(reason=_failure(trajectory)) for trajectory in trajectories]
-    if len(group.members) == 1:
-        distinct = [Judgement(reason=_alone(group))]
-    else:
-        scales = _scales(ballots, len(group.members))
-        distinct = _within_range([_judgement(member, ballots, scales, quorum) for member in range(len(group.members))])
-    for member, judgement in zip(group.members, distinct, strict=True):
+    answers = [
+        Answer(b.order, b.juror, b.weight, {member: scored.score for member, scored in b.scores.items()})
+        for b in ballots
+        if b.scores is not None
+    ]
+    standings = combine(answers, len(group.members))
+    for number, member in enumerate(group.members):
+        if len(group.members) == 1:
+            judgement = _lone(group, standings.get(number))
+        else:
+            judgement = _judgement(number, ballots, standings.get(number, ""), quorum)
         for index in member.indices:
             judgements[index] = judgement.model_copy(deep=True)
     return judgements
@@ -90,78 +98,39 @@ def _failure(trajectory: Trajectory) -> str:
     return f"the rollout failed: {trajectory.status_reason or 'no reason is recorded'}"
 
 
+def _lone(group: CanonicalGroup, standing: Standing | str | None) -> Judgement:
+    if isinstance(standing, Standing):
+        return Judgement(score=standing.score, explanation="identical to an anchor")
+    return Judgement(reason=_alone(group))
+
+
 def _alone(group: CanonicalGroup) -> str:
     if len(group.members[0].indices) == 1:
         return "there is no other trajectory to compare it with"
     return "identical to every other member"
 
 
-@dataclass(frozen=True, slots=True)
-class _Scales:
-    offsets: Sequence[float]
-    """To be subtracted from the scores of each ballot."""
-    stretch: float
-    """Of the standard errors: votes that were fitted to each other scatter less than they err."""
-
-
-def _scales(ballots: Sequence[Ballot], members: int) -> _Scales:
-    """A juror's ballots on the whole group share a scale; a ballot on a block has its own."""
-    of_ballots = [(b.juror, None if len(b.row) == members else b.order) for b in ballots]
-    points = [
-        Point(scale, member, scored.score, ballot.weight)
-        for scale, ballot in zip(of_ballots, ballots, strict=True)
-        for member, scored in (ballot.scores or {}).items()
-    ]
-    offsets, fitted = equate(points)
-    freedom = len(points) - len({point.member for point in points})
-    stretch = math.sqrt(freedom / (freedom - fitted)) if freedom > fitted else 1.0
-    return _Scales([offsets.get(scale, 0.0) for scale in of_ballots], stretch)
-
-
-def _judgement(member: int, ballots: Sequence[Ballot], scales: _Scales, quorum: float) -> Judgement:
-    shown = [(b, offset) for b, offset in zip(ballots, scales.offsets, strict=True) if member in b.row]
-    cast = [(ballot, offset, vote) for ballot, offset in shown if (vote := ballot.vote(member))]
-    votes = [vote for _, _, vote in cast]
-    problem = next((ballot.problem for ballot, _ in shown if ballot.scores is None), "")
+def _judgement(member: int, ballots: Sequence[Ballot], standing: Standing | str, quorum: float) -> Judgement:
+    shown = [ballot for ballot in ballots if member in ballot.row]
+    cast = {ballot.order: (ballot, vote) for ballot in shown if (vote := ballot.vote(member))}
+    votes = [vote for _, vote in cast.values()]
+    problem = next((ballot.problem for ballot in shown if ballot.scores is None), "")
     if not cast:
         return Judgement(reason=f"no vote: {problem}")
-    jurors = {ballot.juror: ballot.weight for ballot, _ in shown}
-    share = sum(jurors[juror] for juror in {ballot.juror for ballot, _, _ in cast}) / sum(jurors.values())
+    jurors = {ballot.juror: ballot.weight for ballot in shown}
+    share = sum(jurors[juror] for juror in {ballot.juror for ballot, _ in cast.values()}) / sum(jurors.values())
     if share < quorum - 1e-9:
         return Judgement(votes=votes, reason=f"no quorum: {share:.0%} of the jury voted, not {quorum:.0%}: {problem}")
-    scores = [vote.score - offset for _, offset, vote in cast]
-    weights = [ballot.weight for ballot, _, _ in cast]
-    score, error = mean_and_error(scores, weights)
-    typical = min(zip(scores, votes, strict=True), key=lambda pair: abs(pair[0] - score))[1]
+    if isinstance(standing, str):
+        return Judgement(votes=votes, reason=": ".join(filter(None, (standing, problem))))
+    weights = [ballot.weight for ballot, _ in cast.values()]
     return Judgement(
-        score=score,
-        standard_error=None if error is None else error * scales.stretch,
-        explanation=typical.explanation,
-        criteria={
-            name: mean_and_error([vote.criteria[name] for vote in votes], weights)[0] for name in typical.criteria
-        },
+        score=standing.score,
+        standard_error=standing.standard_error,
+        explanation="" if standing.typical is None else cast[standing.typical][1].explanation,
+        criteria={name: mean_and_error([v.criteria[name] for v in votes], weights)[0] for name in votes[0].criteria},
         votes=votes,
     )
-
-
-def _within_range(judgements: list[Judgement]) -> list[Judgement]:
-    """The judgements with scores in [0, 1] and their differences kept.
-
-    Scores that were brought to one scale may lie outside; what is between scales is known but for a constant, so all
-    are moved by one, and drawn together only where they span more than 1.
-    """
-    scores = [judgement.score for judgement in judgements if judgement.score is not None]
-    if not scores or (min(scores) >= 0 and max(scores) <= 1):
-        return judgements
-    low, high = min(scores), max(scores)
-    width = max(1.0, high - low)
-    start = low if high - low >= 1 else min(low, max(0.0, high - 1))
-    for judgement in judgements:
-        if judgement.score is not None:
-            judgement.score = min(max((judgement.score - start) / width, 0.0), 1.0)
-        if judgement.standard_error is not None:
-            judgement.standard_error /= width
-    return judgements
 
 
 def judge_group(members: Sequence[Judgement], group: CanonicalGroup, ballots: Sequence[Ballot]) -> GroupJudgement:

@@ -1,10 +1,11 @@
 """The judge in one line: for a group, and for bare message lists."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
+from judge.anchors import Anchor
 from judge.budget import Budget
 from judge.cassette import Cassette
 from judge.errors import JudgeError
@@ -20,6 +21,8 @@ from scenarios.trajectory import Message, Trajectory, TrajectoryGroup
 class JudgeOptions(TypedDict, total=False):
     """What `Judge` takes beside its models and rubric."""
 
+    mode: Literal["groupwise", "pairwise"]
+    anchors: Iterable[Anchor]
     orders: int
     quorum: float
     caps: Mapping[str, float] | None

@@ -30,7 +30,7 @@ class Judgement(BaseModel):
     """What the judge said of one member."""
 
     score: float | None = None
-    """Mean of the votes in [0, 1]; None = not scored."""
+    """What the votes come to, in [0, 1] (see the group's `mode`); None = not scored."""
     standard_error: float | None = None
     """Standard error of `score`; None with fewer than two votes."""
     explanation: str = ""
@@ -48,6 +48,8 @@ class GroupJudgement(BaseModel):
     """How a group was judged, and what that cost."""
 
     status: GroupStatus
+    mode: str = "groupwise"
+    """How members were compared: "groupwise", "pairwise" (two in a call), or "anchored" (to fixed scores)."""
     reason: str | None = None
     """Why not every member is scored."""
     calls: int = 0

@@ -190,6 +190,15 @@ def test_the_command_prints_writes_and_succeeds(tmp_path: Path, capsys: pytest.C
     assert [trajectory.reward for trajectory in read_groups(tmp_path / "out.jsonl")[0]] == [1.0, 0.0]
 
 
+def test_the_command_compares_two_at_a_time_when_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = written(tmp_path / "rows.jsonl", GOOD, SILENT)
+    score_command(path, "stand-in", None, 1, None, tmp_path / "out.jsonl", "pairwise")
+    assert "1 calls" in capsys.readouterr().out
+    (group,) = read_groups(tmp_path / "out.jsonl")
+    assert group.judgement is not None
+    assert group.judgement.mode == "pairwise"
+
+
 def test_a_rubric_file_that_is_not_there_is_an_error(tmp_path: Path):
     with pytest.raises(GavelError, match=r"the rubric none\.md cannot be read"):
         score_command(written(tmp_path / "rows.jsonl", GOOD), "stand-in", "@none.md", 1, None, None)

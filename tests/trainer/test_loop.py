@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from judge.anchors import Anchor
 from judge.judge import Judge
 from judge.shaping import Shaping
 from scenarios.scenario import find_scenario
 from scenarios.store import TrajectoryStore
-from scenarios.trajectory import Message
+from scenarios.trajectory import Message, Trajectory
 from trainer.config import LoopConfig, TrainConfig
 from trainer.embedded import EMBEDDED_POLICY
 from trainer.local import LocalBackend
@@ -117,3 +118,17 @@ async def test_rewards_are_shaped_scores_and_another_shaping_is_another_experime
     scores = [member.judgement.score for member in members if member.judgement]
     assert row["judge_score"] == pytest.approx(sum(score for score in scores if score is not None) / len(scores))
     assert {member.reward for member in members} <= {n / 6 for n in range(7)}
+
+
+async def test_a_run_does_not_go_on_with_another_way_of_judging(tmp_path: Path) -> None:
+    scenario = find_scenario("returns_desk")
+    model = TrainableModel(name="pinned", project="tests", base_model=EMBEDDED_POLICY)
+    loop = LoopConfig(steps=1, tasks_per_step=1, group_size=2, max_tokens=8, evaluation_tasks=1, final_tasks=1)
+    anchor = Anchor(Trajectory(messages_and_choices=[{"role": "assistant", "content": "Done."}]), 0.5)
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await train_scenario(model, scenario, Judge("constant"), loop, TrainConfig())
+        with pytest.raises(RunDirectoryError, match="mode 'groupwise', not 'pairwise'"):
+            await train_scenario(model, scenario, Judge("constant", mode="pairwise"), loop, TrainConfig())
+        with pytest.raises(RunDirectoryError, match="mode 'groupwise', not 'anchored'"):
+            await train_scenario(model, scenario, Judge("constant", anchors=[anchor]), loop, TrainConfig())

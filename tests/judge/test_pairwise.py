@@ -1,0 +1,160 @@
+import json
+import re
+from typing import Any
+
+import pytest
+
+from judge.errors import JudgeError
+from judge.judge import Judge
+from judge.juror import Juror
+from judge.pairs import MEETINGS
+from judge.ruler import ruler_score_group
+from tests.judge.groups import saying
+
+
+def texts(messages) -> dict[str, str]:
+    return dict(re.findall(r"trajectory (\w+)\n¦\w+ assistant: (\w*)", messages[1]["content"]))
+
+
+async def prefers_length(messages, schema):
+    return json.dumps({label: len(text) / 50 for label, text in texts(messages).items()})
+
+
+async def test_every_call_shows_two_members_and_each_pair_is_shown_both_ways():
+    shown: list[tuple[str, ...]] = []
+
+    async def judge(messages, schema):
+        shown.append(tuple(texts(messages).values()))
+        return await prefers_length(messages, schema)
+
+    judged = await Judge(judge, mode="pairwise").score(saying("a", "bb", "ccc", "dddd"))
+    assert len(shown) == 12
+    assert len(set(shown)) == 12
+    assert all(len(pair) == 2 for pair in shown)
+    rewards = [trajectory.reward or 0.0 for trajectory in judged]
+    assert rewards == sorted(rewards)
+    assert 0 < rewards[0] < rewards[-1] < 1
+    whole = judged.judgement
+    assert whole is not None
+    assert (whole.mode, whole.status, whole.calls) == ("pairwise", "scored", 12)
+    for trajectory in judged:
+        assert trajectory.judgement is not None
+        assert len(trajectory.judgement.votes) == 6
+        assert sorted(vote.slot for vote in trajectory.judgement.votes) == [0, 0, 0, 1, 1, 1]
+        assert trajectory.judgement.standard_error is not None
+
+
+async def test_a_group_is_groupwise_unless_told_otherwise():
+    judged = await Judge(prefers_length).score(saying("a", "bb", "ccc"))
+    assert judged.judgement is not None
+    assert (judged.judgement.mode, judged.judgement.calls) == ("groupwise", 2)
+
+
+async def test_more_orders_show_a_pair_again_with_other_marks():
+    prompts: list[str] = []
+
+    async def judge(messages, schema):
+        prompts.append(messages[1]["content"])
+        return await prefers_length(messages, schema)
+
+    await Judge(judge, mode="pairwise", orders=4).score(saying("a", "bb"))
+    assert len(set(prompts)) == 4
+
+
+async def test_a_judge_that_favours_the_first_place_favours_nobody_over_both_orders():
+    async def favours_the_first(messages, schema):
+        return json.dumps({label: 0.9 - place / 2 for place, label in enumerate(texts(messages))})
+
+    judged = await Judge(favours_the_first, mode="pairwise").score(saying("a", "b", "c"))
+    assert [trajectory.reward for trajectory in judged] == [0.5, 0.5, 0.5]
+
+
+async def test_pairwise_scores_do_not_depend_on_the_order_of_arrival():
+    forward = await Judge(prefers_length, mode="pairwise").score(saying("a", "bb", "ccc", "bb"))
+    backward = await Judge(prefers_length, mode="pairwise").score(saying("bb", "ccc", "bb", "a"))
+    assert [t.judgement for t in forward] == [t.judgement for t in reversed(list(backward))]
+    assert forward.trajectories[1].judgement == forward.trajectories[3].judgement
+
+
+async def test_a_large_group_takes_eight_pairs_of_each_member_and_keeps_their_order():
+    group = saying(*("x" * length for length in range(1, 25)))
+    judged = await Judge(prefers_length, mode="pairwise", orders=1).score(group)
+    rewards = [trajectory.reward or 0.0 for trajectory in judged]
+    assert rewards == sorted(rewards)
+    assert judged.judgement is not None
+    assert judged.judgement.calls == 24 * MEETINGS // 2
+
+
+async def test_a_lost_call_costs_its_comparison_only():
+    async def lost(messages, schema):
+        if tuple(texts(messages).values()) == ("a", "bb"):
+            raise ValueError("no idea")
+        return await prefers_length(messages, schema)
+
+    judged = await Judge(lost, mode="pairwise").score(saying("a", "bb", "ccc"))
+    assert judged.judgement is not None
+    assert judged.judgement.status == "scored"
+    assert sorted(len(t.judgement.votes) for t in judged if t.judgement) == [3, 3, 4]
+
+
+def apart(*parts: set[str]) -> Any:
+    """A judge that fails on pairs that are not of one part."""
+
+    async def judge(messages, schema):
+        if not any(set(texts(messages).values()) <= part for part in parts):
+            raise ValueError("no idea")
+        return await prefers_length(messages, schema)
+
+    return judge
+
+
+async def test_members_that_lost_calls_cut_off_from_the_most_are_unscored():
+    group = saying("a", "bb", "ccc", "dddd", "eeeee", "ffffff")
+    judge = apart({"a", "bb", "ccc"}, {"dddd", "eeeee"})
+    judged = await Judge(judge, mode="pairwise").score(group)
+    rewards = [trajectory.reward for trajectory in judged]
+    assert rewards[3:] == [None, None, None]
+    assert all(reward is not None for reward in rewards[:3])
+    reasons = [t.judgement.reason or "" for t in judged if t.judgement]
+    assert "cut it off" in reasons[3]
+    assert "no idea" in reasons[3]
+    assert reasons[5].startswith("no vote")
+    assert judged.judgement is not None
+    assert judged.judgement.status == "partial"
+
+
+async def test_where_no_part_is_the_largest_nobody_gets_a_number():
+    judged = await Judge(apart({"a", "bb"}, {"ccc", "dddd"}), mode="pairwise").score(saying("a", "bb", "ccc", "dddd"))
+    assert [trajectory.reward for trajectory in judged] == [None] * 4
+    assert judged.judgement is not None
+    assert judged.judgement.status == "unscored"
+
+
+async def test_jurors_compare_with_their_weights_and_a_quorum():
+    async def prefers_brevity(messages, schema):
+        return json.dumps({label: 1 - len(text) / 50 for label, text in texts(messages).items()})
+
+    async def broken(messages, schema):
+        raise ValueError("no idea")
+
+    group = saying("a", "b" * 40)
+    for weight, longer_wins in ((3.0, True), (1 / 3, False)):
+        jury = [Juror(prefers_length, weight=weight), prefers_brevity]
+        judged = await Judge(jury, mode="pairwise").score(group)
+        short, long = [trajectory.reward or 0.0 for trajectory in judged]
+        assert (long > short) == longer_wins
+    judged = await Judge([prefers_length, broken], mode="pairwise", quorum=0.6).score(group)
+    assert judged.judgement is not None
+    assert judged.judgement.status == "unscored"
+    assert "50% of the jury voted" in (judged.judgement.reason or "")
+
+
+async def test_the_one_liner_takes_the_mode():
+    judged = await ruler_score_group(saying("a", "bbbb"), prefers_length, mode="pairwise")
+    assert judged.judgement is not None
+    assert judged.judgement.mode == "pairwise"
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(JudgeError, match="'listwise'"):
+        Judge("stand-in", mode="listwise")  # type: ignore[arg-type]
