@@ -5,8 +5,9 @@ the owner of the judge asked for it. What a tool returned is no doing of the age
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from unicodedata import category
 
 from judge.appeals import addresses_judge
@@ -67,11 +68,13 @@ def flagged(group: CanonicalGroup) -> CanonicalGroup:
     when no tool was called and all that was said, in the member's own part if there is any, is openers and
     punctuation.
     """
-    of_shared = _appeals(group.shared)
+    nobody_appeals = not addresses_judge("\n".join(dict.fromkeys(group.texts())))  # usual, and quickly found out
+    is_appeal = (lambda text: False) if nobody_appeals else cache(addresses_judge)
+    of_shared = _appeals(group.shared, is_appeal)
 
     def flags(member: Member) -> tuple[str, ...]:
         own = [event for conversation in member.conversations for event in conversation.events]
-        found = _silences(own, group.shared) | of_shared | _appeals(own)
+        found = _silences(own, group.shared) | of_shared | _appeals(own, is_appeal)
         return tuple(flag for flag in FLAGS if flag in found)
 
     return replace(group, members=tuple(replace(member, flags=flags(member)) for member in group.members))
@@ -86,13 +89,13 @@ def _silences(own: Sequence[Event], shared: Sequence[Event]) -> set[str]:
     return {CONTENTLESS} if all(map(_says_nothing, said)) else set()
 
 
-def _appeals(events: Sequence[Event]) -> set[str]:
+def _appeals(events: Sequence[Event], is_appeal: Callable[[str], bool]) -> set[str]:
     calls = [event for event in events if isinstance(event, Called)]
     texts = {
         ADDRESSES_JUDGE: [*_said(events), *(text for call in calls for text in (call.name, call.arguments))],
         TOOL_ADDRESSES_JUDGE: [*_said(events, "tool"), *(call.result or "" for call in calls)],
     }
-    return {flag for flag, of_one in texts.items() if addresses_judge("\n".join(of_one))}
+    return {flag for flag, of_one in texts.items() if any(map(is_appeal, of_one))}
 
 
 def _said(events: Iterable[Event], role: str = "assistant") -> list[str]:

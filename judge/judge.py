@@ -29,7 +29,7 @@ from judge.juror import Models, jury
 from judge.limits import Limits
 from judge.pairs import pairings
 from judge.prices import Prices, prices_from_environment
-from judge.prompt import fitted, members_that_fit, messages, templates, tokens
+from judge.prompt import fitted, members_that_fit, templates, tokens
 from judge.result import Ballot, judge_group, judge_members, with_judgements
 from judge.rubric import Rubric
 from judge.transcript import Marks, draw_marks
@@ -222,13 +222,11 @@ class Judge:
         for _ in range(_FITTINGS):
             room = client.room(entries)
             try:
-                fitting = fitted(group, ballot.row, marks, self.rubric, room)
+                prompt, ballot.shortened = fitted(group, ballot.row, marks, self.rubric, room)
             except ContextTooSmallError as error:
                 ballot.problem, ballot.no_room = error.message, error
                 return
-            ballot.shortened = fitting is not group
             ballot.prompt_ids += map(template_id, templates(self.rubric))
-            prompt = messages(fitting, ballot.row, marks, self.rubric)
             try:
                 return await self._fill(ballot, prompt, labels, marks, client)
             except ContextError as error:

@@ -33,12 +33,18 @@ def messages(group: CanonicalGroup, row: Sequence[int], marks: Marks, rubric: Ru
     ]
 
 
-def fitted(group: CanonicalGroup, row: Sequence[int], marks: Marks, rubric: Rubric, room: int) -> CanonicalGroup:
-    """The group, shortened if need be, whose `messages` take at most `room` tokens.
+def fitted(
+    group: CanonicalGroup, row: Sequence[int], marks: Marks, rubric: Rubric, room: int
+) -> tuple[list[Message], bool]:
+    """The messages in at most `room` tokens, and whether texts had to be shortened for it.
 
     Raises `ContextTooSmallError`.
     """
-    return fit(group, room, lambda of: tokens(messages(of, row, marks, rubric), room))
+    whole = messages(group, row, marks, rubric)
+    if tokens(whole, room) <= room:
+        return whole, False
+    fitting = fit(group, room, lambda of: tokens(messages(of, row, marks, rubric), room))
+    return messages(fitting, row, marks, rubric), True
 
 
 def members_that_fit(group: CanonicalGroup, rubric: Rubric, room: int) -> int:

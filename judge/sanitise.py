@@ -58,9 +58,18 @@ def sanitise(text: str) -> str:
     Joiners and variation selectors stay where scripts and emoji need them. Brackets of special tokens become
     look-alikes, unseen characters their code points: `‹|im_start|›`, `[U+202E]`.
     """
+    return _sanitised_once(text) if len(text) <= _REMEMBERED else _sanitised(text)
+
+
+def _sanitised(text: str) -> str:
     text = text.replace("\0", _REPLACEMENT) if text.isascii() else _UNSAFE.sub(_safe, text)
     text = _BRACKETED.sub(_defused_token, text)
     return _MINIMAX.sub(_defused, text) if "~" in text else text
+
+
+_REMEMBERED = 50_000
+"""Characters of the longest text that is remembered: a group's texts are shown once for each order."""
+_sanitised_once = lru_cache(256)(_sanitised)
 
 
 def _safe(run: re.Match[str]) -> str:

@@ -62,7 +62,7 @@ def draw_marks(group: CanonicalGroup, random: Random) -> Marks:
 @lru_cache(maxsize=1)
 def _haystack(group: CanonicalGroup) -> str:
     """The group's text raw and as it is shown, in which no mark may occur; one group's marks are drawn in a row."""
-    return "\n".join(revealed(version) for text in group.texts() for version in {text, sanitise(text)})
+    return "\n".join(revealed(version) for text in set(group.texts()) for version in {text, sanitise(text)})
 
 
 def render_transcripts(group: CanonicalGroup, order: Sequence[int], marks: Marks) -> str:
@@ -94,8 +94,7 @@ def render_transcripts(group: CanonicalGroup, order: Sequence[int], marks: Marks
                 lines.append(f"only tools {', '.join(str(group.tools.index(t) + 1) for t in tools) or 'none'}")
             n = place[member, number]
             lines += [*_goes_on(sharing.start_of[n]), *_events(sharing.rests[n], blocks)]
-        lines.append(f"end of {marks.labels[member]}")
-    return "\n".join(marks.fence + line for line in lines)
+    return "\n".join(marks.fence + line for line in [*lines, "end of all"])
 
 
 def _numbers(group: CanonicalGroup, member: int) -> range:
