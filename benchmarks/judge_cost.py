@@ -4,7 +4,7 @@
 
 Tokens: the same groups at one order as the engine renders them, and as one JSON dump for each trajectory, with the
 messages that all begin with dumped once (the RULER way, written here afresh, without the tools). Both have the same
-rubric. The bars are on a corpus's sum, but for the one on every corpus's worst group.
+rubric. The bars are on a corpus's sum, but for the one on the worst group.
 
 CPU: a call of the engine (at its usual number of orders) with a judge that answers at once, LiteLLM's own call to a
 server on loopback, and the engine's call through LiteLLM to that server, in turn on one thread; the best of several
@@ -29,8 +29,9 @@ from judge.providers import load_litellm
 from judge.rubric import Rubric
 from scenarios.trajectory import Message, TrajectoryGroup
 
-MOST = {"Chinese": 0.30, "code with large tool dumps": 0.60, "partial duplicates": 0.60}
-"""Our tokens over theirs, of a whole corpus."""
+MOST = {"English tool use": 1.02, "Chinese": 0.30, "code with large tool dumps": 0.60, "partial duplicates": 0.60}
+"""Our tokens over theirs, of a whole corpus. The tiny groups have no bar: there the instructions are most of a prompt,
+and the dump's are as short or long as one writes them."""
 MOST_OF_A_GROUP = 1.02
 MOST_OVERHEAD_MS = 3.0
 
@@ -157,15 +158,14 @@ async def cpu_row(name: str, groups: Sequence[TrajectoryGroup], url: str, rounds
 def missed_bars(tokens: Sequence[dict[str, Any]], cpu: Sequence[dict[str, Any]]) -> list[str]:
     missed: list[str] = []
     for row in tokens:
-        name, most = row["corpus"], MOST.get(row["corpus"], MOST_OF_A_GROUP)
+        name, most = row["corpus"], MOST.get(row["corpus"], math.inf)
         if row["ratio"] > most:
             missed.append(f"{name}: the ratio is {row['ratio']}, the bar is {most}")
-        if row["worst_group"] > MOST_OF_A_GROUP:
+        if name in MOST and row["worst_group"] > MOST_OF_A_GROUP:
             missed.append(f"{name}: the worst group's ratio is {row['worst_group']}, the bar is {MOST_OF_A_GROUP}")
     for row in cpu:
-        for figure in ("engine_ms", "overhead_ms"):
-            if row[figure] > MOST_OVERHEAD_MS:
-                missed.append(f"{row['groups']}: {figure} is {row[figure]}, the bar is {MOST_OVERHEAD_MS:g}")
+        if row["overhead_ms"] > MOST_OVERHEAD_MS:
+            missed.append(f"{row['groups']}: the overhead is {row['overhead_ms']} ms, the bar is {MOST_OVERHEAD_MS:g}")
     return missed
 
 

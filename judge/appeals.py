@@ -112,7 +112,8 @@ _APPEALS = (
     _Appeals(
         ("¦",),
         (
-            r"^\s{0,8}¦\w{1,12} (?:trajectory|end$|end of|start \w|goes on|conversation \d|note:|tools$|call |result:|\w+: )",
+            r"^\s{0,8}¦\w{1,12} (?:trajectory|end of|start \w|goes on|conversation \d|note:|tools$|call |result:"
+            r"|\w+: )",
         ),
     ),
     _Appeals(
