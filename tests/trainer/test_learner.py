@@ -13,7 +13,6 @@ from trainer.batch import Batch, TrainedSequence
 from trainer.config import LoraSettings, TrainConfig
 from trainer.embedded import EMBEDDED_POLICY
 from trainer.learner import Learner, learning_rate
-from trainer.losses import token_weights
 from trainer.policy import Policy
 from trainer.scoring import trained_logprobs
 from trainer.tokens import TokenSequence
@@ -35,8 +34,8 @@ def make_sequences(policy: Policy, lengths: Sequence[int]) -> list[TokenSequence
 
 
 def make_batch(tokens: Sequence[TokenSequence], advantages: Sequence[float]) -> Batch:
-    weights = token_weights([t.trained_tokens for t in tokens], "dapo", 1)
-    return Batch([TrainedSequence(*each) for each in zip(tokens, advantages, weights, strict=True)])
+    """Two sequences a group."""
+    return Batch([TrainedSequence(*each, at // 2) for at, each in enumerate(zip(tokens, advantages, strict=True))])
 
 
 def adapter(policy: Policy) -> list[torch.Tensor]:
@@ -73,7 +72,7 @@ def test_the_size_of_a_micro_batch_does_not_change_the_gradient(fresh_policy, ba
     assert first.norm() > 0
     for metrics, gradient in outcomes[1:]:
         assert torch.allclose(gradient, first, atol=1e-6 * first.abs().max().item() + 1e-7, rtol=1e-3)
-        assert metrics == pytest.approx(first_metrics, abs=1e-5)
+        assert {**metrics, "tokens_forwarded": 0} == pytest.approx({**first_metrics, "tokens_forwarded": 0}, abs=1e-5)
 
 
 def test_the_gradient_is_that_of_the_loss_written_out(fresh_policy, batch):
@@ -120,7 +119,7 @@ def test_what_the_ratio_has_outgrown_is_not_learnt_further(fresh_policy):
     tokens.logprobs = [value - 1.0 if own else 0.0 for value, own in zip(tokens.logprobs, tokens.sampled, strict=True)]
     before = adapter(fresh_policy)
     metrics = Learner(fresh_policy).step(make_batch([tokens], [1.0]), CONFIG)
-    assert metrics["clipped_share"] == 1.0
+    assert metrics["clip_fraction_high"] == 1.0
     assert metrics["gradient_norm"] == 0.0
     assert metrics["logprob_drift"] == pytest.approx(1.0, abs=1e-4)
     assert all(torch.equal(*pair) for pair in zip(before, adapter(fresh_policy), strict=True))
@@ -128,7 +127,9 @@ def test_what_the_ratio_has_outgrown_is_not_learnt_further(fresh_policy):
 
 def test_on_policy_nothing_is_clipped_and_the_drift_is_rounding(fresh_policy, batch):
     metrics = Learner(fresh_policy).step(batch, CONFIG)
-    assert metrics["clipped_share"] == 0.0
+    assert metrics["clip_fraction_low"] == metrics["clip_fraction_high"] == 0.0
+    assert metrics["ratio_min"] == pytest.approx(1, abs=1e-3)
+    assert metrics["ratio_max"] == pytest.approx(1, abs=1e-3)
     assert metrics["logprob_drift"] < 1e-4
 
 
@@ -158,7 +159,7 @@ def test_a_restored_learner_makes_bitwise_the_same_next_update(fresh_policy, bat
     other.model.load_state_dict(weights)
     resumed = Learner(other)
     resumed.restore(state)
-    assert resumed.updates == 2
+    assert resumed.steps == 2
     assert resumed.step(batch, config) == metrics
     assert all(torch.equal(*pair) for pair in zip(adapter(fresh_policy), adapter(other), strict=True))
 
