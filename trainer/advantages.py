@@ -72,4 +72,4 @@ def _variance(values: Sequence[float]) -> float:
 
 
 def _compared(own: float, other: float) -> int:
-    return (own > other + _TIE) - (own < other - _TIE)
+    return (own - other > _TIE) - (other - own > _TIE)
