@@ -28,7 +28,15 @@ if TYPE_CHECKING:
     from scenarios.tools import Toolbox, done
     from scenarios.trajectory import History, Trajectory, TrajectoryGroup
     from trainer.backend import TrainResult
-    from trainer.config import LoraSettings, TrainConfig
+    from trainer.config import (
+        Cispo,
+        ClippedSurrogate,
+        Gspo,
+        LoraSettings,
+        Reinforce,
+        SamplerCorrection,
+        TrainConfig,
+    )
     from trainer.local import LocalBackend
     from trainer.model import Model, TrainableModel
 
@@ -37,8 +45,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Budget",
     "Cassette",
+    "Cispo",
+    "ClippedSurrogate",
     "GavelError",
     "GroupJudgement",
+    "Gspo",
     "History",
     "Judge",
     "JudgeError",
@@ -47,7 +58,9 @@ __all__ = [
     "LocalBackend",
     "LoraSettings",
     "Model",
+    "Reinforce",
     "Rubric",
+    "SamplerCorrection",
     "Scenario",
     "Task",
     "Toolbox",
@@ -87,7 +100,15 @@ _NAMES = {
     "scenarios.tools": ("Toolbox", "done"),
     "scenarios.trajectory": ("History", "Trajectory", "TrajectoryGroup"),
     "trainer.backend": ("TrainResult",),
-    "trainer.config": ("LoraSettings", "TrainConfig"),
+    "trainer.config": (
+        "Cispo",
+        "ClippedSurrogate",
+        "Gspo",
+        "LoraSettings",
+        "Reinforce",
+        "SamplerCorrection",
+        "TrainConfig",
+    ),
     "trainer.local": ("LocalBackend",),
     "trainer.model": ("Model", "TrainableModel"),
 }
