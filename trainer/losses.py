@@ -37,7 +37,9 @@ class Scores:
     sampler: torch.Tensor
     """As the tokens were sampled. `[T]`"""
     advantages: torch.Tensor
+    """Each token has its sequence's. `[T]`"""
     lengths: Sequence[int]
+    """Trained tokens of each sequence, at least 1; they sum to T."""
     reference: torch.Tensor | None = None
     """Of the base model; with them beta times the divergence is part of the losses. `[T]`"""
 

@@ -110,6 +110,20 @@ def test_the_gradient_is_that_of_the_loss_written_out(fresh_policy, batch):
         assert torch.allclose(expected.grad, parameter, atol=1e-6, rtol=1e-3)
 
 
+def test_over_a_bfloat16_base_the_adapter_learns_the_same_in_float32(fresh_policy, batch):
+    config = TrainConfig(max_gradient_norm=1e9)
+    Learner(fresh_policy).step(batch, config)
+    expected = gradient_of(fresh_policy)
+    policy = Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
+    for parameter in policy.model.parameters():
+        if not parameter.requires_grad:
+            parameter.data = parameter.data.bfloat16()
+    metrics = Learner(policy).step(batch, config)
+    assert metrics["logprob_drift"] < 0.1
+    assert all(parameter.dtype == torch.float32 for parameter in policy.parameters())
+    assert torch.cosine_similarity(gradient_of(policy), expected, dim=0) > 0.99
+
+
 def test_an_update_changes_the_adapter_and_no_bit_of_the_base(fresh_policy, batch):
     trained = {id(parameter) for parameter in fresh_policy.parameters()}
     base = {n: p.clone() for n, p in fresh_policy.model.named_parameters() if id(p) not in trained}
