@@ -32,7 +32,15 @@ if TYPE_CHECKING:
     from scenarios.tools import Toolbox, done
     from scenarios.trajectory import History, Trajectory, TrajectoryGroup
     from trainer.backend import TrainResult
-    from trainer.config import LoraSettings, TrainConfig
+    from trainer.config import (
+        Cispo,
+        ClippedSurrogate,
+        Gspo,
+        LoraSettings,
+        Reinforce,
+        SamplerCorrection,
+        TrainConfig,
+    )
     from trainer.local import LocalBackend
     from trainer.model import Model, TrainableModel
 
@@ -42,9 +50,12 @@ __all__ = [
     "Anchor",
     "Budget",
     "Cassette",
+    "Cispo",
+    "ClippedSurrogate",
     "Criterion",
     "GavelError",
     "GroupJudgement",
+    "Gspo",
     "History",
     "Judge",
     "JudgeError",
@@ -53,7 +64,9 @@ __all__ = [
     "LocalBackend",
     "LoraSettings",
     "Model",
+    "Reinforce",
     "Rubric",
+    "SamplerCorrection",
     "Scenario",
     "Shaping",
     "Task",
@@ -101,7 +114,15 @@ _NAMES = {
     "scenarios.tools": ("Toolbox", "done"),
     "scenarios.trajectory": ("History", "Trajectory", "TrajectoryGroup"),
     "trainer.backend": ("TrainResult",),
-    "trainer.config": ("LoraSettings", "TrainConfig"),
+    "trainer.config": (
+        "Cispo",
+        "ClippedSurrogate",
+        "Gspo",
+        "LoraSettings",
+        "Reinforce",
+        "SamplerCorrection",
+        "TrainConfig",
+    ),
     "trainer.local": ("LocalBackend",),
     "trainer.model": ("Model", "TrainableModel"),
 }

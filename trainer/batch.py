@@ -5,25 +5,25 @@ out; it never counts as zero.
 """
 
 import math
+import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from judge.shaping import NEAR_TIE
 from scenarios.trajectory import TrajectoryGroup
 from trainer.advantages import advantages, has_signal
 from trainer.config import TrainConfig
-from trainer.losses import token_weights
 from trainer.tokens import TokenSequence, sequences
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedSequence:
-    """A token sequence with its advantage and the weight of each of its trained tokens."""
+    """A token sequence with the advantage of its trajectory and the number of its group."""
 
     tokens: TokenSequence
     advantage: float
-    token_weight: float
+    group: int
 
 
 @dataclass(slots=True)
@@ -52,6 +52,7 @@ class Batch:
 
 SAME_SCORES = "groups whose members all have the same score"
 SCORES_TOO_CLOSE = "groups whose scores differ by less than the minimal spread"
+UNRELIABLE = "groups whose scores differ no more than the judge's votes do"
 IDENTICAL = "groups whose members are all identical"
 TOO_FEW = "groups with fewer than two scored members"
 UNSCORED = "members without a score"
@@ -72,28 +73,38 @@ def _why_no_signal(group: TrajectoryGroup, rewards: list[float], minimal_spread:
 def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig) -> Batch:
     """Raises `TokenError` when a scored trajectory with a signal has a turn without token ids."""
     batch = Batch()
-    kept: list[tuple[TokenSequence, float]] = []
     for group in groups:
         members = [t for t in group if t.reward is not None and math.isfinite(t.reward)]
         rewards = [trajectory.reward or 0.0 for trajectory in members]
         if reason := _why_no_signal(group, rewards, config.minimal_spread):
             batch.left_out_groups[reason] += 1
             continue
-        batch.groups += 1
+        errors = [member.judgement.standard_error if member.judgement else None for member in members]
+        gains = advantages(rewards, config.advantage, errors)
+        if not any(gains):
+            batch.left_out_groups[UNRELIABLE if config.advantage == "shrunk" else SAME_SCORES] += 1
+            continue
         unscored = sum(trajectory.reward is None for trajectory in group)
         batch.left_out_members += Counter({UNSCORED: unscored, NOT_FINITE: len(group) - len(members) - unscored})
-        for trajectory, advantage in zip(members, advantages(rewards, config.advantage), strict=True):
+        for trajectory, advantage in zip(members, gains, strict=True):
             found = [tokens for tokens in sequences(trajectory) if tokens.trained_tokens]
             if not found:
                 batch.left_out_members[NOTHING_SAMPLED] += 1
                 continue
             batch.trajectories += 1
-            kept += [(tokens, advantage) for tokens in found]
-    if kept:
-        lengths = [tokens.trained_tokens for tokens, _ in kept]
-        weights = token_weights(lengths, config.aggregation, config.constant_length)
-        batch.sequences = [
-            TrainedSequence(tokens, advantage, weight)
-            for (tokens, advantage), weight in zip(kept, weights, strict=True)
-        ]
+            batch.sequences += [TrainedSequence(tokens, advantage, batch.groups) for tokens in found]
+        batch.groups += 1
     return batch
+
+
+def mini_batches(groups: Sequence[int], count: int, seed: str) -> list[list[int]]:
+    """The positions of a batch's sequences, in `count` parts of whole groups; `groups` are the sequences' groups.
+
+    The groups are shuffled by `seed` and spread as evenly as they go; with fewer groups there are fewer parts.
+    """
+    numbers = sorted(set(groups))
+    count = min(count, len(numbers))
+    if count > 1:
+        random.Random(seed).shuffle(numbers)
+    part = {number: place % count for place, number in enumerate(numbers)}
+    return [[at for at, group in enumerate(groups) if part[group] == which] for which in range(count)]

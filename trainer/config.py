@@ -1,10 +1,14 @@
 """What can be set about training. One object per concern; nothing here that nobody reads."""
 
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from judge.shaping import Shaping
+
+AdvantageKind = Literal["mean", "std", "rloo", "rank", "shrunk"]
+Aggregation = Literal["grpo", "dapo", "dr_grpo", "bnpo"]
+KlEstimator = Literal["k1", "k2", "k3"]
 
 
 class _Settings(BaseModel):
@@ -21,28 +25,108 @@ class LoraSettings(_Settings):
     """For the random half of the adapter."""
 
 
+class _Averaged(_Settings):
+    """A loss of single tokens: it can be averaged in several ways."""
+
+    aggregation: Aggregation = "dapo"
+    """grpo: tokens of a sequence, then sequences; dapo: all tokens; bnpo: tokens of a group, then groups;
+    dr_grpo: the sum over `constant_length` times the sequences."""
+    constant_length: int = Field(default=1024, ge=1)
+    """Of dr_grpo, in tokens; 1 sums over the tokens of a sequence."""
+
+
+class ClippedSurrogate(_Averaged):
+    """The clipped surrogate of PPO and GRPO (arXiv 1707.06347, 2402.03300)."""
+
+    kind: Literal["grpo"] = "grpo"
+    clip_low: float = Field(default=0.2, ge=0)
+    clip_high: float = Field(default=0.2, ge=0)
+    """The ratio counts from 1 - clip_low to 1 + clip_high."""
+    dual_clip: float | None = Field(default=None, gt=1)
+    """The most that the ratio counts for a negative advantage (arXiv 1912.09729); None = no bound."""
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> Self:
+        if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
+            raise ValueError(f"dual_clip must be above 1 + clip_high = {1 + self.clip_high:g}")
+        return self
+
+
+class Gspo(_Settings):
+    """The clipped surrogate over one ratio a sequence, averaged over sequences (arXiv 2507.18071)."""
+
+    kind: Literal["gspo"] = "gspo"
+    clip_low: float = Field(default=3e-4, ge=0)
+    clip_high: float = Field(default=4e-4, ge=0)
+    """The sequence's ratio counts from 1 - clip_low to 1 + clip_high."""
+
+
+class Cispo(_Averaged):
+    """Log-probs weighted by the capped ratio; no token is without a gradient (arXiv 2506.13585)."""
+
+    kind: Literal["cispo"] = "cispo"
+    ratio_cap: float = Field(default=5.0, gt=0)
+    """The most that the ratio counts. The default is ScaleRL's (arXiv 2510.13786)."""
+
+
+class Reinforce(_Averaged):
+    """Log-probs weighted by the advantage, without a ratio (Williams, 1992)."""
+
+    kind: Literal["reinforce"] = "reinforce"
+
+
+Loss = Annotated[ClippedSurrogate | Gspo | Cispo | Reinforce, Field(discriminator="kind")]
+
+
+class SamplerCorrection(_Settings):
+    """Importance sampling between the sampler and the learner as it was when the batch began.
+
+    The token losses are multiplied by w = exp(learner - sampler) and their ratio is taken against the learner at the
+    batch's start: truncated and masked importance sampling (see docs/algorithms.md).
+    """
+
+    mode: Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = "token_truncate"
+    """truncate: w is brought into [floor, cap]; mask: a w outside of it counts 0. A sequence's w is the product of its
+    tokens'."""
+    cap: float = Field(default=2.0, gt=0)
+    floor: float = Field(default=0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> Self:
+        if self.floor >= self.cap:
+            raise ValueError("floor must be below cap")
+        return self
+
+
 class TrainConfig(_Settings):
-    """One call of `model.train`: GRPO with a clipped surrogate (arXiv 2402.03300)."""
+    """One call of `model.train`. docs/algorithms.md has the settings of the published algorithms."""
 
     learning_rate: float = Field(default=1e-5, gt=0)
     """Peak; for LoRA about ten times that of full fine-tuning."""
     warmup_steps: int = Field(default=0, ge=0)
-    """Linear warm-up."""
+    """Linear warm-up, in training steps (calls of `model.train`)."""
     total_steps: int | None = Field(default=None, ge=1)
-    """With it the rate decays linearly, reaching zero after this step; without it, it stays."""
-    advantage: Literal["mean", "std"] = "mean"
-    """Reward minus the group's mean; `std` divides by the group's standard deviation too."""
+    """With it the rate decays, reaching zero after this training step; without it, it stays."""
+    decay: Literal["linear", "cosine"] = "linear"
+    """How it decays, if it does."""
+    advantage: AdvantageKind = "mean"
+    """How much better a member did than its group: see `trainer.advantages`."""
     minimal_spread: float = Field(default=1e-6, ge=0)
     """A group whose rewards differ by no more than this gives no signal and is left out."""
-    aggregation: Literal["grpo", "dapo", "dr_grpo"] = "dapo"
-    """How token losses are averaged: over tokens then sequences, over all tokens, or by a constant length."""
-    constant_length: int = Field(default=1024, ge=1)
-    """The length of dr_grpo (arXiv 2503.20783), in tokens."""
-    clip_low: float = Field(default=0.2, ge=0)
-    clip_high: float = Field(default=0.2, ge=0)
-    """The ratio to the sampler's probability counts from 1 - clip_low to 1 + clip_high."""
+    loss: Loss = ClippedSurrogate()
     beta: float = Field(default=0.0, ge=0)
-    """Weight of the KL divergence (k3) from the base model."""
+    """Weight of the KL divergence from the base model."""
+    kl_estimator: KlEstimator = "k3"
+    """Schulman's estimators: see `trainer.losses.kl`."""
+    kl_with_ratio: bool = False
+    """Multiplies the estimate by the loss's ratio, which gives k1 and k3 the gradient of the divergence itself (arXiv
+    2512.02556). Without the ratio k1 has no gradient on average."""
+    sampler_correction: SamplerCorrection | None = None
+    """None: the ratio is taken against the sampler's own log-probs."""
+    epochs: int = Field(default=1, ge=1)
+    """Passes over a batch."""
+    mini_batches: int = Field(default=1, ge=1)
+    """Updates of a pass, each from whole groups and averaged over itself alone; fewer when there are fewer groups."""
     max_gradient_norm: float = Field(default=1.0, gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
     micro_batch_tokens: int = Field(default=16384, ge=1)

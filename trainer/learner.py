@@ -1,20 +1,25 @@
-"""One optimisation step: a batch of sequences, their clipped-surrogate gradient, one AdamW update.
+"""One training step: a batch of sequences, the gradient of its loss, one AdamW update or several.
 
-One update per batch of rollouts, so the ratio is taken against the sampler's own log-probs and no
-second forward pass is needed.
+By default there is one update a batch, and the ratio is taken against the sampler's own log-probs, so
+no second forward pass is needed. The log-probs that the ratio is taken against stay those of the
+batch's start, however many updates are made from it; each update is averaged over its own mini-batch.
 """
 
+import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from scenarios.errors import GavelError
-from trainer.batch import Batch, TrainedSequence
+from trainer.batch import Batch, TrainedSequence, mini_batches
 from trainer.config import TrainConfig
-from trainer.losses import clipped_share, clipped_surrogate, kl_k3
+from trainer.losses import Scores, TokenLosses, token_losses, token_weights
 from trainer.policy import Policy
 from trainer.scoring import trained_logprobs
+from trainer.tokens import TokenSequence
 
 _BETAS = (0.9, 0.95)
 
@@ -23,95 +28,191 @@ class LearnerError(GavelError):
     """A step cannot be made."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """A sequence as one update sees it."""
+
+    tokens: TokenSequence
+    advantage: float
+    token_weight: float
+    old: torch.Tensor | None
+    """What the ratio is taken against; None: the log-probs of the very pass that makes the update. `[T]`"""
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What a step's metrics are made of."""
+
+    updates: int = 0
+    tokens: int = 0
+    """Trained tokens, counted once in every update."""
+    forwarded: int = 0
+    """Tokens that went through the transformer, padding and passes without a gradient included."""
+    token_sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    update_sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    lowest_ratio: float = math.inf
+    highest_ratio: float = 0.0
+
+    @torch.no_grad()
+    def add(self, scores: Scores, outcome: TokenLosses) -> None:
+        sums = {
+            "logprob": scores.logprobs,
+            "logprob_drift": (scores.logprobs - scores.sampler).abs(),
+            "clip_fraction_low": outcome.clipped_low,
+            "clip_fraction_high": outcome.clipped_high,
+        }
+        if outcome.divergence is not None:
+            sums["kl"] = outcome.divergence
+        for name, values in sums.items():
+            self.token_sums[name] += values.sum().item()
+        self.tokens += len(scores.logprobs)
+        self.lowest_ratio = min(self.lowest_ratio, outcome.ratio.min().item())
+        self.highest_ratio = max(self.highest_ratio, outcome.ratio.max().item())
+
+    def metrics(self) -> dict[str, float]:
+        means = {name: total / self.updates for name, total in self.update_sums.items()}
+        means |= {name: total / self.tokens for name, total in self.token_sums.items()}
+        extremes = {"ratio_min": self.lowest_ratio, "ratio_max": self.highest_ratio}
+        return means | extremes | {"updates": self.updates, "tokens_forwarded": self.forwarded}
+
+
 class Learner:
     """Owns the optimiser over the policy's adapter."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.optimizer = torch.optim.AdamW(policy.parameters(), lr=0.0, betas=_BETAS, weight_decay=0.0)
-        self.updates = 0
-        """Updates made so far; the schedule follows it."""
+        self.steps = 0
+        """Batches learnt so far; the schedule follows it."""
 
     def step(self, batch: Batch, config: TrainConfig) -> dict[str, float]:
-        """Updates the adapter once and returns the step's metrics. The batch must not be empty.
+        """Updates the adapter and returns the step's metrics. The batch must not be empty.
 
-        Raises `LearnerError`, with the adapter as it was, when the gradient is not finite.
+        The metrics are means over the tokens, or the updates, of all mini-batches; log-probs and `kl` in nats.
+        Raises `LearnerError`, with the adapter as the last good update left it, when a gradient is not finite.
         """
+        tally = _Tally()
+        sequences = batch.sequences
+        groups = [sequence.group for sequence in sequences]
+        parts = [
+            part
+            for epoch in range(config.epochs)
+            for part in mini_batches(groups, config.mini_batches, f"{self.steps} {epoch}")
+        ]
+        old = self._old(sequences, config, len(parts), tally)
+        rate = learning_rate(config, self.steps)
+        for part in parts:
+            lengths = [sequences[at].tokens.trained_tokens for at in part]
+            weights = token_weights(config.loss, lengths, [groups[at] for at in part])
+            samples = [
+                _Sample(sequences[at].tokens, sequences[at].advantage, weight, old[at])
+                for at, weight in zip(part, weights, strict=True)
+            ]
+            self._update(samples, config, rate, tally)
+        self.steps += 1
+        return tally.metrics() | {"learning_rate": rate}
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs to go on exactly."""
+        return {"optimizer": self.optimizer.state_dict(), "steps": self.steps}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.steps = state["steps"]
+
+    def _old(
+        self, sequences: Sequence[TrainedSequence], config: TrainConfig, updates: int, tally: _Tally
+    ) -> list[torch.Tensor | None]:
+        """What each sequence's ratio is taken against, through all updates of a batch."""
+        if config.sampler_correction is None:
+            return [self._sampler([sequence.tokens]) for sequence in sequences]
+        found: list[torch.Tensor | None] = [None] * len(sequences)
+        if updates == 1:  # the pass that makes the update is the learner at the batch's start
+            return found
+        tokens = [sequence.tokens for sequence in sequences]
+        with torch.no_grad():
+            for places in _micro_batches(tokens, config.micro_batch_tokens):
+                chosen = [tokens[at] for at in places]
+                logprobs = self._score(chosen, tally).split([t.trained_tokens for t in chosen])
+                for at, values in zip(places, logprobs, strict=True):
+                    found[at] = values
+        return found
+
+    def _update(self, samples: Sequence[_Sample], config: TrainConfig, rate: float, tally: _Tally) -> None:
         self.optimizer.zero_grad(set_to_none=True)
-        totals: dict[str, float] = {}
-        for micro_batch in _micro_batches(batch.sequences, config.micro_batch_tokens):
-            for name, value in self._accumulate(micro_batch, config).items():
-                totals[name] = totals.get(name, 0.0) + value
+        for places in _micro_batches([sample.tokens for sample in samples], config.micro_batch_tokens):
+            self._accumulate([samples[at] for at in places], config, tally)
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), config.max_gradient_norm)
         if not torch.isfinite(norm):
             self.optimizer.zero_grad(set_to_none=True)
             raise LearnerError(
-                f"the gradient of this step is not finite ({norm.item()}), so nothing was changed",
+                f"the gradient of this update is not finite ({norm.item()}), so the update was not made",
                 "Look at the step's log-probs and rewards; a smaller learning rate or float32 usually helps.",
             )
-        rate = learning_rate(config, self.updates)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
             group["weight_decay"] = config.weight_decay
         self.optimizer.step()
-        self.updates += 1
-        tokens = batch.trained_tokens
-        means = {name: totals[name] / tokens for name in ("logprob", "logprob_drift", "clipped_share")}
-        return {"loss": totals["loss"], **means, "gradient_norm": float(norm), "learning_rate": rate}
+        tally.updates += 1
+        tally.update_sums["gradient_norm"] += norm.item()
 
-    def state(self) -> dict[str, Any]:
-        """What `restore` needs to go on exactly."""
-        return {"optimizer": self.optimizer.state_dict(), "updates": self.updates}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.updates = state["updates"]
-
-    def _accumulate(self, micro_batch: Sequence[TrainedSequence], config: TrainConfig) -> dict[str, float]:
-        tokens = [sequence.tokens for sequence in micro_batch]
+    def _accumulate(self, samples: Sequence[_Sample], config: TrainConfig, tally: _Tally) -> None:
+        tokens = [sample.tokens for sample in samples]
+        lengths = [each.trained_tokens for each in tokens]
         device = self.policy.device
-        logprobs = trained_logprobs(self.policy, tokens)
-        old = torch.tensor(
-            [lp for t in tokens for lp, own in zip(t.logprobs, t.sampled, strict=True) if own], device=device
-        )
-        counts = torch.tensor([t.trained_tokens for t in tokens])
-        advantages = torch.tensor([s.advantage for s in micro_batch]).repeat_interleave(counts).to(device)
-        weights = torch.tensor([s.token_weight for s in micro_batch]).repeat_interleave(counts).to(device)
-        losses = clipped_surrogate(logprobs, old, advantages, config.clip_low, config.clip_high)
+        logprobs = self._score(tokens, tally)
+        reference = None
         if config.beta:
             with torch.no_grad(), self.policy.model.disable_adapter():
-                reference = trained_logprobs(self.policy, tokens)
-            losses = losses + config.beta * kl_k3(logprobs, reference)
-        loss = (losses * weights).sum()
+                reference = self._score(tokens, tally)
+        known = [sample.old for sample in samples if sample.old is not None]
+        counts = torch.tensor(lengths)
+        scores = Scores(
+            logprobs=logprobs,
+            old=torch.cat(known) if known else logprobs.detach(),
+            sampler=self._sampler(tokens),
+            advantages=torch.tensor([s.advantage for s in samples]).repeat_interleave(counts).to(device),
+            lengths=lengths,
+            reference=reference,
+        )
+        weights = torch.tensor([s.token_weight for s in samples]).repeat_interleave(counts).to(device)
+        outcome = token_losses(config, scores)
+        loss = (outcome.losses * weights).sum()
         loss.backward()
-        with torch.no_grad():
-            clipped = clipped_share(logprobs, old, advantages, config.clip_low, config.clip_high)
-            return {
-                "loss": loss.item(),
-                "logprob": logprobs.sum().item(),
-                "logprob_drift": (logprobs - old).abs().sum().item(),
-                "clipped_share": clipped.item() * len(logprobs),
-            }
+        tally.update_sums["loss"] += loss.item()
+        tally.add(scores, outcome)
+
+    def _score(self, tokens: Sequence[TokenSequence], tally: _Tally) -> torch.Tensor:
+        tally.forwarded += len(tokens) * max(len(each.token_ids) for each in tokens)
+        return trained_logprobs(self.policy, tokens)
+
+    def _sampler(self, tokens: Sequence[TokenSequence]) -> torch.Tensor:
+        """Log-probs of the trained tokens as they were sampled. `[T]`"""
+        values = [lp for each in tokens for lp, own in zip(each.logprobs, each.sampled, strict=True) if own]
+        return torch.tensor(values, device=self.policy.device)
 
 
-def learning_rate(config: TrainConfig, update: int) -> float:
-    """The rate of an update, counted from 0: linear warm-up, then constant or linear decay to zero."""
-    warm = min(1.0, (update + 1) / (config.warmup_steps + 1))
+def learning_rate(config: TrainConfig, step: int) -> float:
+    """The rate of a training step, counted from 0: linear warm-up, then constant or decaying to zero."""
+    warm = min(1.0, (step + 1) / (config.warmup_steps + 1))
     if config.total_steps is None:
         return config.learning_rate * warm
-    left = max(0.0, (config.total_steps - update) / max(1, config.total_steps - config.warmup_steps))
-    return config.learning_rate * min(warm, left, 1.0)
+    left = (config.total_steps - step) / max(1, config.total_steps - config.warmup_steps)
+    left = min(1.0, max(0.0, left))
+    if config.decay == "cosine":
+        left = (1 - math.cos(math.pi * left)) / 2
+    return config.learning_rate * min(warm, left)
 
 
-def _micro_batches(sequences: Sequence[TrainedSequence], most_tokens: int) -> Iterator[list[TrainedSequence]]:
-    """Sequences of like length together, `most_tokens` padded tokens at a time, the largest batch first."""
-    chosen: list[TrainedSequence] = []
+def _micro_batches(tokens: Sequence[TokenSequence], most_tokens: int) -> Iterator[list[int]]:
+    """Places of sequences of like length together, `most_tokens` padded tokens at a time, the largest batch first."""
+    chosen: list[int] = []
     width = 0
-    for sequence in sorted(sequences, key=lambda s: len(s.tokens.token_ids), reverse=True):
-        width = max(width, len(sequence.tokens.token_ids))
+    for place in sorted(range(len(tokens)), key=lambda at: len(tokens[at].token_ids), reverse=True):
+        width = max(width, len(tokens[place].token_ids))
         if chosen and width * (len(chosen) + 1) > most_tokens:
             yield chosen
-            chosen, width = [], len(sequence.tokens.token_ids)
-        chosen.append(sequence)
+            chosen, width = [], len(tokens[place].token_ids)
+        chosen.append(place)
     if chosen:
         yield chosen

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge.shaping import Shaping, shape_group
-from scenarios.judgement import GroupJudgement
+from scenarios.judgement import GroupJudgement, Judgement
 from scenarios.trajectory import Trajectory, TrajectoryGroup
 from tests.trainer.conftest import attempt, sampled_turn
 from trainer.batch import (
@@ -17,8 +17,10 @@ from trainer.batch import (
     SAME_SCORES,
     SCORES_TOO_CLOSE,
     TOO_FEW,
+    UNRELIABLE,
     UNSCORED,
     make_batch,
+    mini_batches,
 )
 from trainer.config import TrainConfig
 from trainer.tokens import TokenError
@@ -110,14 +112,11 @@ def test_an_empty_batch_says_why_in_one_sentence():
     assert make_batch([], CONFIG).why_empty() == "nothing was trained: there were no groups"
 
 
-@given(st.lists(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 9)), max_size=5), max_size=4), st.data())
-def test_however_the_groups_look_the_token_weights_sum_to_one(groups, data):
-    config = TrainConfig(aggregation=data.draw(st.sampled_from(["grpo", "dapo"])))
-    batch = make_batch([TrajectoryGroup(member(*pair) for pair in pairs) for pairs in groups], config)
-    total = sum(s.token_weight * s.tokens.trained_tokens for s in batch.sequences)
-    assert total == pytest.approx(1 if batch.sequences else 0)
+@given(st.lists(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 9)), max_size=5), max_size=4))
+def test_however_the_groups_look_all_of_them_are_accounted_for(groups):
+    batch = make_batch([TrajectoryGroup(member(*pair) for pair in pairs) for pairs in groups], CONFIG)
     assert batch.groups + batch.left_out_groups.total() == len(groups)
-    assert bool(batch.sequences) == bool(batch.groups)
+    assert {sequence.group for sequence in batch.sequences} == set(range(batch.groups))
 
 
 def test_scores_that_differ_by_less_than_the_minimal_spread_are_left_out_for_that_reason():
@@ -126,3 +125,48 @@ def test_scores_that_differ_by_less_than_the_minimal_spread_are_left_out_for_tha
     batch = make_batch(groups, CONFIG)
     assert batch.left_out_groups == {SCORES_TOO_CLOSE: 1, SAME_SCORES: 1}
     assert [sequence.advantage for sequence in batch.sequences] == [-0.5, 0.5]
+
+
+def judged(*scores: tuple[float, float | None]) -> TrajectoryGroup:
+    """Members by score and its standard error."""
+    made = [member(score) for score, _ in scores]
+    for each, (score, error) in zip(made, scores, strict=True):
+        each.judgement = Judgement(score=score, standard_error=error)
+    return TrajectoryGroup(made)
+
+
+def test_scores_of_an_unsure_judge_are_shrunk_when_asked_for():
+    group = judged((0.0, 0.1), (0.5, None), (1.0, 0.1))
+    assert [s.advantage for s in make_batch([group], CONFIG).sequences] == pytest.approx([-0.5, 0, 0.5])
+    shrunk = make_batch([group], TrainConfig(advantage="shrunk"))
+    assert [s.advantage for s in shrunk.sequences] == pytest.approx([-0.48, 0, 0.48])
+
+
+def test_a_group_in_which_the_judge_was_only_guessing_is_left_out():
+    batch = make_batch([judged((0.4, 0.3), (0.6, 0.3))], TrainConfig(advantage="shrunk"))
+    assert batch.left_out_groups == {UNRELIABLE: 1}
+    assert not batch.sequences
+
+
+def test_a_tie_by_rank_is_a_group_of_equal_scores_however_small_a_spread_is_asked_for():
+    batch = make_batch([group(0.3, 0.3 + 1e-9)], TrainConfig(advantage="rank", minimal_spread=0))
+    assert batch.left_out_groups == {SAME_SCORES: 1}
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=20), st.integers(1, 9), st.text(max_size=3))
+def test_mini_batches_are_whole_groups_and_hold_every_sequence_once(groups, count, seed):
+    parts = mini_batches(groups, count, seed)
+    assert sorted(at for part in parts for at in part) == list(range(len(groups)))
+    held = [{groups[at] for at in part} for part in parts]
+    assert sum(len(part) for part in held) == len(set(groups))
+    assert len(parts) == min(count, len(set(groups)))
+    assert max(map(len, held)) - min(map(len, held)) <= 1
+    assert parts == mini_batches(groups, count, seed)
+
+
+def test_mini_batches_are_drawn_anew_for_every_seed():
+    assert len({str(mini_batches(range(8), 2, str(seed))) for seed in range(20)}) > 10
+
+
+def test_a_single_mini_batch_keeps_the_order_of_the_batch():
+    assert mini_batches([1, 0, 1, 0], 1, "any") == [[0, 1, 2, 3]]
