@@ -23,6 +23,8 @@ class TrainedSequence:
     tokens: TokenSequence
     advantage: float
     token_weight: float
+    group: int = 0
+    """Members of a group share it, and the prefixes that are computed once."""
 
 
 @dataclass(slots=True)
@@ -68,7 +70,7 @@ def _why_no_signal(group: TrajectoryGroup, rewards: list[float], minimal_spread:
 def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig) -> Batch:
     """Raises `TokenError` when a scored trajectory with a signal has a turn without token ids."""
     batch = Batch()
-    kept: list[tuple[TokenSequence, float]] = []
+    kept: list[tuple[TokenSequence, float, int]] = []
     for group in groups:
         members = [t for t in group if t.reward is not None and math.isfinite(t.reward)]
         rewards = [trajectory.reward or 0.0 for trajectory in members]
@@ -84,12 +86,12 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig) -> Batch:
                 batch.left_out_members[NOTHING_SAMPLED] += 1
                 continue
             batch.trajectories += 1
-            kept += [(tokens, advantage) for tokens in found]
+            kept += [(tokens, advantage, batch.groups) for tokens in found]
     if kept:
-        lengths = [tokens.trained_tokens for tokens, _ in kept]
+        lengths = [tokens.trained_tokens for tokens, _, _ in kept]
         weights = token_weights(lengths, config.aggregation, config.constant_length)
         batch.sequences = [
-            TrainedSequence(tokens, advantage, weight)
-            for (tokens, advantage), weight in zip(kept, weights, strict=True)
+            TrainedSequence(tokens, advantage, weight, number)
+            for (tokens, advantage, number), weight in zip(kept, weights, strict=True)
         ]
     return batch

@@ -13,6 +13,7 @@ from scenarios.errors import GavelError
 from trainer.batch import Batch, TrainedSequence
 from trainer.config import TrainConfig
 from trainer.losses import clipped_share, clipped_surrogate, kl_k3
+from trainer.packing import plan, unique_tokens
 from trainer.policy import Policy
 from trainer.scoring import trained_logprobs
 
@@ -35,12 +36,20 @@ class Learner:
     def step(self, batch: Batch, config: TrainConfig) -> dict[str, float]:
         """Updates the adapter once and returns the step's metrics. The batch must not be empty.
 
-        Raises `LearnerError`, with the adapter as it was, when the gradient is not finite.
+        Raises `LearnerError`, with the adapter as it was, when the gradient is not finite or memory runs out.
         """
+        self.policy.checkpoint_gradients(config.gradient_checkpointing)
         self.optimizer.zero_grad(set_to_none=True)
         totals: dict[str, float] = {}
         for micro_batch in _micro_batches(batch.sequences, config.micro_batch_tokens):
-            for name, value in self._accumulate(micro_batch, config).items():
+            try:
+                found = self._accumulate(micro_batch, config)
+            except RuntimeError as error:
+                if not _out_of_memory(error):
+                    raise
+                self.optimizer.zero_grad(set_to_none=True)
+                raise _does_not_fit(micro_batch, config) from error
+            for name, value in found.items():
                 totals[name] = totals.get(name, 0.0) + value
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), config.max_gradient_norm)
         if not torch.isfinite(norm):
@@ -103,15 +112,23 @@ def learning_rate(config: TrainConfig, update: int) -> float:
     return config.learning_rate * min(warm, left, 1.0)
 
 
+def _out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _does_not_fit(micro_batch: Sequence[TrainedSequence], config: TrainConfig) -> LearnerError:
+    tokens = unique_tokens([sequence.tokens for sequence in micro_batch])
+    ways = [] if config.gradient_checkpointing else ["gradient_checkpointing=True"]
+    if len(micro_batch) > 1:
+        ways.append(f"micro_batch_tokens={tokens // 2} (it is {config.micro_batch_tokens})")
+    return LearnerError(
+        f"memory ran out over {len(micro_batch)} sequences with {tokens} unique tokens, so nothing was changed",
+        f"Set {' or '.join(ways)} in TrainConfig." if ways else "Shorten the trajectories, or take a larger device.",
+    )
+
+
 def _micro_batches(sequences: Sequence[TrainedSequence], most_tokens: int) -> Iterator[list[TrainedSequence]]:
-    """Sequences of like length together, `most_tokens` padded tokens at a time, the largest batch first."""
-    chosen: list[TrainedSequence] = []
-    width = 0
-    for sequence in sorted(sequences, key=lambda s: len(s.tokens.token_ids), reverse=True):
-        width = max(width, len(sequence.tokens.token_ids))
-        if chosen and width * (len(chosen) + 1) > most_tokens:
-            yield chosen
-            chosen, width = [], len(sequence.tokens.token_ids)
-        chosen.append(sequence)
-    if chosen:
-        yield chosen
+    """The largest first, so that what does not fit fails before anything was spent on the rest."""
+    tokens, groups = [s.tokens for s in sequences], [s.group for s in sequences]
+    for indices in plan(tokens, groups, most_tokens):
+        yield [sequences[index] for index in indices]

@@ -90,7 +90,9 @@ def _experiment(scenario: Scenario, judge: Judge, config: LoopConfig, train_conf
         "rubric": judge.rubric.text,
         "orders": judge.orders,
         "loop": config.model_dump(mode="json", exclude={"steps", "concurrency", "keep_checkpoints"}),
-        "training": train_config.model_dump(mode="json", exclude={"total_steps", "warmup_steps", "micro_batch_tokens"}),
+        "training": train_config.model_dump(
+            mode="json", exclude={"total_steps", "warmup_steps", "micro_batch_tokens", "gradient_checkpointing"}
+        ),
     }
 
 
