@@ -335,6 +335,7 @@ def growth(base: Path, repetitions: int) -> dict[str, Any]:
 def measure(base: Path, repetitions: int) -> dict[str, Any]:
     rows = {}
     for title, case in CASES.items():
+        print(f"{title} …", file=sys.stderr)
         own = Gavel(base, case)
         peers = {name: kind(own, base) for name, kind in PEERS.items()}
         check_equal(own, peers)

@@ -93,16 +93,13 @@ class _PackedAttention(torch.autograd.Function):
         _, heads, length, _ = query.shape
         whole = query.new_empty((1, length, heads, value.shape[-1]), dtype=_at_least_float(query.dtype)).transpose(1, 2)
         normaliser = whole.new_empty((1, length, heads)).transpose(1, 2)
-        seen = 0
-        for rows, own, causal in kernel.parts(segments):
+        for rows, own, causal, first in _ordered(kernel, segments):
             part, part_normaliser = kernel.forward(query[:, :, rows], key[:, :, own], value[:, :, own], causal, scale)
-            if rows.start >= seen:  # a root's first part
+            if first:
                 whole[:, :, rows], normaliser[:, :, rows] = part, part_normaliser
-                seen = rows.stop
                 continue
             known = normaliser[:, :, rows]
-            weight = torch.sigmoid(part_normaliser - known)[..., None]
-            whole[:, :, rows].lerp_(part.to(whole.dtype), weight)
+            whole[:, :, rows].lerp_(part.to(whole.dtype), torch.sigmoid(part_normaliser - known)[..., None])
             torch.logaddexp(known, part_normaliser, out=known)
         output = whole.to(query.dtype)
         ctx.save_for_backward(query, key, value, output, normaliser)
@@ -113,8 +110,8 @@ class _PackedAttention(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
         query, key, value, output, normaliser = ctx.saved_tensors
         kernel = ctx.kernel
-        found = [torch.zeros_like(each, dtype=_at_least_float(each.dtype)) for each in (query, key, value)]
-        for rows, own, causal in kernel.parts(ctx.segments):
+        found = [torch.empty_like(each, dtype=_at_least_float(each.dtype)) for each in (query, key, value)]
+        for rows, own, causal, first in _ordered(kernel, ctx.segments):
             own_gradients = kernel.backward(
                 gradient[:, :, rows],
                 query[:, :, rows],
@@ -125,9 +122,23 @@ class _PackedAttention(torch.autograd.Function):
                 causal,
                 ctx.scale,
             )
-            for total, place, part in zip(found, (rows, own, own), own_gradients, strict=True):
-                total[:, :, place] += part
+            # A segment's own queries come before those that follow it, so its keys meet the causal part first.
+            for total, place, part, fresh in zip(
+                found, (rows, own, own), own_gradients, (first, causal, causal), strict=True
+            ):
+                if fresh:
+                    total[:, :, place] = part
+                else:
+                    total[:, :, place] += part
         return *(total.to(query.dtype) for total in found), None, None
+
+
+def _ordered(kernel: Any, segments: Sequence[Segment]) -> Iterator[tuple[slice, slice, bool, bool]]:
+    """The kernel's parts, and whether a part is the first that its queries meet."""
+    seen = 0
+    for rows, own, causal in kernel.parts(segments):
+        yield rows, own, causal, rows.start >= seen
+        seen = max(seen, rows.stop)
 
 
 def _at_least_float(dtype: torch.dtype) -> torch.dtype:

@@ -1,8 +1,8 @@
 """The vocabulary head in tiles: log-probs and entropies of given tokens, without a [S, V] tensor.
 
 The head is frozen, so all that backward needs of it is one vector for each position,
-d logprob / d hidden = (W[target] - sum_v p_v W_v) / temperature. It falls out of the pass that normalises
-(the sum is rescaled as the running maximum grows, arXiv 1805.02867): two vocabulary products instead of three.
+d logprob / d hidden = (W[target] - sum_v p_v W_v) / temperature. The sum is made beside the normaliser while a
+tile is in cache, which leaves two vocabulary products instead of three, and it gives the entropy for nothing.
 """
 
 from typing import Any
@@ -11,8 +11,12 @@ import torch
 
 from scenarios.errors import GavelError
 
-_CPU_TILE, _GPU_TILE = (256, 512), (4096, 32768)
+_CPU_TILE, _GPU_TILE = (512, 256), (4096, 32768)
 """Positions and vocabulary entries of a tile: what stays in a core's cache, what keeps a GPU busy."""
+
+
+_UNKNOWN = ("final_logit_softcapping", "lm_head_multiplier", "output_multiplier")
+"""Settings of models that do more to their logits than scale them by `logit_scale` or `logits_scaling`."""
 
 
 class HeadError(GavelError):
@@ -26,10 +30,10 @@ def logit_scale(head: torch.nn.Module, config: Any) -> float:
         reason = "is trained or quantised"
     elif getattr(head, "bias", None) is not None:
         reason = "has a bias"
-    elif getattr(config, "final_logit_softcapping", None) is not None:
-        reason = "caps its logits"
+    elif any(getattr(config, name, None) is not None for name in _UNKNOWN):
+        reason = "caps or multiplies its logits"
     else:
-        return getattr(config, "logit_scale", 1.0) / getattr(config, "logits_scaling", 1.0)
+        return (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
     raise HeadError(
         f"the vocabulary head of {config.model_type} {reason}, which tiled scoring does not know",
         "Choose a base model with a plain head, and leave the head out of the adapter.",
@@ -61,7 +65,7 @@ class _TiledLogprobs(torch.autograd.Function):
             normaliser, mean = _normalised(hidden[tile], weight, scale)
             chosen = weight[targets[tile]].to(precise)
             scaled = hidden[tile].to(precise) * scale
-            logprobs[tile] = (scaled * chosen).sum(-1) - normaliser
+            logprobs[tile] = ((scaled * chosen).sum(-1) - normaliser).clamp_(max=0)  # rounding may step over it
             entropies[tile] = normaliser - (scaled * mean).sum(-1)
             direction[tile] = (chosen - mean) * scale
         ctx.save_for_backward(direction)

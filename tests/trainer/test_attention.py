@@ -1,6 +1,7 @@
 """Attention over a packed row against plain attention under the trie's mask, for every kernel that runs here."""
 
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -92,7 +93,7 @@ def test_the_flash_kernel_of_a_gpu_agrees_with_the_plain_one(monkeypatch, shape)
     compare(found, packed_attention(query, key, value, packed.segments), query, key, value, 0.03)
 
 
-TINY = {
+TINY: dict[str, Any] = {
     "vocab_size": 32,
     "hidden_size": 16,
     "intermediate_size": 16,

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import Gemma2Config, GraniteConfig
+from transformers import CohereConfig, Gemma2Config, GraniteConfig, LlamaConfig
 
 from trainer import head
 from trainer.head import HeadError, logit_scale, tiled_logprobs
@@ -74,7 +74,7 @@ def frozen(bias: bool = False) -> torch.nn.Linear:
     [
         (frozen(bias=True), GraniteConfig(), "has a bias"),
         (torch.nn.Linear(4, 9, bias=False), GraniteConfig(), "is trained"),
-        (frozen(), Gemma2Config(), "caps its logits"),
+        (frozen(), Gemma2Config(), "caps or multiplies its logits"),
     ],
 )
 def test_a_head_that_is_more_than_a_frozen_matrix_is_refused(matrix, config, reason):
@@ -84,3 +84,5 @@ def test_a_head_that_is_more_than_a_frozen_matrix_is_refused(matrix, config, rea
 
 def test_the_scale_of_the_logits_is_the_models():
     assert logit_scale(frozen(), GraniteConfig(logits_scaling=8.0)) == 0.125
+    assert logit_scale(frozen(), CohereConfig(logit_scale=0.25)) == 0.25
+    assert logit_scale(frozen(), LlamaConfig()) == 1.0

@@ -1,5 +1,7 @@
 """Log-probs of a batch against the full logits of one sequence at a time."""
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, GraniteConfig, LlamaConfig, MistralConfig, Qwen3MoeConfig
@@ -191,7 +193,7 @@ def test_entropies_are_those_of_the_full_distributions(adapted):
     torch.testing.assert_close(entropies, torch.stack(expected), atol=1e-4, rtol=0)
 
 
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "vocab_size": 832,
     "hidden_size": 32,
     "intermediate_size": 48,
