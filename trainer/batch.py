@@ -24,6 +24,7 @@ class TrainedSequence:
     tokens: TokenSequence
     advantage: float
     group: int
+    """Members of a group share it, and the prefixes that are computed once."""
 
 
 @dataclass(slots=True)

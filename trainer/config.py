@@ -130,7 +130,9 @@ class TrainConfig(_Settings):
     max_gradient_norm: float = Field(default=1.0, gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
     micro_batch_tokens: int = Field(default=16384, ge=1)
-    """Padded tokens per forward pass: bounds memory, does not change the result."""
+    """Unique tokens per forward pass: bounds memory, does not change the result. A group that fits is not cut."""
+    gradient_checkpointing: bool = False
+    """Keeps only what enters a layer and computes the rest again for its gradient: less memory, more work."""
 
 
 class LoopConfig(_Settings):

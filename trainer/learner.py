@@ -7,7 +7,7 @@ batch's start, however many updates are made from it; each update is averaged ov
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +17,9 @@ from scenarios.errors import GavelError
 from trainer.batch import Batch, TrainedSequence, mini_batches
 from trainer.config import TrainConfig
 from trainer.losses import Scores, TokenLosses, token_losses, token_weights
+from trainer.packing import plan, unique_tokens
 from trainer.policy import Policy
-from trainer.scoring import trained_logprobs
+from trainer.scoring import trained_scores
 from trainer.tokens import TokenSequence
 
 _BETAS = (0.9, 0.95)
@@ -32,8 +33,7 @@ class LearnerError(GavelError):
 class _Sample:
     """A sequence as one update sees it."""
 
-    tokens: TokenSequence
-    advantage: float
+    sequence: TrainedSequence
     token_weight: float
     old: torch.Tensor | None
     """What the ratio is taken against; None: the log-probs of the very pass that makes the update. `[T]`"""
@@ -47,16 +47,17 @@ class _Tally:
     tokens: int = 0
     """Trained tokens, counted once in every update."""
     forwarded: int = 0
-    """Tokens that went through the transformer, padding and passes without a gradient included."""
+    """Tokens that went through the transformer, shared prefixes once, passes without a gradient included."""
     token_sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     update_sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     lowest_ratio: float = math.inf
     highest_ratio: float = 0.0
 
     @torch.no_grad()
-    def add(self, scores: Scores, outcome: TokenLosses) -> None:
+    def add(self, scores: Scores, outcome: TokenLosses, entropies: torch.Tensor) -> None:
         sums = {
             "logprob": scores.logprobs,
+            "entropy": entropies,
             "logprob_drift": (scores.logprobs - scores.sampler).abs(),
             "clip_fraction_low": outcome.clipped_low,
             "clip_fraction_high": outcome.clipped_high,
@@ -89,8 +90,10 @@ class Learner:
         """Updates the adapter and returns the step's metrics. The batch must not be empty.
 
         The metrics are means over the tokens, or the updates, of all mini-batches; log-probs and `kl` in nats.
-        Raises `LearnerError`, with the adapter as the last good update left it, when a gradient is not finite.
+        Raises `LearnerError`, with the adapter as the last good update left it, when a gradient is not finite or
+        memory runs out.
         """
+        self.policy.checkpoint_gradients(config.gradient_checkpointing)
         tally = _Tally()
         sequences = batch.sequences
         groups = [sequence.group for sequence in sequences]
@@ -104,10 +107,7 @@ class Learner:
         for part in parts:
             lengths = [sequences[at].tokens.trained_tokens for at in part]
             weights = token_weights(config.loss, lengths, [groups[at] for at in part])
-            samples = [
-                _Sample(sequences[at].tokens, sequences[at].advantage, weight, old[at])
-                for at, weight in zip(part, weights, strict=True)
-            ]
+            samples = [_Sample(sequences[at], weight, old[at]) for at, weight in zip(part, weights, strict=True)]
             self._update(samples, config, rate, tally)
         self.steps += 1
         return tally.metrics() | {"learning_rate": rate}
@@ -129,19 +129,25 @@ class Learner:
         found: list[torch.Tensor | None] = [None] * len(sequences)
         if updates == 1:  # the pass that makes the update is the learner at the batch's start
             return found
-        tokens = [sequence.tokens for sequence in sequences]
         with torch.no_grad():
-            for places in _micro_batches(tokens, config.micro_batch_tokens):
-                chosen = [tokens[at] for at in places]
-                logprobs = self._score(chosen, tally).split([t.trained_tokens for t in chosen])
+            for places in _micro_batches(sequences, config):
+                chosen = [sequences[at].tokens for at in places]
+                logprobs = self._score(chosen, tally)[0].split([t.trained_tokens for t in chosen])
                 for at, values in zip(places, logprobs, strict=True):
                     found[at] = values
         return found
 
     def _update(self, samples: Sequence[_Sample], config: TrainConfig, rate: float, tally: _Tally) -> None:
         self.optimizer.zero_grad(set_to_none=True)
-        for places in _micro_batches([sample.tokens for sample in samples], config.micro_batch_tokens):
-            self._accumulate([samples[at] for at in places], config, tally)
+        sequences = [sample.sequence for sample in samples]
+        for places in _micro_batches(sequences, config):
+            try:
+                self._accumulate([samples[at] for at in places], config, tally)
+            except RuntimeError as error:
+                if not _out_of_memory(error):
+                    raise
+                self.optimizer.zero_grad(set_to_none=True)
+                raise _does_not_fit([sequences[at].tokens for at in places], config) from error
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), config.max_gradient_norm)
         if not torch.isfinite(norm):
             self.optimizer.zero_grad(set_to_none=True)
@@ -157,21 +163,21 @@ class Learner:
         tally.update_sums["gradient_norm"] += norm.item()
 
     def _accumulate(self, samples: Sequence[_Sample], config: TrainConfig, tally: _Tally) -> None:
-        tokens = [sample.tokens for sample in samples]
+        tokens = [sample.sequence.tokens for sample in samples]
         lengths = [each.trained_tokens for each in tokens]
         device = self.policy.device
-        logprobs = self._score(tokens, tally)
+        logprobs, entropies = self._score(tokens, tally)
         reference = None
         if config.beta:
             with torch.no_grad(), self.policy.model.disable_adapter():
-                reference = self._score(tokens, tally)
+                reference, _ = self._score(tokens, tally)
         known = [sample.old for sample in samples if sample.old is not None]
         counts = torch.tensor(lengths)
         scores = Scores(
             logprobs=logprobs,
             old=torch.cat(known) if known else logprobs.detach(),
             sampler=self._sampler(tokens),
-            advantages=torch.tensor([s.advantage for s in samples]).repeat_interleave(counts).to(device),
+            advantages=torch.tensor([s.sequence.advantage for s in samples]).repeat_interleave(counts).to(device),
             lengths=lengths,
             reference=reference,
         )
@@ -180,11 +186,11 @@ class Learner:
         loss = (outcome.losses * weights).sum()
         loss.backward()
         tally.update_sums["loss"] += loss.item()
-        tally.add(scores, outcome)
+        tally.add(scores, outcome, entropies)
 
-    def _score(self, tokens: Sequence[TokenSequence], tally: _Tally) -> torch.Tensor:
-        tally.forwarded += len(tokens) * max(len(each.token_ids) for each in tokens)
-        return trained_logprobs(self.policy, tokens)
+    def _score(self, tokens: Sequence[TokenSequence], tally: _Tally) -> tuple[torch.Tensor, torch.Tensor]:
+        tally.forwarded += unique_tokens(tokens)
+        return trained_scores(self.policy, tokens)
 
     def _sampler(self, tokens: Sequence[TokenSequence]) -> torch.Tensor:
         """Log-probs of the trained tokens as they were sampled. `[T]`"""
@@ -204,15 +210,21 @@ def learning_rate(config: TrainConfig, step: int) -> float:
     return config.learning_rate * min(warm, left)
 
 
-def _micro_batches(tokens: Sequence[TokenSequence], most_tokens: int) -> Iterator[list[int]]:
-    """Places of sequences of like length together, `most_tokens` padded tokens at a time, the largest batch first."""
-    chosen: list[int] = []
-    width = 0
-    for place in sorted(range(len(tokens)), key=lambda at: len(tokens[at].token_ids), reverse=True):
-        width = max(width, len(tokens[place].token_ids))
-        if chosen and width * (len(chosen) + 1) > most_tokens:
-            yield chosen
-            chosen, width = [], len(tokens[place].token_ids)
-        chosen.append(place)
-    if chosen:
-        yield chosen
+def _out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _does_not_fit(micro_batch: Sequence[TokenSequence], config: TrainConfig) -> LearnerError:
+    tokens = unique_tokens(micro_batch)
+    ways = [] if config.gradient_checkpointing else ["gradient_checkpointing=True"]
+    if len(micro_batch) > 1:
+        ways.append(f"micro_batch_tokens={tokens // 2} (it is {config.micro_batch_tokens})")
+    return LearnerError(
+        f"memory ran out over {len(micro_batch)} sequences with {tokens} unique tokens, so nothing was changed",
+        f"Set {' or '.join(ways)} in TrainConfig." if ways else "Shorten the trajectories, or take a larger device.",
+    )
+
+
+def _micro_batches(sequences: Sequence[TrainedSequence], config: TrainConfig) -> list[list[int]]:
+    """Places, the largest first, so that what does not fit fails before anything was spent on the rest."""
+    return plan([s.tokens for s in sequences], [s.group for s in sequences], config.micro_batch_tokens)

@@ -93,7 +93,9 @@ def _experiment(scenario: Scenario, judge: Judge, config: LoopConfig, train_conf
         "mode": judge.mode,
         "anchors": sorted(anchor.id for anchor in judge.anchors),
         "loop": config.model_dump(mode="json", exclude={"steps", "concurrency", "keep_checkpoints"}),
-        "training": train_config.model_dump(mode="json", exclude={"total_steps", "warmup_steps", "micro_batch_tokens"}),
+        "training": train_config.model_dump(
+            mode="json", exclude={"total_steps", "warmup_steps", "micro_batch_tokens", "gradient_checkpointing"}
+        ),
     }
 
 

@@ -6,6 +6,7 @@ Only the adapter's weights ever change.
 import contextlib
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,15 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from renderers import Renderer, config_from_name, create_renderer
 from safetensors import SafetensorError
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
 from scenarios.errors import GavelError
 from trainer.config import LoraSettings
 from trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
+from trainer.lora import LoraLinear
 
 _HUB_SECONDS = 20.0
 
@@ -59,6 +63,8 @@ class Policy:
         settings = LoraConfig(
             r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
         )
+        if getattr(base.config, "quantization_config", None) is None:
+            settings._register_custom_module({torch.nn.Linear: LoraLinear})
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers for an attribute it has renamed
             self.model: PeftModel = get_peft_model(base, settings)  # type: ignore[assignment]
@@ -79,6 +85,15 @@ class Policy:
     def head(self) -> torch.nn.Linear:
         """The vocabulary head, frozen."""
         return self.model.get_base_model().get_output_embeddings()  # type: ignore[operator]
+
+    def checkpoint_gradients(self, on: bool) -> None:
+        """Whether a layer's inner values are computed again for its gradient instead of kept."""
+        for layer in self.model.modules():
+            if isinstance(layer, GradientCheckpointingLayer):
+                layer.gradient_checkpointing = layer.training = (
+                    on  # of the layer alone: what is in it stays in eval mode
+                )
+                layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)  # type: ignore[assignment]
 
     def merged_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The adapted weights (base + scale * B A) by their names in the plain model."""

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.conftest import sequence
+from trainer import learner as learner_room
 from trainer.batch import Batch, TrainedSequence, mini_batches
 from trainer.config import (
     Cispo,
@@ -24,6 +25,7 @@ from trainer.config import (
 )
 from trainer.embedded import EMBEDDED_POLICY
 from trainer.learner import Learner, LearnerError, learning_rate
+from trainer.packing import unique_tokens
 from trainer.policy import Policy
 from trainer.scoring import trained_logprobs
 from trainer.tokens import TokenSequence
@@ -88,6 +90,55 @@ def test_the_size_of_a_micro_batch_does_not_change_the_gradient(fresh_policy, ba
     for metrics, gradient in outcomes[1:]:
         assert torch.allclose(gradient, first, atol=1e-6 * first.abs().max().item() + 1e-7, rtol=1e-3)
         assert {**metrics, "tokens_forwarded": 0} == pytest.approx({**first_metrics, "tokens_forwarded": 0}, abs=1e-5)
+
+
+def test_a_group_is_trained_together_and_checkpointing_changes_no_update(fresh_policy, batch, monkeypatch):
+    state = copy.deepcopy(fresh_policy.model.state_dict())
+    score, seen, outcomes = learner_room.trained_scores, [], []
+
+    def recording(policy, tokens):
+        seen.append(len(tokens))
+        return score(policy, tokens)
+
+    monkeypatch.setattr(learner_room, "trained_scores", recording)
+    groups = [replace(sequence, group=number // 2) for number, sequence in enumerate(batch.sequences)]
+    for checkpointing in (False, True):
+        fresh_policy.model.load_state_dict(state)
+        config = TrainConfig(learning_rate=1e-3, micro_batch_tokens=80, gradient_checkpointing=checkpointing)
+        outcomes.append(Learner(fresh_policy).step(Batch(groups), config))
+    assert all(count > 1 for count in seen[: len({s.group for s in groups}) - 1])
+    assert outcomes[0] == pytest.approx(outcomes[1], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("error", "settings", "remedy"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), {}, "gradient_checkpointing=True or micro_batch_tokens="),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), {}, "gradient_checkpointing=True"),
+        (torch.OutOfMemoryError(""), {"gradient_checkpointing": True, "micro_batch_tokens": 1}, "Shorten"),
+    ],
+)
+def test_what_does_not_fit_fails_at_once_with_advice_and_changes_nothing(
+    fresh_policy, batch, monkeypatch, error, settings, remedy
+):
+    def fails(policy, tokens):
+        raise error
+
+    monkeypatch.setattr(learner_room, "trained_scores", fails)
+    before = adapter(fresh_policy)
+    with pytest.raises(LearnerError, match="unique tokens") as caught:
+        Learner(fresh_policy).step(batch, TrainConfig(**settings))
+    assert remedy in str(caught.value)
+    assert all(torch.equal(*pair) for pair in zip(before, adapter(fresh_policy), strict=True))
+
+
+def test_any_other_fault_is_not_taken_for_a_lack_of_memory(fresh_policy, batch, monkeypatch):
+    def fails(policy, tokens):
+        raise RuntimeError("shapes differ")
+
+    monkeypatch.setattr(learner_room, "trained_scores", fails)
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        Learner(fresh_policy).step(batch, CONFIG)
 
 
 def test_the_gradient_is_that_of_the_loss_written_out(fresh_policy, batch):
@@ -293,7 +344,7 @@ def test_several_updates_are_those_of_their_mini_batches_one_after_the_other(fre
 
 
 def test_one_update_needs_one_pass_and_what_else_is_asked_for_its_own(fresh_policy, batch):
-    tokens = len(batch.sequences) * 24  # in one micro-batch, padded to the longest
+    tokens = unique_tokens([sequence.tokens for sequence in batch.sequences])
     learner = Learner(fresh_policy)
     correction = SamplerCorrection()
     for config, passes in [
