@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from scenarios.tools import Toolbox, done
     from scenarios.trajectory import History, Trajectory, TrajectoryGroup
     from trainer.backend import TrainResult
-    from trainer.config import LoraSettings, TrainConfig
+    from trainer.config import LoraSettings, TrainConfig, VllmSettings
     from trainer.local import LocalBackend
     from trainer.model import Model, TrainableModel
 
@@ -57,6 +57,7 @@ __all__ = [
     "Trajectory",
     "TrajectoryGroup",
     "TrajectoryStore",
+    "VllmSettings",
     "__version__",
     "done",
     "find_scenario",
@@ -87,7 +88,7 @@ _NAMES = {
     "scenarios.tools": ("Toolbox", "done"),
     "scenarios.trajectory": ("History", "Trajectory", "TrajectoryGroup"),
     "trainer.backend": ("TrainResult",),
-    "trainer.config": ("LoraSettings", "TrainConfig"),
+    "trainer.config": ("LoraSettings", "TrainConfig", "VllmSettings"),
     "trainer.local": ("LocalBackend",),
     "trainer.model": ("Model", "TrainableModel"),
 }
