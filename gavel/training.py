@@ -12,8 +12,9 @@ from gavel.settings import STAND_IN
 from judge.judge import Judge
 from judge.providers import model_id
 from judge.rules import read_rules
+from scenarios.errors import GavelError
 from scenarios.scenario import Scenario
-from trainer.config import LoopConfig, TrainConfig
+from trainer.config import EngineChoice, LoopConfig, TrainConfig, VllmSettings
 from trainer.embedded import EMBEDDED_POLICY
 from trainer.evaluation import evaluate, interval
 from trainer.local import LocalBackend
@@ -30,6 +31,24 @@ def default_learning_rate(base_model: str) -> float:
     return _EMBEDDED_RATE if base_model == EMBEDDED_POLICY else TrainConfig().learning_rate
 
 
+class EngineChoiceError(GavelError):
+    """No engine is known by this name."""
+
+
+def engine_choice(name: str) -> EngineChoice:
+    """What `--engine` names. Raises `EngineChoiceError`."""
+    match name:
+        case "transformers" | "vllm":
+            return name
+        case _ if name.startswith(("http://", "https://")):
+            return VllmSettings(url=name)
+        case _:
+            raise EngineChoiceError(
+                f"there is no engine {name!r}",
+                "Name transformers, vllm, or the address of a vLLM server such as http://127.0.0.1:8000.",
+            )
+
+
 def trainable(scenario: Scenario, base_model: str, name: str | None) -> TrainableModel:
     """The model of a run: project = the scenario, name = as given, else after the base model."""
     after_model = re.sub(r"[^\w.-]+", "-", base_model.rstrip("/").split("/")[-1]).lower()
@@ -44,9 +63,10 @@ async def run_training(
     config: TrainConfig,
     console: Console,
     max_context: int,
+    engine: EngineChoice,
 ) -> None:
     """Trains until `loop.steps`, going on with an earlier run, and prints a table of before and after."""
-    async with LocalBackend(max_context=max_context) as backend:
+    async with LocalBackend(engine=engine, max_context=max_context) as backend:
         await model.register(backend)
         start = await model.get_step()
         names = ", ".join(judge.names)
@@ -72,6 +92,7 @@ async def run_evaluation(
     loop: LoopConfig,
     console: Console,
     max_context: int,
+    engine: EngineChoice,
     *,
     must_exist: bool,
 ) -> None:
@@ -87,7 +108,7 @@ async def run_evaluation(
             "Name one of these, or leave --name out.",
         )
     with tempfile.TemporaryDirectory() as elsewhere:  # measuring a base leaves no run behind
-        async with LocalBackend(None if exists else elsewhere, max_context=max_context) as backend:
+        async with LocalBackend(None if exists else elsewhere, engine=engine, max_context=max_context) as backend:
             await model.register(backend)
             _say(console, f"Gavel · {scenario.name} · {model.get_inference_name()}")
             evaluation = await evaluate(model, scenario, loop.final_tasks, loop)

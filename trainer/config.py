@@ -1,8 +1,10 @@
 """What can be set about training. One object per concern; nothing here that nobody reads."""
 
+import os
+import sys
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from judge.shaping import Shaping
 
@@ -23,6 +25,29 @@ class LoraSettings(_Settings):
     """Update scale; the update is multiplied by alpha / rank."""
     seed: int = 0
     """For the random half of the adapter."""
+
+
+class VllmSettings(_Settings):
+    """vLLM as the engine of rollouts: a process that is started and ended here, or a server that runs already."""
+
+    url: str | None = Field(default=None, pattern=r"^https?://")
+    """Address of a running server, which must see the run directory; None starts one."""
+    api_key: SecretStr | None = None
+    """Its key, if it wants one."""
+    python: str = Field(default_factory=lambda: os.environ.get("GAVEL_VLLM_PYTHON") or sys.executable)
+    """Interpreter of the environment that holds vLLM, to start it with. Default: GAVEL_VLLM_PYTHON, else this one."""
+    gpu_memory_utilization: float = Field(default=0.45, gt=0, le=1)
+    """Share of the GPU's memory that a started server takes; the learner needs the rest, unless it sleeps."""
+    sleep: bool = False
+    """Whether the server hands its GPU memory to the learner during every training step."""
+    start_seconds: float = Field(default=900.0, gt=0)
+    """Until when a started server must be ready."""
+    arguments: tuple[str, ...] = ()
+    """Further arguments for a started server, as of `vllm serve`."""
+
+
+EngineChoice = Literal["transformers", "vllm"] | VllmSettings
+"""Who samples the rollouts: the embedded engine, a vLLM that is started with default settings, or one as described."""
 
 
 class _Averaged(_Settings):

@@ -28,6 +28,8 @@ from trainer.conversations import Conversations
 from trainer.engines import ContextOverflow, Engine, EngineError, Sampled, SamplingRequest
 
 _START_DEADLINE = 30.0
+_CLIENT_GONE = 499
+"""The status that nobody reads, as web servers log it."""
 _DEFAULT_MAX_TOKENS = 1024
 _HOTTEST = 2.0
 """As in OpenAI's API."""
@@ -66,6 +68,10 @@ class EndpointError(GavelError):
 
 class BadRequest(GavelError):
     """A request that cannot be served as asked."""
+
+
+class ClientGone(Exception):
+    """Nobody waits for the answer any more."""
 
 
 class EndpointServer:
@@ -125,7 +131,7 @@ class EndpointServer:
     async def _chat_completions(self, request: Request) -> Response:
         try:
             body = json.loads(await request.body())
-            return JSONResponse(await self._complete(body))
+            return JSONResponse(await self._complete(request, body))
         except (BadRequest, ContextOverflow) as error:
             code = "context_length_exceeded" if isinstance(error, ContextOverflow) else "invalid_request"
             return _refusal(400, str(error), code)
@@ -133,10 +139,12 @@ class EndpointServer:
             return _refusal(400, f"the request cannot be read: {type(error).__name__}: {error}", "invalid_request")
         except EngineError as error:
             return _refusal(503, str(error), "engine_stopped")
+        except ClientGone:
+            return Response(status_code=_CLIENT_GONE)
         except asyncio.CancelledError:  # only a server that is closing cancels its requests
             return _refusal(503, "the endpoint is closing", "closing")
 
-    async def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def _complete(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         self._check(body)
         messages: list[Message] = body["messages"]
         tools: list[Message] | None = body.get("tools") or None
@@ -151,21 +159,31 @@ class EndpointServer:
         wanted = body.get("max_completion_tokens") or body.get("max_tokens") or _DEFAULT_MAX_TOKENS
         temperature = 1.0 if body.get("temperature") is None else float(body["temperature"])
         seed = body.get("seed")
-        sampled = await asyncio.wrap_future(
-            self._engine.submit(
-                SamplingRequest(
-                    prompt_ids=prompt_ids,
-                    stop_ids=self._stop_ids,
-                    max_tokens=min(int(wanted), room),
-                    temperature=temperature,
-                    seed=secrets.randbits(62) if seed is None else int(seed),
-                )
-            )
+        sampling = SamplingRequest(
+            prompt_ids=prompt_ids,
+            stop_ids=self._stop_ids,
+            max_tokens=min(int(wanted), room),
+            temperature=temperature,
+            seed=secrets.randbits(62) if seed is None else int(seed),
         )
+        sampled = await self._sampled(request, sampling)
         parsed = self._renderer.parse_response(sampled.token_ids, tools=tools, prompt_ids=prompt_ids)  # type: ignore[arg-type]
         reply = _message(parsed)
         self.conversations.sampled(messages, tools, reply, prompt_ids, sampled.token_ids)
         return self._completion(body, reply, prompt_ids, sampled, temperature)
+
+    async def _sampled(self, request: Request, sampling: SamplingRequest) -> Sampled:
+        """What the engine makes of it; a client that hangs up takes its request back."""
+        sampled = asyncio.wrap_future(self._engine.submit(sampling))
+        gone = asyncio.ensure_future(_gone(request))
+        try:
+            await asyncio.wait({sampled, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not sampled.done():
+                raise ClientGone
+            return sampled.result()
+        finally:
+            gone.cancel()
+            sampled.cancel()  # no effect on one that is done
 
     def _check(self, body: dict[str, Any]) -> None:
         if body["model"] not in self._names():
@@ -226,6 +244,12 @@ class EndpointServer:
     def _token(self, token_id: int, logprob: float) -> dict[str, Any]:
         text = self._decode_token(token_id)
         return {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
+
+
+async def _gone(request: Request) -> None:
+    """Returns when the client has hung up; the body must have been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _message(parsed: ParsedResponse) -> Message:

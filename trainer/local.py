@@ -7,7 +7,7 @@ from typing import Any
 
 from scenarios.trajectory import TrajectoryGroup
 from trainer.backend import Endpoint, TrainResult
-from trainer.config import TrainConfig
+from trainer.config import EngineChoice, TrainConfig, VllmSettings
 from trainer.engines import EngineError
 from trainer.metrics import trajectory_means
 from trainer.model import Model, NotRegisteredError, TrainableModel
@@ -25,6 +25,7 @@ class LocalBackend:
         self,
         path: str | Path | None = None,
         *,
+        engine: EngineChoice = "transformers",
         host: str = "127.0.0.1",
         port: int = 0,
         slots: int = 128,
@@ -32,9 +33,11 @@ class LocalBackend:
     ) -> None:
         """`path`: where runs are kept (default GAVEL_RUNS, else `runs`). `port` 0 takes a free one.
 
-        `slots` conversations of up to `max_context` tokens are held in the engine's cache at once.
+        `engine` samples the rollouts: the embedded one, or vLLM. `slots` conversations of up to `max_context` tokens
+        are held in its cache at once.
         """
         self._root = runs_root(path)
+        self._vllm = engine if isinstance(engine, VllmSettings) else VllmSettings() if engine == "vllm" else None
         self._host = host
         self._port = port
         self._slots = slots
@@ -119,7 +122,13 @@ class LocalBackend:
 
     def _start(self, model: TrainableModel, directory: RunDirectory) -> TrainingRun:
         return TrainingRun(
-            model, directory, slots=self._slots, max_context=self._max_context, host=self._host, port=self._port
+            model,
+            directory,
+            vllm=self._vllm,
+            slots=self._slots,
+            max_context=self._max_context,
+            host=self._host,
+            port=self._port,
         )
 
     def _directory(self, model: Model) -> RunDirectory:

@@ -26,6 +26,7 @@ from transformers.utils import logging as transformers_logging
 from scenarios.errors import GavelError
 from trainer.config import LoraSettings
 from trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
+from trainer.engines import LoraFactors
 from trainer.lora import LoraLinear
 
 _HUB_SECONDS = 20.0
@@ -102,6 +103,13 @@ class Policy:
                 base_weight = module.get_base_layer().weight  # type: ignore[union-attr]
                 delta = module.get_delta_weight("default")  # type: ignore[operator]
                 yield f"{name}.weight", (base_weight + delta.to(base_weight.dtype)).detach()
+
+    def factors(self) -> Iterator[LoraFactors]:
+        """Copies of A, B and their scale, layer by layer."""
+        for name, module in self.model.get_base_model().named_modules():
+            if isinstance(module, LoraLayer):
+                a, b = (half.get_parameter("default.weight") for half in (module.lora_A, module.lora_B))
+                yield LoraFactors(name, a.detach().clone(), b.detach().clone(), module.scaling["default"])
 
     def save_adapter(self, directory: Path) -> None:
         """A PEFT adapter that any other program can load."""

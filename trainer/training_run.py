@@ -14,15 +14,16 @@ from scenarios.errors import GavelError
 from scenarios.trajectory import TrajectoryGroup
 from trainer.backend import Endpoint, TrainResult
 from trainer.batch import Batch, make_batch
-from trainer.config import TrainConfig
+from trainer.config import TrainConfig, VllmSettings
 from trainer.endpoint import EndpointServer
-from trainer.engines import SamplingRequest
+from trainer.engines import DEADLINE, Engine, SamplingRequest
 from trainer.engines.slots import slots_that_fit
-from trainer.engines.transformers import DEADLINE, TransformersEngine
+from trainer.engines.transformers import TransformersEngine
+from trainer.engines.vllm_server import Served, vllm_engine
 from trainer.learner import Learner
 from trainer.metrics import trajectory_means
 from trainer.model import TrainableModel
-from trainer.policy import Policy, load_base
+from trainer.policy import Policy, load_base, source_of
 from trainer.run_directory import RunDirectory
 from trainer.scoring import trained_logprobs
 from trainer.tokens import TokenSequence
@@ -42,8 +43,17 @@ class TrainingRun:
     """Loads the model, goes on from its newest checkpoint, serves it, and trains it step by step."""
 
     def __init__(
-        self, model: TrainableModel, directory: RunDirectory, *, slots: int, max_context: int, host: str, port: int
+        self,
+        model: TrainableModel,
+        directory: RunDirectory,
+        *,
+        vllm: VllmSettings | None,
+        slots: int,
+        max_context: int,
+        host: str,
+        port: int,
     ) -> None:
+        """`vllm` None: the embedded engine samples."""
         self.directory = directory
         self.step = 0
         """Training steps done."""
@@ -55,18 +65,16 @@ class TrainingRun:
         self._resume()
         max_context = min(max_context, self.policy.max_context)
         with contextlib.ExitStack() as undo:
-            own = load_base(model.base_model, self.policy.dtype, self.policy.device)
-            slots = min(slots, slots_that_fit(own, max_context))
-            self._engine = TransformersEngine(own, slots=slots, max_context=max_context)
+            self._engine = self._start_engine(model, vllm, slots, max_context)
             undo.callback(self._engine.close)
-            self._engine.publish(self.policy.merged_weights(), self.step)
-            self._prove_slots()
+            self._engine.publish(self.policy, self.step)
+            self._prove_engine()
             self._server = EndpointServer(
                 self._engine,
                 self.policy.renderer,
                 lambda token: self.policy.tokenizer.decode([token]),
                 model=model.name,
-                max_context=max_context,
+                max_context=self._engine.max_context,
                 host=host,
                 port=port,
             )
@@ -84,13 +92,14 @@ class TrainingRun:
             metrics = trajectory_means(groups) | _account(batch)
             trained = bool(batch.sequences)
             if trained:
-                metrics |= self._learner.step(batch, config)
+                with self._engine.making_room():
+                    metrics |= self._learner.step(batch, config)
             step = self.step + 1
             self.directory.fresh_trajectories("train", step).extend(groups)
             self._save(step, metrics)
-            self._engine.publish(self.policy.merged_weights(), step)
+            self._engine.publish(self.policy, step)
             if trained:
-                metrics["publish_gap"] = self._prove_live(batch.sequences[0].tokens)
+                metrics["publish_gap"] = self._prove_live(batch.sequences[0].tokens.token_ids)
             self.step = step
             self.directory.metrics.log(step, "train", metrics)
             return TrainResult(step, trained, None if trained else batch.why_empty(), metrics)
@@ -105,6 +114,14 @@ class TrainingRun:
         with self._lock:
             self._server.close()
             self._engine.close()
+
+    def _start_engine(self, model: TrainableModel, vllm: VllmSettings | None, slots: int, max_context: int) -> Engine:
+        if vllm is not None:
+            base, dtype, device = source_of(model.base_model), self.policy.dtype, self.policy.device.type
+            served = Served(base, dtype, device, rank=model.lora.rank, slots=slots, max_context=max_context)
+            return vllm_engine(vllm, served, self.directory.path)
+        own = load_base(model.base_model, self.policy.dtype, self.policy.device)
+        return TransformersEngine(own, slots=min(slots, slots_that_fit(own, max_context)), max_context=max_context)
 
     def _resume(self) -> None:
         checkpoints = self.directory.checkpoints
@@ -127,8 +144,8 @@ class TrainingRun:
 
         self.directory.checkpoints.save(step, write)
 
-    def _prove_slots(self) -> None:
-        """Samples a few tokens the way rollouts will, and compares with one plain pass over them."""
+    def _prove_engine(self) -> None:
+        """Samples a few tokens the way rollouts will, and compares with plain passes of engine and learner."""
         prompt = list(range(min(_PROOF_PROMPT, self.policy.vocabulary)))
         request = SamplingRequest(prompt, frozenset(), max_tokens=8, temperature=1.0, seed=0)
         sampled = self._engine.submit(request).result(timeout=DEADLINE)
@@ -136,13 +153,14 @@ class TrainingRun:
         gap = max(abs(one - other) for one, other in zip(sampled.logprobs, plain, strict=True))
         if not gap <= _PROOF_TOLERANCE[self.policy.dtype]:
             raise PublishError(
-                f"the embedded engine's cache does not fit this base model: its log-probs are off by {gap:.3g} nats",
+                f"the engine's cache does not fit this base model: its log-probs are off by {gap:.3g} nats",
                 "Choose another base model.",
             )
+        self._prove_live([*prompt, *sampled.token_ids])
 
-    def _prove_live(self, tokens: TokenSequence) -> float:
+    def _prove_live(self, token_ids: list[int]) -> float:
         """The largest gap between sampler and learner on one sequence; `PublishError` when it is no rounding."""
-        ids = tokens.token_ids[:_PROOF_TOKENS]
+        ids = token_ids[: min(_PROOF_TOKENS, self._engine.max_context - 1)]  # a score may take one token of its own
         whole = TokenSequence(ids, [False] + [True] * (len(ids) - 1), [0.0] * len(ids), [1.0] * len(ids))
         with torch.no_grad():
             learned = trained_logprobs(self.policy, [whole])

@@ -1,5 +1,6 @@
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's library is imported
 
@@ -11,7 +12,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from scenarios.trajectory import Message, Trajectory
 from trainer.config import LoraSettings
 from trainer.embedded import EMBEDDED_POLICY
-from trainer.engines import SamplingRequest
+from trainer.engines import LoraFactors, SamplingRequest
 from trainer.engines.transformers import TransformersEngine
 from trainer.policy import Policy, load_base
 from trainer.tokens import TokenSequence
@@ -102,6 +103,27 @@ def full_logprobs(model: torch.nn.Module, ids: list[int], temperature: float = 1
 def request_for(prompt_ids: list[int], **changes: object) -> SamplingRequest:
     settings = {"stop_ids": frozenset(), "max_tokens": 12, "temperature": 1.0, "seed": 0}
     return SamplingRequest(prompt_ids=prompt_ids, **(settings | changes))  # type: ignore[arg-type]
+
+
+class WholeModel:
+    """An adapter that replaces every weight: no small change can pass for it."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+
+    def merged_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return self._model.named_parameters()
+
+    def factors(self) -> Iterator[LoraFactors]:
+        raise NotImplementedError
+
+    def save_adapter(self, directory: Path) -> None:
+        raise NotImplementedError
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("vllm") and not os.environ.get("GAVEL_TEST_VLLM_PYTHON"):
+        pytest.skip("GAVEL_TEST_VLLM_PYTHON does not name a Python with vLLM; `make test-vllm` makes one")
 
 
 MakeEngine = Callable[..., TransformersEngine]

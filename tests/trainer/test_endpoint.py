@@ -1,10 +1,11 @@
 """The endpoint over the embedded policy, through OpenAI's own client."""
 
 import asyncio
+import contextlib
 import json
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 
 import httpx
@@ -34,6 +35,8 @@ class Recited:
         self.text = ""
         self.requests: list[SamplingRequest] = []
         self.adapter_version = 0
+        self.closed = False
+        self.max_context = MAX_CONTEXT
 
     def submit(self, request: SamplingRequest) -> "Future[Sampled]":
         self.requests.append(request)
@@ -42,11 +45,14 @@ class Recited:
         future.set_result(Sampled(ids, [-0.1] * len(ids), "stop", self.adapter_version))
         return future
 
-    def publish(self, weights, version) -> None:
+    def publish(self, adapter, version) -> None:
         self.adapter_version = version
 
     def score(self, token_ids) -> list[float]:
         return [0.0] * (len(token_ids) - 1)
+
+    def making_room(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def close(self) -> None:
         pass
@@ -61,7 +67,7 @@ def serve(policy: Policy, engine, **settings) -> EndpointServer:
 def server(policy) -> Iterator[EndpointServer]:
     base = load_base("embedded/returns-desk", policy.dtype, policy.device)
     engine = TransformersEngine(base, slots=8, max_context=MAX_CONTEXT)
-    engine.publish(policy.merged_weights(), VERSION)
+    engine.publish(policy, VERSION)
     running = serve(policy, engine)
     yield running
     running.close()
@@ -330,6 +336,47 @@ async def test_a_closed_engine_is_a_503_that_says_so(policy):
             await ask(client, [{"role": "user", "content": "hi"}], tools=None)
     assert error.value.status_code == 503
     server.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_a_client_that_hangs_up_takes_its_request_back_and_frees_its_slot(policy):
+    base = load_base("embedded/returns-desk", policy.dtype, policy.device)
+    reached, go_on = threading.Event(), threading.Event()
+
+    def before_every_pass(*_: object) -> None:
+        reached.set()
+        assert go_on.wait(30)
+
+    base.get_decoder().register_forward_pre_hook(before_every_pass)
+    engine = TransformersEngine(base, slots=1, max_context=MAX_CONTEXT)
+    submitted: list[Future[Sampled]] = []
+    submit = engine.submit
+    engine.submit = lambda request: submitted.append(submit(request)) or submitted[-1]  # type: ignore[method-assign]
+    server = serve(policy, engine)
+    async with client_of(server) as patient:
+        async with client_of(server) as hasty:
+            asking = asyncio.create_task(ask(hasty))
+            await until(reached.is_set)
+            asking.cancel()
+        await until(lambda: submitted[0].cancelled())
+        waiting = asyncio.create_task(ask(patient))
+        await until(lambda: len(submitted) == 2)
+        go_on.set()
+        assert (await waiting).token_ids  # there is one slot
+    server.close()
+    engine.close()
+    assert not engine._slots.busy.any()
+
+
+async def test_a_reply_that_comes_in_time_cancels_nothing(recital, recited):
+    recited.text = "hi"
+    async with client_of(recital) as client:
+        assert [(await ask(client)).message.content for _ in range(3)] == ["hi"] * 3
 
 
 def test_an_occupied_port_is_an_error_that_names_it(policy, recited):

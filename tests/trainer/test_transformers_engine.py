@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer.conftest import VOCABULARY, full_logprobs, request_for, tiny_model
+from tests.trainer.conftest import VOCABULARY, WholeModel, full_logprobs, request_for, tiny_model
 from trainer.engines import ContextOverflow, EngineError, Sampled
 from trainer.engines.transformers import TransformersEngine, uniform
 
@@ -26,8 +26,8 @@ def ask(engine: TransformersEngine, prompt_ids: list[int], **changes) -> Sampled
     return engine.submit(request_for(prompt_ids, **changes)).result(timeout=DEADLINE)
 
 
-def other_weights() -> list[tuple[str, torch.Tensor]]:
-    return [(name, weight) for name, weight in tiny_model(OTHER_WEIGHTS).named_parameters()]
+def other_weights() -> WholeModel:
+    return WholeModel(tiny_model(OTHER_WEIGHTS))
 
 
 class Gate:
@@ -73,7 +73,7 @@ def test_logprobs_are_those_of_one_forward_pass_at_the_sampling_temperature(make
 
 def test_tokens_are_drawn_from_the_distribution_that_their_logprobs_tell(make_engine):
     engine, model, ids = make_engine(slots=64), tiny_model(initializer_range=0.1), prompt(0, 5)
-    engine.publish(list(model.named_parameters()), 1)
+    engine.publish(WholeModel(model), 1)
     futures = [engine.submit(request_for(ids, max_tokens=1, temperature=0.7, seed=n)) for n in range(600)]
     drawn = [future.result(timeout=DEADLINE).token_ids[0] for future in futures]
     shares = np.bincount(drawn, minlength=VOCABULARY) / len(drawn)
@@ -234,7 +234,7 @@ def test_scoring_is_one_forward_pass(make_engine):
 def test_a_publication_that_does_not_fit_raises_where_it_was_asked_for(make_engine):
     engine = make_engine()
     with pytest.raises(KeyError):
-        engine.publish([("no.such.weight", torch.zeros(1))], 1)
+        engine.publish(WholeModel(torch.nn.Linear(1, 1)), 1)
     assert ask(engine, prompt(0, 5)).adapter_version == 0
 
 

@@ -4,15 +4,20 @@ Whatever samples tokens for training speaks this protocol, so that the endpoint 
 always the same code. Log-probs are those of the distribution sampled from (temperature applied).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from scenarios.errors import GavelError
 
 if TYPE_CHECKING:
     import torch
+
+DEADLINE = 600.0
+"""Seconds that a request, a publication or a scoring may take, the wait for others included."""
 
 
 class EngineError(GavelError):
@@ -48,24 +53,75 @@ class Sampled:
     adapter_version: int
 
 
+@dataclass(frozen=True, slots=True)
+class LoraFactors:
+    """What an adapter adds to one linear layer: y = W x + scale * B (A x)."""
+
+    layer: str
+    """Its name in the plain model."""
+    a: "torch.Tensor"
+    """`[rank, in]`"""
+    b: "torch.Tensor"
+    """`[out, rank]`"""
+    scale: float
+
+
+class Adapter(Protocol):
+    """What is published, in whichever form an engine takes it."""
+
+    def merged_weights(self) -> "Iterator[tuple[str, torch.Tensor]]":
+        """The adapted weights by their names in the plain model."""
+        ...
+
+    def factors(self) -> Iterator[LoraFactors]:
+        """The adapter itself, layer by layer."""
+        ...
+
+    def save_adapter(self, directory: Path) -> None:
+        """Writes it as PEFT does."""
+        ...
+
+
 class Engine(Protocol):
-    """A sampler with one live adapter."""
+    """A sampler with one live adapter, to be asked once one has been published.
+
+    Every request is sampled by one adapter from its first token to its last.
+    """
 
     @property
     def adapter_version(self) -> int:
         """Version of the live adapter."""
         ...
 
-    def submit(self, request: SamplingRequest) -> "Future[Sampled]":
-        """Queues a request; raises `ContextOverflow` or `EngineError` through the future."""
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed, or has stopped with an error."""
         ...
 
-    def publish(self, weights: "Iterable[tuple[str, torch.Tensor]]", version: int) -> None:
-        """Makes an adapter live, once the requests in flight are done. Blocks until it is."""
+    @property
+    def max_context(self) -> int:
+        """Tokens of a prompt and its reply, at most."""
+        ...
+
+    def submit(self, request: SamplingRequest) -> "Future[Sampled]":
+        """Queues a request; raises `ContextOverflow` or `EngineError` through the future.
+
+        Cancelling the future ends the sampling and frees its place.
+        """
+        ...
+
+    def publish(self, adapter: Adapter, version: int) -> None:
+        """Makes an adapter live: requests submitted after this returns get it; those in flight keep theirs."""
         ...
 
     def score(self, token_ids: Sequence[int]) -> list[float]:
         """Log-probs of `token_ids[1:]` under the live adapter, at temperature 1."""
         ...
 
-    def close(self) -> None: ...
+    def making_room(self) -> AbstractContextManager[None]:
+        """Held while the learner computes: an engine that is told to share its device hands the memory over."""
+        ...
+
+    def close(self) -> None:
+        """Fails what is in flight and frees everything; closing again does nothing."""
+        ...

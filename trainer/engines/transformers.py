@@ -8,7 +8,7 @@ prefix. Randomness belongs to the request (its seed and the token's position), n
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -16,8 +16,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from trainer.engines import ContextOverflow, EngineError, Sampled, SamplingRequest
+from trainer.engines import DEADLINE, Adapter, ContextOverflow, EngineError, Sampled, SamplingRequest
 from trainer.engines.slots import Slots, SlotView
+from trainer.engines.unmerged import set_factors
 
 _WORTH_WAITING = 16
 """Tokens of a prefix for which a request waits until another of its wave has computed them."""
@@ -26,9 +27,6 @@ _DENSE = 0.6
 """Share of busy slots from which computing the idle ones too is cheaper than gathering the busy ones."""
 
 _SEED_BITS = 2**64 - 1
-
-DEADLINE = 600.0
-"""Seconds that a publication or a scoring may wait for the requests in flight."""
 
 
 @dataclass(slots=True)
@@ -50,7 +48,11 @@ class _Job:
 
 
 class TransformersEngine:
-    """An `Engine` that holds its own copy of the model, with the live adapter merged into it."""
+    """An `Engine` that holds its own copy of the model.
+
+    In fp32 the live adapter is merged into the weights, which costs nothing per token. Coarser weights would swallow
+    small updates in their rounding, so there the adapter stays beside them, as in the learner.
+    """
 
     def __init__(self, model: Any, *, slots: int = 128, max_context: int = 4096) -> None:
         """`model` is a transformers causal language model that nobody else uses from now on.
@@ -80,7 +82,6 @@ class TransformersEngine:
 
     @property
     def closed(self) -> bool:
-        """Whether it has been closed, or has stopped with an error."""
         return self._closed
 
     @property
@@ -103,12 +104,11 @@ class TransformersEngine:
             future.set_exception(EngineError("the engine has been closed", "Register the model again."))
         return future
 
-    def publish(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        new = list(weights)
+    def publish(self, adapter: Adapter, version: int) -> None:
+        put = self._merge(adapter) if self._model.dtype == torch.float32 else self._set_beside(adapter)
 
         def swap() -> None:
-            for name, weight in new:
-                self._parameters[name].copy_(weight)
+            put()
             self._slots.forget()
             self._version = version
 
@@ -122,12 +122,28 @@ class TransformersEngine:
 
         return self._when_idle(forward)
 
+    def making_room(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
     def close(self) -> None:
         with self._gate:
             if not self._closed:
                 self._closed = True
                 self._arrivals.put(None)
         self._thread.join(timeout=DEADLINE)
+
+    def _merge(self, adapter: Adapter) -> Callable[[], None]:
+        weights = list(adapter.merged_weights())
+
+        def put() -> None:
+            for name, weight in weights:
+                self._parameters[name].copy_(weight)
+
+        return put
+
+    def _set_beside(self, adapter: Adapter) -> Callable[[], None]:
+        factors = list(adapter.factors())
+        return lambda: set_factors(self._model, factors)
 
     def _queue(self, arrival: _Running | _Job) -> bool:
         """False when the engine takes in nothing more."""

@@ -1,0 +1,115 @@
+"""A server that speaks as much of vLLM's HTTP API as the engine uses, over a tiny model, and fails when told to.
+
+The real one runs in `test_engine_conformance.py`; this one has the faults that a real one cannot be made to have.
+"""
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from tests.trainer.conftest import tiny_model
+from trainer.engines import SamplingRequest
+from trainer.engines.transformers import TransformersEngine
+from trainer.engines.vllm_server import free_port
+
+BASE = "org/base"
+MAX_CONTEXT = 256
+
+
+class StandIn:
+    """Adapters are taken note of, not applied."""
+
+    def __init__(self) -> None:
+        self.unscaled = False
+        """Log-probs are those of temperature 1, as a vLLM without --logprobs-mode gives them."""
+        self.breaks_off = False
+        """Every completion is one that somebody else aborted."""
+        self.old = False
+        """Knows no return_token_ids."""
+        self.missing: set[str] = set()
+        """Paths that are not served, as without VLLM_ALLOW_RUNTIME_LORA_UPDATING or VLLM_SERVER_DEV_MODE."""
+        self.api_key: str | None = None
+        self.asked: list[str] = []
+        """The paths asked for, in order; a completion is noted when it is done too."""
+        self.adapters: dict[str, list[str]] = {}
+        """Name -> the files that were in its directory when it was loaded."""
+        self.every_name: list[str] = []
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self._engine = TransformersEngine(tiny_model(), slots=4, max_context=MAX_CONTEXT)
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        paths = ["/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/sleep", "/wake_up", "/v1/completions"]
+        routes = [Route(path, self._post, methods=["POST"]) for path in paths]
+        app = Starlette(routes=[*routes, Route("/v1/models", self._models)])
+        self._server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error", lifespan="off"))
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._thread.start()
+        while not self._server.started:
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        self.go_on.set()
+        self._server.should_exit = self._server.force_exit = True
+        self._thread.join()
+        self._engine.close()
+
+    async def _models(self, request: Request) -> Response:
+        adapters = [{"id": name, "root": "somewhere", "parent": BASE} for name in self.adapters]
+        return JSONResponse({"data": [{"id": "served", "root": BASE, "parent": None, "max_model_len": 200}, *adapters]})
+
+    async def _post(self, request: Request) -> Response:
+        path = request.url.path
+        self.asked.append(path)
+        if path in self.missing:
+            return JSONResponse({"detail": "Not Found"}, 404)
+        if self.api_key is not None and request.headers.get("Authorization") != f"Bearer {self.api_key}":
+            return JSONResponse({"error": "Unauthorized"}, 401)
+        if path == "/v1/completions":
+            return JSONResponse({"choices": [await self._complete(await request.json())]})
+        if path.endswith("lora_adapter"):
+            self._note(path, await request.json())
+        return Response("done")
+
+    def _note(self, path: str, body: dict[str, Any]) -> None:
+        name = body["lora_name"]
+        if path.startswith("/v1/un"):
+            del self.adapters[name]
+        else:
+            self.adapters[name] = [file.name for file in Path(body["lora_path"]).iterdir()]
+            self.every_name.append(name)
+
+    async def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        assert body["model"] in self.adapters
+        await asyncio.to_thread(self.go_on.wait)
+        ids = body["prompt"]
+        asked = SamplingRequest(
+            ids,
+            frozenset(body.get("stop_token_ids", ())),
+            body["max_tokens"],
+            body["temperature"],
+            body.get("seed", 0),
+        )
+        found = await asyncio.wrap_future(self._engine.submit(asked))
+        logprobs = found.logprobs
+        if self.unscaled:
+            logprobs = self._engine.score([*ids, *found.token_ids])[len(ids) - 1 :]
+        choice = {
+            **({} if self.old else {"token_ids": found.token_ids}),
+            "logprobs": {"token_logprobs": logprobs},
+            "finish_reason": "abort" if self.breaks_off else found.finish_reason,
+        }
+        if "prompt_logprobs" in body:
+            scores = self._engine.score(ids)
+            entries = [{str(token): {"logprob": score}} for token, score in zip(ids[1:], scores, strict=True)]
+            choice["prompt_logprobs"] = [None, *entries]
+        self.asked.append("completed")
+        return choice
