@@ -40,6 +40,8 @@ from scenarios.trajectory import Message, TrajectoryGroup
 _LIMITS = Limits()
 _INSTRUCTIONS, _LINE = 8_000, 40
 """Bytes of a prompt around its texts, and around each of them: more than usual, to save counting tokens."""
+_ECHO = 4_000
+"""Characters of a reply that cannot be used which its judge is shown again."""
 _FITTINGS = 5
 """How often a prompt is made to fit a context whose size is not known."""
 
@@ -154,7 +156,7 @@ class Judge:
         if len(canonical.members) > 1:
             self.check()
             ballots = await self._poll(canonical, fixed)
-            if all(ballot.no_room for ballot in ballots):
+            if all(ballot.no_room and not ballot.calls for ballot in ballots):
                 raise next(ballot.no_room for ballot in ballots if ballot.no_room)
         combine = {"groupwise": groupwise, "pairwise": pairwise, "anchored": partial(anchored, fixed=fixed)}[self.mode]
         members = judge_members(group.trajectories, canonical, ballots, self.quorum, combine)
@@ -226,6 +228,7 @@ class Judge:
             except ContextTooSmallError as error:
                 ballot.problem, ballot.no_room = error.message, error
                 return
+            ballot.no_room = None
             ballot.prompt_ids += map(template_id, templates(self.rubric))
             try:
                 return await self._fill(ballot, prompt, labels, marks, client)
@@ -244,6 +247,7 @@ class Judge:
             try:
                 reply = await client.ask(prompt + repair, reply_schema(ids))
             except ContextError:
+                ballot.calls -= 1  # a prompt that is refused is not judged, nor paid for
                 raise
             except JudgeError as error:
                 ballot.calls -= isinstance(error, NotAskedError)
@@ -258,7 +262,7 @@ class Judge:
                 ballot.problem = f"the reply cannot be used: {problem}"
                 words = ballot.render("judge/repair.j2", problem=problem, labels=ids)
                 repair = [
-                    {"role": "assistant", "content": reply.text.strip() or "(no reply)"},
+                    {"role": "assistant", "content": reply.text.strip()[:_ECHO] or "(no reply)"},
                     {"role": "user", "content": words},
                 ]
             else:

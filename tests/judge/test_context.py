@@ -85,12 +85,22 @@ def refuses_above(limit: int, words: str):
     return step
 
 
+async def test_a_fallback_with_more_room_answers_for_a_model_without(endpoint, monkeypatch):
+    endpoint.script = [scores(0.2, 0.4, 0.6)]
+    rooms = {"openai/small": 400, "openai/large": 100_000}
+    monkeypatch.setattr("judge.client.facts", lambda model: {"max_input_tokens": rooms[model]})
+    judged = await Judge(Juror(list(rooms), params=endpoint.params), orders=2).score(long_group(3, 50))
+    assert judged.judgement.status == "scored"
+    assert {vote.model for t in judged for vote in t.judgement.votes} == {"openai/large"}
+
+
 @pytest.mark.parametrize("words", ["maximum context length is 6000 tokens", "the prompt is too long"])
 async def test_a_server_that_has_less_room_than_was_thought_is_asked_again_with_less(endpoint, words):
     endpoint.script = [refuses_above(6000, words)]
     judge = Judge(Juror("openai/of-unknown-context", params=endpoint.params), orders=2)
     judged = await judge.score(long_group(3, 6_000))
     assert judged.judgement.status == "scored"
+    assert judged.judgement.calls == 2, "what was refused is no call that was answered"
     refused = len(endpoint.requests)
     again = await judge.score(long_group(3, 5_000))
     assert again.judgement.status == "scored"

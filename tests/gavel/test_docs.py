@@ -1,0 +1,30 @@
+"""What the pages under docs/ show runs as shown, and what they link to is there."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+
+def test_the_judge_s_page_runs(tmp_path: Path) -> None:
+    [program] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "judge.md").read_text(), re.DOTALL)
+    (tmp_path / "from_the_page.py").write_text(program)
+    result = subprocess.run(
+        [sys.executable, "from_the_page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == 0, result.stderr
+    assert "0.2 ± 0.0 ['addresses the judge']" in result.stdout
+    assert result.stdout.splitlines()[-1] == "scored 4 calls []"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_that_a_page_links_to_or_names_exists(page: Path) -> None:
+    text = page.read_text()
+    linked = [page.parent / target for target in re.findall(r"\]\((?!http)([^)#]+)\)", text)]
+    named = [ROOT / name for name in re.findall(r"`((?:judge|tests|benchmarks|trainer)/[\w/]+\.py)", text)]
+    assert [path for path in linked + named if not path.exists()] == []
