@@ -63,13 +63,16 @@ class Case:
     members: int = 8
     bar: float = 0.0
     """Least ratio to TRL's step."""
+    branches: tuple[int, ...] = ()
+    """How many different continuations each turn has; by default every member goes its own way at once."""
 
 
 CASES = {
     "512/128": Case(512, 128, bar=11.0),
     "64/384": Case(64, 384, bar=2.4),
     "256/256, half of it tool tokens": Case(256, 128, 128, bar=7.0),
-    "8 turns with tool results": Case(256, 48, 64, turns=8, bar=8.0),
+    "8 turns with tool results": Case(256, 48, 64, turns=8, bar=8.0, branches=(1, 2, 2, 4, 4, 8, 8, 8)),
+    "8 turns, parted from the first": Case(256, 48, 64, turns=8),
 }
 
 
@@ -79,14 +82,16 @@ def group(case: Case) -> list[TokenSequence]:
     def words(count: int) -> list[int]:
         return [draw.randrange(VOCABULARY) for _ in range(count)]
 
-    prompt, found = words(case.prompt), []
-    for _ in range(case.members):
-        tokens = TokenSequence()
+    found = [TokenSequence() for _ in range(case.members)]
+    prompt = words(case.prompt)
+    for tokens in found:
         tokens._add(prompt)
-        for _ in range(case.turns):
-            tokens._add(words(case.sampled), logprobs=[0.0] * case.sampled)
-            tokens._add(words(case.results))
-        found.append(tokens)
+    for branches in case.branches or [case.members] * case.turns:
+        turns = [(words(case.sampled), words(case.results)) for _ in range(branches)]
+        for member, tokens in enumerate(found):
+            said, result = turns[member * branches // case.members]
+            tokens._add(said, logprobs=[0.0] * len(said))
+            tokens._add(result)
     return found
 
 
@@ -332,9 +337,10 @@ def growth(base: Path, repetitions: int) -> dict[str, Any]:
     return {"seconds": seconds, "completion_alone": alone, "added_over_alone": added}
 
 
-def measure(base: Path, repetitions: int) -> dict[str, Any]:
+def measure(base: Path, repetitions: int, titles: list[str]) -> dict[str, Any]:
     rows = {}
-    for title, case in CASES.items():
+    for title in titles:
+        case = CASES[title]
         print(f"{title} …", file=sys.stderr)
         own = Gavel(base, case)
         peers = {name: kind(own, base) for name, kind in PEERS.items()}
@@ -384,7 +390,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--added-by", help="print the MiB that this step adds, and end")
-    parser.add_argument("--case", help="for --added-by")
+    parser.add_argument("--case", choices=CASES, help="this one only")
     given = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as directory:
@@ -392,7 +398,7 @@ def main() -> None:
         if given.added_by:
             print_added(given.added_by, CASES[given.case], Path(directory))
             return
-        found = measure(Path(directory), given.repetitions)
+        found = measure(Path(directory), given.repetitions, [given.case] if given.case else list(CASES))
     found["machine"] = {"processor": platform.processor(), "cores": os.cpu_count(), "torch": torch.__version__}
     found["missed"] = missed(found)
     if given.json:
