@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import random
 import subprocess
 import sys
@@ -98,18 +97,9 @@ def group(case: Case) -> list[TokenSequence]:
 def save_base(directory: Path) -> None:
     """A random policy whose distributions are far from uniform, with a tokenizer that nobody asks."""
     torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=HIDDEN,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        num_key_value_heads=KV_HEADS,
-        head_dim=HEAD_SIZE,
-        intermediate_size=WIDE,
-        max_position_embeddings=8192,
-        initializer_range=0.1,
-        tie_word_embeddings=True,
-    )
+    shape = {"vocab_size": VOCABULARY, "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "intermediate_size": WIDE}
+    heads = {"num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": HEAD_SIZE}
+    config = Qwen3Config(**shape, **heads, initializer_range=0.1, tie_word_embeddings=True)
     Qwen3ForCausalLM(config).save_pretrained(directory)
     for path in EMBEDDED_PATH.glob("token*"):
         (directory / path.name).write_bytes(path.read_bytes())
@@ -148,9 +138,7 @@ class Peer:
     def __init__(self, own: Gavel, base: Path) -> None:
         model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
         self.prepare(model)
-        settings = peft.LoraConfig(
-            r=RANK, lora_alpha=2 * RANK, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
-        )
+        settings = peft.LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", task_type="CAUSAL_LM")
         self.model = peft.get_peft_model(model, settings)
         adapter = {k: v for k, v in own.learner.policy.model.state_dict().items() if "lora_" in k}
         self.model.load_state_dict(adapter, strict=False)
@@ -399,7 +387,6 @@ def main() -> None:
             print_added(given.added_by, CASES[given.case], Path(directory))
             return
         found = measure(Path(directory), given.repetitions, [given.case] if given.case else list(CASES))
-    found["machine"] = {"processor": platform.processor(), "cores": os.cpu_count(), "torch": torch.__version__}
     found["missed"] = missed(found)
     if given.json:
         print(json.dumps(found, indent=1))
