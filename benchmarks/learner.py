@@ -97,9 +97,9 @@ def group(case: Case) -> list[TokenSequence]:
 def save_base(directory: Path) -> None:
     """A random policy whose distributions are far from uniform, with a tokenizer that nobody asks."""
     torch.manual_seed(0)
-    shape = {"vocab_size": VOCABULARY, "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "intermediate_size": WIDE}
-    heads = {"num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": HEAD_SIZE}
-    config = Qwen3Config(**shape, **heads, initializer_range=0.1, tie_word_embeddings=True)
+    shape: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": HIDDEN, "num_hidden_layers": LAYERS}
+    shape |= {"num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": HEAD_SIZE}
+    config = Qwen3Config(**shape, intermediate_size=WIDE, initializer_range=0.1, tie_word_embeddings=True)
     Qwen3ForCausalLM(config).save_pretrained(directory)
     for path in EMBEDDED_PATH.glob("token*"):
         (directory / path.name).write_bytes(path.read_bytes())
@@ -242,7 +242,6 @@ def flat_gradient(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
 
 
 def check_equal(own: Gavel, peers: dict[str, Peer]) -> None:
-    """Same loss within 1e-5, same direction of the gradient."""
     loss, gradient = own.step(), own.gradient()
     for name, peer in peers.items():
         other = peer.step()
