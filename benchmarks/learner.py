@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import random
 import subprocess
 import sys
@@ -39,7 +38,7 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from trainer.batch import Batch, TrainedSequence
-from trainer.config import LoraSettings, TrainConfig
+from trainer.config import ClippedSurrogate, LoraSettings, TrainConfig
 from trainer.embedded import EMBEDDED_PATH
 from trainer.learner import Learner
 from trainer.packing import pack
@@ -63,13 +62,16 @@ class Case:
     members: int = 8
     bar: float = 0.0
     """Least ratio to TRL's step."""
+    branches: tuple[int, ...] = ()
+    """How many different continuations each turn has; by default every member goes its own way at once."""
 
 
 CASES = {
     "512/128": Case(512, 128, bar=11.0),
     "64/384": Case(64, 384, bar=2.4),
     "256/256, half of it tool tokens": Case(256, 128, 128, bar=7.0),
-    "8 turns with tool results": Case(256, 48, 64, turns=8, bar=8.0),
+    "8 turns with tool results": Case(256, 48, 64, turns=8, bar=8.0, branches=(1, 2, 2, 4, 4, 8, 8, 8)),
+    "8 turns, parted from the first": Case(256, 48, 64, turns=8),
 }
 
 
@@ -79,32 +81,25 @@ def group(case: Case) -> list[TokenSequence]:
     def words(count: int) -> list[int]:
         return [draw.randrange(VOCABULARY) for _ in range(count)]
 
-    prompt, found = words(case.prompt), []
-    for _ in range(case.members):
-        tokens = TokenSequence()
+    found = [TokenSequence() for _ in range(case.members)]
+    prompt = words(case.prompt)
+    for tokens in found:
         tokens._add(prompt)
-        for _ in range(case.turns):
-            tokens._add(words(case.sampled), logprobs=[0.0] * case.sampled)
-            tokens._add(words(case.results))
-        found.append(tokens)
+    for branches in case.branches or [case.members] * case.turns:
+        turns = [(words(case.sampled), words(case.results)) for _ in range(branches)]
+        for member, tokens in enumerate(found):
+            said, result = turns[member * branches // case.members]
+            tokens._add(said, logprobs=[0.0] * len(said))
+            tokens._add(result)
     return found
 
 
 def save_base(directory: Path) -> None:
     """A random policy whose distributions are far from uniform, with a tokenizer that nobody asks."""
     torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=HIDDEN,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        num_key_value_heads=KV_HEADS,
-        head_dim=HEAD_SIZE,
-        intermediate_size=WIDE,
-        max_position_embeddings=8192,
-        initializer_range=0.1,
-        tie_word_embeddings=True,
-    )
+    shape: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": HIDDEN, "num_hidden_layers": LAYERS}
+    shape |= {"num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": HEAD_SIZE}
+    config = Qwen3Config(**shape, intermediate_size=WIDE, initializer_range=0.1, tie_word_embeddings=True)
     Qwen3ForCausalLM(config).save_pretrained(directory)
     for path in EMBEDDED_PATH.glob("token*"):
         (directory / path.name).write_bytes(path.read_bytes())
@@ -125,10 +120,9 @@ class Gavel:
         drifted = iter((sampler + 0.1 * torch.randn_like(sampler)).tolist())
         for each in tokens:
             each.logprobs = [next(drifted) if own else 0.0 for own in each.sampled]
-        trained = sum(each.trained_tokens for each in tokens)
         advantages = torch.linspace(-1, 1, len(tokens)).tolist()
-        self.batch = Batch([TrainedSequence(t, a, 1 / trained, 0) for t, a in zip(tokens, advantages, strict=True)])
-        self.config = TrainConfig(learning_rate=RATE, clip_low=CLIP, clip_high=CLIP)
+        self.batch = Batch([TrainedSequence(t, a, 0) for t, a in zip(tokens, advantages, strict=True)])
+        self.config = TrainConfig(learning_rate=RATE, loss=ClippedSurrogate(clip_low=CLIP, clip_high=CLIP))
 
     def gradient(self) -> torch.Tensor:
         return flat_gradient(self.learner.policy.parameters())
@@ -143,9 +137,7 @@ class Peer:
     def __init__(self, own: Gavel, base: Path) -> None:
         model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
         self.prepare(model)
-        settings = peft.LoraConfig(
-            r=RANK, lora_alpha=2 * RANK, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
-        )
+        settings = peft.LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", task_type="CAUSAL_LM")
         self.model = peft.get_peft_model(model, settings)
         adapter = {k: v for k, v in own.learner.policy.model.state_dict().items() if "lora_" in k}
         self.model.load_state_dict(adapter, strict=False)
@@ -249,7 +241,6 @@ def flat_gradient(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
 
 
 def check_equal(own: Gavel, peers: dict[str, Peer]) -> None:
-    """Same loss within 1e-5, same direction of the gradient."""
     loss, gradient = own.step(), own.gradient()
     for name, peer in peers.items():
         other = peer.step()
@@ -332,9 +323,10 @@ def growth(base: Path, repetitions: int) -> dict[str, Any]:
     return {"seconds": seconds, "completion_alone": alone, "added_over_alone": added}
 
 
-def measure(base: Path, repetitions: int) -> dict[str, Any]:
+def measure(base: Path, repetitions: int, titles: list[str]) -> dict[str, Any]:
     rows = {}
-    for title, case in CASES.items():
+    for title in titles:
+        case = CASES[title]
         print(f"{title} …", file=sys.stderr)
         own = Gavel(base, case)
         peers = {name: kind(own, base) for name, kind in PEERS.items()}
@@ -384,7 +376,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--added-by", help="print the MiB that this step adds, and end")
-    parser.add_argument("--case", help="for --added-by")
+    parser.add_argument("--case", choices=CASES, help="this one only")
     given = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as directory:
@@ -392,8 +384,7 @@ def main() -> None:
         if given.added_by:
             print_added(given.added_by, CASES[given.case], Path(directory))
             return
-        found = measure(Path(directory), given.repetitions)
-    found["machine"] = {"processor": platform.processor(), "cores": os.cpu_count(), "torch": torch.__version__}
+        found = measure(Path(directory), given.repetitions, [given.case] if given.case else list(CASES))
     found["missed"] = missed(found)
     if given.json:
         print(json.dumps(found, indent=1))

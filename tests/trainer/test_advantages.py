@@ -3,7 +3,7 @@ import math
 import statistics
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from judge.shaping import reliability
@@ -53,8 +53,10 @@ def test_a_float_residue_has_no_rank():
 @given(rewards, errors)
 def test_the_shrunk_advantage_is_the_mean_one_times_the_share_of_true_variance(values, known):
     variance = statistics.variance(values)
+    assume(variance == 0 or variance > 1e-9)
     noise = [error * error for error in known if error is not None]
-    factor = max(0.0, 1 - statistics.fmean(noise) / variance) if noise and variance else 1.0
+    explained = max(0.0, 1 - statistics.fmean(noise) / variance) if variance else 0.0
+    factor = explained if noise else 1.0
     assert reliability(values, known) == pytest.approx(factor, rel=1e-6, abs=1e-9)
     expected = [value * reliability(values, known) for value in advantages(values)]
     assert advantages(values, "shrunk", known) == pytest.approx(expected, abs=1e-12)
