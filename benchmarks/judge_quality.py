@@ -110,10 +110,10 @@ async def report(count: int, seed: int) -> list[dict[str, Any]]:
 
     rows: list[dict[str, Any]] = []
 
-    async def row(what: str, scorer: Scorer, groups: Sequence[Case]) -> None:
+    async def row(what: str, scorer: Scorer, groups: Sequence[Case], **more: Any) -> None:
         started = time.monotonic()
         figures = (await measure(scorer, groups)).figures()
-        rows.append({"what": what, **figures, "seconds": round(time.monotonic() - started, 1)})
+        rows.append({"what": what, **figures, **more, "seconds": round(time.monotonic() - started, 1)})
 
     await row("1 call in order of arrival", plainly(judge(), 1), of_8)
     await row("4 calls in order of arrival", plainly(judge(), 4), of_8)
