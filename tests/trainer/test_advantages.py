@@ -55,8 +55,8 @@ def test_the_shrunk_advantage_is_the_mean_one_times_the_share_of_true_variance(v
     variance = statistics.variance(values)
     assume(variance == 0 or variance > 1e-9)
     noise = [error * error for error in known if error is not None]
-    explained = max(0.0, 1 - statistics.fmean(noise) / variance) if variance else 0.0
-    factor = explained if noise else 1.0
+    error = statistics.fmean(noise) if noise else 0.0
+    factor = (max(0.0, 1 - error / variance) if variance else 0.0) if noise else 1.0
     assert reliability(values, known) == pytest.approx(factor, rel=1e-6, abs=1e-9)
     expected = [value * reliability(values, known) for value in advantages(values)]
     assert advantages(values, "shrunk", known) == pytest.approx(expected, abs=1e-12)
