@@ -1,12 +1,12 @@
 """A canonical group made to fit a number of tokens, by one rule for all its members.
 
 Texts longer than a common length lose their middle; when even short texts are too much, conversations lose the middle
-of their events. The greatest length that fits is found by halving, so no member is cut more than another needs.
+of their events. A length is sought that leaves hardly any room over, so no member is cut more than another needs.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, count
 
 from judge.canonical import Called, CanonicalGroup, Conversation, Event, Said, texts_of
 from judge.errors import ContextTooSmallError
@@ -17,16 +17,15 @@ READABLE = 64
 _LEAST_TEXT, _LEAST_EVENTS = 16, 2
 _MARK, _STRUCTURE = 12, 12
 """Tokens of the mark for what is left out, and of the line that a text stands on: about."""
+_SPARE = 50
+"""A fiftieth of the room may stay empty: to fill the rest, the whole prompt would be counted many times more."""
 
 
 def fit(group: CanonicalGroup, most: int, size: Callable[[CanonicalGroup], int]) -> CanonicalGroup:
-    """The group with as much of its text as makes `size` of it, in tokens, at most `most`.
+    """The group, which is too long, with as much of its text as makes `size` of it, in tokens, at most `most`.
 
     Raises `ContextTooSmallError`.
     """
-    if size(group) <= most:
-        return group
-
     cutter = Cutter()
     most_events = _most_events(group)
 
@@ -63,14 +62,27 @@ def most_shown(group: CanonicalGroup, most: int) -> int:
 def _greatest(
     make: Callable[[int], CanonicalGroup], low: int, high: int, most: int, size: Callable[[CanonicalGroup], int]
 ) -> CanonicalGroup | None:
-    """What `make` makes of the greatest number in [low, high] with which it fits."""
-    best = None
-    while low <= high:
-        middle = (low + high) // 2
-        if size(made := make(middle)) <= most:
-            best, low = made, middle + 1
+    """What `make` makes of the greatest number in [low, high] with which it fits, or of one that fills the room.
+
+    Sizes are counted by reading all text, so none is asked for that is far above `most`: from below the number is
+    doubled until it is too great, and then sought between the two by their sizes, and by halving now and then.
+    """
+    if low > high or (taken := size(best := make(low))) > most:
+        return None
+    aim = most - most // (2 * _SPARE)
+    beyond, over = high + 1, 0
+    for turn in count():
+        if taken >= most - most // _SPARE or beyond - low == 1:
+            break
+        if not over:
+            number = min(2 * low, high)
         else:
-            high = middle - 1
+            share = 0.5 if turn % 3 == 0 else (aim - taken) / (over - taken)
+            number = min(max(low + round((beyond - low) * share), low + 1), beyond - 1)
+        if (found := size(made := make(number))) <= most:
+            best, low, taken = made, number, found
+        else:
+            beyond, over = number, found
     return best
 
 

@@ -224,7 +224,9 @@ class Judge:
         for _ in range(_FITTINGS):
             room = client.room(entries)
             try:
-                prompt, ballot.shortened = fitted(group, ballot.row, marks, self.rubric, room)
+                # In a thread: long texts take seconds to read, and other calls wait for their replies meanwhile.
+                made = await asyncio.to_thread(fitted, group, ballot.row, marks, self.rubric, room)
+                prompt, ballot.shortened = made
             except ContextTooSmallError as error:
                 ballot.problem, ballot.no_room = error.message, error
                 return

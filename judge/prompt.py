@@ -1,6 +1,7 @@
 """The messages of one call to a judge model, in as many tokens as it has room for."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from judge.canonical import CanonicalGroup, Conversation, Member
 from judge.fitting import fit, most_shown
@@ -11,6 +12,8 @@ from judge.transcript import Marks, render_transcripts
 from prompts import render
 from scenarios.trajectory import Message
 
+_NOBODY = Member((Conversation(()),), ())
+"""A member without text."""
 _FRAME = 8
 """Tokens that a chat template puts around a message, at most."""
 
@@ -43,15 +46,15 @@ def fitted(
     whole = messages(group, row, marks, rubric)
     if tokens(whole, room) <= room:
         return whole, False
-    fitting = fit(group, room, lambda of: tokens(messages(of, row, marks, rubric), room))
+    shown = replace(group, members=tuple(m if n in row else _NOBODY for n, m in enumerate(group.members)))
+    fitting = fit(shown, room, lambda of: tokens(messages(of, row, marks, rubric)))
     return messages(fitting, row, marks, rubric), True
 
 
 def members_that_fit(group: CanonicalGroup, rubric: Rubric, room: int) -> int:
     """How many members a prompt of `room` tokens can show in a readable length, at least 2."""
-    nobody = CanonicalGroup((Member((Conversation(()),), ()),))
     marks = Marks("code", ("LABEL",))
-    return most_shown(group, room - tokens(messages(nobody, (0,), marks, rubric)))
+    return most_shown(group, room - tokens(messages(CanonicalGroup((_NOBODY,)), (0,), marks, rubric)))
 
 
 def tokens(of: Sequence[Message], enough: int = 0) -> int:

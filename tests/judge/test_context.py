@@ -1,7 +1,11 @@
+import asyncio
 import json
+import threading
 
 import pytest
 
+import judge.judge
+import judge.prompt
 from judge.errors import ContextTooSmallError
 from judge.judge import Judge
 from judge.juror import Juror
@@ -112,3 +116,18 @@ async def test_texts_that_fit_are_shown_whole_without_a_warning():
     judged = await Judge(Juror(reads)).score(long_group(3, 500))
     assert "tokens left out" not in reads.prompts[0]
     assert judged.judgement.warnings == []
+
+
+async def test_other_tasks_run_while_a_prompt_is_made_to_fit(monkeypatch):
+    others_run = threading.Event()
+
+    def fitted(*arguments):
+        assert others_run.wait(20)
+        return judge.prompt.fitted(*arguments)
+
+    monkeypatch.setattr(judge.judge, "fitted", fitted)
+    async with asyncio.TaskGroup() as tasks:
+        judging = tasks.create_task(Judge(Juror(Reads(), context=4_000)).score(long_group(3, 2_000)))
+        await asyncio.sleep(0)
+        tasks.create_task(asyncio.to_thread(others_run.set))
+    assert judging.result().judgement.status == "scored"

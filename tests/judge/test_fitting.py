@@ -36,9 +36,19 @@ def texts(member) -> list[str]:
     return [event.text for conversation in member.conversations for event in conversation.events]
 
 
-def test_a_group_that_fits_is_left_as_it_is():
-    group = group_of(10, 20)
-    assert fit(group, size(group), size) is group
+def test_hardly_more_is_counted_than_there_is_room_for():
+    for group in (group_of(500, 3000, 20_000), group_of(100, 100, turns=300)):
+        counted: list[int] = []
+
+        def sized(of: CanonicalGroup, counted: list[int] = counted) -> int:
+            counted.append(size(of))
+            return counted[-1]
+
+        assert 1_960 <= size(fit(group, 2_000, sized)) <= 2_000
+        of_whole, *others = counted
+        assert of_whole <= size(group)
+        assert max(others) < 5_000
+        assert sum(others) < 30_000
 
 
 def test_every_member_keeps_the_same_length_and_the_shorter_ones_all():
