@@ -27,6 +27,10 @@ class _Appeals:
     reach: int = 250
     """How far from a stem what is found may begin or end, in characters."""
 
+    def could_be_in(self, words: str) -> bool:
+        """Of a text's different words, of which there are far fewer than words."""
+        return any(all(part in words for part in stem.split()) for stem in self.stems)
+
     def found_in(self, text: str) -> bool:
         return any(
             _compiled(pattern).search(text, start, end)
@@ -297,4 +301,5 @@ _APPEALS = (
 def addresses_judge(text: str) -> bool:
     """Whether the text speaks to a judge, in any of the languages known here."""
     plain = _ESCAPED.sub("\n", revealed(text).replace("_", " "))
-    return any(appeals.found_in(plain) for appeals in _APPEALS)
+    words = "\n".join(set(plain.split()))
+    return any(appeals.could_be_in(words) and appeals.found_in(plain) for appeals in _APPEALS)

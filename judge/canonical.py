@@ -7,6 +7,7 @@ reasoning are no part of that, and no part of what a judge is shown: whatever is
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
@@ -55,7 +56,7 @@ class Member:
     """What the gate found in its text."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CanonicalGroup:
     members: tuple[Member, ...]
     """All different; their order depends on their content, not on the group's order."""
@@ -64,7 +65,12 @@ class CanonicalGroup:
     tools: tuple[str, ...] = ()
     """Every tool of any conversation."""
 
-    @property
+    @cached_property
+    def characters(self) -> int:
+        """The length of all text."""
+        return sum(map(len, self.texts()))
+
+    @cached_property
     def digest(self) -> str:
         """Tells groups of different content apart, in any process."""
         parts = list(_parts([Conversation(self.shared, self.tools)]))

@@ -7,12 +7,12 @@ abstains: a member without votes, or without a quorum, is unscored, with the rea
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from random import Random
-from typing import Literal
+from typing import Literal, ParamSpec, TypeVar
 
 from judge.anchors import Anchor, checked, seat
 from judge.ballot import SlotMeans
@@ -44,6 +44,11 @@ _ECHO = 4_000
 """Characters of a reply that cannot be used which its judge is shown again."""
 _FITTINGS = 5
 """How often a prompt is made to fit a context whose size is not known."""
+_LONG = 200_000
+"""Characters of a group that take so long to read, 0.1 s and more, that other calls should not wait for it."""
+
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
 
 
 class Judge:
@@ -149,9 +154,10 @@ class Judge:
                 f"trajectory {silent[0]} of the group (counted from 0) has no messages.",
                 'Leave it out, or mark it as failed: Trajectory(status="failed", status_reason=…).',
             )
-        failed = flagged(canonicalise({i: t for i, t in enumerate(group.trajectories) if i not in attempts}))
+        failures = canonicalise({i: t for i, t in enumerate(group.trajectories) if i not in attempts})
+        failed = await _read(failures, flagged, failures)
         seated, fixed = seat(attempts, self.anchors)
-        canonical = flagged(seated)
+        canonical = await _read(seated, flagged, seated)
         ballots: list[Ballot] = []
         if len(canonical.members) > 1:
             self.check()
@@ -194,7 +200,7 @@ class Judge:
             for number, rows in enumerate(shown):
                 juror, clients = self.jurors[number], self._clients[number]
                 for row in rows:
-                    marks = draw_marks(group, Random(f"{seed}/{len(calls)}"))
+                    marks = await _read(group, draw_marks, group, Random(f"{seed}/{len(calls)}"))
                     ballot = Ballot(len(calls), row, clients[0].name, number, juror.weight)
                     calls.append(tasks.create_task(self._cast(ballot, group, marks, clients)))
         return [call.result() for call in calls]
@@ -224,8 +230,7 @@ class Judge:
         for _ in range(_FITTINGS):
             room = client.room(entries)
             try:
-                # In a thread: long texts take seconds to read, and other calls wait for their replies meanwhile.
-                made = await asyncio.to_thread(fitted, group, ballot.row, marks, self.rubric, room)
+                made = await _read(group, fitted, group, ballot.row, marks, self.rubric, room)
                 prompt, ballot.shortened = made
             except ContextTooSmallError as error:
                 ballot.problem, ballot.no_room = error.message, error
@@ -273,3 +278,10 @@ class Judge:
                 slots = self.slots.setdefault(len(labels), SlotMeans())
                 slots.add([verdict.scores[label].score for label in labels])
                 return
+
+
+async def _read(group: CanonicalGroup, work: Callable[Given, Made], *given: Given.args, **named: Given.kwargs) -> Made:
+    """What the work makes of the group's text; in a thread, while other calls go on, if there is much of it."""
+    if group.characters > _LONG:
+        return await asyncio.to_thread(work, *given, **named)
+    return work(*given, **named)

@@ -127,7 +127,7 @@ async def test_other_tasks_run_while_a_prompt_is_made_to_fit(monkeypatch):
 
     monkeypatch.setattr(judge.judge, "fitted", fitted)
     async with asyncio.TaskGroup() as tasks:
-        judging = tasks.create_task(Judge(Juror(Reads(), context=4_000)).score(long_group(3, 2_000)))
+        judging = tasks.create_task(Judge(Juror(Reads(), context=4_000)).score(long_group(3, 20_000)))
         await asyncio.sleep(0)
         tasks.create_task(asyncio.to_thread(others_run.set))
     assert judging.result().judgement.status == "scored"
