@@ -7,6 +7,7 @@ that ends the turn; and parsed as a sampled reply it gives back the very message
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from openai.types.chat.chat_completion import Choice
@@ -38,13 +39,12 @@ def demonstrated(history: History, policy: Policy) -> list[Turn]:
     """
     items = history.messages_and_choices
     sampled = any(isinstance(item, Choice) for item in items)
-    messages = [_checked(number, message) for number, message in enumerate(history.messages())]
-    speech = _Speech(policy, messages, history.tools)
+    speech = _Speech(policy, history)
     turns: list[Turn] = []
     for at, item in enumerate(items):
         if isinstance(item, Choice):
             turns.append(speech.recorded(at, item))
-        elif item["role"] == "assistant" and not sampled:
+        elif item.get("role") == "assistant" and not sampled:
             turns.append(speech.said(at))
     return turns
 
@@ -52,12 +52,20 @@ def demonstrated(history: History, policy: Policy) -> list[Turn]:
 class _Speech:
     """A conversation as tokens, turn after turn."""
 
-    def __init__(self, policy: Policy, messages: list[Message], tools: list[Message] | None) -> None:
+    def __init__(self, policy: Policy, history: History) -> None:
         self._renderer: Renderer = policy.renderer
         self._tokenizer = policy.tokenizer
-        self._messages = messages
-        self._tools = tools
+        self._history = history
+        self._tools = history.tools
         self._last: tuple[int, Turn] | None = None
+
+    @cached_property
+    def _messages(self) -> list[Message]:
+        return [_checked(number, message) for number, message in enumerate(self._history.messages())]
+
+    @cached_property
+    def _whole(self) -> RenderedTokens:
+        return self._render([*self._messages, _NEXT])
 
     def recorded(self, at: int, choice: Choice) -> Turn:
         """The turn as it was sampled, or as `said` when that is not known."""
@@ -71,13 +79,13 @@ class _Speech:
         """The turn as the policy would have sampled it."""
         prompt = self._prompt(at)
         opening = prompt.token_ids[_after_messages(prompt) :]
-        following = _following(self._messages, at) or [_NEXT]
         stops = self._renderer.get_stop_token_ids()
         stop = stops[0]
         # In the middle of a conversation a template adds least to what was said; but some leave out the reasoning
         # there, and some ask for a block of it at the end of their prompt.
-        for shown in ([*self._messages[: at + 1], *following], self._messages[: at + 1]):
-            turn = _turn_tokens(self._render(shown), at)
+        for as_last in (False, True):
+            shown = self._render(self._messages[: at + 1]) if as_last else self._whole
+            turn = _turn_tokens(shown, at)
             token_ids = self._continuation(opening, turn)
             if not token_ids:
                 continue
@@ -156,16 +164,6 @@ def _checked(number: int, message: Message) -> Message:
             "Write it as an OpenAI message of text, or leave its trajectory out.",
         )
     return message | {"content": content}
-
-
-def _following(messages: Sequence[Message], at: int) -> list[Message]:
-    """What was answered to message `at`, up to the next turn."""
-    found: list[Message] = []
-    for message in messages[at + 1 :]:
-        if message["role"] == "assistant":
-            break
-        found.append(message)
-    return found
 
 
 def _after_messages(rendered: RenderedTokens) -> int:

@@ -87,7 +87,8 @@ def test_a_template_that_drops_earlier_reasoning_makes_several_sequences(policy)
 def test_sampled_turns_keep_their_ids_and_messages_beside_them_are_context(policy):
     prompt = policy.renderer.render_ids(OPENING, tools=TOOLS, add_generation_prompt=True)
     odd = [77, 78, 79, policy.renderer.get_stop_token_ids()[0]]  # no tokenizer would split it so
-    (tokens,) = sequences_of(policy, [*OPENING, sampled_turn(prompt, odd), THANKS, say("Not sampled.")])
+    unknown = {"role": "developer", "content": "what is never rendered is never judged"}
+    (tokens,) = sequences_of(policy, [unknown, *OPENING, sampled_turn(prompt, odd), THANKS, say("Not sampled.")])
     assert tokens.token_ids == prompt + odd
     assert [t for t, own in zip(tokens.token_ids, tokens.sampled, strict=True) if own] == odd
 
@@ -103,8 +104,7 @@ def test_a_rendered_turn_goes_on_from_the_ids_of_a_sampled_one(policy):
     prompt = policy.renderer.render_ids(OPENING, tools=TOOLS, add_generation_prompt=True)
     odd = [77, 78, 79, policy.renderer.get_stop_token_ids()[0]]
     foreign = sampled_turn([], [])
-    result = {"role": "tool", "tool_call_id": "c1", "content": "a lamp"}
-    (tokens,) = sequences_of(policy, [*OPENING, sampled_turn(prompt, odd), result, foreign])
+    (tokens,) = sequences_of(policy, [*OPENING, sampled_turn(prompt, odd), RESULT, foreign])
     assert tokens.token_ids[: len(prompt) + 4] == prompt + odd
     assert trained_texts(policy, tokens)[1] == "said<|im_end|>"
 

@@ -156,7 +156,8 @@ async def test_the_loss_falls_and_the_policy_that_is_served_follows(tmp_path: Pa
     async with LocalBackend(tmp_path) as backend:
         await model.register(backend)
         config = SftConfig(learning_rate=2e-3, batch_size=8)
-        results = [await model.train_sft(given, config) for _ in range(4)]
+        results = [await model.train_sft(given, config) for _ in range(3)]
+        results.append(await model.train_sft([TrajectoryGroup(given)], config))
         assert model.get_inference_name() == "pupil@4"
         rows = backend.history(model, "sft")
         acted = await rollout(model, scenario, scenario.sample("held_out", 1, seed=2)[0], max_tokens=64, seed=0)
