@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         LoraSettings,
         Reinforce,
         SamplerCorrection,
+        SftConfig,
         TrainConfig,
         VllmSettings,
     )
@@ -69,6 +70,7 @@ __all__ = [
     "Rubric",
     "SamplerCorrection",
     "Scenario",
+    "SftConfig",
     "Shaping",
     "Task",
     "Toolbox",
@@ -123,6 +125,7 @@ _NAMES = {
         "LoraSettings",
         "Reinforce",
         "SamplerCorrection",
+        "SftConfig",
         "TrainConfig",
         "VllmSettings",
     ),

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from scenarios.trajectory import TrajectoryGroup
-from trainer.config import TrainConfig
+from scenarios.trajectory import Trajectory, TrajectoryGroup
+from trainer.config import SftConfig, TrainConfig
 
 if TYPE_CHECKING:
     from trainer.model import Model, TrainableModel
@@ -21,12 +21,12 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """What one call of `model.train` did."""
+    """What one call of `model.train` or `model.train_sft` did."""
 
     step: int
     """Training steps done so far; the adapter of this step is now live."""
     trained: bool
-    """False when no group had a signal; `reason` then says why, and the adapter is unchanged."""
+    """False when there was nothing to learn from; `reason` then says why, and the adapter is unchanged."""
     reason: str | None = None
     metrics: dict[str, float] = field(default_factory=dict)
 
@@ -40,6 +40,12 @@ class Backend(Protocol):
 
     async def train(self, model: "TrainableModel", groups: list[TrajectoryGroup], config: TrainConfig) -> TrainResult:
         """One training step; its adapter is saved and live when this returns."""
+        ...
+
+    async def train_sft(
+        self, model: "TrainableModel", trajectories: list[Trajectory], config: SftConfig
+    ) -> TrainResult:
+        """One training step on what the trajectories say; its adapter is saved and live when this returns."""
         ...
 
     async def log(self, model: "Model", groups: list[TrajectoryGroup], split: str) -> dict[str, float]:

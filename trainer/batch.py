@@ -48,7 +48,7 @@ class Batch:
         reasons = [
             f"{count} {reason}" for reason, count in (self.left_out_groups + self.left_out_members).most_common()
         ]
-        return "nothing was trained: " + ("; ".join(reasons) if reasons else "there were no groups")
+        return "nothing was trained: " + ("; ".join(reasons) if reasons else "nothing was given")
 
 
 SAME_SCORES = "groups whose members all have the same score"

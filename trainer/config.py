@@ -123,17 +123,39 @@ class SamplerCorrection(_Settings):
         return self
 
 
-class TrainConfig(_Settings):
-    """One call of `model.train`. docs/algorithms.md has the settings of the published algorithms."""
+class _Updates(_Settings):
+    """How the adapter is updated, whatever it learns from."""
 
     learning_rate: float = Field(default=1e-5, gt=0)
     """Peak; for LoRA about ten times that of full fine-tuning."""
     warmup_steps: int = Field(default=0, ge=0)
-    """Linear warm-up, in training steps (calls of `model.train`)."""
+    """Linear warm-up, in training steps (calls of `model.train` and `model.train_sft`)."""
     total_steps: int | None = Field(default=None, ge=1)
     """With it the rate decays, reaching zero after this training step; without it, it stays."""
     decay: Literal["linear", "cosine"] = "linear"
     """How it decays, if it does."""
+    epochs: int = Field(default=1, ge=1)
+    """Passes over what one call is given."""
+    max_gradient_norm: float = Field(default=1.0, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    micro_batch_tokens: int = Field(default=16384, ge=1)
+    """Unique tokens per forward pass: bounds memory, does not change the result. A group that fits is not cut."""
+    gradient_checkpointing: bool = False
+    """Keeps only what enters a layer and computes the rest again for its gradient: less memory, more work."""
+
+
+class SftConfig(_Updates):
+    """One call of `model.train_sft`."""
+
+    learning_rate: float = Field(default=2e-4, gt=0)
+    """Peak; for LoRA about ten times that of full fine-tuning."""
+    batch_size: int = Field(default=16, ge=1)
+    """Trajectories in an update, at most; each update averages over its own trained tokens."""
+
+
+class TrainConfig(_Updates):
+    """One call of `model.train`. docs/algorithms.md has the settings of the published algorithms."""
+
     advantage: AdvantageKind = "mean"
     """How much better a member did than its group: see `trainer.advantages`."""
     minimal_spread: float = Field(default=1e-6, ge=0)
@@ -148,16 +170,8 @@ class TrainConfig(_Settings):
     2512.02556). Without the ratio k1 has no gradient on average."""
     sampler_correction: SamplerCorrection | None = None
     """None: the ratio is taken against the sampler's own log-probs."""
-    epochs: int = Field(default=1, ge=1)
-    """Passes over a batch."""
     mini_batches: int = Field(default=1, ge=1)
     """Updates of a pass, each from whole groups and averaged over itself alone; fewer when there are fewer groups."""
-    max_gradient_norm: float = Field(default=1.0, gt=0)
-    weight_decay: float = Field(default=0.0, ge=0)
-    micro_batch_tokens: int = Field(default=16384, ge=1)
-    """Unique tokens per forward pass: bounds memory, does not change the result. A group that fits is not cut."""
-    gradient_checkpointing: bool = False
-    """Keeps only what enters a layer and computes the rest again for its gradient: less memory, more work."""
 
 
 class LoopConfig(_Settings):

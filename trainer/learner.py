@@ -221,7 +221,7 @@ def _does_not_fit(micro_batch: Sequence[TokenSequence], config: TrainConfig) -> 
         ways.append(f"micro_batch_tokens={tokens // 2} (it is {config.micro_batch_tokens})")
     return LearnerError(
         f"memory ran out over {len(micro_batch)} sequences with {tokens} unique tokens, so nothing was changed",
-        f"Set {' or '.join(ways)} in TrainConfig." if ways else "Shorten the trajectories, or take a larger device.",
+        f"Set {' or '.join(ways)} in its config." if ways else "Shorten the trajectories, or take a larger device.",
     )
 
 

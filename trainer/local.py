@@ -1,13 +1,13 @@
 """LocalBackend: trains and serves models in this process, each over its own run directory."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from scenarios.trajectory import TrajectoryGroup
+from scenarios.trajectory import Trajectory, TrajectoryGroup
 from trainer.backend import Endpoint, TrainResult
-from trainer.config import EngineChoice, TrainConfig, VllmSettings
+from trainer.config import EngineChoice, SftConfig, TrainConfig, VllmSettings
 from trainer.engines import EngineError
 from trainer.metrics import trajectory_means
 from trainer.model import Model, NotRegisteredError, TrainableModel
@@ -68,11 +68,10 @@ class LocalBackend:
         self._directories[key] = directory
 
     async def train(self, model: TrainableModel, groups: list[TrajectoryGroup], config: TrainConfig) -> TrainResult:
-        try:
-            return await asyncio.to_thread(self._run(model).train, groups, config)
-        except (EngineError, PublishError):
-            await self._forget((model.project, model.name))
-            raise
+        return await self._step(model, lambda run: run.train(groups, config))
+
+    async def train_sft(self, model: TrainableModel, trajectories: list[Trajectory], config: SftConfig) -> TrainResult:
+        return await self._step(model, lambda run: run.train_sft(trajectories, config))
 
     async def log(self, model: Model, groups: list[TrajectoryGroup], split: str) -> dict[str, float]:
         directory, step = self._directory(model), self.step(model)
@@ -113,6 +112,13 @@ class LocalBackend:
     async def close(self) -> None:
         for key in list(self._directories):
             await self._forget(key)
+
+    async def _step(self, model: TrainableModel, make: Callable[[TrainingRun], TrainResult]) -> TrainResult:
+        try:
+            return await asyncio.to_thread(make, self._run(model))
+        except (EngineError, PublishError):
+            await self._forget((model.project, model.name))
+            raise
 
     async def _forget(self, key: _Key) -> None:
         run, directory = self._training.pop(key, None), self._directories.pop(key)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from scenarios.errors import GavelError
 from scenarios.trajectory import Trajectory, TrajectoryGroup
 from trainer.backend import Backend, TrainResult
-from trainer.config import LoraSettings, TrainConfig
+from trainer.config import LoraSettings, SftConfig, TrainConfig
 
 _REQUEST_TIMEOUT = 600.0
 
@@ -106,6 +106,18 @@ class TrainableModel(Model):
     ) -> TrainResult:
         """One training step on judged groups; the new adapter is saved and live when this returns."""
         return await self.backend.train(self, _as_groups(groups), config or TrainConfig())
+
+    async def train_sft(
+        self, trajectories: Iterable[TrajectoryGroup | Trajectory] | TrajectoryGroup, config: SftConfig | None = None
+    ) -> TrainResult:
+        """One training step of imitation: each assistant turn becomes likelier; rewards play no part.
+
+        A history's `Choice`s are imitated, token by token where they carry their ids; in a history without any, its
+        assistant messages. It is a step of its own, with the optimiser's state that `train` goes on from. What cannot
+        be learnt from is counted in the result; a malformed message raises `DemonstrationError`.
+        """
+        members = [trajectory for group in _as_groups(trajectories) for trajectory in group]
+        return await self.backend.train_sft(self, members, config or SftConfig())
 
     def get_inference_name(self) -> str:
         """`name@step` of the live policy."""

@@ -75,10 +75,17 @@ def sequences(trajectory: Trajectory) -> list[TokenSequence]:
     For turns (prompt P1, sampled S1), (P1+S1+tool result, S2), (another prompt P3, S3) these are
     [P1 S1 tool-result S2] and [P3 S3], with S1, S2 and S3 marked as sampled.
     """
+    return joined(
+        [turn_of(item) for item in history.messages_and_choices if isinstance(item, Choice)]
+        for history in trajectory.histories()
+    )
+
+
+def joined(histories: Iterable[list[Turn]]) -> list[TokenSequence]:
+    """The token sequences of the turns of a trajectory's histories, each turn in exactly one of them."""
     found: list[TokenSequence] = []
     earlier: list[Turn] = []
-    for history in trajectory.histories():
-        turns = [turn_of(item) for item in history.messages_and_choices if isinstance(item, Choice)]
+    for turns in histories:
         found += _stitched(turn for turn in turns if turn not in earlier)
         earlier += turns
     return found

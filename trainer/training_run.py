@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 
 from scenarios.errors import GavelError
-from scenarios.trajectory import TrajectoryGroup
+from scenarios.trajectory import Trajectory, TrajectoryGroup
 from trainer.backend import Endpoint, TrainResult
 from trainer.batch import Batch, make_batch
-from trainer.config import TrainConfig, VllmSettings
+from trainer.config import SftConfig, TrainConfig, VllmSettings
 from trainer.endpoint import EndpointServer
 from trainer.engines import DEADLINE, Engine, SamplingRequest
 from trainer.engines.slots import slots_that_fit
@@ -26,6 +26,7 @@ from trainer.model import TrainableModel
 from trainer.policy import Policy, load_base, source_of
 from trainer.run_directory import RunDirectory
 from trainer.scoring import trained_logprobs
+from trainer.sft import METRICS, as_training, make_sft_batch
 from trainer.tokens import TokenSequence
 
 _STATE = Path("trainer_state") / "state.pt"
@@ -89,20 +90,16 @@ class TrainingRun:
         """One step, saved and live when this returns; steps never overlap."""
         with self._lock:
             batch = make_batch(groups, config)
-            metrics = trajectory_means(groups) | _account(batch)
-            trained = bool(batch.sequences)
-            if trained:
-                with self._engine.making_room():
-                    metrics |= self._learner.step(batch, config)
-            step = self.step + 1
-            self.directory.fresh_trajectories("train", step).extend(groups)
-            self._save(step, metrics)
-            self._engine.publish(self.policy, step)
-            if trained:
-                metrics["publish_gap"] = self._prove_live(batch.sequences[0].tokens.token_ids)
-            self.step = step
-            self.directory.metrics.log(step, "train", metrics)
-            return TrainResult(step, trained, None if trained else batch.why_empty(), metrics)
+            learnt = self._learn(batch, config)
+            return self._finish("train", groups, batch, {"groups_trained": batch.groups} | learnt)
+
+    def train_sft(self, trajectories: list[Trajectory], config: SftConfig) -> TrainResult:
+        """The same for what the trajectories say, as a step of its own."""
+        with self._lock:
+            batch = make_sft_batch(trajectories, self.policy, config, self.step)
+            learnt = self._learn(batch, as_training(config, batch))
+            groups = [TrajectoryGroup([trajectory]) for trajectory in trajectories]
+            return self._finish("sft", groups, batch, {name: learnt[name] for name in METRICS if name in learnt})
 
     @property
     def alive(self) -> bool:
@@ -114,6 +111,27 @@ class TrainingRun:
         with self._lock:
             self._server.close()
             self._engine.close()
+
+    def _learn(self, batch: Batch, config: TrainConfig) -> dict[str, float]:
+        """The learner's metrics of the step; none for a batch that trains nothing."""
+        if not batch.sequences:
+            return {}
+        with self._engine.making_room():
+            return self._learner.step(batch, config)
+
+    def _finish(self, split: str, groups: list[TrajectoryGroup], batch: Batch, learnt: dict[str, float]) -> TrainResult:
+        """Stores what the step was made from, saves the adapter, makes it live, and proves that it is."""
+        metrics = trajectory_means(groups) | _account(batch) | learnt
+        trained = bool(batch.sequences)
+        step = self.step + 1
+        self.directory.fresh_trajectories(split, step).extend(groups)
+        self._save(step, split, metrics)
+        self._engine.publish(self.policy, step)
+        if trained:
+            metrics["publish_gap"] = self._prove_live(batch.sequences[0].tokens.token_ids)
+        self.step = step
+        self.directory.metrics.log(step, split, metrics)
+        return TrainResult(step, trained, None if trained else batch.why_empty(), metrics)
 
     def _start_engine(self, model: TrainableModel, vllm: VllmSettings | None, slots: int, max_context: int) -> Engine:
         if vllm is not None:
@@ -133,14 +151,16 @@ class TrainingRun:
         state = torch.load(path / _STATE, weights_only=True)
         self._learner.restore(state["learner"])
         self.step = latest
-        if not any(row["step"] == latest for row in self.directory.metrics.rows("train")):
-            self.directory.metrics.log(latest, "train", state["metrics"])  # killed between checkpoint and metrics
+        split = state.get("split", "train")
+        if not any(row["step"] == latest for row in self.directory.metrics.rows(split)):
+            self.directory.metrics.log(latest, split, state["metrics"])  # killed between checkpoint and metrics
 
-    def _save(self, step: int, metrics: dict[str, float]) -> None:
+    def _save(self, step: int, split: str, metrics: dict[str, float]) -> None:
         def write(directory: Path) -> None:
             self.policy.save_adapter(directory)
             (directory / _STATE).parent.mkdir()
-            torch.save({"learner": self._learner.state(), "metrics": metrics}, directory / _STATE)
+            state = {"learner": self._learner.state(), "split": split, "metrics": metrics}
+            torch.save(state, directory / _STATE)
 
         self.directory.checkpoints.save(step, write)
 
@@ -176,7 +196,6 @@ class TrainingRun:
 
 def _account(batch: Batch) -> dict[str, float]:
     counts: dict[str, float] = {
-        "groups_trained": batch.groups,
         "trajectories_trained": batch.trajectories,
         "tokens_trained": batch.trained_tokens,
     }

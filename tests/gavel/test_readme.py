@@ -20,7 +20,7 @@ def run(script: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("name", ["returns.py", "own_rollout.py", "only_judge.py"])
+@pytest.mark.parametrize("name", ["returns.py", "own_rollout.py", "demonstrations.py", "only_judge.py"])
 def test_the_readme_shows_the_example_as_it_is(name: str) -> None:
     assert f"```python\n{(ROOT / 'examples' / name).read_text()}```" in README
 
@@ -38,6 +38,15 @@ def test_the_own_rollout_trains(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
     assert "Unclosed" not in result.stderr
     assert (tmp_path / "runs" / "orders" / "clerk-1" / "checkpoints" / "000003").is_dir()
+
+
+def test_the_demonstrations_are_learnt(tmp_path: Path) -> None:
+    result = run(ROOT / "examples" / "demonstrations.py", tmp_path)
+    assert result.returncode == 0, result.stderr
+    losses = [float(line.rpartition(" ")[2]) for line in result.stdout.splitlines()]
+    assert len(losses) == 3
+    assert losses == sorted(losses, reverse=True)
+    assert (tmp_path / "runs" / "orders" / "pupil-1" / "trajectories" / "sft" / "000003.jsonl.zst").is_file()
 
 
 def test_the_judge_alone_scores(tmp_path: Path) -> None:

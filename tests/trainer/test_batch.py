@@ -109,7 +109,7 @@ def test_an_empty_batch_says_why_in_one_sentence():
         "nothing was trained: 2 groups whose members all have the same score; "
         "1 groups with fewer than two scored members"
     )
-    assert make_batch([], CONFIG).why_empty() == "nothing was trained: there were no groups"
+    assert make_batch([], CONFIG).why_empty() == "nothing was trained: nothing was given"
 
 
 @given(st.lists(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 9)), max_size=5), max_size=4))
