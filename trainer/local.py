@@ -8,10 +8,12 @@ from typing import Any
 from scenarios.trajectory import TrajectoryGroup
 from trainer.backend import Endpoint, TrainResult
 from trainer.config import EngineChoice, TrainConfig, VllmSettings
+from trainer.distributed import World, join
 from trainer.engines import EngineError
 from trainer.metrics import trajectory_means
 from trainer.model import Model, NotRegisteredError, TrainableModel
 from trainer.run_directory import RunDirectory, runs_root
+from trainer.team import follow
 from trainer.training_run import PublishError, TrainingRun
 
 _Key = tuple[str, str]
@@ -19,7 +21,11 @@ _EXPERIMENT = "experiment.json"
 
 
 class LocalBackend:
-    """Trains and serves models on this machine; also an async context manager."""
+    """Trains and serves models on this machine; also an async context manager.
+
+    Under `torchrun` one process leads: it alone goes on after `register`, which the others leave when it ends, by
+    `SystemExit`. They learn with it until then.
+    """
 
     def __init__(
         self,
@@ -52,6 +58,10 @@ class LocalBackend:
         await self.close()
 
     async def register(self, model: Model) -> None:
+        world = join()
+        if world.rank:
+            follow(world)
+            raise SystemExit
         key = (model.project, model.name)
         if key in self._directories:
             if not isinstance(model, TrainableModel) or self._training[key].alive:
@@ -60,7 +70,7 @@ class LocalBackend:
         directory = await asyncio.to_thread(RunDirectory, self._root, model.project, model.name)
         try:
             if isinstance(model, TrainableModel):
-                self._training[key] = await asyncio.to_thread(self._start, model, directory)
+                self._training[key] = await asyncio.to_thread(self._start, model, directory, world)
         except BaseException:
             directory.close()
             directory.discard_if_new()
@@ -120,10 +130,11 @@ class LocalBackend:
             await asyncio.to_thread(run.close)
         await asyncio.to_thread(directory.close)
 
-    def _start(self, model: TrainableModel, directory: RunDirectory) -> TrainingRun:
+    def _start(self, model: TrainableModel, directory: RunDirectory, world: World) -> TrainingRun:
         return TrainingRun(
             model,
             directory,
+            world,
             vllm=self._vllm,
             slots=self._slots,
             max_context=self._max_context,

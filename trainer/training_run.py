@@ -15,17 +15,18 @@ from scenarios.trajectory import TrajectoryGroup
 from trainer.backend import Endpoint, TrainResult
 from trainer.batch import Batch, make_batch
 from trainer.config import TrainConfig, VllmSettings
+from trainer.distributed import World
 from trainer.endpoint import EndpointServer
 from trainer.engines import DEADLINE, Engine, SamplingRequest
 from trainer.engines.slots import slots_that_fit
 from trainer.engines.transformers import TransformersEngine
 from trainer.engines.vllm_server import Served, vllm_engine
-from trainer.learner import Learner
 from trainer.metrics import trajectory_means
 from trainer.model import TrainableModel
-from trainer.policy import Policy, load_base, source_of
+from trainer.policy import load_base, source_of
 from trainer.run_directory import RunDirectory
 from trainer.scoring import trained_logprobs
+from trainer.team import Team
 from trainer.tokens import TokenSequence
 
 _STATE = Path("trainer_state") / "state.pt"
@@ -46,6 +47,7 @@ class TrainingRun:
         self,
         model: TrainableModel,
         directory: RunDirectory,
+        world: World,
         *,
         vllm: VllmSettings | None,
         slots: int,
@@ -60,11 +62,13 @@ class TrainingRun:
         self._lock = threading.Lock()
         description = model.model_dump(include={"name", "project", "base_model", "lora"})
         directory.check(description)
-        self.policy = Policy(model.base_model, model.lora, model.renderer)
-        self._learner = Learner(self.policy)
-        self._resume()
-        max_context = min(max_context, self.policy.max_context)
+        self._team = Team(world, model.base_model, model.lora, model.renderer)
+        self.policy = self._team.policy
         with contextlib.ExitStack() as undo:
+            undo.callback(self._team.close)
+            self._resume()
+            self._team.align()
+            max_context = min(max_context, self.policy.max_context)
             self._engine = self._start_engine(model, vllm, slots, max_context)
             undo.callback(self._engine.close)
             self._engine.publish(self.policy, self.step)
@@ -93,7 +97,7 @@ class TrainingRun:
             trained = bool(batch.sequences)
             if trained:
                 with self._engine.making_room():
-                    metrics |= self._learner.step(batch, config)
+                    metrics |= self._team.step(batch, config)
             step = self.step + 1
             self.directory.fresh_trajectories("train", step).extend(groups)
             self._save(step, metrics)
@@ -114,6 +118,7 @@ class TrainingRun:
         with self._lock:
             self._server.close()
             self._engine.close()
+            self._team.close()
 
     def _start_engine(self, model: TrainableModel, vllm: VllmSettings | None, slots: int, max_context: int) -> Engine:
         if vllm is not None:
@@ -131,7 +136,7 @@ class TrainingRun:
         path = checkpoints.path(latest)
         self.policy.load_adapter(path)
         state = torch.load(path / _STATE, weights_only=True)
-        self._learner.restore(state["learner"])
+        self._team.learner.restore(state["learner"])
         self.step = latest
         if not any(row["step"] == latest for row in self.directory.metrics.rows("train")):
             self.directory.metrics.log(latest, "train", state["metrics"])  # killed between checkpoint and metrics
@@ -140,7 +145,7 @@ class TrainingRun:
         def write(directory: Path) -> None:
             self.policy.save_adapter(directory)
             (directory / _STATE).parent.mkdir()
-            torch.save({"learner": self._learner.state(), "metrics": metrics}, directory / _STATE)
+            torch.save({"learner": self._team.learner.state(), "metrics": metrics}, directory / _STATE)
 
         self.directory.checkpoints.save(step, write)
 
