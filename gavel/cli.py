@@ -93,6 +93,10 @@ def train(
     ] = 0.0,
     engine: Engine = "transformers",
     nproc: Processes = 1,
+    shard_base: Annotated[
+        bool,
+        typer.Option("--shard-base", help="Spread a base that does not fit one GPU over the processes; needs vllm."),
+    ] = False,
     seed: Seed = 0,
 ) -> None:
     """Train an agent on a scenario, with a judge's scores as the reward."""
@@ -111,6 +115,7 @@ def train(
             raise typer.Exit(launch(nproc))
     from gavel.training import default_learning_rate, engine_choice, run_training, trainable
     from trainer.config import LoopConfig, TrainConfig
+    from trainer.local import LocalBackend
 
     loop = LoopConfig(
         steps=steps,
@@ -124,10 +129,8 @@ def train(
     )
     rate = default_learning_rate(model) if learning_rate is None else learning_rate
     config = TrainConfig(learning_rate=rate, warmup_steps=min(3, steps - 1), total_steps=steps)
-    chosen = engine_choice(engine)
-    _run(
-        run_training(trainable(found, model, name), found, judging, loop, config, _stdout, max_context, chosen), _GO_ON
-    )
+    backend = LocalBackend(engine=engine_choice(engine), max_context=max_context, shard_base=shard_base)
+    _run(run_training(trainable(found, model, name), found, judging, loop, config, _stdout, backend), _GO_ON)
 
 
 @app.command()

@@ -9,12 +9,13 @@ import contextlib
 import functools
 import logging
 import os
+import re
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -26,10 +27,10 @@ T = TypeVar("T")
 _STEP = timedelta(minutes=30)
 """Until when the slowest process must have caught up with the others within a step."""
 _COMMAND = timedelta(days=1)
-"""Until when the leader must have said what comes next; it samples and judges in between."""
+"""Until when the leader must have told what comes next; it samples and judges in between."""
 _GO_ON = "Its own output says why. The same command goes on from the last finished step."
-_FINISH_STEP = "86400"
-"""Seconds that an interrupted run has to end its step; the leader keeps the time."""
+_FINISH_STEP = "3600"
+"""Seconds that the leader of an interrupted run has to end its step."""
 
 
 class WorldError(GavelError):
@@ -45,19 +46,22 @@ class World:
         self.size = size
         self.leading = threading.RLock()
         """Held by the leader from a command until what it asks for is done."""
-        self._commands = dist.new_group(backend="gloo", timeout=_COMMAND) if size > 1 else None
-        self._objects = dist.new_group(backend="gloo", timeout=_STEP) if size > 1 else None
+        self.lost = False
+        """Whether the processes have lost each other, for good."""
+        if size > 1:
+            self._commands = _group(_COMMAND if rank else _STEP)
+            self._objects = _group(_STEP)
 
     def tell(self, command: object) -> None:
         """Hands a command to all other processes, which `hear` it."""
         if self.size > 1:
-            with _reachable():
+            with self._reachable():
                 dist.broadcast_object_list([command], src=0, group=self._commands)
 
     def hear(self) -> Any:
         """What the leader tells next."""
         heard: list[Any] = [None]
-        with _reachable():
+        with self._reachable():
             dist.broadcast_object_list(heard, src=0, group=self._commands)
         return heard[0]
 
@@ -66,30 +70,55 @@ class World:
         if self.size == 1:
             return [value]
         found: list[Any] = [None] * self.size
-        with _reachable():
+        with self._reachable():
             dist.all_gather_object(found, value, group=self._objects)
         return found
 
     def sum_(self, tensor: torch.Tensor) -> None:
         """Adds up the tensors of all processes, in place."""
         if self.size > 1:
-            with _reachable():
+            with self._reachable():
                 dist.all_reduce(tensor)
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
-        """What all processes do at once, without a word to each other: an error in one is raised in all at the end."""
+    def together(self, *, talking: bool = False) -> Iterator[None]:
+        """What all processes do at once: an error in one is raised in all, at the end.
+
+        `talking`: they send messages meanwhile. Then the others wait for the one that failed, and cannot be told: it
+        raises its error alone, and the run must end.
+        """
         own: Exception | None = None
         try:
             yield
         except Exception as error:
-            if self.size == 1:
+            self.lost = self.lost or (talking and self.size > 1)
+            if self.size == 1 or self.lost:
                 raise
             own = error
         for rank, failure in enumerate(self.gather(_described(own))):
             if failure is not None:
                 kind, message, remedy = failure
                 raise kind(f"{message} (process {rank} of {self.size})", remedy) from own
+
+    @contextlib.contextmanager
+    def _reachable(self) -> Iterator[None]:
+        if self.lost:
+            raise WorldError("the processes of this run have lost each other", _GO_ON)
+        try:
+            yield
+        except RuntimeError as error:  # of which torch's errors of the network and of time are kinds
+            self.lost = True
+            raise _unreachable(error) from error
+
+
+def _group(timeout: timedelta) -> dist.ProcessGroup:
+    """Of all processes, for what is no tensor."""
+    return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timeout))
+
+
+def _unreachable(error: RuntimeError) -> WorldError:
+    reason = re.sub(r"^\[\S*\] ", "", str(error).splitlines()[0]).split(". This is")[0]
+    return WorldError(f"a process of this run is gone, or does not answer: {reason}", _GO_ON)
 
 
 def _described(error: Exception | None) -> tuple[type[GavelError], str, str] | None:
@@ -100,15 +129,6 @@ def _described(error: Exception | None) -> tuple[type[GavelError], str, str] | N
             return type(error), error.message, error.remedy
         case _:
             return WorldError, f"{type(error).__name__}: {error}", _GO_ON
-
-
-@contextlib.contextmanager
-def _reachable() -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:  # of which torch's errors of the network and of time are kinds
-        reason = str(error).splitlines()[0]
-        raise WorldError(f"a process of this run is gone, or does not answer: {reason}", _GO_ON) from error
 
 
 def launched() -> bool:
@@ -127,9 +147,11 @@ def join() -> World:
         raise WorldError(f"there are more processes than GPUs here ({gpus})", f"Start no more than --nproc {gpus}.")
     if gpus:
         torch.cuda.set_device(local)
-    with _reachable():
+    try:
         dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=_STEP)
         world = World(rank, size)
+    except RuntimeError as error:
+        raise _unreachable(error) from error
     if rank == 0:
         atexit.register(_leave, world)
     return world

@@ -9,7 +9,7 @@ Several processes learn whole groups each and sum their gradients, so the update
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -151,9 +151,13 @@ class Learner:
         lengths = [sequence.tokens.trained_tokens for sequence in sequences]
         flat = torch.zeros(sum(lengths), device=self.policy.device)
         found = list(flat.split(lengths))
-        with torch.no_grad(), self._world.together():
-            for places in self._micro_batches(sequences, config):
+        passes = self._micro_batches(sequences, config)
+        with torch.no_grad(), self._world.together(talking=self.policy.sharded):
+            for places in passes:
                 chosen = [sequences[at].tokens for at in places]
+                if not chosen:
+                    self._score([sequences[0].tokens], _Tally())
+                    continue
                 logprobs = self._score(chosen, tally)[0].split([t.trained_tokens for t in chosen])
                 for at, values in zip(places, logprobs, strict=True):
                     found[at].copy_(values)
@@ -162,16 +166,17 @@ class Learner:
 
     def _update(self, samples: Sequence[_Sample], config: TrainConfig, rate: float, tally: _Tally) -> None:
         self.optimizer.zero_grad(set_to_none=True)
-        sequences = [sample.sequence for sample in samples]
-        with self._world.together():
-            for places in self._micro_batches(sequences, config):
+        passes = self._micro_batches([sample.sequence for sample in samples], config)
+        with self._world.together(talking=self.policy.sharded):
+            for places in passes:
+                chosen = [samples[at] for at in places] or [replace(samples[0], token_weight=0.0)]
                 try:
-                    self._accumulate([samples[at] for at in places], config, tally)
+                    self._accumulate(chosen, config, tally if places else _Tally())
                 except RuntimeError as error:
                     if not _out_of_memory(error):
                         raise
                     self.optimizer.zero_grad(set_to_none=True)
-                    raise _does_not_fit([sequences[at].tokens for at in places], config) from error
+                    raise _does_not_fit([sample.sequence.tokens for sample in chosen], config) from error
         self._sum_gradients()
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), config.max_gradient_norm)
         if not torch.isfinite(norm):
@@ -224,11 +229,16 @@ class Learner:
         tally.add(scores, outcome, entropies)
 
     def _micro_batches(self, sequences: Sequence[TrainedSequence], config: TrainConfig) -> list[list[int]]:
-        """This process's places, the largest first: what does not fit fails before anything was spent on the rest."""
+        """This process's places, the largest first: what does not fit fails before anything was spent on the rest.
+
+        Over a sharded base every process makes as many passes as the one with the most: empty ones fill up.
+        """
         tokens, groups = [s.tokens for s in sequences], [s.group for s in sequences]
         own = spread(tokens, groups, self._world.size)[self._world.rank]
         planned = plan([tokens[at] for at in own], [groups[at] for at in own], config.micro_batch_tokens)
-        return [[own[at] for at in places] for places in planned]
+        found = [[own[at] for at in places] for places in planned]
+        most = max(self._world.gather(len(found))) if self.policy.sharded else len(found)
+        return found + [[] for _ in range(most - len(found))]
 
     def _score(self, tokens: Sequence[TokenSequence], tally: _Tally) -> tuple[torch.Tensor, torch.Tensor]:
         tally.forwarded += unique_tokens(tokens)

@@ -36,11 +36,13 @@ class LocalBackend:
         port: int = 0,
         slots: int = 128,
         max_context: int = 4096,
+        shard_base: bool = False,
     ) -> None:
         """`path`: where runs are kept (default GAVEL_RUNS, else `runs`). `port` 0 takes a free one.
 
         `engine` samples the rollouts: the embedded one, or vLLM. `slots` conversations of up to `max_context` tokens
-        are held in its cache at once.
+        are held in its cache at once. `shard_base` spreads the learner's base over the processes of `torchrun`, for one
+        that does not fit one device; it needs vLLM.
         """
         self._root = runs_root(path)
         self._vllm = engine if isinstance(engine, VllmSettings) else VllmSettings() if engine == "vllm" else None
@@ -48,6 +50,7 @@ class LocalBackend:
         self._port = port
         self._slots = slots
         self._max_context = max_context
+        self._shard_base = shard_base
         self._directories: dict[_Key, RunDirectory] = {}
         self._training: dict[_Key, TrainingRun] = {}
 
@@ -140,6 +143,7 @@ class LocalBackend:
             max_context=self._max_context,
             host=self._host,
             port=self._port,
+            shard_base=self._shard_base,
         )
 
     def _directory(self, model: Model) -> RunDirectory:

@@ -4,6 +4,7 @@ All hold the same adapter and optimiser state, learn their share of every update
 summed gradient. Alone, a team is its leader.
 """
 
+import contextlib
 import io
 import itertools
 import signal
@@ -15,9 +16,11 @@ import torch
 from scenarios.errors import GavelError
 from trainer.batch import Batch
 from trainer.config import LoraSettings, TrainConfig
-from trainer.distributed import World
+from trainer.distributed import World, WorldError
 from trainer.learner import Learner
 from trainer.policy import Policy
+from trainer.scoring import trained_logprobs
+from trainer.tokens import TokenSequence
 
 _numbers = itertools.count()
 
@@ -27,10 +30,11 @@ class _Open:
     base_model: str
     lora: LoraSettings
     renderer: str | None
+    sharded: bool
 
     def learner(self, world: World) -> Learner:
-        with world.together():
-            policy = Policy(self.base_model, self.lora, self.renderer)
+        with world.together(talking=self.sharded):
+            policy = Policy(self.base_model, self.lora, self.renderer, sharded=self.sharded)
         return Learner(policy, world)
 
 
@@ -56,6 +60,15 @@ class _Step:
 
 
 @dataclass(frozen=True, slots=True)
+class _Score:
+    tokens: TokenSequence
+
+    @torch.no_grad()
+    def apply(self, learner: Learner) -> torch.Tensor:
+        return trained_logprobs(learner.policy, [self.tokens])
+
+
+@dataclass(frozen=True, slots=True)
 class _Close:
     pass
 
@@ -63,11 +76,15 @@ class _Close:
 class Team:
     """A learner as the leading process holds it."""
 
-    def __init__(self, world: World, base_model: str, lora: LoraSettings, renderer: str | None = None) -> None:
-        """Loads the policy in every process. Raises `BaseModelError`."""
+    def __init__(
+        self, world: World, base_model: str, lora: LoraSettings, renderer: str | None = None, *, sharded: bool = False
+    ) -> None:
+        """Loads the policy in every process; `sharded` spreads its base over them. Raises `BaseModelError`."""
+        if sharded and world.size == 1:
+            raise WorldError("one process has nobody to share the base with", "Start several: --nproc 2, or torchrun.")
         self._world = world
         self._number = next(_numbers)
-        opening = _Open(base_model, lora, renderer)
+        opening = _Open(base_model, lora, renderer, sharded)
         with world.leading:
             self._tell(opening)
             self.learner = opening.learner(world)
@@ -93,9 +110,16 @@ class Team:
             self._tell(step)
             return step.apply(self.learner)
 
-    def close(self) -> None:
-        """Lets the other processes forget it."""
+    def logprobs(self, tokens: TokenSequence) -> torch.Tensor:
+        """`trained_logprobs` of one sequence, without a gradient. `[T]`"""
+        score = _Score(tokens)
         with self._world.leading:
+            self._tell(score)
+            return score.apply(self.learner)
+
+    def close(self) -> None:
+        """Lets the other processes forget it; where they are gone, there is nothing left to forget."""
+        with self._world.leading, contextlib.suppress(WorldError):
             self._tell(_Close())
 
     def _tell(self, command: object) -> None:
@@ -120,5 +144,7 @@ def follow(world: World) -> None:
                     learners.pop(number, None)
                 case _:
                     command.apply(learners[number])
-        except GavelError:  # raised in the leader too, which tells the user
-            continue
+        except GavelError:
+            if world.lost:
+                raise
+            continue  # the leader has raised it too, and tells the user

@@ -15,7 +15,7 @@ from scenarios.trajectory import TrajectoryGroup
 from trainer.backend import Endpoint, TrainResult
 from trainer.batch import Batch, make_batch
 from trainer.config import TrainConfig, VllmSettings
-from trainer.distributed import World
+from trainer.distributed import World, WorldError
 from trainer.endpoint import EndpointServer
 from trainer.engines import DEADLINE, Engine, SamplingRequest
 from trainer.engines.slots import slots_that_fit
@@ -25,7 +25,6 @@ from trainer.metrics import trajectory_means
 from trainer.model import TrainableModel
 from trainer.policy import load_base, source_of
 from trainer.run_directory import RunDirectory
-from trainer.scoring import trained_logprobs
 from trainer.team import Team
 from trainer.tokens import TokenSequence
 
@@ -54,15 +53,18 @@ class TrainingRun:
         max_context: int,
         host: str,
         port: int,
+        shard_base: bool,
     ) -> None:
         """`vllm` None: the embedded engine samples."""
+        if shard_base and vllm is None:
+            raise WorldError("the embedded engine holds the whole base on one device", "Sample with --engine vllm.")
         self.directory = directory
         self.step = 0
         """Training steps done."""
         self._lock = threading.Lock()
         description = model.model_dump(include={"name", "project", "base_model", "lora"})
         directory.check(description)
-        self._team = Team(world, model.base_model, model.lora, model.renderer)
+        self._team = Team(world, model.base_model, model.lora, model.renderer, sharded=shard_base)
         self.policy = self._team.policy
         with contextlib.ExitStack() as undo:
             undo.callback(self._team.close)
@@ -167,8 +169,7 @@ class TrainingRun:
         """The largest gap between sampler and learner on one sequence; `PublishError` when it is no rounding."""
         ids = token_ids[: min(_PROOF_TOKENS, self._engine.max_context - 1)]  # a score may take one token of its own
         whole = TokenSequence(ids, [False] + [True] * (len(ids) - 1), [0.0] * len(ids), [1.0] * len(ids))
-        with torch.no_grad():
-            learned = trained_logprobs(self.policy, [whole])
+        learned = self._team.logprobs(whole)
         served = torch.tensor(self._engine.score(ids), device=learned.device)
         gap = (learned - served).abs().max().item()
         if not gap <= _PROOF_TOLERANCE[self.policy.dtype]:
