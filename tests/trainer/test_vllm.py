@@ -233,6 +233,11 @@ def test_the_interpreter_can_be_named_in_the_environment(monkeypatch):
     assert VllmSettings().python == "/opt/vllm/bin/python"
 
 
+def test_a_server_does_not_take_the_place_of_the_learner_among_its_processes():
+    ours = {"PATH": "/bin", "RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    assert _environment(ours, VllmSettings()).keys() & ours.keys() == {"PATH"}
+
+
 @pytest.mark.vllm
 async def test_a_model_trains_over_a_vllm_of_its_own_and_hears_of_its_death(tmp_path):
     model = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY)
