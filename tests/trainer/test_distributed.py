@@ -167,7 +167,7 @@ async def _train(runs: Path, groups: list[TrajectoryGroup], steps: int) -> None:
     async with LocalBackend(runs) as backend:
         await model.register(backend)
         for _ in range(steps):
-            await model.train(groups, CONFIG)
+            await model.train(groups, TrainConfig(learning_rate=1e-4))
 
 
 def train(world: World, runs: Path, groups: list[TrajectoryGroup], steps: int) -> None:

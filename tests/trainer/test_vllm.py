@@ -20,6 +20,7 @@ from trainer.embedded import EMBEDDED_POLICY
 from trainer.engines import EngineError
 from trainer.engines import vllm as vllm_module
 from trainer.engines.vllm import VllmEngine
+from trainer.engines.vllm_server import _environment
 from trainer.local import LocalBackend
 from trainer.model import TrainableModel
 
