@@ -30,6 +30,9 @@ Name = Annotated[str | None, typer.Option(help="Name of the run. Default: made f
 Engine = Annotated[
     str, typer.Option(help="Samples the rollouts: transformers (in this process), vllm, or the address of one.")
 ]
+Processes = Annotated[
+    int, typer.Option("--nproc", min=1, help="Processes that learn, on this machine: one for each GPU.")
+]
 Seed = Annotated[int, typer.Option(help="Chooses tasks and seeds every sampled turn.")]
 ScenarioArgument = Annotated[str, typer.Argument(help="A shipped scenario, or file.py, or file.py:variable.")]
 
@@ -89,6 +92,11 @@ def train(
         float, typer.Option(min=0, max=1, help="A group whose scores differ by less than this is not trained on.")
     ] = 0.0,
     engine: Engine = "transformers",
+    nproc: Processes = 1,
+    shard_base: Annotated[
+        bool,
+        typer.Option("--shard-base", help="Spread a base that does not fit one GPU over the processes; needs vllm."),
+    ] = False,
     seed: Seed = 0,
 ) -> None:
     """Train an agent on a scenario, with a judge's scores as the reward."""
@@ -100,8 +108,14 @@ def train(
     found = _found(scenario)
     judging = JudgeEngine(judge or Settings.read().judge, rubric=found.rubric, orders=orders, seed=seed)
     judging.check()  # before torch is loaded: a mistake is told at once
+    if nproc > 1:
+        from trainer.distributed import launch, launched
+
+        if not launched():
+            raise typer.Exit(launch(nproc))
     from gavel.training import default_learning_rate, engine_choice, run_training, trainable
     from trainer.config import LoopConfig, TrainConfig
+    from trainer.local import LocalBackend
 
     loop = LoopConfig(
         steps=steps,
@@ -115,10 +129,8 @@ def train(
     )
     rate = default_learning_rate(model) if learning_rate is None else learning_rate
     config = TrainConfig(learning_rate=rate, warmup_steps=min(3, steps - 1), total_steps=steps)
-    chosen = engine_choice(engine)
-    _run(
-        run_training(trainable(found, model, name), found, judging, loop, config, _stdout, max_context, chosen), _GO_ON
-    )
+    backend = LocalBackend(engine=engine_choice(engine), max_context=max_context, shard_base=shard_base)
+    _run(run_training(trainable(found, model, name), found, judging, loop, config, _stdout, backend), _GO_ON)
 
 
 @app.command()

@@ -62,11 +62,10 @@ async def run_training(
     loop: LoopConfig,
     config: TrainConfig,
     console: Console,
-    max_context: int,
-    engine: EngineChoice,
+    backend: LocalBackend,
 ) -> None:
     """Trains until `loop.steps`, going on with an earlier run, and prints a table of before and after."""
-    async with LocalBackend(engine=engine, max_context=max_context) as backend:
+    async with backend:
         await model.register(backend)
         start = await model.get_step()
         names = ", ".join(judge.names)

@@ -8,10 +8,12 @@ from typing import Any
 from scenarios.trajectory import Trajectory, TrajectoryGroup
 from trainer.backend import Endpoint, TrainResult
 from trainer.config import EngineChoice, SftConfig, TrainConfig, VllmSettings
+from trainer.distributed import World, join
 from trainer.engines import EngineError
 from trainer.metrics import trajectory_means
 from trainer.model import Model, NotRegisteredError, TrainableModel
 from trainer.run_directory import RunDirectory, runs_root
+from trainer.team import follow
 from trainer.training_run import PublishError, TrainingRun
 
 _Key = tuple[str, str]
@@ -19,7 +21,11 @@ _EXPERIMENT = "experiment.json"
 
 
 class LocalBackend:
-    """Trains and serves models on this machine; also an async context manager."""
+    """Trains and serves models on this machine; also an async context manager.
+
+    Under `torchrun` one process leads: it alone goes on after `register`, which the others leave when it ends, by
+    `SystemExit`. They learn with it until then.
+    """
 
     def __init__(
         self,
@@ -30,11 +36,13 @@ class LocalBackend:
         port: int = 0,
         slots: int = 128,
         max_context: int = 4096,
+        shard_base: bool = False,
     ) -> None:
         """`path`: where runs are kept (default GAVEL_RUNS, else `runs`). `port` 0 takes a free one.
 
         `engine` samples the rollouts: the embedded one, or vLLM. `slots` conversations of up to `max_context` tokens
-        are held in its cache at once.
+        are held in its cache at once. `shard_base` spreads the learner's base over the processes of `torchrun`, for one
+        that does not fit one device; it needs vLLM.
         """
         self._root = runs_root(path)
         self._vllm = engine if isinstance(engine, VllmSettings) else VllmSettings() if engine == "vllm" else None
@@ -42,6 +50,7 @@ class LocalBackend:
         self._port = port
         self._slots = slots
         self._max_context = max_context
+        self._shard_base = shard_base
         self._directories: dict[_Key, RunDirectory] = {}
         self._training: dict[_Key, TrainingRun] = {}
 
@@ -52,6 +61,10 @@ class LocalBackend:
         await self.close()
 
     async def register(self, model: Model) -> None:
+        world = join()
+        if world.rank:
+            follow(world)
+            raise SystemExit
         key = (model.project, model.name)
         if key in self._directories:
             if not isinstance(model, TrainableModel) or self._training[key].alive:
@@ -60,7 +73,7 @@ class LocalBackend:
         directory = await asyncio.to_thread(RunDirectory, self._root, model.project, model.name)
         try:
             if isinstance(model, TrainableModel):
-                self._training[key] = await asyncio.to_thread(self._start, model, directory)
+                self._training[key] = await asyncio.to_thread(self._start, model, directory, world)
         except BaseException:
             directory.close()
             directory.discard_if_new()
@@ -126,15 +139,17 @@ class LocalBackend:
             await asyncio.to_thread(run.close)
         await asyncio.to_thread(directory.close)
 
-    def _start(self, model: TrainableModel, directory: RunDirectory) -> TrainingRun:
+    def _start(self, model: TrainableModel, directory: RunDirectory, world: World) -> TrainingRun:
         return TrainingRun(
             model,
             directory,
+            world,
             vllm=self._vllm,
             slots=self._slots,
             max_context=self._max_context,
             host=self._host,
             port=self._port,
+            shard_base=self._shard_base,
         )
 
     def _directory(self, model: Model) -> RunDirectory:

@@ -104,6 +104,21 @@ def plan(batch: Sequence[TokenSequence], groups: Sequence[int], most_tokens: int
     return [indices for _, indices in sorted(bins, key=lambda each: each[0], reverse=True)]
 
 
+def spread(batch: Sequence[TokenSequence], groups: Sequence[int], count: int) -> list[list[int]]:
+    """Indices into `batch` in `count` parts of whole groups, with as even a load of unique tokens as the largest
+    first onto the lightest part gives. With too few groups, parts are empty."""
+    members: dict[int, list[int]] = {}
+    for index, group in enumerate(groups):
+        members.setdefault(group, []).append(index)
+    sized = [(unique_tokens([batch[index] for index in indices]), indices) for indices in members.values()]
+    loads, parts = [0] * count, [[] for _ in range(count)]
+    for size, indices in sorted(sized, key=lambda each: each[0], reverse=True):
+        lightest = loads.index(min(loads))
+        loads[lightest] += size
+        parts[lightest] += indices
+    return [sorted(part) for part in parts]
+
+
 def _pieces(batch: Sequence[TokenSequence], indices: list[int], most_tokens: int) -> Iterator[tuple[int, list[int]]]:
     """Runs of neighbours in the trie, with their unique tokens."""
     members = [batch[index] for index in indices]

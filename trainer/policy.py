@@ -28,6 +28,7 @@ from trainer.config import LoraSettings
 from trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from trainer.engines import LoraFactors
 from trainer.lora import LoraLinear
+from trainer.sharding import shard_layers
 
 _HUB_SECONDS = 20.0
 
@@ -39,18 +40,20 @@ class BaseModelError(GavelError):
 class Policy:
     """Base model + LoRA (PEFT) on one device."""
 
-    def __init__(self, base_model: str, lora: LoraSettings, renderer: str | None = None) -> None:
+    def __init__(
+        self, base_model: str, lora: LoraSettings, renderer: str | None = None, *, sharded: bool = False
+    ) -> None:
         """`base_model`: `embedded/returns-desk`, a directory, or a model id of the hub.
 
         `renderer` names the chat format of the `renderers` library, for a model that it does not
-        know by name. Raises `BaseModelError`.
+        know by name. `sharded` spreads the base over all processes. Raises `BaseModelError`.
         """
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self.dtype = torch.bfloat16 if device == "cuda" else torch.float32
         _check_exists(base_model)
         try:
             self.tokenizer = AutoTokenizer.from_pretrained(source_of(base_model))
-            base = load_base(base_model, self.dtype, device)
+            base = load_base(base_model, self.dtype, "cpu" if sharded else device)
         except (OSError, ValueError, SafetensorError) as error:
             raise BaseModelError(
                 f"the base model {base_model!r} cannot be loaded: {str(error).splitlines()[0]}",
@@ -70,6 +73,9 @@ class Policy:
             warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers for an attribute it has renamed
             self.model: PeftModel = get_peft_model(base, settings)  # type: ignore[assignment]
         self.model.eval()
+        self.sharded = sharded
+        if sharded:
+            shard_layers(self.model, self.decoder(), device)
 
     @property
     def device(self) -> torch.device:

@@ -15,18 +15,18 @@ from scenarios.trajectory import Trajectory, TrajectoryGroup
 from trainer.backend import Endpoint, TrainResult
 from trainer.batch import Batch, make_batch
 from trainer.config import SftConfig, TrainConfig, VllmSettings
+from trainer.distributed import World, WorldError
 from trainer.endpoint import EndpointServer
 from trainer.engines import DEADLINE, Engine, SamplingRequest
 from trainer.engines.slots import slots_that_fit
 from trainer.engines.transformers import TransformersEngine
 from trainer.engines.vllm_server import Served, vllm_engine
-from trainer.learner import Learner
 from trainer.metrics import trajectory_means
 from trainer.model import TrainableModel
-from trainer.policy import Policy, load_base, source_of
+from trainer.policy import load_base, source_of
 from trainer.run_directory import RunDirectory
-from trainer.scoring import trained_logprobs
 from trainer.sft import METRICS, as_training, make_sft_batch
+from trainer.team import Team
 from trainer.tokens import TokenSequence
 
 _STATE = Path("trainer_state") / "state.pt"
@@ -47,25 +47,31 @@ class TrainingRun:
         self,
         model: TrainableModel,
         directory: RunDirectory,
+        world: World,
         *,
         vllm: VllmSettings | None,
         slots: int,
         max_context: int,
         host: str,
         port: int,
+        shard_base: bool,
     ) -> None:
         """`vllm` None: the embedded engine samples."""
+        if shard_base and vllm is None:
+            raise WorldError("the embedded engine holds the whole base on one device", "Sample with --engine vllm.")
         self.directory = directory
         self.step = 0
         """Training steps done."""
         self._lock = threading.Lock()
         description = model.model_dump(include={"name", "project", "base_model", "lora"})
         directory.check(description)
-        self.policy = Policy(model.base_model, model.lora, model.renderer)
-        self._learner = Learner(self.policy)
-        self._resume()
-        max_context = min(max_context, self.policy.max_context)
+        self._team = Team(world, model.base_model, model.lora, model.renderer, sharded=shard_base)
+        self.policy = self._team.policy
         with contextlib.ExitStack() as undo:
+            undo.callback(self._team.close)
+            self._resume()
+            self._team.align()
+            max_context = min(max_context, self.policy.max_context)
             self._engine = self._start_engine(model, vllm, slots, max_context)
             undo.callback(self._engine.close)
             self._engine.publish(self.policy, self.step)
@@ -111,13 +117,14 @@ class TrainingRun:
         with self._lock:
             self._server.close()
             self._engine.close()
+            self._team.close()
 
     def _learn(self, batch: Batch, config: TrainConfig) -> dict[str, float]:
         """The learner's metrics of the step; none for a batch that trains nothing."""
         if not batch.sequences:
             return {}
         with self._engine.making_room():
-            return self._learner.step(batch, config)
+            return self._team.step(batch, config)
 
     def _finish(self, split: str, groups: list[TrajectoryGroup], batch: Batch, learnt: dict[str, float]) -> TrainResult:
         """Stores what the step was made from, saves the adapter, makes it live, and proves that it is."""
@@ -149,7 +156,7 @@ class TrainingRun:
         path = checkpoints.path(latest)
         self.policy.load_adapter(path)
         state = torch.load(path / _STATE, weights_only=True)
-        self._learner.restore(state["learner"])
+        self._team.learner.restore(state["learner"])
         self.step = latest
         split = state.get("split", "train")
         if not any(row["step"] == latest for row in self.directory.metrics.rows(split)):
@@ -159,7 +166,7 @@ class TrainingRun:
         def write(directory: Path) -> None:
             self.policy.save_adapter(directory)
             (directory / _STATE).parent.mkdir()
-            state = {"learner": self._learner.state(), "split": split, "metrics": metrics}
+            state = {"learner": self._team.learner.state(), "split": split, "metrics": metrics}
             torch.save(state, directory / _STATE)
 
         self.directory.checkpoints.save(step, write)
@@ -182,8 +189,7 @@ class TrainingRun:
         """The largest gap between sampler and learner on one sequence; `PublishError` when it is no rounding."""
         ids = token_ids[: min(_PROOF_TOKENS, self._engine.max_context - 1)]  # a score may take one token of its own
         whole = TokenSequence(ids, [False] + [True] * (len(ids) - 1), [0.0] * len(ids), [1.0] * len(ids))
-        with torch.no_grad():
-            learned = trained_logprobs(self.policy, [whole])
+        learned = self._team.logprobs(whole)
         served = torch.tensor(self._engine.score(ids), device=learned.device)
         gap = (learned - served).abs().max().item()
         if not gap <= _PROOF_TOLERANCE[self.policy.dtype]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.packing import pack, plan, unique_tokens
+from trainer.packing import pack, plan, spread, unique_tokens
 from trainer.tokens import TokenError, TokenSequence
 
 
@@ -111,3 +111,18 @@ def test_the_largest_micro_batch_runs_first_and_small_groups_share_one():
 
     batch = [alone(1, 3), alone(2, 9), alone(3, 4), alone(4, 30)]
     assert plan(batch, [0, 1, 2, 3], 10) == [[3], [1], [2, 0]]
+
+
+@given(batches, st.data(), st.integers(1, 5))
+def test_whole_groups_are_spread_so_that_no_part_is_heavier_than_another_by_more_than_a_group(batch, data, count):
+    groups = data.draw(st.lists(st.integers(0, 4), min_size=len(batch), max_size=len(batch)))
+    parts = spread(batch, groups, count)
+    assert len(parts) == count
+    assert sorted(index for part in parts for index in part) == list(range(len(batch)))
+    sizes = {
+        group: unique_tokens([batch[at] for at, own in enumerate(groups) if own == group]) for group in set(groups)
+    }
+    held = [{groups[index] for index in part} for part in parts]
+    assert sum(len(each) for each in held) == len(sizes)
+    loads = [sum(sizes[group] for group in each) for each in held]
+    assert max(loads) - min(loads) <= max(sizes.values())

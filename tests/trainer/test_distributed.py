@@ -1,0 +1,212 @@
+"""Several processes learn what one learns, fail as one, and leave behind what one takes up again."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from scenarios.trajectory import TrajectoryGroup
+from tests.trainer.processes import DEADLINE, led
+from tests.trainer.test_learner import adapter, flat, make_batch, make_sequences
+from tests.trainer.test_local import a_group, a_model
+from trainer import learner as learner_room
+from trainer.config import LoraSettings, SamplerCorrection, TrainConfig
+from trainer.distributed import World, WorldError
+from trainer.embedded import EMBEDDED_POLICY
+from trainer.learner import LearnerError
+from trainer.local import LocalBackend
+from trainer.policy import BaseModelError, Policy
+from trainer.team import Team
+
+ROOT = Path(__file__).parents[2]
+LORA = LoraSettings(rank=4)
+CONFIG = TrainConfig(learning_rate=1e-3, micro_batch_tokens=40)
+MANY_UPDATES = TrainConfig(
+    learning_rate=1e-3,
+    epochs=2,
+    mini_batches=2,
+    micro_batch_tokens=40,
+    beta=0.1,
+    sampler_correction=SamplerCorrection(),
+    gradient_checkpointing=True,
+    weight_decay=0.01,
+)
+CONFIGS = {"one update": CONFIG, "many updates": MANY_UPDATES}
+LENGTHS = [5, 20, 11, 3, 20, 8]
+ADVANTAGES = [0.5, -0.5, 0.25, -0.25, 1.0, -1.0]
+
+
+def three_steps(
+    world: World, config: TrainConfig, sharded: bool = False
+) -> tuple[torch.Tensor, list[dict[str, float]]]:
+    """Of three groups, of three groups, of a single one."""
+    team = Team(world, EMBEDDED_POLICY, LORA, sharded=sharded)
+    tokens = make_sequences(Team(World(), EMBEDDED_POLICY, LORA).policy, LENGTHS)
+    whole, single = make_batch(tokens, ADVANTAGES), make_batch(tokens[:2], ADVANTAGES[:2])
+    metrics = [team.step(batch, config) for batch in (whole, whole, single)]
+    assert torch.isfinite(team.logprobs(tokens[0])).all()
+    team.close()
+    return flat(adapter(team.policy)), metrics
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    return {kind: three_steps(World(), config) for kind, config in CONFIGS.items()}
+
+
+def compare(found: tuple[torch.Tensor, list[dict[str, float]]], expected: tuple[torch.Tensor, list[Any]]) -> None:
+    assert (found[0] - expected[0]).abs().max() < 1e-5
+    for one, other in zip(found[1], expected[1], strict=True):
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_two_processes_and_two_nodes_of_two_learn_what_one_learns(alone: dict[str, Any], nodes: int, kind: str) -> None:
+    compare(led(three_steps, CONFIGS[kind], nodes=nodes), alone[kind])
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_over_a_sharded_base_the_same_is_learnt_though_the_processes_have_unequal_work(
+    alone: dict[str, Any], kind: str
+) -> None:
+    compare(led(three_steps, CONFIGS[kind], True), alone[kind])
+
+
+def saved_over_shards(world: World, directory: Path) -> tuple[list[str], list[torch.Tensor]]:
+    policy = Team(world, EMBEDDED_POLICY, LORA, sharded=True).policy
+    policy.save_adapter(directory)
+    return [type(parameter).__name__ for parameter in policy.decoder().layers[0].parameters()], adapter(policy)
+
+
+def test_over_a_sharded_base_the_adapter_is_whole_and_is_saved_as_ever(tmp_path: Path, fresh_policy: Policy) -> None:
+    kinds, expected = led(saved_over_shards, tmp_path)
+    assert {"DTensor", "Parameter"} == set(kinds)
+    with torch.no_grad():
+        for parameter in fresh_policy.parameters():
+            parameter.zero_()
+    fresh_policy.load_adapter(tmp_path)
+    assert all(torch.equal(*pair) for pair in zip(adapter(fresh_policy), expected, strict=True))
+
+
+def a_follower_fails_once(rank: int) -> None:
+    score = learner_room.trained_scores
+
+    def fails(*arguments: Any) -> Any:
+        learner_room.trained_scores = score
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    if rank:
+        learner_room.trained_scores = fails
+
+
+def a_step_that_fails_in_one(world: World) -> tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]:
+    team = Team(world, EMBEDDED_POLICY, LORA)
+    tokens = make_sequences(team.policy, LENGTHS)
+    batch = make_batch(tokens, ADVANTAGES)
+    before = flat(adapter(team.policy))
+    with pytest.raises(LearnerError) as caught:
+        team.step(batch, CONFIG)
+    failed = flat(adapter(team.policy))
+    team.step(batch, CONFIG)
+    return str(caught.value), before, failed, flat(adapter(team.policy))
+
+
+def test_what_fails_in_one_process_fails_in_all_and_the_next_step_is_made_by_all() -> None:
+    message, before, failed, after = led(a_step_that_fails_in_one, prepare=a_follower_fails_once)
+    assert "unique tokens" in message
+    assert "process 1 of 2" in message
+    assert "micro_batch_tokens" in message, "the remedy"
+    assert torch.equal(before, failed)
+    team = Team(World(), EMBEDDED_POLICY, LORA)
+    team.step(make_batch(make_sequences(team.policy, LENGTHS), ADVANTAGES), CONFIG)
+    assert (flat(adapter(team.policy)) - after).abs().max() < 1e-5
+
+
+def a_follower_dies(rank: int) -> None:
+    if rank:
+        learner_room.trained_scores = lambda *arguments: os._exit(1)
+
+
+def a_step_that_loses_one(world: World) -> tuple[str, str]:
+    team = Team(world, EMBEDDED_POLICY, LORA)
+    batch = make_batch(make_sequences(team.policy, LENGTHS), ADVANTAGES)
+    with pytest.raises(WorldError) as first:
+        team.step(batch, CONFIG)
+    with pytest.raises(WorldError) as second:
+        team.step(batch, CONFIG)
+    team.close()
+    return str(first.value), str(second.value)
+
+
+def test_a_process_that_dies_is_missed_at_once_and_nothing_waits_for_it_afterwards() -> None:
+    first, second = led(a_step_that_loses_one, prepare=a_follower_dies)
+    assert "is gone" in first
+    assert "lost each other" in second
+
+
+def a_base_that_does_not_exist(world: World) -> bool:
+    with pytest.raises(BaseModelError, match="nowhere"):
+        Team(world, "nowhere/nothing", LORA)
+    return torch.isfinite(flat(adapter(Team(world, EMBEDDED_POLICY, LORA).policy))).all().item()
+
+
+def test_a_base_model_that_does_not_exist_leaves_the_processes_ready_for_another() -> None:
+    assert led(a_base_that_does_not_exist)
+
+
+async def _train(runs: Path, groups: list[TrajectoryGroup], steps: int) -> None:
+    model = a_model()
+    async with LocalBackend(runs) as backend:
+        await model.register(backend)
+        for _ in range(steps):
+            await model.train(groups, TrainConfig(learning_rate=1e-4))
+
+
+def train(world: World, runs: Path, groups: list[TrajectoryGroup], steps: int) -> None:
+    asyncio.run(_train(runs, groups, steps))
+
+
+def saved(runs: Path) -> dict[str, torch.Tensor]:
+    return load_file(runs / "tests" / "clerk" / "checkpoints" / "000003" / "adapter_model.safetensors")
+
+
+async def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
+    model = a_model("sampler")
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        groups = [await a_group(model, rewards) for rewards in ([0.0, 1.0], [0.3, 0.1, 0.9], [1.0, 0.0])]
+    await _train(tmp_path / "through", groups, 3)
+    await asyncio.to_thread(led, train, tmp_path / "fewer", groups, 2)
+    await _train(tmp_path / "fewer", groups, 1)
+    await _train(tmp_path / "more", groups, 1)
+    await asyncio.to_thread(led, train, tmp_path / "more", groups, 2)
+    expected = saved(tmp_path / "through")
+    for found in (saved(tmp_path / "fewer"), saved(tmp_path / "more")):
+        assert found.keys() == expected.keys()
+        assert all((found[name] - expected[name]).abs().max() < 1e-5 for name in found)
+
+
+async def test_the_embedded_engine_cannot_sample_from_a_base_in_shards(tmp_path: Path) -> None:
+    with pytest.raises(WorldError, match="--engine vllm"):
+        await a_model().register(LocalBackend(tmp_path, shard_base=True))
+    assert not (tmp_path / "tests").exists()
+
+
+def test_gavel_train_starts_several_processes_of_which_one_speaks_and_writes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gavel", "train", "returns_desk", "--judge", "stand-in", "--nproc", "2"]
+    small = ["--steps", "1", "--tasks", "3", "--group-size", "3", "--max-tokens", "32", "--evaluation-tasks", "3"]
+    environment = os.environ | {"GAVEL_RUNS": str(tmp_path), "WANDB_MODE": "disabled", "PYTHONPATH": str(ROOT)}
+    result = subprocess.run([*command, *small], capture_output=True, text=True, timeout=DEADLINE, env=environment)
+    assert result.returncode == 0, result.stderr
+    assert not result.stderr
+    assert result.stdout.count("step 1/1") == result.stdout.count("held-out tasks") == 1
+    rows = (tmp_path / "returns_desk" / "returns-desk" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["split"] for row in rows].count("train") == 1
