@@ -135,6 +135,32 @@ async def test_old_checkpoints_are_deleted_but_the_newest_and_the_best(tmp_path:
         assert backend.checkpoints(model) == [2, 4]
 
 
+async def test_a_run_none_of_whose_checkpoints_is_whole_does_not_begin_again_over_its_own_metrics(
+    tmp_path: Path,
+) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await model.train([await a_group(model, [0.0, 1.0])])
+    (tmp_path / "tests" / "clerk" / "checkpoints" / "000001" / "manifest.json").unlink()
+    metrics = (tmp_path / "tests" / "clerk" / "metrics.jsonl").read_text()
+    with pytest.raises(RunDirectoryError, match="none of its checkpoints is whole"):
+        await a_model().register(LocalBackend(tmp_path))
+    assert (tmp_path / "tests" / "clerk" / "metrics.jsonl").read_text() == metrics
+
+
+async def test_trajectories_that_were_logged_without_their_row_are_not_kept_twice(tmp_path: Path) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await model.log([Trajectory(reward=0.1)], "val")
+        (tmp_path / "tests" / "clerk" / "metrics.jsonl").write_text("")  # as a kill between the two leaves it
+        await model.log([Trajectory(reward=0.2)], "val")
+        await model.log([Trajectory(reward=0.3)], "val")
+    groups = TrajectoryStore(tmp_path / "tests" / "clerk" / "trajectories" / "val" / "000000.jsonl.zst")
+    assert [trajectory.reward for group in groups for trajectory in group] == [0.2, 0.3]
+
+
 async def test_a_prompted_model_can_be_logged_beside_a_trained_one(tmp_path: Path) -> None:
     baseline = Model(
         name="baseline", project="tests", inference_base_url="http://127.0.0.1:9/v1", inference_api_key="k"
