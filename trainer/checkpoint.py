@@ -1,20 +1,22 @@
 """Checkpoints that are there whole or not at all.
 
 `<step>/` holds a PEFT adapter and `trainer_state/`. It is written under another name, hashed into a
-manifest, flushed to disk and then renamed, so a kill at any point leaves the earlier ones untouched;
-what fails its hashes is passed over, and the log says so.
+manifest, flushed to disk and then renamed, so a kill at any point leaves the earlier ones untouched; one that
+is deleted is renamed first. What fails its hashes is passed over, and the log says so.
 """
 
 import hashlib
 import json
 import logging
 import os
+import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 _MANIFEST = "manifest.json"
 _UNFINISHED = ".unfinished-"
+_DELETED = ".deleted-"
 
 logger = logging.getLogger(__name__)
 
@@ -55,13 +57,16 @@ class Checkpoints:
             _flush(path)
         final = self.path(step)
         if final.exists():
-            shutil.rmtree(final)
+            self.delete(step)  # damaged, or the run would have gone on from it
         unfinished.rename(final)
         _flush(self.directory)
         return final
 
     def delete(self, step: int) -> None:
-        shutil.rmtree(self.path(step))
+        """Takes a step out of the others at once, then its files and what a killed process left of such ones."""
+        self.path(step).rename(self.directory / f"{_DELETED}{step:06d}-{secrets.token_hex(4)}")
+        for doomed in self.directory.glob(f"{_DELETED}*"):
+            shutil.rmtree(doomed)
 
     def _problem(self, step: int) -> str | None:
         directory = self.path(step)

@@ -198,3 +198,9 @@ class LoopConfig(_Settings):
     final_tasks: int = Field(default=512, ge=1)
     """Held-out tasks of the first and the last evaluation."""
     keep_checkpoints: int = Field(default=3, ge=1)
+    """The newest that are kept; the others are deleted after every step."""
+    keep_best: int = Field(default=1, ge=0)
+    """How many are kept beside them for being the best."""
+    keep_best_by: str = Field(default="held_out/success", pattern=r"^[^/]+/.+$")
+    """What makes one the best: `split/metric` of metrics.jsonl, the higher the better. Only a step with such a value
+    can be among the best."""

@@ -88,7 +88,10 @@ class LocalBackend:
 
     async def log(self, model: Model, groups: list[TrajectoryGroup], split: str) -> dict[str, float]:
         directory, step = self._directory(model), self.step(model)
-        await asyncio.to_thread(directory.trajectories(split, step).extend, groups)
+        # Without a row, what lies there is of a process that was killed before it could write one.
+        begun = any(row["step"] == step for row in directory.metrics.rows(split))
+        store = (directory.trajectories if begun else directory.fresh_trajectories)(split, step)
+        await asyncio.to_thread(store.extend, groups)
         means = trajectory_means(groups)
         directory.metrics.log(step, split, means)
         return means

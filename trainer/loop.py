@@ -81,7 +81,7 @@ async def train_scenario(
         if step >= config.steps:
             return
         observer.stepped(await _step(model, scenario, judge, config, train_config, step, observer))
-        await model.delete_checkpoints(f"{EVALUATION}/success", keep_last=config.keep_checkpoints)
+        await model.delete_checkpoints(config.keep_best_by, config.keep_checkpoints, config.keep_best)
 
 
 def _experiment(scenario: Scenario, judge: Judge, config: LoopConfig, train_config: TrainConfig) -> dict[str, Any]:
@@ -92,7 +92,9 @@ def _experiment(scenario: Scenario, judge: Judge, config: LoopConfig, train_conf
         "orders": judge.orders,
         "mode": judge.mode,
         "anchors": sorted(anchor.id for anchor in judge.anchors),
-        "loop": config.model_dump(mode="json", exclude={"steps", "concurrency", "keep_checkpoints"}),
+        "loop": config.model_dump(
+            mode="json", exclude={"steps", "concurrency", "keep_checkpoints", "keep_best", "keep_best_by"}
+        ),
         "training": train_config.model_dump(
             mode="json", exclude={"total_steps", "warmup_steps", "micro_batch_tokens", "gradient_checkpointing"}
         ),

@@ -55,6 +55,15 @@ class MetricsLog:
         rows = [json.loads(line) for line in self.path.read_text().splitlines()]
         return [row for row in rows if split in (None, row["split"])]
 
+    def forget_after(self, step: int) -> None:
+        """Drops the rows of later steps, which are about to be done again."""
+        rows = self.rows()
+        kept = [row for row in rows if row["step"] <= step]
+        if len(kept) < len(rows):
+            unfinished = self.path.with_suffix(".unfinished")
+            unfinished.write_text("".join(json.dumps(row) + "\n" for row in kept))
+            unfinished.replace(self.path)
+
     def close(self) -> None:
         if self._wandb is not None:
             self._wandb.finish()

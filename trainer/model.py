@@ -123,15 +123,22 @@ class TrainableModel(Model):
         """`name@step` of the live policy."""
         return f"{self.name}@{self.backend.step(self)}"
 
-    async def delete_checkpoints(self, best_checkpoint_metric: str = "val/reward", keep_last: int = 1) -> None:
-        """Deletes all checkpoints but the newest `keep_last` and the best by `split/metric` of metrics.jsonl."""
-        kept = self.backend.checkpoints(self)
+    async def delete_checkpoints(
+        self, best_checkpoint_metric: str = "val/reward", keep_last: int = 1, keep_best: int = 1
+    ) -> None:
+        """Deletes all checkpoints but the newest `keep_last` and the `keep_best` with the highest `split/metric` in
+        metrics.jsonl (of a step's last row; among equals the newer).
+
+        That of the current step always stays.
+        """
+        live = self.backend.step(self)
+        saved = [step for step in self.backend.checkpoints(self) if step <= live]  # a later one is damaged
         split, _, metric = best_checkpoint_metric.partition("/")
-        rows = self.backend.history(self, split)
-        scored = [(row[metric], row["step"]) for row in rows if isinstance(row.get(metric), int | float)]
-        best = max(scored)[1] if scored else None
-        doomed = [step for step in kept[: -keep_last or None] if step != best]
-        await self.backend.delete_checkpoints(self, doomed)
+        values = {row["step"]: row.get(metric) for row in self.backend.history(self, split)}
+        scored = sorted((value, step) for step in saved if isinstance(value := values.get(step), int | float))
+        best = [step for _, step in scored[max(0, len(scored) - keep_best) :]]
+        kept = {live, *best, *saved[max(0, len(saved) - keep_last) :]}
+        await self.backend.delete_checkpoints(self, [step for step in saved if step not in kept])
 
     def _address(self) -> tuple[str | None, str | None]:
         endpoint = self.backend.endpoint(self)

@@ -5,7 +5,7 @@ Only the adapter's weights ever change.
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,9 @@ from trainer.sharding import shard_layers
 
 _HUB_SECONDS = 20.0
 
+LoadBase = Callable[[str, torch.dtype, str], Any]
+"""Name, type and device -> a frozen model of transformers."""
+
 
 class BaseModelError(GavelError):
     """The base model cannot be loaded, or nothing can render its chats."""
@@ -41,19 +44,26 @@ class Policy:
     """Base model + LoRA (PEFT) on one device."""
 
     def __init__(
-        self, base_model: str, lora: LoraSettings, renderer: str | None = None, *, sharded: bool = False
+        self,
+        base_model: str,
+        lora: LoraSettings,
+        renderer: str | None = None,
+        *,
+        load: LoadBase | None = None,
+        sharded: bool = False,
     ) -> None:
         """`base_model`: `embedded/returns-desk`, a directory, or a model id of the hub.
 
         `renderer` names the chat format of the `renderers` library, for a model that it does not
-        know by name. `sharded` spreads the base over all processes. Raises `BaseModelError`.
+        know by name. `load` makes the base model, by default `load_base`; the tokenizer is that of `base_model`.
+        `sharded` spreads the base over all processes. Raises `BaseModelError`.
         """
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self.dtype = torch.bfloat16 if device == "cuda" else torch.float32
         _check_exists(base_model)
         try:
             self.tokenizer = AutoTokenizer.from_pretrained(source_of(base_model))
-            base = load_base(base_model, self.dtype, "cpu" if sharded else device)
+            base = (load or load_base)(base_model, self.dtype, "cpu" if sharded else device)
         except (OSError, ValueError, SafetensorError) as error:
             raise BaseModelError(
                 f"the base model {base_model!r} cannot be loaded: {str(error).splitlines()[0]}",

@@ -24,7 +24,7 @@ from trainer.engines.vllm_server import Served, vllm_engine
 from trainer.metrics import trajectory_means
 from trainer.model import TrainableModel
 from trainer.policy import load_base, source_of
-from trainer.run_directory import RunDirectory
+from trainer.run_directory import RunDirectory, RunDirectoryError
 from trainer.sft import METRICS, as_training, make_sft_batch
 from trainer.team import Team
 from trainer.tokens import TokenSequence
@@ -149,18 +149,24 @@ class TrainingRun:
         return TransformersEngine(own, slots=min(slots, slots_that_fit(own, max_context)), max_context=max_context)
 
     def _resume(self) -> None:
-        checkpoints = self.directory.checkpoints
+        checkpoints, metrics = self.directory.checkpoints, self.directory.metrics
         latest = checkpoints.latest()
         if latest is None:
+            if checkpoints.steps() or metrics.rows("train"):
+                raise RunDirectoryError(
+                    f"the run in {self.directory.path} was trained, but none of its checkpoints is whole",
+                    "Restore one of them, or give the new run another name.",
+                )
             return
+        metrics.forget_after(latest)
         path = checkpoints.path(latest)
         self.policy.load_adapter(path)
         state = torch.load(path / _STATE, weights_only=True)
         self._team.learner.restore(state["learner"])
         self.step = latest
         split = state.get("split", "train")
-        if not any(row["step"] == latest for row in self.directory.metrics.rows(split)):
-            self.directory.metrics.log(latest, split, state["metrics"])  # killed between checkpoint and metrics
+        if not any(row["step"] == latest for row in metrics.rows(split)):
+            metrics.log(latest, split, state["metrics"])  # killed between checkpoint and metrics
 
     def _save(self, step: int, split: str, metrics: dict[str, float]) -> None:
         def write(directory: Path) -> None:

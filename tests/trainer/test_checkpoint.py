@@ -88,6 +88,25 @@ def test_a_deleted_checkpoint_is_gone(checkpoints):
     assert checkpoints.latest() == 1
 
 
+def test_a_deletion_that_fails_in_the_middle_leaves_no_half_checkpoint_and_the_next_one_ends_it(
+    checkpoints, monkeypatch
+):
+    for step in (1, 2, 3):
+        save(checkpoints, step)
+
+    def half(directory: Path) -> None:
+        (directory / "adapter.bin").unlink()
+        raise OSError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("trainer.checkpoint.shutil.rmtree", half)
+        with pytest.raises(OSError, match="killed"):
+            checkpoints.delete(1)
+    assert checkpoints.steps() == [2, 3]
+    checkpoints.delete(2)
+    assert [entry.name for entry in checkpoints.directory.iterdir()] == ["000003"]
+
+
 def test_a_failure_in_the_middle_leaves_the_earlier_ones_and_no_new_one(checkpoints):
     save(checkpoints, 1)
 

@@ -128,11 +128,62 @@ async def test_old_checkpoints_are_deleted_but_the_newest_and_the_best(tmp_path:
     async with LocalBackend(tmp_path) as backend:
         await model.register(backend)
         group = await a_group(model, [0.0, 1.0])
-        for reward in (0.1, 0.9, 0.2, 0.3):
+        await model.log([Trajectory(reward=1.0)], "val")  # of the base model, which is no checkpoint
+        for reward in (0.1, 0.9, 0.7, 0.9, 0.2, 0.3):
             await model.train([group])
             await model.log([Trajectory(reward=reward)], "val")
+        await model.delete_checkpoints("val/reward", keep_last=2, keep_best=3)
+        assert backend.checkpoints(model) == [2, 3, 4, 5, 6]
         await model.delete_checkpoints("val/reward")
-        assert backend.checkpoints(model) == [2, 4]
+        assert backend.checkpoints(model) == [4, 6]
+        await model.delete_checkpoints("val/no_such_metric", keep_last=0, keep_best=5)
+        assert backend.checkpoints(model) == [6]
+
+
+async def test_the_newest_whole_checkpoint_stays_even_behind_damaged_ones(tmp_path: Path) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        group = await a_group(model, [0.0, 1.0])
+        for _ in range(4):
+            await model.train([group])
+    for step in (3, 4):
+        (tmp_path / "tests" / "clerk" / "checkpoints" / f"{step:06d}" / "manifest.json").unlink()
+    again = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await again.register(backend)
+        await again.delete_checkpoints(keep_last=1, keep_best=0)
+        assert backend.checkpoints(again) == [2, 3, 4]
+        await again.train([group])
+        await again.delete_checkpoints(keep_last=1, keep_best=0)
+        assert backend.checkpoints(again) == [3, 4]
+        assert backend._directory(again).checkpoints.latest() == 3
+
+
+async def test_a_run_none_of_whose_checkpoints_is_whole_does_not_begin_again_over_its_own_metrics(
+    tmp_path: Path,
+) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await model.train([await a_group(model, [0.0, 1.0])])
+    (tmp_path / "tests" / "clerk" / "checkpoints" / "000001" / "manifest.json").unlink()
+    metrics = (tmp_path / "tests" / "clerk" / "metrics.jsonl").read_text()
+    with pytest.raises(RunDirectoryError, match="none of its checkpoints is whole"):
+        await a_model().register(LocalBackend(tmp_path))
+    assert (tmp_path / "tests" / "clerk" / "metrics.jsonl").read_text() == metrics
+
+
+async def test_trajectories_that_were_logged_without_their_row_are_not_kept_twice(tmp_path: Path) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await model.log([Trajectory(reward=0.1)], "val")
+        (tmp_path / "tests" / "clerk" / "metrics.jsonl").write_text("")  # as a kill between the two leaves it
+        await model.log([Trajectory(reward=0.2)], "val")
+        await model.log([Trajectory(reward=0.3)], "val")
+    groups = TrajectoryStore(tmp_path / "tests" / "clerk" / "trajectories" / "val" / "000000.jsonl.zst")
+    assert [trajectory.reward for group in groups for trajectory in group] == [0.2, 0.3]
 
 
 async def test_a_prompted_model_can_be_logged_beside_a_trained_one(tmp_path: Path) -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from judge.anchors import Anchor
 from judge.judge import Judge
 from judge.shaping import Shaping
+from scenarios.rollout import rollout
 from scenarios.scenario import find_scenario
 from scenarios.store import TrajectoryStore
 from scenarios.trajectory import Message, Trajectory
@@ -64,6 +66,64 @@ def test_a_finished_run_is_not_trained_further_by_the_same_command(tmp_path: Pat
     assert start(runs, 1).wait(timeout=DEADLINE) == 0
     again = start(runs, 1)
     assert again.communicate(timeout=DEADLINE)[0].splitlines() == ["start 1"]
+
+
+async def test_a_run_that_goes_on_asks_for_the_same_tasks_with_the_same_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = find_scenario("returns_desk")
+    asked: list[tuple[str, int | None]] = []
+
+    async def noted(*arguments: Any, **settings: Any) -> Trajectory:
+        asked.append((arguments[2].id, settings["seed"]))
+        return await rollout(*arguments, **settings)
+
+    monkeypatch.setattr("trainer.loop.rollout", noted)
+
+    async def asked_by(name: str, *ends: int) -> list[tuple[str, int | None]]:
+        asked.clear()
+        for steps in ends:
+            model = TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY)
+            loop = LoopConfig(
+                steps=steps, tasks_per_step=2, group_size=2, max_tokens=24, evaluate_every=9, final_tasks=1
+            )
+            async with LocalBackend(tmp_path) as backend:
+                await model.register(backend)
+                await train_scenario(model, scenario, Judge("constant"), loop, TrainConfig())
+        return sorted(asked)
+
+    through = await asked_by("through", 3)
+    assert len(set(through)) == 3 * 2 * 2
+    assert through == await asked_by("resumed", 1, 3)
+
+
+async def test_a_loop_keeps_the_last_checkpoints_and_the_best_by_its_metric(tmp_path: Path) -> None:
+    scenario = find_scenario("returns_desk")
+    model = TrainableModel(name="kept", project="tests", base_model=EMBEDDED_POLICY)
+    loop = LoopConfig(
+        steps=5,
+        tasks_per_step=1,
+        group_size=2,
+        max_tokens=8,
+        evaluate_every=9,
+        final_tasks=1,
+        keep_checkpoints=1,
+        keep_best=2,
+        keep_best_by="train/trajectories",
+    )
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await train_scenario(model, scenario, Judge("constant"), loop, TrainConfig())
+        assert backend.checkpoints(model) == [4, 5]
+        other = loop.model_copy(update={"keep_best": 0, "keep_best_by": "held_out/success"})
+        await train_scenario(model, scenario, Judge("constant"), other.model_copy(update={"steps": 6}), TrainConfig())
+        assert backend.checkpoints(model) == [6]
+
+
+@pytest.mark.parametrize("metric", ["success", "/success", "held_out/"])
+def test_a_metric_without_its_split_is_refused(metric: str) -> None:
+    with pytest.raises(ValidationError, match="keep_best_by"):
+        LoopConfig(keep_best_by=metric)
 
 
 async def test_a_judge_that_answers_nothing_stops_the_run_with_the_reason(tmp_path: Path) -> None:

@@ -46,6 +46,21 @@ def test_rows_come_back_in_order_and_by_split(path):
     assert log.rows("val") == rows[1:2]
 
 
+def test_rows_of_steps_that_are_done_again_are_forgotten_and_the_others_stay_as_they_are(path):
+    log = open_log(path)
+    log.forget_after(0)
+    assert not path.exists()
+    for step, split in [(1, "train"), (1, "val"), (2, "train"), (2, "times"), (3, "train")]:
+        log.log(step, split, {"reward": step / 10})
+    lines = path.read_text().splitlines(keepends=True)
+    log.forget_after(3)
+    assert path.read_text() == "".join(lines)
+    log.forget_after(1)
+    assert path.read_text() == "".join(lines[:2])
+    log.log(2, "train", {"reward": 0.5})
+    assert [row["reward"] for row in open_log(path).rows("train")] == [0.1, 0.5]
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_value_that_is_not_finite_is_null(path, value):
     open_log(path).log(1, "train", {"loss": value})

@@ -1,0 +1,231 @@
+"""One LoRA step over a base of Qwen3-8B's shape on one GPU, beside the same step on the padded batch.
+
+    python benchmarks/learner_gpu.py
+
+The base is random, made in bfloat16 on the device: nothing is downloaded. 8 groups of 8 over prompts of 2,048 tokens,
+with completions of 256, are 32,768 unique tokens in one micro-batch. LoRA r16 on all linear layers, gradient
+checkpointing. The padded step is the learner's own but for its forward pass: transformers' over padded rows, all
+logits, no entropies. The gradients of both are compared first; seconds are medians of whole steps.
+
+MFU is 6 N T over seconds and peak: N the weights of the transformer's linear layers, T the unique tokens, 6 = 2 forward
++ 2 recomputed for checkpointing + 2 back (`mfu_without_recompute` counts 4); and 4 for each weight of the head and
+each scored position. Attention and the adapter count as nothing. Prints JSON; exits with 1 when the bar is missed.
+`--tiny` runs the same code over a small base, on a CPU too, without the bar.
+"""
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's library is imported
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+from transformers import AutoModelForCausalLM, Qwen3Config
+
+from trainer.batch import Batch, TrainedSequence
+from trainer.config import LoraSettings, TrainConfig
+from trainer.embedded import EMBEDDED_POLICY
+from trainer.learner import Learner
+from trainer.packing import pack
+from trainer.policy import Policy
+from trainer.scoring import trained_logprobs
+from trainer.tokens import TokenSequence
+
+MFU_BAR = 0.45
+MEMBERS = 8
+PADDED_ROWS = 4
+"""Sequences of a padded micro-batch: all logits of more take tens of GiB."""
+LEAST_COSINE = {torch.float32: 0.99999, torch.bfloat16: 0.98}
+"""Of the two gradients."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    shape: dict[str, int]
+    """Of the base, as Qwen3Config calls it."""
+    groups: int
+    prompt: int
+    completion: int
+    repetitions: int
+
+    @property
+    def unique_tokens(self) -> int:
+        return self.groups * (self.prompt + MEMBERS * self.completion)
+
+
+QWEN3_8B = Case(
+    {
+        "hidden_size": 4096,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 12288,
+        "vocab_size": 151936,
+    },
+    groups=8,
+    prompt=2048,
+    completion=256,
+    repetitions=3,
+)
+TINY = Case(
+    {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "intermediate_size": 128,
+        "vocab_size": 2048,
+    },
+    groups=2,
+    prompt=64,
+    completion=16,
+    repetitions=1,
+)
+
+
+class Padded(Learner):
+    """The learner, over padded rows."""
+
+    def _score(self, tokens: Sequence[TokenSequence], tally: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        device, width = self.policy.device, max(len(each.token_ids) for each in tokens)
+
+        def padded(rows: list[list[Any]]) -> torch.Tensor:
+            return torch.tensor([row + [0] * (width - len(row)) for row in rows], device=device)
+
+        ids, real = padded([t.token_ids for t in tokens]), padded([[1] * len(t.token_ids) for t in tokens])
+        trained = padded([t.sampled for t in tokens]).bool()[:, 1:]
+        logits = self.policy.model(input_ids=ids, attention_mask=real, use_cache=False).logits[:, :-1]
+        logprobs = torch.log_softmax(logits.float(), -1).gather(-1, ids[:, 1:, None])[..., 0][trained]
+        return logprobs, torch.zeros_like(logprobs)
+
+
+def random_policy(case: Case) -> Policy:
+    def make(_: str, dtype: torch.dtype, device: str) -> Any:
+        torch.manual_seed(0)
+        with torch.device(device):
+            config = Qwen3Config(**case.shape, tie_word_embeddings=False, max_position_embeddings=40960)  # type: ignore[arg-type]
+            return AutoModelForCausalLM.from_config(config, dtype=dtype).requires_grad_(False)
+
+    policy = Policy(EMBEDDED_POLICY, LoraSettings(rank=16, alpha=32), load=make)  # with a tokenizer that nobody asks
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    return policy
+
+
+def make_batch(case: Case, policy: Policy) -> Batch:
+    draw = random.Random(0)
+
+    def words(count: int) -> list[int]:
+        return [draw.randrange(policy.vocabulary) for _ in range(count)]
+
+    batch = Batch()
+    for group in range(case.groups):
+        prompt = words(case.prompt)
+        for advantage in torch.linspace(-1, 1, MEMBERS).tolist():
+            tokens = TokenSequence()
+            tokens._add(prompt)
+            tokens._add(words(case.completion), logprobs=[0.0] * case.completion)
+            batch.sequences.append(TrainedSequence(tokens, advantage, group))
+    with torch.no_grad():
+        sampler = iter(trained_logprobs(policy, [s.tokens for s in batch.sequences]).tolist())
+    for sequence in batch.sequences:
+        tokens = sequence.tokens
+        tokens.logprobs = [next(sampler) + draw.gauss(0, 0.1) if own else 0.0 for own in tokens.sampled]
+    return batch
+
+
+def gradient(policy: Policy) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None]).double()
+
+
+def timed(step: Callable[[], object], policy: Policy, repetitions: int) -> tuple[float, float | None]:
+    """Median seconds, and the most GiB that a GPU held meanwhile, the base included."""
+    gpu = policy.device.type == "cuda"
+    if gpu:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    seconds = []
+    for _ in range(repetitions):
+        started = time.perf_counter()
+        step()
+        if gpu:
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - started)
+    return median(seconds), torch.cuda.max_memory_allocated() / 2**30 if gpu else None
+
+
+def operations(policy: Policy, batch: Batch, *, recomputed: bool) -> float:
+    """Floating-point operations of a step, by the formula above."""
+    packed = pack([s.tokens for s in batch.sequences])
+    layers = [m for m in policy.decoder().modules() if type(m) is torch.nn.Linear and not m.weight.requires_grad]
+    weights = sum(layer.weight.numel() for layer in layers)
+    head = policy.head().weight.numel()
+    return (6 if recomputed else 4) * weights * len(packed.token_ids) + 4 * head * len(packed.predictors)
+
+
+def measure(case: Case, peak: float) -> dict[str, Any]:
+    """`peak` in FLOP/s."""
+    policy = random_policy(case)
+    batch = make_batch(case, policy)
+    config = TrainConfig(learning_rate=1e-9, micro_batch_tokens=case.unique_tokens, gradient_checkpointing=True)
+    rows = config.model_copy(update={"micro_batch_tokens": case.prompt + PADDED_ROWS * case.completion})
+    own, padded = Learner(policy), Padded(policy)
+    loss = own.step(batch, config)["loss"]
+    own_gradient = gradient(policy)
+    padded_loss = padded.step(batch, rows)["loss"]
+    cosine = torch.cosine_similarity(own_gradient, gradient(policy), 0).item()
+    del own_gradient  # no part of a step's memory
+    if not cosine > LEAST_COSINE[policy.dtype]:
+        raise SystemExit(f"not the same step: losses {loss} and {padded_loss}, cosine of the gradients {cosine}")
+    seconds, gib = timed(lambda: own.step(batch, config), policy, case.repetitions)
+    padded_seconds, padded_gib = timed(lambda: padded.step(batch, rows), policy, case.repetitions)
+    unique = len(pack([s.tokens for s in batch.sequences]).token_ids)
+    return {
+        "device": torch.cuda.get_device_name() if policy.device.type == "cuda" else "cpu",
+        "torch": torch.__version__,
+        "base_parameters": policy.parameter_count,
+        "unique_tokens": unique,
+        "trained_tokens": batch.trained_tokens,
+        "padded_tokens": len(batch.sequences) * (case.prompt + case.completion),
+        "losses": [loss, padded_loss],
+        "gradient_cosine": cosine,
+        "seconds": seconds,
+        "unique_tokens_per_second": unique / seconds,
+        "mfu": operations(policy, batch, recomputed=True) / seconds / peak,
+        "mfu_without_recompute": operations(policy, batch, recomputed=False) / seconds / peak,
+        "peak_gib": gib,
+        "padded_seconds": padded_seconds,
+        "padded_peak_gib": padded_gib,
+        "padded_over_own": padded_seconds / seconds,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiny", action="store_true", help="a small base, and no bar")
+    parser.add_argument(
+        "--peak", type=float, default=989, help="the device's dense bfloat16 TFLOP/s; default: H100, H200"
+    )
+    given = parser.parse_args()
+    if not given.tiny and not torch.cuda.is_available():
+        raise SystemExit("This needs a GPU; --tiny does not.")
+    found = measure(TINY if given.tiny else QWEN3_8B, given.peak * 1e12)
+    print(json.dumps(found, indent=1))
+    if not given.tiny and found["mfu"] < MFU_BAR:
+        raise SystemExit(f"MISSED mfu {found['mfu']:.3f}, {MFU_BAR} wanted")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Trains over recorded groups, in processes that are killed: `python resume_run.py GROUPS RUNS`.
+
+What is slow to import is imported once. Each line of standard input, `NAME STEPS LIFE`, is one life of a run: a fork of
+this process that goes on from where the last one was killed. `whole` lets it finish, `seconds 0.3` kills it after that
+time, `file 12` lets it die in front of its 12th change to a file of the run. Each answer is how that life ended.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}  # a fork has one thread
+
+import torch
+
+from scenarios.store import TrajectoryStore
+from trainer.config import LoraSettings, TrainConfig
+from trainer.embedded import EMBEDDED_POLICY
+from trainer.local import LocalBackend
+from trainer.model import TrainableModel
+
+CHANGES = {"os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate"}
+OF_THE_WHOLE = 40
+"""Steps that the schedule is made for, wherever a life ends."""
+
+
+async def train(groups: Path, runs: Path, name: str, steps: int) -> None:
+    recorded = list(TrajectoryStore(groups))
+    config = TrainConfig(
+        learning_rate=1e-3, warmup_steps=2, total_steps=OF_THE_WHOLE, decay="cosine", epochs=2, mini_batches=2
+    )
+    model = TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY, lora=LoraSettings(rank=4))
+    async with LocalBackend(runs, slots=4, max_context=512) as backend:
+        await model.register(backend)
+        while True:
+            step = await model.get_step()
+            if not any(row["step"] == step for row in backend.history(model, "val")):
+                await model.log([recorded[step % len(recorded)]], "val")
+            if step >= steps:
+                return
+            await model.train([recorded[(2 * step + at) % len(recorded)] for at in range(2)], config)
+            await model.delete_checkpoints(keep_last=2)
+
+
+def die_at(count: int, below: Path) -> None:
+    """Ends this process like a SIGKILL from outside, in front of its `count`-th change to a file of the run."""
+    left = count
+
+    def watch(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal left
+        inside = str(arguments[0]).startswith(str(below)) if arguments else False
+        if event == "open":
+            _, _, flags = arguments
+            changes = inside and isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR))
+        else:
+            changes = event in CHANGES and (inside or not str(arguments[0]).startswith("/"))  # relative: to a folder
+        if changes:
+            left -= 1
+            if not left:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(watch)
+
+
+def live(groups: Path, runs: Path, name: str, steps: int, life: str) -> int:
+    """The status that one life ended with, negative for a signal."""
+    kind, _, when = life.partition(" ")
+    child = os.fork()
+    if not child:
+        if kind == "file":
+            die_at(int(when), runs / "tests" / name)
+        asyncio.run(train(groups, runs, name, steps))
+        os._exit(0)
+    if kind == "seconds":
+        time.sleep(float(when))
+        os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    groups, runs = map(Path, sys.argv[1:])
+    print("ready", flush=True)
+    for line in sys.stdin:
+        name, steps, life = line.strip().split(" ", 2)
+        print(live(groups, runs, name, int(steps), life), flush=True)

@@ -1,0 +1,194 @@
+"""A run that is killed, at whatever moment, ends as if it had never been: to the last bit of adapter and optimiser."""
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from judge.judge import Judge
+from scenarios.gather import gather_trajectory_groups
+from scenarios.rollout import rollout
+from scenarios.scenario import find_scenario
+from scenarios.seeds import seed_of
+from scenarios.store import TrajectoryStore
+from scenarios.task import Task
+from scenarios.trajectory import Trajectory, TrajectoryGroup
+from trainer.checkpoint import Checkpoints
+from trainer.config import TrainConfig
+from trainer.embedded import EMBEDDED_POLICY
+from trainer.local import LocalBackend
+from trainer.model import TrainableModel
+
+SCRIPT = Path(__file__).parent / "resume_run.py"
+KILLED = -signal.SIGKILL
+KILLS = 20
+STEPS = 10
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs over the same recorded groups, each living as long as it is let."""
+
+    directory: Path
+    process: "subprocess.Popen[str]"
+
+    def live(self, name: str, life: str, steps: int = STEPS) -> int:
+        """The exit status of one life, negative for a signal."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{name} {steps} {life}\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+    def path(self, name: str) -> Path:
+        return self.directory / "tests" / name
+
+    def checkpoints(self, name: str) -> Checkpoints:
+        return Checkpoints(self.path(name) / "checkpoints")
+
+    def rows(self, name: str, split: str) -> list[dict[str, Any]]:
+        """Without what no two runs share: the time of day, and a gap that only the run itself measures."""
+        lines = map(json.loads, (self.path(name) / "metrics.jsonl").read_text().splitlines())
+        return [
+            {k: v for k, v in row.items() if k not in ("time", "publish_gap")} for row in lines if row["split"] == split
+        ]
+
+    def assert_same(self, name: str, other: str, steps: int = STEPS) -> None:
+        one, two = (self.checkpoints(each).path(steps) for each in (name, other))
+        assert_equal(load_file(one / "adapter_model.safetensors"), load_file(two / "adapter_model.safetensors"))
+        assert_equal(*(torch.load(each / "trainer_state" / "state.pt")["learner"] for each in (one, two)))
+        for split in ("train", "val"):
+            assert self.rows(name, split) == self.rows(other, split)
+        assert [row["step"] for row in self.rows(name, "train")] == list(range(1, steps + 1))
+        for file in (self.path(other) / "trajectories").rglob("*.zst"):
+            twin = self.path(name) / file.relative_to(self.path(other))
+            assert [g.to_json() for g in TrajectoryStore(twin)] == [g.to_json() for g in TrajectoryStore(file)]
+
+
+def assert_equal(one: Any, other: Any) -> None:
+    """Bit for bit, through dictionaries and lists."""
+    assert type(one) is type(other)
+    if isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_equal(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        for pair in zip(one, other, strict=True):
+            assert_equal(*pair)
+    else:
+        assert one == other
+
+
+async def record(directory: Path) -> list[TrajectoryGroup]:
+    """Judged groups of the returns desk that have a signal."""
+    scenario = find_scenario("returns_desk")
+    judge = Judge("stand-in", rubric=scenario.rubric)
+    model = TrainableModel(name="sampler", project="tests", base_model=EMBEDDED_POLICY)
+
+    def attempt(task: Task, member: int) -> Coroutine[Any, Any, Trajectory]:
+        return rollout(model, scenario, task, max_tokens=48, seed=seed_of(0, task.id, member))
+
+    async with LocalBackend(directory, max_context=512) as backend:
+        await model.register(backend)
+        groups = await gather_trajectory_groups(
+            (TrajectoryGroup(attempt(task, member) for member in range(4)) for task in scenario.tasks("train")[:8]),
+            after_each=judge.score,
+        )
+    return [group for group in groups if len({member.reward for member in group}) > 1]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of at least four groups."""
+    directory = tmp_path_factory.mktemp("recorded")
+    file = directory / "groups.jsonl.zst"
+    TrajectoryStore(file).extend(asyncio.run(record(directory)))
+    assert len(TrajectoryStore(file)) >= 4
+    return file
+
+
+@pytest.fixture(scope="module")
+def runs(recorded: Path) -> Iterator[Runs]:
+    """With `whole`, a run that nobody disturbed."""
+    directory = recorded.parent / "runs"
+    command = [sys.executable, str(SCRIPT), str(recorded), str(directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield Runs(directory, process)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def whole_seconds(runs: Runs) -> float:
+    """How long `whole` lives, a run of `STEPS` that nobody disturbs."""
+    started = time.monotonic()
+    assert runs.live("whole", "whole") == 0
+    return time.monotonic() - started
+
+
+def test_runs_that_are_killed_at_twenty_random_moments_end_as_if_they_had_not_been(
+    runs: Runs, whole_seconds: float
+) -> None:
+    draw = random.Random(0)
+    kills = number = 0
+    while kills < KILLS:
+        number += 1
+        while status := runs.live(
+            f"random-{number}", f"seconds {draw.uniform(0, 0.6 * whole_seconds)}" if kills < KILLS else "whole"
+        ):
+            assert status == KILLED
+            kills += 1
+        runs.assert_same(f"random-{number}", "whole")
+
+
+def test_a_run_that_is_killed_in_front_of_every_change_to_its_files_ends_the_same(runs: Runs) -> None:
+    steps, place, reached = 4, 0, 0
+    assert runs.live("four", "whole", steps) == 0
+    while runs.live("swept", f"file {place + 1}", steps) == KILLED:
+        place += 1
+        for saved in runs.checkpoints("swept").steps():
+            assert runs.checkpoints("swept")._problem(saved) is None, f"kill {place} left step {saved} half there"
+        latest = runs.checkpoints("swept").latest() or 0
+        assert latest >= reached
+        reached = latest
+    assert place > 15
+    runs.assert_same("swept", "four", steps)
+
+
+def test_a_run_whose_newest_checkpoint_was_altered_does_that_step_again_and_ends_the_same(
+    runs: Runs, whole_seconds: float
+) -> None:
+    assert runs.live("altered", "whole", 5) == 0
+    weights = runs.checkpoints("altered").path(5) / "adapter_model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert runs.live("altered", "whole") == 0
+    runs.assert_same("altered", "whole")
+
+
+async def test_a_step_draws_nothing_that_a_restart_could_not_repeat(recorded: Path, tmp_path: Path) -> None:
+    groups = list(TrajectoryStore(recorded))
+    model = TrainableModel(name="drawing", project="tests", base_model=EMBEDDED_POLICY)
+    async with LocalBackend(tmp_path, max_context=512) as backend:
+        await model.register(backend)
+        before = torch.get_rng_state(), random.getstate()
+        assert (await model.train(groups[:3], TrainConfig(epochs=2, mini_batches=3))).trained
+        assert torch.equal(torch.get_rng_state(), before[0])
+        assert random.getstate() == before[1]
