@@ -72,7 +72,7 @@ class TrainingRun:
             self._server = EndpointServer(
                 self._engine,
                 self.policy.renderer,
-                lambda token: self.policy.tokenizer.decode([token]),
+                self.policy.decode,
                 model=model.name,
                 max_context=self._engine.max_context,
                 host=host,
