@@ -21,7 +21,7 @@ from trainer.engines.slots import slots_that_fit
 from trainer.engines.transformers import TransformersEngine
 from trainer.engines.vllm_server import Served, vllm_engine
 from trainer.learner import Learner
-from trainer.metrics import trajectory_means
+from trainer.metrics import judge_totals, trajectory_means
 from trainer.model import TrainableModel
 from trainer.policy import Policy, load_base, source_of
 from trainer.run_directory import RunDirectory
@@ -88,8 +88,8 @@ class TrainingRun:
     def train(self, groups: list[TrajectoryGroup], config: TrainConfig) -> TrainResult:
         """One step, saved and live when this returns; steps never overlap."""
         with self._lock:
-            batch = make_batch(groups, config)
-            metrics = trajectory_means(groups) | _account(batch)
+            batch = make_batch(groups, config, self.policy)
+            metrics = trajectory_means(groups) | judge_totals(groups) | _account(batch)
             trained = bool(batch.sequences)
             if trained:
                 with self._engine.making_room():
@@ -179,6 +179,8 @@ def _account(batch: Batch) -> dict[str, float]:
         "groups_trained": batch.groups,
         "trajectories_trained": batch.trajectories,
         "tokens_trained": batch.trained_tokens,
+        "tokens_unique": batch.unique_tokens,
     }
     left_out = batch.left_out_groups + batch.left_out_members
+    counts |= {f"token_mismatch/{kind}": count for kind, count in batch.token_mismatches.items()}
     return counts | {f"left_out/{reason}": count for reason, count in left_out.items()}
