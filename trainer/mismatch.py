@@ -40,18 +40,27 @@ def mismatches(trajectory: Trajectory, decode: Decode) -> Counter[MismatchKind]:
 
 
 def _kind(before: Turn, turn: Turn, decode: Decode) -> MismatchKind:
-    context, said, prompt = decode(before.prompt_ids), decode(before.token_ids), decode(turn.prompt_ids)
-    if prompt.startswith(decode(before.prompt_ids + before.token_ids)):
+    agree = _agreeing(before.prompt_ids + before.token_ids, turn.prompt_ids)
+    context, whole, prompt = (
+        decode(ids[agree:]) for ids in (before.prompt_ids, before.prompt_ids + before.token_ids, turn.prompt_ids)
+    )
+    if prompt.startswith(whole):
         return "retokenisation"
     if turn.continues:
         return "template"
     dropped = len(turn.prompt_ids) <= len(before.prompt_ids)
+    said = decode(before.token_ids)
     return "truncation" if dropped or before.cut or _begins_later(context, said, prompt) else "client_edit"
 
 
 def _begins_later(context: str, said: str, prompt: str) -> bool:
     """Whether `prompt` is `context` + `said` and more, but for one stretch of the context that is missing."""
-    differs = (at for at, (one, other) in enumerate(zip(context, prompt, strict=False)) if one != other)
-    kept = next(differs, min(len(context), len(prompt)))
+    kept = _agreeing(context, prompt)
     end = prompt.find(said, kept)
     return end >= 0 and context.endswith(prompt[kept:end])
+
+
+def _agreeing(one: Sequence[object], other: Sequence[object]) -> int:
+    """Length of what both begin with."""
+    differs = (at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1])
+    return next(differs, min(len(one), len(other)))
