@@ -1,20 +1,43 @@
 """Judged groups -> the sequences to train on, and an account of what was left out and why.
 
 Groups without a signal are dropped before anything is tokenised. A member without a score is left
-out; it never counts as zero.
+out; it never counts as zero. Nor is a member trained whose tokens cannot be trusted.
 """
 
+import logging
 import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from judge.shaping import NEAR_TIE
 from scenarios.trajectory import TrajectoryGroup
 from trainer.advantages import advantages, has_signal
 from trainer.config import TrainConfig
-from trainer.tokens import TokenSequence, sequences
+from trainer.mismatch import MismatchKind, mismatches
+from trainer.packing import unique_tokens
+from trainer.tokens import TokenError, TokenSequence, sequences
+
+_ROUNDING = 1e-3
+"""Nats by which the log-prob of a sure token may come out above 0."""
+
+logger = logging.getLogger(__name__)
+
+
+class TokenSpace(Protocol):
+    """What a base model makes of token ids."""
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    @property
+    def max_context(self) -> int: ...
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """What they spell, special tokens included."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +61,17 @@ class Batch:
     """Members of trained groups that are not trained themselves, by reason."""
     left_out_groups: Counter[str] = field(default_factory=Counter)
     """Whole groups that are not trained, by reason."""
+    token_mismatches: Counter[MismatchKind] = field(default_factory=Counter)
+    """Turns that do not go on from the tokens of the turn before them."""
 
     @property
     def trained_tokens(self) -> int:
         return sum(sequence.tokens.trained_tokens for sequence in self.sequences)
+
+    @property
+    def unique_tokens(self) -> int:
+        """Tokens of the sequences, every prefix that several of them share counted once."""
+        return unique_tokens([sequence.tokens for sequence in self.sequences]) if self.sequences else 0
 
     def why_empty(self) -> str:
         """One sentence for a batch that trains nothing."""
@@ -59,6 +89,14 @@ TOO_FEW = "groups with fewer than two scored members"
 UNSCORED = "members without a score"
 NOT_FINITE = "members whose reward is not a finite number"
 NOTHING_SAMPLED = "members with nothing sampled"
+NO_LOGPROBS = "members whose sampler gave log-probs that are none"
+TOO_LONG = "members longer than the model's context"
+REFUSED: dict[MismatchKind, str] = {
+    "retokenisation": "members whose sampled text came back in other tokens",
+    "truncation": "members whose earlier turns were cut out of a later prompt",
+    "client_edit": "members whose sampled turns were edited before the next prompt",
+}
+NO_MEMBER = "groups without a member that can be trained"
 
 
 def _why_no_signal(group: TrajectoryGroup, rewards: list[float], minimal_spread: float) -> str | None:
@@ -71,8 +109,9 @@ def _why_no_signal(group: TrajectoryGroup, rewards: list[float], minimal_spread:
     return SCORES_TOO_CLOSE if group.metrics.get(NEAR_TIE) else SAME_SCORES
 
 
-def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig) -> Batch:
-    """Raises `TokenError` when a scored trajectory with a signal has a turn without token ids."""
+def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: TokenSpace) -> Batch:
+    """Raises `TokenError` when a scored trajectory with a signal has a turn without token ids, or with ids that `space`
+    does not know."""
     batch = Batch()
     for group in groups:
         members = [t for t in group if t.reward is not None and math.isfinite(t.reward)]
@@ -87,15 +126,51 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig) -> Batch:
             continue
         unscored = sum(trajectory.reward is None for trajectory in group)
         batch.left_out_members += Counter({UNSCORED: unscored, NOT_FINITE: len(group) - len(members) - unscored})
+        before = batch.trajectories
         for trajectory, advantage in zip(members, gains, strict=True):
-            found = [tokens for tokens in sequences(trajectory) if tokens.trained_tokens]
-            if not found:
-                batch.left_out_members[NOTHING_SAMPLED] += 1
+            found = sequences(trajectory)
+            kinds = mismatches(trajectory, space.decode)
+            batch.token_mismatches += kinds
+            if reason := _why_unfit(found, space) or _why_refused(kinds, config):
+                batch.left_out_members[reason] += 1
                 continue
             batch.trajectories += 1
             batch.sequences += [TrainedSequence(tokens, advantage, batch.groups) for tokens in found]
-        batch.groups += 1
+        if batch.trajectories > before:
+            batch.groups += 1
+        else:
+            batch.left_out_groups[NO_MEMBER] += 1
+    if refused := sum(batch.left_out_members[reason] for reason in REFUSED.values()):
+        logger.warning("%d members are left out for their tokens. %s", refused, _HOW_TO_KEEP)
     return batch
+
+
+_HOW_TO_KEEP = (
+    "Send each reply back as it came, put a context that the agent rewrites into additional_histories, or set "
+    'on_token_mismatch="branch" in TrainConfig to train them as several sequences (docs/tokens.md).'
+)
+
+
+def _why_unfit(found: list[TokenSequence], space: TokenSpace) -> str | None:
+    if not found:
+        return NOTHING_SAMPLED
+    if any(len(tokens.token_ids) > space.max_context for tokens in found):
+        return TOO_LONG
+    outside = {token for tokens in found for token in tokens.token_ids if not 0 <= token < space.vocabulary}
+    if outside:
+        raise TokenError(
+            f"a sampled turn holds the token {min(outside)}, and the base model has {space.vocabulary} tokens",
+            "Train the model that sampled it: its tokenizer is not the one of this base model.",
+        )
+    if any(not (math.isfinite(lp) and lp <= _ROUNDING) for tokens in found for lp in tokens.logprobs):
+        return NO_LOGPROBS
+    return None
+
+
+def _why_refused(kinds: Counter[MismatchKind], config: TrainConfig) -> str | None:
+    if config.on_token_mismatch == "branch":
+        return None
+    return next((reason for kind, reason in REFUSED.items() if kinds[kind]), None)
 
 
 def mini_batches(groups: Sequence[int], count: int, seed: str) -> list[list[int]]:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 from judge.shaping import Shaping
 
 AdvantageKind = Literal["mean", "std", "rloo", "rank", "shrunk"]
+OnTokenMismatch = Literal["refuse", "branch"]
 Aggregation = Literal["grpo", "dapo", "dr_grpo", "bnpo"]
 KlEstimator = Literal["k1", "k2", "k3"]
 
@@ -160,6 +161,9 @@ class TrainConfig(_Updates):
     """How much better a member did than its group: see `trainer.advantages`."""
     minimal_spread: float = Field(default=1e-6, ge=0)
     """A group whose rewards differ by no more than this gives no signal and is left out."""
+    on_token_mismatch: OnTokenMismatch = "refuse"
+    """Of a trajectory in which a turn does not go on from the tokens of the turn before it: refuse leaves it out unless
+    the chat template alone is the cause, branch trains it as several sequences (see docs/tokens.md)."""
     loss: Loss = ClippedSurrogate()
     beta: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence from the base model."""

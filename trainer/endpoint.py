@@ -2,17 +2,19 @@
 
 `POST /v1/chat/completions` with tools, `GET /v1/models`. Each choice carries what exact training
 needs: `token_ids`, `prompt_token_ids`, `policy_version`, `temperature` and the standard `logprobs`
-(switch off with `logprobs: false`, `return_token_ids: false`).
+(switch off with `logprobs: false`, `return_token_ids: false`), and `continues_sampled`: whether the
+request went on from a turn that was sampled here, unchanged.
 """
 
 import asyncio
 import json
+import math
 import secrets
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import uvicorn
@@ -24,7 +26,7 @@ from starlette.routing import Route
 
 from scenarios.errors import GavelError
 from scenarios.trajectory import Message
-from trainer.conversations import Conversations
+from trainer.conversations import Conversations, Prompt
 from trainer.engines import ContextOverflow, Engine, EngineError, Sampled, SamplingRequest
 
 _START_DEADLINE = 30.0
@@ -81,20 +83,20 @@ class EndpointServer:
         self,
         engine: Engine,
         renderer: Renderer,
-        decode_token: Callable[[int], str],
+        decode: Callable[[Sequence[int]], str],
         *,
         model: str,
         max_context: int,
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
-        """`decode_token` spells one token; `port` 0 takes a free one. Raises `EndpointError`."""
+        """`decode` spells token ids; `port` 0 takes a free one. Raises `EndpointError`."""
         self._engine = engine
         self._renderer = renderer
-        self._decode_token = decode_token
+        self._decode = decode
         self._model = model
         self._max_context = max_context
-        self.conversations = Conversations(renderer)
+        self.conversations = Conversations(renderer, decode)
         self._stop_ids = frozenset(renderer.get_stop_token_ids())
         listener = _listen(host, port)
         self.base_url = f"http://{host}:{listener.getsockname()[1]}/v1"
@@ -150,7 +152,8 @@ class EndpointServer:
         tools: list[Message] | None = body.get("tools") or None
         if body.get("tool_choice") == "none":
             tools = None
-        prompt_ids = self.conversations.prompt_ids(messages, tools)
+        prompt = self.conversations.prompt(messages, tools)
+        prompt_ids = prompt.token_ids
         room = self._max_context - len(prompt_ids)
         if room <= 0:
             raise ContextOverflow(
@@ -170,7 +173,7 @@ class EndpointServer:
         parsed = self._renderer.parse_response(sampled.token_ids, tools=tools, prompt_ids=prompt_ids)  # type: ignore[arg-type]
         reply = _message(parsed)
         self.conversations.sampled(messages, tools, reply, prompt_ids, sampled.token_ids)
-        return self._completion(body, reply, prompt_ids, sampled, temperature)
+        return self._completion(body, reply, prompt, sampled, temperature)
 
     async def _sampled(self, request: Request, sampling: SamplingRequest) -> Sampled:
         """What the engine makes of it; a client that hangs up takes its request back."""
@@ -180,10 +183,16 @@ class EndpointServer:
             await asyncio.wait({sampled, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not sampled.done():
                 raise ClientGone
-            return sampled.result()
+            answer = sampled.result()
         finally:
             gone.cancel()
             sampled.cancel()  # no effect on one that is done
+        if not all(map(math.isfinite, answer.logprobs)):
+            raise EngineError(
+                "the engine gave a log-prob that is not a finite number, so its weights or its arithmetic overflow",
+                "Go on from an earlier checkpoint with a smaller learning rate, or sample in a wider dtype.",
+            )
+        return answer
 
     def _check(self, body: dict[str, Any]) -> None:
         if body["model"] not in self._names():
@@ -206,7 +215,7 @@ class EndpointServer:
                 raise BadRequest(f"{name}={body[name]!r} leaves nothing to sample")
 
     def _completion(
-        self, body: dict[str, Any], reply: Message, prompt_ids: list[int], sampled: Sampled, temperature: float
+        self, body: dict[str, Any], reply: Message, prompt: Prompt, sampled: Sampled, temperature: float
     ) -> dict[str, Any]:
         finish_reason = (
             "tool_calls" if reply.get("tool_calls") and sampled.finish_reason == "stop" else sampled.finish_reason
@@ -218,6 +227,7 @@ class EndpointServer:
             "logprobs": None,
             "policy_version": sampled.adapter_version,
             "temperature": temperature,
+            "continues_sampled": prompt.continues,
         }
         if body.get("logprobs") is not False:
             choice["logprobs"] = {
@@ -230,19 +240,19 @@ class EndpointServer:
             "model": f"{self._model}@{sampled.adapter_version}",
             "choices": [choice],
             "usage": {
-                "prompt_tokens": len(prompt_ids),
+                "prompt_tokens": len(prompt.token_ids),
                 "completion_tokens": len(sampled.token_ids),
-                "total_tokens": len(prompt_ids) + len(sampled.token_ids),
+                "total_tokens": len(prompt.token_ids) + len(sampled.token_ids),
             },
         }
         if body.get("return_token_ids") is not False:
             choice["token_ids"] = sampled.token_ids
-            choice["prompt_token_ids"] = prompt_ids
-            completion["prompt_token_ids"] = prompt_ids
+            choice["prompt_token_ids"] = prompt.token_ids
+            completion["prompt_token_ids"] = prompt.token_ids
         return completion
 
     def _token(self, token_id: int, logprob: float) -> dict[str, Any]:
-        text = self._decode_token(token_id)
+        text = self._decode([token_id])
         return {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
 
 

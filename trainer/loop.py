@@ -20,6 +20,7 @@ from scenarios.trajectory import Trajectory, TrajectoryGroup
 from trainer.backend import TrainResult
 from trainer.config import LoopConfig, TrainConfig
 from trainer.evaluation import Evaluation, evaluate, measure
+from trainer.metrics import sampled_tokens
 from trainer.model import TrainableModel
 
 EVALUATION = "held_out"
@@ -147,9 +148,19 @@ async def _step(
     result = await model.train(groups, train_config)
     done = time.monotonic()
     report = StepReport(result, groups, last_rollout - started, judging.seconds, done - scored, done - started)
-    times = {"rollout": report.rollout, "judge": report.judge, "train": report.train, "whole": report.whole}
-    model.backend.record(model, times, TIMES)
+    model.backend.record(model, _times(report), TIMES)
     return report
+
+
+def _times(report: StepReport) -> dict[str, float]:
+    """Seconds, their share of the whole step, and tokens a second."""
+    seconds = {"rollout": report.rollout, "judge": report.judge, "train": report.train}
+    shares = {f"time_share/{part}": took / report.whole for part, took in seconds.items()}
+    speeds = {
+        "tokens_per_second/sampled": sampled_tokens(report.groups) / report.rollout,
+        "tokens_per_second/trained": report.result.metrics.get("tokens_trained", 0.0) / report.train,
+    }
+    return seconds | {"whole": report.whole} | shares | speeds
 
 
 class _Busy:

@@ -104,6 +104,28 @@ def trajectory_means(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
     return means | {name: float(count) for name, count in counts.items()}
 
 
+def judge_totals(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
+    """What judging the groups took: calls, tokens of prompts and replies, and US dollars if they are known for all."""
+    judgements = [group.judgement for group in groups if group.judgement is not None]
+    if not judgements:
+        return {}
+    totals: dict[str, float] = {
+        "judge/calls": sum(each.calls for each in judgements),
+        "judge/cached_calls": sum(each.cached_calls for each in judgements),
+        "judge/prompt_tokens": sum(each.prompt_tokens for each in judgements),
+        "judge/completion_tokens": sum(each.completion_tokens for each in judgements),
+    }
+    costs = [each.cost_usd for each in judgements if each.calls]
+    known = [cost for cost in costs if cost is not None]
+    return totals | {"judge/cost_usd": sum(known)} if len(known) == len(costs) else totals
+
+
+def sampled_tokens(groups: Iterable[TrajectoryGroup]) -> int:
+    """Tokens that the policy sampled, as far as their ids are known."""
+    choices = (choice for group in groups for trajectory in group for choice in trajectory.choices())
+    return sum(len((choice.model_extra or {}).get("token_ids") or ()) for choice in choices)
+
+
 def wandb_mode() -> Literal["online", "offline", "off"]:
     """What the environment asks of Weights & Biases."""
     match os.environ.get("WANDB_MODE", ""):

@@ -5,7 +5,7 @@ Only the adapter's weights ever change.
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,13 @@ class Policy:
         self.renderer = _renderer(self.tokenizer, base.config.model_type, renderer, base_model)
         self.max_context: int = base.config.max_position_embeddings
         self.vocabulary: int = base.get_input_embeddings().num_embeddings
+        needed = 1 + max(self.tokenizer.vocab_size - 1, *self.renderer.get_stop_token_ids())
+        if needed > self.vocabulary:
+            raise BaseModelError(
+                f"the tokenizer of {base_model!r} does not fit the model: it needs {needed} tokens, "
+                f"the model has {self.vocabulary}",
+                "Put the tokenizer there that the model was trained with.",
+            )
         self.parameter_count: int = base.num_parameters()
         torch.manual_seed(lora.seed)
         settings = LoraConfig(
@@ -94,6 +101,10 @@ class Policy:
     def parameters(self) -> list[torch.nn.Parameter]:
         """The adapter's, which are all that is trained."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """What the tokens spell, special ones included."""
+        return self.tokenizer.decode(list(token_ids))
 
     def decoder(self) -> Any:
         """The transformer without its vocabulary head; the adapter is active in it."""

@@ -1,18 +1,19 @@
 """Trajectory -> the exact token sequences that were sampled.
 
-Nothing is rendered or tokenised here. A turn's prompt ids and sampled ids are taken as the engine
-recorded them: a turn whose prompt extends the sequence so far continues it, any other prompt (a
-rewritten history, another conversation) begins a sequence of its own. So every trained token stands
+Nothing is rendered or tokenised here. The sampled turns are a graph: a turn follows the one whose
+prompt and sampled ids its own prompt begins with, and any other prompt (a rewritten history, another
+conversation) begins a root. Each way from a root to a last turn is a sequence; a turn that several
+of them share is trained in the first and context in the others. So every trained token stands, once,
 in the very context that it was sampled in.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from openai.types.chat.chat_completion import Choice
 
 from scenarios.errors import GavelError
-from scenarios.trajectory import Trajectory
+from scenarios.trajectory import History, Trajectory
 
 
 class TokenError(GavelError):
@@ -50,6 +51,21 @@ class Turn:
     token_ids: list[int]
     logprobs: list[float]
     temperature: float
+    cut: bool = field(default=False, compare=False)
+    """Whether it ended at its token limit."""
+    continues: bool = field(default=False, compare=False)
+    """Whether the endpoint knows the assistant message that the prompt goes on from: sampled there, and unchanged."""
+
+    def __len__(self) -> int:
+        """Tokens of the prompt and the turn."""
+        return len(self.prompt_ids) + len(self.token_ids)
+
+    def follows(self, earlier: "Turn") -> bool:
+        """Whether its prompt goes on from the very tokens of `earlier`."""
+        said = len(earlier.prompt_ids)
+        return (
+            self.prompt_ids[said : len(earlier)] == earlier.token_ids and self.prompt_ids[:said] == earlier.prompt_ids
+        )
 
 
 def turn_of(choice: Choice) -> Turn:
@@ -64,43 +80,67 @@ def turn_of(choice: Choice) -> Turn:
     logprobs = [entry.logprob for entry in choice.logprobs.content]
     if len(logprobs) != len(token_ids):
         raise TokenError(f"a sampled turn has {len(token_ids)} token ids but {len(logprobs)} log-probs")
-    return Turn(prompt_ids, token_ids, logprobs, extra.get("temperature") or 1.0)
-
-
-def sequences(trajectory: Trajectory) -> list[TokenSequence]:
-    """The token sequences of all histories; each sampled turn stands in exactly one of them.
-
-    A turn that a further history took over from an earlier one is not trained twice.
-
-    For turns (prompt P1, sampled S1), (P1+S1+tool result, S2), (another prompt P3, S3) these are
-    [P1 S1 tool-result S2] and [P3 S3], with S1, S2 and S3 marked as sampled.
-    """
-    return joined(
-        [turn_of(item) for item in history.messages_and_choices if isinstance(item, Choice)]
-        for history in trajectory.histories()
+    return Turn(
+        prompt_ids,
+        token_ids,
+        logprobs,
+        extra.get("temperature") or 1.0,
+        cut=choice.finish_reason == "length",
+        continues=extra.get("continues_sampled") is True,
     )
 
 
-def joined(histories: Iterable[list[Turn]]) -> list[TokenSequence]:
-    """The token sequences of the turns of a trajectory's histories, each turn in exactly one of them."""
+def turns_of(history: History) -> list[Turn]:
+    """The sampled turns of one conversation, in order. Raises `TokenError` as `turn_of` does."""
+    return [turn_of(item) for item in history.messages_and_choices if isinstance(item, Choice)]
+
+
+def sequences(trajectory: Trajectory) -> list[TokenSequence]:
+    """The token sequences of all histories; each sampled turn is trained in exactly one of them.
+
+    For turns (prompt P1, sampled S1), (P1+S1+tool result, S2), (P1+S1+question, S3), (another prompt P4, S4) these
+    are [P1 S1 tool-result S2], [P1 S1 question S3] and [P4 S4], with S1 marked as sampled in the first alone.
+    Raises `TokenError` as `turn_of` does.
+    """
+    return joined(turns_of(history) for history in trajectory.histories())
+
+
+def joined(histories: Iterable[Sequence[Turn]]) -> list[TokenSequence]:
+    """The token sequences of the turns of a trajectory's histories, each turn trained in exactly one of them."""
+    turns = [turn for turn in _distinct(histories) if turn.token_ids]
+    longest_first = sorted(range(len(turns)), key=lambda at: -len(turns[at]))
+    parents = [next((at for at in longest_first if turn.follows(turns[at])), None) for turn in turns]
+    trained: set[int] = set()
     found: list[TokenSequence] = []
-    earlier: list[Turn] = []
-    for turns in histories:
-        found += _stitched(turn for turn in turns if turn not in earlier)
-        earlier += turns
+    for leaf in sorted(set(range(len(turns))) - set(parents)):
+        branch, at = [], leaf
+        while at is not None:
+            branch.append(at)
+            at = parents[at]
+        sequence = TokenSequence()
+        for at in reversed(branch):
+            turn = turns[at]
+            sequence._add(turn.prompt_ids[len(sequence.token_ids) :])
+            if at in trained:
+                sequence._add(turn.token_ids)
+            else:
+                sequence._add(turn.token_ids, logprobs=turn.logprobs, temperature=turn.temperature)
+        trained.update(branch)
+        found.append(sequence)
     return found
 
 
-def _stitched(turns: Iterable[Turn]) -> list[TokenSequence]:
-    open_sequences: list[TokenSequence] = []
-    for turn in turns:
-        for current in reversed(open_sequences):
-            length = len(current.token_ids)
-            if turn.prompt_ids[:length] == current.token_ids:
-                break
-        else:
-            current, length = TokenSequence(), 0
-            open_sequences.append(current)
-        current._add(turn.prompt_ids[length:])
-        current._add(turn.token_ids, logprobs=turn.logprobs, temperature=turn.temperature)
-    return open_sequences
+def _distinct(histories: Iterable[Sequence[Turn]]) -> list[Turn]:
+    """The turns of all histories; one that a history took over from another counts once.
+
+    Two equal ones within a history are two samplings.
+    """
+    found: list[Turn] = []
+    for turns in histories:
+        elsewhere = list(found)
+        for turn in turns:
+            if turn in elsewhere:
+                elsewhere.remove(turn)
+            else:
+                found.append(turn)
+    return found

@@ -21,7 +21,7 @@ from trainer.engines import DEADLINE, Engine, SamplingRequest
 from trainer.engines.slots import slots_that_fit
 from trainer.engines.transformers import TransformersEngine
 from trainer.engines.vllm_server import Served, vllm_engine
-from trainer.metrics import trajectory_means
+from trainer.metrics import judge_totals, trajectory_means
 from trainer.model import TrainableModel
 from trainer.policy import load_base, source_of
 from trainer.run_directory import RunDirectory, RunDirectoryError
@@ -79,7 +79,7 @@ class TrainingRun:
             self._server = EndpointServer(
                 self._engine,
                 self.policy.renderer,
-                lambda token: self.policy.tokenizer.decode([token]),
+                self.policy.decode,
                 model=model.name,
                 max_context=self._engine.max_context,
                 host=host,
@@ -95,9 +95,9 @@ class TrainingRun:
     def train(self, groups: list[TrajectoryGroup], config: TrainConfig) -> TrainResult:
         """One step, saved and live when this returns; steps never overlap."""
         with self._lock:
-            batch = make_batch(groups, config)
-            learnt = self._learn(batch, config)
-            return self._finish("train", groups, batch, {"groups_trained": batch.groups} | learnt)
+            batch = make_batch(groups, config, self.policy)
+            learnt = judge_totals(groups) | {"groups_trained": batch.groups} | self._learn(batch, config)
+            return self._finish("train", groups, batch, learnt)
 
     def train_sft(self, trajectories: list[Trajectory], config: SftConfig) -> TrainResult:
         """The same for what the trajectories say, as a step of its own."""
@@ -210,6 +210,8 @@ def _account(batch: Batch) -> dict[str, float]:
     counts: dict[str, float] = {
         "trajectories_trained": batch.trajectories,
         "tokens_trained": batch.trained_tokens,
+        "tokens_unique": batch.unique_tokens,
     }
     left_out = batch.left_out_groups + batch.left_out_members
+    counts |= {f"token_mismatch/{kind}": count for kind, count in batch.token_mismatches.items()}
     return counts | {f"left_out/{reason}": count for reason, count in left_out.items()}

@@ -1,5 +1,6 @@
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's library is imported
@@ -58,6 +59,21 @@ def sampled_turn(
             **extra,
         }
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """A token space of letters: 0 spells a, 25 spells z, 26 spells ab, and there are no more."""
+
+    vocabulary: int = 27
+    max_context: int = 64
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return "".join("ab" if token == 26 else chr(ord("a") + token) for token in token_ids)
+
+
+def spelled(text: str) -> list[int]:
+    return [ord(letter) - ord("a") for letter in text]
 
 
 def attempt(*turns: Choice, **fields: object) -> Trajectory:

@@ -8,24 +8,33 @@ from hypothesis import strategies as st
 
 from judge.shaping import Shaping, shape_group
 from scenarios.judgement import GroupJudgement, Judgement
-from scenarios.trajectory import Trajectory, TrajectoryGroup
-from tests.trainer.conftest import attempt, sampled_turn
+from scenarios.trajectory import History, Trajectory, TrajectoryGroup
+from tests.trainer.conftest import Letters, attempt, sampled_turn, spelled
+from trainer import batch as room
 from trainer.batch import (
     IDENTICAL,
+    NO_LOGPROBS,
+    NO_MEMBER,
     NOT_FINITE,
     NOTHING_SAMPLED,
+    REFUSED,
     SAME_SCORES,
     SCORES_TOO_CLOSE,
     TOO_FEW,
+    TOO_LONG,
     UNRELIABLE,
     UNSCORED,
-    make_batch,
+    Batch,
     mini_batches,
 )
 from trainer.config import TrainConfig
 from trainer.tokens import TokenError
 
 CONFIG = TrainConfig()
+
+
+def make_batch(groups: list[TrajectoryGroup], config: TrainConfig) -> Batch:
+    return room.make_batch(groups, config, Letters())
 
 
 def member(reward: float | None, tokens: int = 2) -> Trajectory:
@@ -96,7 +105,8 @@ def test_a_scored_member_that_sampled_nothing_counts_in_the_mean_but_is_not_trai
 
 
 def test_the_sequences_of_one_trajectory_share_its_advantage():
-    forked = attempt(sampled_turn([1], [2]), sampled_turn([9], [3]), reward=1.0)
+    forked = attempt(sampled_turn([1], [2]), reward=1.0)
+    forked.additional_histories = [History(messages_and_choices=[sampled_turn([9], [3])])]
     batch = make_batch([TrajectoryGroup([forked, member(0.0)])], CONFIG)
     assert [s.advantage for s in batch.sequences] == [0.5, 0.5, -0.5]
     assert batch.trajectories == 2
@@ -170,3 +180,88 @@ def test_mini_batches_are_drawn_anew_for_every_seed():
 
 def test_a_single_mini_batch_keeps_the_order_of_the_batch():
     assert mini_batches([1, 0, 1, 0], 1, "any") == [[0, 1, 2, 3]]
+
+
+def two_turns(first: str, said: str, second: str, **extra: object) -> Trajectory:
+    return attempt(
+        sampled_turn(spelled(first), spelled(said)), sampled_turn(spelled(second), spelled("z"), **extra), reward=1.0
+    )
+
+
+EDITED = two_turns("user", "reply", "userrejoinder")
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind"),
+    [
+        (attempt(sampled_turn([0, 1], [2]), sampled_turn([26, 2, 3], [4]), reward=1.0), "retokenisation"),
+        (two_turns("longtask", "reply", "taskreplynext"), "truncation"),
+        (EDITED, "client_edit"),
+    ],
+)
+def test_a_member_whose_sampled_text_was_changed_is_left_out_and_counted_unless_it_is_asked_for(changed, kind, caplog):
+    groups = [TrajectoryGroup([changed, member(0.0), member(0.5)])]
+    refused = make_batch(groups, CONFIG)
+    assert [s.advantage for s in refused.sequences] == pytest.approx([-0.5, 0.0])
+    assert refused.left_out_members == {REFUSED[kind]: 1}
+    assert refused.token_mismatches == {kind: 1}
+    assert "1 members are left out for their tokens" in caplog.text
+    assert "on_token_mismatch" in caplog.text
+    branched = make_batch(groups, TrainConfig(on_token_mismatch="branch"))
+    assert [s.advantage for s in branched.sequences] == pytest.approx([0.5, 0.5, -0.5, 0.0])
+    assert branched.token_mismatches == {kind: 1}
+    assert not branched.left_out_members
+
+
+def test_what_the_template_shows_otherwise_is_trained_as_branches(caplog):
+    rewritten = two_turns("user", "thoughtreply", "userreplynext", continues_sampled=True)
+    batch = make_batch([TrajectoryGroup([rewritten, member(0.0)])], CONFIG)
+    assert [s.advantage for s in batch.sequences] == [0.5, 0.5, -0.5]
+    assert batch.token_mismatches == {"template": 1}
+    assert not batch.left_out_members
+    assert not caplog.records
+
+
+def test_a_group_of_which_nothing_can_be_trained_is_left_out_and_the_batch_says_why():
+    batch = make_batch([TrajectoryGroup([EDITED, EDITED.model_copy(update={"reward": 0.0})])], CONFIG)
+    assert (batch.groups, batch.trajectories, batch.unique_tokens) == (0, 0, 0)
+    assert batch.left_out_groups == {NO_MEMBER: 1}
+    assert f"2 {REFUSED['client_edit']}" in batch.why_empty()
+
+
+@pytest.mark.parametrize("logprob", [math.nan, math.inf, -math.inf, 1.0])
+def test_a_member_with_a_logprob_that_is_none_is_left_out(logprob):
+    doubtful = attempt(sampled_turn([1], [2, 3], [-0.5, logprob]), reward=1.0)
+    batch = make_batch([TrajectoryGroup([doubtful, member(0.0), member(0.5)])], CONFIG)
+    assert [s.advantage for s in batch.sequences] == pytest.approx([-0.5, 0.0])
+    assert batch.left_out_members == {NO_LOGPROBS: 1}
+
+
+def test_a_sure_tokens_logprob_may_be_rounded_above_zero():
+    sure = attempt(sampled_turn([1], [2], [1e-6]), reward=1.0)
+    assert make_batch([TrajectoryGroup([sure, member(0.0)])], CONFIG).trajectories == 2
+
+
+def test_a_member_longer_than_the_context_is_left_out():
+    longest = Letters().max_context
+    groups = [
+        TrajectoryGroup([member(0.0, 2), *(attempt(sampled_turn([1] * n, [2]), reward=1.0) for n in (longest, 3))])
+    ]
+    batch = make_batch(groups, CONFIG)
+    assert batch.left_out_members == {TOO_LONG: 1}
+    assert batch.trajectories == 2
+    groups[0].trajectories[1] = attempt(sampled_turn([1] * (longest - 1), [2]), reward=1.0)
+    assert make_batch(groups, CONFIG).trajectories == 3
+
+
+@pytest.mark.parametrize("turn", [sampled_turn([1], [27]), sampled_turn([99], [2]), sampled_turn([1], [-1])])
+def test_a_token_that_the_base_model_does_not_have_is_an_error_that_names_both(turn):
+    with pytest.raises(TokenError, match="the base model has 27 tokens") as error:
+        make_batch([TrajectoryGroup([attempt(turn, reward=1.0), member(0.0)])], CONFIG)
+    assert "tokenizer" in error.value.remedy
+
+
+def test_the_tokens_that_sequences_share_are_counted_once():
+    batch = make_batch([group(0.0, 0.5, 1.0), TrajectoryGroup([member(0.0, 3), member(1.0, 4)])], CONFIG)
+    assert batch.trained_tokens == 13
+    assert batch.unique_tokens == 6

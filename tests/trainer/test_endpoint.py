@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import math
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -13,10 +14,12 @@ import pytest
 from openai import APIStatusError, AsyncOpenAI, BadRequestError
 
 from scenarios.library.returns_desk import scenario
+from scenarios.trajectory import Trajectory
 from tests.trainer.conftest import attempt, full_logprobs
 from trainer.endpoint import EndpointError, EndpointServer
 from trainer.engines import Sampled, SamplingRequest
 from trainer.engines.transformers import TransformersEngine
+from trainer.mismatch import mismatches
 from trainer.policy import Policy, load_base
 from trainer.tokens import sequences
 
@@ -33,6 +36,7 @@ class Recited:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self.text = ""
+        self.logprob = -0.1
         self.requests: list[SamplingRequest] = []
         self.adapter_version = 0
         self.closed = False
@@ -42,7 +46,7 @@ class Recited:
         self.requests.append(request)
         ids = [*self._policy.tokenizer.encode(self.text, add_special_tokens=False), min(request.stop_ids)]
         future: Future[Sampled] = Future()
-        future.set_result(Sampled(ids, [-0.1] * len(ids), "stop", self.adapter_version))
+        future.set_result(Sampled(ids, [self.logprob] * len(ids), "stop", self.adapter_version))
         return future
 
     def publish(self, adapter, version) -> None:
@@ -60,7 +64,7 @@ class Recited:
 
 def serve(policy: Policy, engine, **settings) -> EndpointServer:
     settings = {"model": "desk", "max_context": MAX_CONTEXT} | settings
-    return EndpointServer(engine, policy.renderer, lambda token: policy.tokenizer.decode([token]), **settings)
+    return EndpointServer(engine, policy.renderer, policy.decode, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +174,31 @@ async def test_a_client_that_edits_the_history_gets_a_fresh_rendering(client, po
     assert second.prompt_token_ids == rendered
     assert "5555" in policy.tokenizer.decode(rendered)
     assert len(sequences(attempt(first, second))) == 2
+    assert mismatches(attempt(first, second), policy.decode) == {"client_edit": 1}
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.5])
+async def test_whatever_the_policy_says_no_turn_is_tokenised_again_by_the_endpoint(client, policy, temperature):
+    async def conversation(seed: int) -> Trajectory:
+        messages, turns = [*OPENING], []
+        for turn in range(3):
+            choice = await ask(client, messages, temperature=temperature, seed=seed + turn, max_completion_tokens=48)
+            turns.append(choice)
+            said = choice.message.model_dump(exclude_none=True)
+            messages += [said, {"role": "user", "content": f"And order {turn}234?"}]
+        return attempt(*turns)
+
+    found = [mismatches(one, policy.decode) for one in await asyncio.gather(*map(conversation, range(0, 160, 10)))]
+    assert all(set(kinds) <= {"template"} for kinds in found)
+    assert not all(found)
+
+
+async def test_a_last_answer_without_tools_is_a_matter_of_the_template(client, policy):
+    first = await ask(client)
+    call, said = first.message.tool_calls[0], first.message.model_dump(exclude_none=True)
+    messages = [*OPENING, said, {"role": "tool", "tool_call_id": call.id, "content": "{}"}]
+    second = await ask(client, messages, tool_choice="none")
+    assert mismatches(attempt(first, second), policy.decode) == {"template": 1}
 
 
 async def test_the_same_seed_gives_the_same_reply(client):
@@ -316,6 +345,15 @@ async def test_several_calls_of_one_turn_are_all_parsed(recital, recited):
         {"order_id": "11"},
         {"order_id": "22"},
     ]
+
+
+@pytest.mark.parametrize("logprob", [math.nan, math.inf, -math.inf])
+async def test_a_logprob_that_is_not_finite_is_an_error_of_the_engine_and_no_reply(recital, recited, logprob):
+    recited.text, recited.logprob = "Well.", logprob
+    async with client_of(recital) as client:
+        with pytest.raises(APIStatusError, match="not a finite number") as error:
+            await ask(client)
+    assert error.value.status_code == 503
 
 
 async def test_the_engine_is_asked_for_no_more_than_the_context_holds(recital, recited):

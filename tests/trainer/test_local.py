@@ -123,6 +123,27 @@ async def test_a_turn_without_token_ids_is_refused_before_anything_changes(tmp_p
     assert not (tmp_path / "tests" / "clerk" / "checkpoints").exists()
 
 
+async def test_a_step_of_edited_trajectories_trains_nothing_unless_it_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        group = await a_group(model, [0.0, 1.0])
+        for trajectory in group:
+            first = next(trajectory.choices())
+            edited = [*first.prompt_token_ids, *first.token_ids[:1], *first.prompt_token_ids]  # type: ignore[attr-defined]
+            trajectory.messages_and_choices = [first, first.model_copy(update={"prompt_token_ids": edited})]
+        refused = await model.train([group])
+        branched = await model.train([group], TrainConfig(on_token_mismatch="branch"))
+    assert not refused.trained
+    assert refused.reason is not None
+    assert "2 members whose sampled turns were edited" in refused.reason
+    assert refused.metrics["token_mismatch/client_edit"] == branched.metrics["token_mismatch/client_edit"] == 2
+    assert branched.trained
+    assert branched.metrics["trajectories_trained"] == 2
+
+
 async def test_old_checkpoints_are_deleted_but_the_newest_and_the_best(tmp_path: Path) -> None:
     model = a_model()
     async with LocalBackend(tmp_path) as backend:

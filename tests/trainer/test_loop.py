@@ -1,6 +1,7 @@
 """The training loop: it goes on after a kill, and stops at an outage instead of hiding it."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,12 +20,14 @@ from scenarios.trajectory import Message, Trajectory
 from trainer.config import LoopConfig, TrainConfig
 from trainer.embedded import EMBEDDED_POLICY
 from trainer.local import LocalBackend
-from trainer.loop import LoopError, train_scenario
+from trainer.loop import TIMES, LoopError, train_scenario
 from trainer.model import TrainableModel
 from trainer.run_directory import RunDirectoryError
 
 SCRIPT = Path(__file__).parent / "loop_run.py"
 DEADLINE = 120
+PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+DOCUMENTED = set(re.findall(r"`([^`]+)`", PAGE))
 
 
 def start(runs: Path, steps: int) -> subprocess.Popen[str]:
@@ -170,6 +173,7 @@ async def test_rewards_are_shaped_scores_and_another_shaping_is_another_experime
         await model.register(backend)
         await train_scenario(model, scenario, judge, loop, TrainConfig())
         (row,) = backend.history(model, "train")
+        times = backend.history(model, TIMES)
         groups = list(TrajectoryStore(tmp_path / "tests" / "ranked" / "trajectories" / "train" / "000001.jsonl.zst"))
         with pytest.raises(RunDirectoryError, match="shaping"):
             await train_scenario(model, scenario, judge, loop.model_copy(update={"shaping": Shaping()}), TrainConfig())
@@ -178,6 +182,16 @@ async def test_rewards_are_shaped_scores_and_another_shaping_is_another_experime
     scores = [member.judgement.score for member in members if member.judgement]
     assert row["judge_score"] == pytest.approx(sum(score for score in scores if score is not None) / len(scores))
     assert {member.reward for member in members} <= {n / 6 for n in range(7)}
+    assert 0 < row["tokens_trained"] < row["tokens_unique"] == row["tokens_forwarded"]
+    assert row["judge/calls"] > 0
+    (spent,) = (each for each in times if "train" in each)
+    for part in ("rollout", "judge", "train"):
+        assert spent[f"time_share/{part}"] == pytest.approx(spent[part] / spent["whole"])
+    sampled = sum(len(choice.token_ids) for group in groups for member in group for choice in member.choices())  # type: ignore[attr-defined]
+    assert spent["tokens_per_second/sampled"] * spent["rollout"] == pytest.approx(sampled)
+    assert spent["tokens_per_second/trained"] * spent["train"] == pytest.approx(row["tokens_trained"])
+    undocumented = {name for each in [row, *times] for name in each if name not in scenario.measures} - DOCUMENTED
+    assert {name for name in undocumented if not name.startswith(("left_out/", "token_mismatch/"))} <= {"success"}
 
 
 async def test_a_run_does_not_go_on_with_another_way_of_judging(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.judgement import Judgement
+from scenarios.judgement import GroupJudgement, Judgement
 from scenarios.trajectory import Trajectory, TrajectoryGroup
-from trainer.metrics import MetricsLog, trajectory_means
+from tests.trainer.conftest import attempt, sampled_turn
+from trainer.metrics import MetricsLog, judge_totals, sampled_tokens, trajectory_means
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +109,35 @@ def test_a_shaped_reward_stands_beside_the_judges_score():
     shaped = Trajectory(reward=1.0, judgement=Judgement(score=0.7), metrics={"judge_score": 9})
     means = trajectory_means([TrajectoryGroup([shaped, Trajectory(judgement=Judgement(reason="no vote"))])])
     assert (means["reward"], means["judge_score"], means["metric/judge_score"]) == (1.0, 0.7, 9.0)
+
+
+def judged(calls: int, cost: float | None) -> TrajectoryGroup:
+    told = GroupJudgement(
+        status="scored", calls=calls, cached_calls=1, prompt_tokens=10 * calls, completion_tokens=calls, cost_usd=cost
+    )
+    return TrajectoryGroup(judgement=told)
+
+
+def test_judging_is_added_up_over_the_groups():
+    assert judge_totals([judged(2, 0.25), judged(3, 0.5), judged(0, None), TrajectoryGroup()]) == {
+        "judge/calls": 5,
+        "judge/cached_calls": 3,
+        "judge/prompt_tokens": 50,
+        "judge/completion_tokens": 5,
+        "judge/cost_usd": 0.75,
+    }
+
+
+def test_a_cost_that_is_unknown_for_one_group_is_unknown_for_all():
+    assert "judge/cost_usd" not in judge_totals([judged(2, 0.25), judged(3, None)])
+    assert judge_totals([TrajectoryGroup()]) == {}
+
+
+def test_sampled_tokens_are_those_whose_ids_are_known():
+    foreign = sampled_turn([1], [2])
+    del foreign.__pydantic_extra__["token_ids"]
+    group = TrajectoryGroup([attempt(sampled_turn([1], [2, 3]), sampled_turn([1, 2, 3], [4])), attempt(foreign)])
+    assert sampled_tokens([group, group]) == 6
 
 
 BLOCK = 32 * 1024

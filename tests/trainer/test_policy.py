@@ -144,6 +144,13 @@ def test_a_directory_of_the_users_own_is_a_base_model(own_directory):
     assert policy.renderer.get_stop_token_ids()
 
 
+def test_a_tokenizer_with_more_tokens_than_the_model_is_an_error_that_names_both(own_directory):
+    tiny_model(vocab_size=64).save_pretrained(own_directory)
+    with pytest.raises(BaseModelError, match=r"does not fit the model: it needs \d+ tokens, the model has 64") as error:
+        Policy(str(own_directory), LORA)
+    assert "tokenizer" in error.value.remedy
+
+
 @pytest.mark.parametrize("base_model", [EMBEDDED_POLICY, None])
 def test_an_unknown_renderer_is_an_error_that_names_a_known_one(own_directory, base_model):
     with pytest.raises(BaseModelError, match="renderer") as error:

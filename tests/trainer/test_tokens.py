@@ -1,8 +1,11 @@
 """What is trained is what was sampled, in the context in which it was sampled, once."""
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.types.chat.chat_completion import Choice
 
 from scenarios.trajectory import History, Trajectory
 from tests.trainer.conftest import attempt, sampled_turn
@@ -87,6 +90,71 @@ def test_every_sampled_token_is_trained_once_and_stands_behind_its_own_prompt(tu
         assert any(s.token_ids[: len(whole)] == whole and all(s.sampled[len(prompt) : len(whole)]) for s in found)
     for s in found:
         assert len(s.token_ids) == len(s.sampled) == len(s.logprobs) == len(s.temperatures)
+
+
+def test_a_history_that_goes_on_from_another_is_one_sequence_with_it_whichever_comes_first():
+    early, late = sampled_turn([1], [2]), sampled_turn([1, 2, 3], [4])
+    for one, other in ((early, late), (late, early)):
+        trajectory = attempt(one)
+        trajectory.additional_histories = [History(messages_and_choices=[other])]
+        assert trained(trajectory) == [([1, 2, 3, 4], [2, 4])]
+
+
+def test_samples_that_differ_in_their_logprobs_alone_are_two():
+    trajectory = attempt(sampled_turn([1], [2], [-0.1]))
+    trajectory.additional_histories = [History(messages_and_choices=[sampled_turn([1], [2], [-0.2])])]
+    assert sorted(found.logprobs for found in sequences(trajectory)) == [[0, -0.2], [0, -0.1]]
+
+
+def test_a_turn_in_which_nothing_was_sampled_is_no_sequence():
+    assert trained(attempt(sampled_turn([1], []), sampled_turn([1, 5], [2]))) == [([1, 5, 2], [2])]
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[Choice]:
+    """Turns of conversations that fork and are taken up again: each goes on from any turn before it, or from none."""
+    turns: list[Choice] = []
+    ends: list[list[int]] = [[]]
+    for _ in range(draw(st.integers(1, 7))):
+        prompt, said = [*draw(st.sampled_from(ends)), *draw(ids)], draw(ids)
+        logprobs = draw(st.lists(st.sampled_from([-0.5, -1.0]), min_size=len(said), max_size=len(said)))
+        turns.append(sampled_turn(prompt, said, logprobs, temperature=draw(st.sampled_from([0.5, 2.0]))))
+        ends.append([*prompt, *said])
+    return turns
+
+
+@given(conversations(), st.data())
+def test_the_graph_is_that_of_the_definition_however_the_turns_are_spread_over_histories(turns, data):
+    trajectory = attempt(*turns)
+    copied = data.draw(st.lists(st.lists(st.sampled_from(turns), unique_by=id), max_size=3))
+    trajectory.additional_histories = [History(messages_and_choices=list(history)) for history in copied]
+    sampled = [turn_of(choice) for choice in turns]
+    ends = [turn.prompt_ids + turn.token_ids for turn in sampled]
+    last = [end for end in ends if not any(turn.prompt_ids[: len(end)] == end for turn in sampled)]
+    found = sequences(trajectory)
+    # Whatever nobody goes on from ends a sequence; of equal turns one is gone on from and the others end one too.
+    spare = list(last)
+    for each in found:
+        assert each.token_ids in ends
+        if each.token_ids in spare:
+            spare.remove(each.token_ids)
+    assert not spare
+    # Token by token: what is marked as sampled is exactly the turns, each once, with its log-probs and temperature.
+    marked = Counter(
+        (tuple(each.token_ids[: at + 1]), each.logprobs[at], each.temperatures[at])
+        for each in found
+        for at, own in enumerate(each.sampled)
+        if own
+    )
+    assert marked == Counter(
+        (tuple(end[: len(turn.prompt_ids) + at + 1]), turn.logprobs[at], turn.temperature)
+        for turn, end in zip(sampled, ends, strict=True)
+        for at in range(len(turn.token_ids))
+    )
+    for each in found:
+        assert any(each.sampled)
+        rest = zip(each.sampled, each.logprobs, each.temperatures, strict=True)
+        assert {(lp, heat) for own, lp, heat in rest if not own} <= {(0.0, 1.0)}
 
 
 def test_stitching_leaves_the_recorded_turns_alone():
