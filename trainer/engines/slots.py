@@ -53,16 +53,17 @@ class Slots:
         same &= np.arange(width) < self.lengths[:, None]
         return np.where(same.all(axis=1), width, same.argmin(axis=1)) if width else np.zeros(self.count, dtype=np.int64)
 
-    def take(self, ids: np.ndarray) -> int | None:
+    def take(self, ids: np.ndarray, shared: np.ndarray) -> int | None:
         """A busy slot for `ids`; its `lengths` tells how many of them are already computed (never all).
 
-        A free slot that this conversation left is continued in place; otherwise the least recently
-        used free slot is filled, from another slot where one begins alike. None when all are busy.
+        `shared` are the `shared_prefixes` of `ids`. A free slot that this conversation left is continued in place;
+        otherwise the least recently used free slot is filled, from another slot where one begins alike. None when
+        all are busy.
         """
         free = np.flatnonzero(~self.busy)
         if not len(free):
             return None
-        shared = np.minimum(self.shared_prefixes(ids), len(ids) - 1)
+        shared = np.minimum(shared, len(ids) - 1)
         continued = free[(shared[free] == self.lengths[free]) & (shared[free] > 0)]
         source = int(shared.argmax())
         if len(continued) and shared[continued].max() == shared[source]:
