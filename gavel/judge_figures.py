@@ -29,12 +29,15 @@ class Figure:
 
     @property
     def value(self) -> str:
-        return "–" if self.estimate.value is None else f"{self.estimate.value:.{self.decimals}f}"
+        return "–" if self.estimate.value is None else self._rounded(self.estimate.value)
 
     @property
     def interval(self) -> str:
         low, high = self.estimate.low, self.estimate.high
-        return "–" if low is None or high is None else f"{low:.{self.decimals}f} to {high:.{self.decimals}f}"
+        return "–" if low is None or high is None else f"{self._rounded(low)} to {self._rounded(high)}"
+
+    def _rounded(self, value: float) -> str:
+        return f"{value:z.{self.decimals}f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,7 @@ def _notes(
 ) -> list[str]:
     notes = []
     if beside is None:
-        others = f"; these members have: {', '.join(known)}" if known else ", and these members have no metrics"
+        others = f"; these members have: {', '.join(known)}" if known else ", and these members have no numbers"
         notes.append(
             "There is no reference, so nothing here says whether the judge is right. "
             f"--reference METRIC names one{others}."

@@ -19,7 +19,7 @@ app.command("simulate")(simulate)
 def judge_report(
     file: Annotated[Path, typer.Argument(help="Judged groups: what `gavel score --out` wrote, or a run's .jsonl.zst.")],
     reference: Annotated[
-        str | None, typer.Option(help="Metric to compare with. Default: independent_reward, if there is one.")
+        str | None, typer.Option(help="Metric or field to compare with. Default: independent_reward, if there is one.")
     ] = None,
     by: Annotated[str | None, typer.Option(help="Field (dotted path) that groups rows of single trajectories.")] = None,
     html: Annotated[Path | None, typer.Option(help="Where to write the page. Default: beside FILE.")] = None,

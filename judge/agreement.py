@@ -5,7 +5,7 @@ a statistic is not defined has no say in it.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
@@ -18,7 +18,8 @@ from scenarios.trajectory import Trajectory, TrajectoryGroup
 Pairs = Sequence[tuple[float, float]]
 """(judge's score, reference) of the members of a group."""
 Reference = str | Callable[[Trajectory], float | None]
-"""A metric's name, or a function that gives None where there is nothing to compare with."""
+"""The name of a metric, or of a number or truth value in the metadata, where the fields of rows are that are scored
+from a file; or a function that gives None where there is nothing to compare with."""
 
 INDEPENDENT = "independent_reward"
 """The metric that keeps the reward that a trajectory had before it was judged."""
@@ -59,20 +60,26 @@ def agreement(groups: Iterable[TrajectoryGroup], reference: Reference = INDEPEND
     pairs = [pairs_of(group, reference) for group in groups]
     if not any(pairs):
         known = ", ".join(metric_names(groups)) or "none"
-        raise JudgeError(f"no judged member has the reference {name}.", f"Metrics of these members: {known}.")
+        raise JudgeError(f"no judged member has the reference {name}.", f"What these members have: {known}.")
     return compare(pairs, name)
 
 
 def metric_names(groups: Iterable[TrajectoryGroup]) -> list[str]:
-    """The metrics that any member has, sorted."""
-    return sorted({name for group in groups for member in group for name in member.metrics})
+    """The metrics, and the numbers in the metadata, that any member has, sorted."""
+    return sorted({name for group in groups for member in group for name in _numbers(member)})
+
+
+def _numbers(member: Trajectory) -> Mapping[str, float]:
+    """What may be a reference, by name; a metric goes before metadata of its name."""
+    noted = {name: value for name, value in member.metadata.items() if isinstance(value, int | float)}
+    return noted | member.metrics
 
 
 def pairs_of(group: TrajectoryGroup, reference: Reference) -> list[tuple[float, float]]:
     """(score, reference) of the members that have both."""
     found: list[tuple[float, float]] = []
     for member in group:
-        value = member.metrics.get(reference) if isinstance(reference, str) else reference(member)
+        value = _numbers(member).get(reference) if isinstance(reference, str) else reference(member)
         score = member.judgement and member.judgement.score
         if score is not None and value is not None and math.isfinite(value):
             found.append((score, float(value)))

@@ -47,7 +47,7 @@ class Budget:
     """
 
     def __init__(self, max_cost_usd: float | None = None, max_tokens: int | None = None) -> None:
-        if any(most is not None and most <= 0 for most in (max_cost_usd, max_tokens)):
+        if any(most is not None and not most > 0 for most in (max_cost_usd, max_tokens)):
             raise JudgeError(f"a budget needs limits above 0, not {max_cost_usd} USD, {max_tokens} tokens.")
         self.max_cost_usd = max_cost_usd
         self.max_tokens = max_tokens

@@ -194,7 +194,14 @@ def _plain_json(value: Any, *, sort: bool = False) -> str:
 
 
 def _signature(tool: Message) -> str:
-    """`refund(id: string, reason?: string): Refund an order.`"""
+    """`refund(id: string, reason?: string): Refund an order.`; what is no such schema is shown as it is."""
+    try:
+        return _described(tool)
+    except (AttributeError, TypeError):
+        return _plain_json(tool, sort=True)
+
+
+def _described(tool: Message) -> str:
     function = tool.get("function") or tool
     parameters = function.get("parameters") or {}
     required = parameters.get("required") or ()

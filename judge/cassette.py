@@ -1,13 +1,15 @@
 """A store of judge replies on disk: cache, replay and audit in one SQLite file.
 
 A reply lies under the hash of model, parameters and rendered messages, and it is committed before anyone uses it:
-what was paid for once is never asked for again, whatever was killed in between. The first reply to a question is
-its answer for good. Tasks and processes may share a file.
+what was paid for once is never asked for again, whatever was killed in between. (Where it cannot be written, on a full
+disk, it is used all the same.) The first reply to a question is its answer for good. Tasks and processes may share a
+file.
 """
 
 import asyncio
 import hashlib
 import json
+import logging
 import os
 import re
 import sqlite3
@@ -142,7 +144,11 @@ class Cassette:
         if self.mode == "replay":
             raise await self._run(lambda db: _miss(db, question, self.path))
         reply = await ask()
-        return await asyncio.shield(self._run(lambda db: _write(db, question, reply)))
+        try:
+            return await asyncio.shield(self._run(lambda db: _write(db, question, reply)))
+        except CassetteError as error:  # a full disk, say: what was paid for is used all the same
+            logging.getLogger(__name__).warning("a reply is used, but not kept: %s", error.message)
+            return reply
 
     def _run(self, work: "Callable[[sqlite3.Connection], _T]") -> asyncio.Future[_T]:
         """Does the work in the one thread that holds the connection of this process."""

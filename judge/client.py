@@ -25,7 +25,7 @@ from judge.prices import Prices, cost, price
 from judge.providers import check_judge, facts, load_litellm, model_id
 from judge.reply import JudgeModel, Reply, Schema
 from judge.retry import context_limit, is_in_parts, is_too_long, may_be_the_format, may_pass, pause, remedy
-from scenarios.trajectory import Message
+from scenarios.trajectory import Message, contained
 
 _T = TypeVar("_T")
 
@@ -111,6 +111,8 @@ class Client:
         except Exception as error:  # foreign code: whatever a judge model raises is a judge that failed
             if call.deadline.expired():
                 raise JudgeError(f"{self.name} did not answer within {self.limits.deadline:g} s.") from error
+            if isinstance(error, TimeoutError) and not str(error):  # a callable's attempt
+                raise JudgeError(f"{self.name} did not answer within {self.limits.timeout:g} s.") from error
             what = str(error) if isinstance(error, openai.OpenAIError) else f"{type(error).__name__}: {error}"
             message = f"{self.name} failed: {what}"
             if is_too_long(error):
@@ -123,7 +125,7 @@ class Client:
         if isinstance(self.model, str):
             return await self._complete(call, messages, schema, _formats.get(self._endpoint, 0))
         async with self._accounted(call, messages, schema) as account, asyncio.timeout(self.limits.timeout):
-            said = await self.model(messages, schema)
+            said = await contained(self.model(messages, schema))
             if not isinstance(said, str | Mapping):
                 raise TypeError(f"it returned {type(said).__name__}, not str or a message")
             text, repairs = (said, Counter[str]()) if isinstance(said, str) else _read(said)

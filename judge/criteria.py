@@ -34,7 +34,8 @@ def sections(words: str) -> dict[str, str]:
 
 def read_scores(reply: str, rubric: Rubric, labels: Sequence[str]) -> Verdict:
     """The score of every label, by the rubric's criteria where it has some. Raises `VerdictError` as `read_verdict`."""
-    verdict = read_verdict(reply, ids_to_score(rubric, labels))
+    names = [criterion.name for criterion in rubric.criteria]
+    verdict = read_verdict(reply, ids_to_score(rubric, labels), [*labels, *names])
     if not rubric.criteria:
         return verdict
     return Verdict({label: _vote(verdict.scores, rubric, label) for label in labels}, verdict.repairs)

@@ -73,8 +73,8 @@ def load_golden(path: Path = SHIPPED) -> list[GoldenGroup]:
         ) from error
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise JudgeError(f"{path} is no golden set: {where}: {first['msg']}.", remedy) from error
+        what = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+        raise JudgeError(f"{path} is no golden set: {what}.", remedy) from error
     names = [group.name for group in groups]
     if not groups or len(set(names)) < len(names):
         raise JudgeError(f"{path} is no golden set: it needs groups, each with a name of its own.", remedy)
@@ -138,11 +138,11 @@ async def _check(judge: Judge, group: GoldenGroup) -> GoldenResult:
     assert whole is not None
     rewards = [trajectory.reward for trajectory in judged]
     scores = {name: reward for name, reward in zip(group.members, rewards, strict=True) if reward is not None}
-    lost = len(scores) < len(rewards) or bool(whole.warnings)
+    lost = len(scores) < len(rewards) or whole.lost_orders > 0
     return GoldenResult(
         group=group,
         scores={} if lost else scores,
-        reason=next(iter(whole.warnings), whole.reason or "") if lost else "",
+        reason=(whole.reason or "; ".join(whole.warnings)) if lost else "",
         prompt_ids=tuple(whole.prompt_ids),
         calls=whole.calls,
         cached_calls=whole.cached_calls,

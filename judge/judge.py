@@ -28,7 +28,7 @@ from judge.gate import checked_caps, flagged, record_flags
 from judge.juror import Models, jury
 from judge.limits import Limits
 from judge.pairs import pairings
-from judge.prices import Prices, prices_from_environment
+from judge.prices import Prices, checked_prices, prices_from_environment
 from judge.prompt import fitted, members_that_fit, templates, tokens
 from judge.result import Ballot, judge_group, judge_members, with_judgements
 from judge.rubric import Rubric
@@ -116,7 +116,7 @@ class Judge:
         self.budget = budget or Budget()
         self.cassette = Cassette(cassette) if isinstance(cassette, str | Path) else cassette
         limits = Limits(concurrency, timeout, deadline, _LIMITS.attempts, requests_per_minute, tokens_per_minute)
-        prices = prices_from_environment() if prices is None else prices
+        prices = prices_from_environment() if prices is None else checked_prices(prices)
         self._clients = [
             [
                 Client(model, juror.params, limits, prices, self.budget, self.cassette, juror.context)

@@ -33,7 +33,7 @@ class Limits:
     """Of prompts and replies: estimated when a request leaves, corrected when its reply is there."""
 
     def __post_init__(self) -> None:
-        if self.concurrency < 1 or self.attempts < 1 or self.timeout <= 0 or self.deadline <= 0:
+        if not (self.concurrency >= 1 and self.attempts >= 1 and self.timeout > 0 and self.deadline > 0):
             raise JudgeError(f"a judge needs time, attempts and concurrency above 0: {self}.")
         if any(most is not None and most < 1 for most in (self.requests_per_minute, self.tokens_per_minute)):
             raise JudgeError(f"a judge that may be asked nothing in a minute cannot judge: {self}.")

@@ -3,8 +3,9 @@
 import json
 import os
 from collections.abc import Mapping
+from typing import Annotated
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from judge.errors import JudgeError
 from judge.providers import facts
@@ -15,6 +16,8 @@ Price = tuple[float, float]
 Prices = Mapping[str, Price]
 """By model id."""
 
+_Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_TABLE = TypeAdapter(dict[str, tuple[_Usd, _Usd]])
 _OURS: Prices = {"gavel/stand-in": (0.0, 0.0), "gavel/constant": (0.0, 0.0)}
 
 
@@ -24,11 +27,22 @@ def prices_from_environment() -> Prices:
     if not text:
         return {}
     try:
-        return TypeAdapter(dict[str, tuple[float, float]]).validate_python(json.loads(text))
+        return _TABLE.validate_python(json.loads(text))
     except (json.JSONDecodeError, ValidationError) as error:
         raise JudgeError(
             f"GAVEL_PRICES is not a table of prices: {text[:80]}",
             'Write USD per million prompt and completion tokens: GAVEL_PRICES={"openai/o3": [2, 8]}',
+        ) from error
+
+
+def checked_prices(prices: Prices) -> Prices:
+    """The prices. Raises `JudgeError` for one that is no amount: a budget in dollars would not be kept by it."""
+    try:
+        return _TABLE.validate_python(dict(prices))
+    except ValidationError as error:
+        raise JudgeError(
+            f"{dict(prices)} is not a table of prices.",
+            'Give USD per million prompt and completion tokens, 0 or more: prices={"openai/o3": (2, 8)}.',
         ) from error
 
 

@@ -146,6 +146,7 @@ def judge_group(members: Sequence[Judgement], group: CanonicalGroup, ballots: Se
         reason=reason,
         calls=calls,
         cached_calls=cached_calls,
+        lost_orders=sum(ballot.scores is None for ballot in ballots),
         prompt_tokens=sum(reply.prompt_tokens for reply in replies),
         completion_tokens=sum(reply.completion_tokens for reply in replies),
         cost_usd=sum(costs) if len(costs) == calls else None,

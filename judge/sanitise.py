@@ -40,16 +40,18 @@ _MINIMAX = re.compile(r"\]~!?b[\[\]]|\[e~\[")
 _SPECIAL = re.compile(
     r"""</?(?:s|unk|pad|bos|eos|eot|eod|eoh|eoa|sep|cls|sop|eop|SYS|think|thinking|image|escape|endoftext|role|tools
     |tool_(?:calls?|response|result|sep)|arg_(?:key|value)|function_call|image_soft_token|empty_output
-    |(?:start|end)_of_(?:turn|image)|(?:start|end)_function_(?:call|response|declaration)
+    |(?:start|end)_of_(?:turn|image|audio)|(?:start|end)_function_(?:call|response|declaration)
+    |audio_soft_token|(?:beginning|end)_of_sentence|(?:BOS|EOS|EOP|PAD|UNK|CLS|SEP|MASK)(?:_TOKEN)?
     |fim_(?:prefix|middle|suffix|pad)|(?:file|commit)_(?:sep|before|msg|after)|repo_?name|gh_stars
     |issue_(?:start|comment|closed)|jupyter_(?:start|text|code|output)
-    |(?:unused|reserved_|extra_id_|SPECIAL_|mask:)[0-9]+|(?:seed:|minimax:|longcat_)\w+)>
+    |(?:unused|reserved_|extra_id_|SPECIAL_|TOKENS_UNUSED_|mask:)[0-9]+|(?:seed:|minimax:|longcat_)\w+)>
     |<[|].*[^\W_].*>|<.*[^\W_].*[|]>|<[|]"[|]>
     |\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|ARGS|CALL_ID|THINK|IMG(?:_BREAK|_END)?
-    |(?:BEGIN_)?AUDIO|PREFIX|MIDDLE|SUFFIX|CLS|SEP|MASK|PAD|UNK|BOS|EOS|[gs]MASK)\]""",
+    |(?:BEGIN_)?AUDIO|PREFIX|MIDDLE|SUFFIX|CLS|SEP|MASK|PAD|UNK|BOS|EOS|[gs]MASK|UNUSED_TOKEN_[0-9]+)\]
+    |\[[|]\w+[|]\]""",
     re.VERBOSE,
 )
-"""Of Llama, Mistral, Qwen, DeepSeek, Gemma, GLM, Kimi, Phi, StarCoder and their kin."""
+"""Of Llama, Mistral, Qwen, DeepSeek, Gemma, GLM, Kimi, Phi, Cohere, InternLM, EXAONE, MiniMax and their kin."""
 
 
 def sanitise(text: str) -> str:

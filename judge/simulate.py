@@ -117,6 +117,8 @@ class Faults:
     @classmethod
     def of_every_kind(cls, share: float) -> "Faults":
         """`share` of all calls go wrong, as many in each way."""
+        if not 0 <= share <= 1:
+            raise JudgeError(f"the share of faulty calls is from 0 to 1, not {share:g}.")
         kinds = [each.name for each in fields(cls) if each.name != "compliance"]
         return cls(**dict.fromkeys(kinds, share / len(kinds)))
 

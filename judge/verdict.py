@@ -8,7 +8,7 @@ Meaning is never repaired: what a label, a scale or a number was meant to be, on
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,11 +28,21 @@ _BETWEEN = {*_DRESS, "json", "and"}
 """Words that may stand between the objects of a row."""
 _SCORES = {"score", "scores", "rating", "ratings", "grade", "grades"}
 """Words in the name of a wrapper that say that the scores are in it."""
+_WRAPPERS = {
+    *(*_SCORES, *_BETWEEN, "trajectories", "candidates", "attempts", "rollouts", "responses", "ids", "labels"),
+    *("result", "results", "output", "outputs", "answer", "answers", "reply", "return", "submit", "structured", "data"),
+    *("function", "tool", "call", "input", "arguments", "args", "parameters", "content", "value", "values"),
+    *("evaluation", "evaluations", "assessment", "assessments", "judgement", "judgements", "judgment", "judgments"),
+    *("verdict", "verdicts", "reward", "rewards", "final", "overall", "quality", "relative", "normalized", "by", "of"),
+}
+"""Words in the name of a wrapper that say nothing else of bare numbers within than that they are scores."""
 _SOMETHING_ELSE = re.compile(
     r"(?<![a-z])(?:draft|initial|first|prelim|tentative|previous|old|before|example|template|format|schema|thought"
     r"|thinking|scratch|rank|order|position|confiden|certain|uncertain|probab|weight|count|length|step|max|min)"
 )
 """In the name of a wrapper: what is in it is not the final scores."""
+_TOP_KEYS = {"max", "max_score", "maximum", "maximum_score", "out_of", "scale", "score_scale", "range", "score_range"}
+"""What a reply may say of the scale of its scores; its last number is the highest score."""
 _DEEPEST = 8
 """How many wrappers may be around the scores."""
 
@@ -82,17 +92,18 @@ def reply_schema(labels: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def read_verdict(reply: str, labels: Sequence[str]) -> Verdict:
+def read_verdict(reply: str, labels: Sequence[str], groups: Iterable[str] = ()) -> Verdict:
     """The score of every label, from the last complete reply object in the text.
 
-    An object for each label will do as well. Raises `VerdictError` unless each label has exactly one score, a number
-    from 0 to 1.
+    An object for each label will do as well; `groups` are names under which some labels may stand together. Raises
+    `VerdictError` unless each label has exactly one score, a number from 0 to 1.
     """
     if not reply.strip():
         raise VerdictError("it is empty")
-    said = _last_words(reply, {label.casefold(): label for label in labels})
+    wrappers = _WRAPPERS.union(*map(_words, groups))
+    said = _last_words(reply, {label.casefold(): label for label in labels}, wrappers)
     scores: dict[str, Scored] = {}
-    problems: list[str] = []
+    problems = [f"it is on a scale up to {top}, not up to 1" for top in said.scales]
     for entry in said.entries:
         try:
             scored = Scored(_score(entry.value, said.repairs), entry.explanation)
@@ -127,6 +138,8 @@ class _Said:
     strangers: list[str] = field(default_factory=list)
     """Ids that were never given out."""
     repairs: Counter[str] = field(default_factory=Counter)
+    scales: list[str] = field(default_factory=list)
+    """The highest scores that it speaks of and that are above 1."""
     broken: bool = False
 
     def names(self) -> set[str]:
@@ -135,11 +148,12 @@ class _Said:
     def add(self, other: "_Said") -> None:
         self.entries += other.entries
         self.strangers += other.strangers
+        self.scales += other.scales
         self.repairs += other.repairs
         self.repairs["several objects"] += 1
 
 
-def _last_words(text: str, known: Mapping[str, str]) -> _Said:
+def _last_words(text: str, known: Mapping[str, str], wrappers: Set[str]) -> _Said:
     """The last object that names all labels, or row of objects that do so together, and whatever follows it.
 
     Where there is none, the last row, in which labels are then missing.
@@ -159,7 +173,7 @@ def _last_words(text: str, known: Mapping[str, str]) -> _Said:
                 between += before
             case Found(value, repairs, before, fragment):
                 between += before
-                reader = _FormReader(known)
+                reader = _FormReader(known, wrappers)
                 reader.read(value)
                 part = reader.said
                 if not part.entries and not part.strangers and not part.broken:
@@ -192,54 +206,60 @@ def _last_words(text: str, known: Mapping[str, str]) -> _Said:
 class _FormReader:
     """Finds entries in a JSON value: in a list of them, in a map from label to score, or in either, wrapped."""
 
-    def __init__(self, known: Mapping[str, str]) -> None:
+    def __init__(self, known: Mapping[str, str], wrappers: Set[str]) -> None:
         self.known = known
+        self.wrappers = wrappers
+        """Words that may make up the name of what bare scores stand in."""
         self.said = _Said()
 
-    def read(self, value: Any, wrappers: int = 0) -> None:
+    def read(self, value: Any, wrappers: int = 0, under: str = "") -> None:
+        """`under`: the name of a wrapper around the value that bare numbers may not be scores by."""
         if wrappers > _DEEPEST:
             return
         match value:
             case list():
                 self.said.repairs["form"] += wrappers == 0
                 for item in value:
-                    self.read(item, wrappers + 1)
+                    self.read(item, wrappers + 1, under)
             case Repeated(values):
                 for item in values:
-                    self.read(item, wrappers)
+                    self.read(item, wrappers, under)
             case str() if "{" in value:
-                self.read_string(value, wrappers)
+                self.read_string(value, wrappers, under)
             case dict():
-                self.read_object(self.folded(value), wrappers)
+                self.read_object(self.folded(value), wrappers, under)
 
-    def read_object(self, value: Mapping[str, Any], wrappers: int) -> None:
+    def read_object(self, value: Mapping[str, Any], wrappers: int, under: str) -> None:
         if _LABEL_KEYS & value.keys() and _SCORE_KEYS & value.keys():
             self.read_entry(value)
         elif labelled := {key: label for key in value if (label := self.label(key))}:
             self.said.repairs["form"] += 1
             for key, label in labelled.items():
-                self.read_score(label, value[key])
+                self.read_score(label, value[key], under)
         else:
             named = [key for key in value if _SCORES.intersection(_words(key))]
             for key in named or value:
                 if not _SOMETHING_ELSE.search(key):
                     self.said.repairs["wrapper"] += key != "scores"
-                    self.read(value[key], wrappers + 1)
+                    other = under if key not in named else ""
+                    self.read(value[key], wrappers + 1, other if set(_words(key)) <= self.wrappers else key)
 
     def folded(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        """The object with its keys in lower case."""
+        """The object with its keys in lower case; what it says of its scale is noted."""
         found: dict[str, tuple[Any, ...]] = {}
         for name, item in value.items():
             key = name.strip().casefold()
             found[key] = (*found.get(key, ()), *_all(item))
             self.said.repairs["key"] += key != name and key in _KEYS
+            tops = re.findall(r"\d+(?:\.\d+)?", str(item)) if key in _TOP_KEYS else []
+            self.said.scales += [top for top in tops[-1:] if float(top) > 1]
         return {key: items[0] if len(items) == 1 else Repeated(items) for key, items in found.items()}
 
-    def read_string(self, text: str, wrappers: int) -> None:
+    def read_string(self, text: str, wrappers: int, under: str) -> None:
         for found in find_values(text, {*_KEYS, *self.known}):
             if isinstance(found, Found):
                 self.said.repairs += found.repairs
-                self.read(found.value, wrappers + 1)
+                self.read(found.value, wrappers + 1, under)
             else:
                 self.said.broken = True
         self.said.repairs["double encoding"] += 1
@@ -254,9 +274,10 @@ class _FormReader:
         else:
             self.said.entries += [_Entry(label, f"given to {' and '.join(sorted(labels))}") for label in labels]
 
-    def read_score(self, label: str, item: Any) -> None:
+    def read_score(self, label: str, item: Any, under: str = "") -> None:
         if not isinstance(item, dict):
-            self.said.entries += [_Entry(label, value) for value in _all(item)]
+            values = [f"{value} under {under!r}" if under else value for value in _all(item)]
+            self.said.entries += [_Entry(label, value) for value in values]
             return
         item = self.folded(item)
         explanation = next((item[key] for key in _EXPLANATION_KEYS if isinstance(item.get(key), str)), "")

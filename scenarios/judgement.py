@@ -56,6 +56,8 @@ class GroupJudgement(BaseModel):
     """Asked for now; tokens and cost are theirs."""
     cached_calls: int = 0
     """Answered by a cassette."""
+    lost_orders: int = 0
+    """Orders of presentation that came to no vote."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost_usd: float | None = None

@@ -8,8 +8,9 @@ from random import Random
 import pytest
 from rich.console import Console
 
-from gavel.judge_figures import read_report
+from gavel.judge_figures import Figure, read_report
 from gavel.judge_report import print_report, render_report, report_command
+from judge.bootstrap import Estimate
 from judge.errors import JudgeError
 from judge.judge import Judge
 from judge.simulate import Bias, Latent, SimulatedJudge
@@ -94,6 +95,11 @@ async def test_without_a_reference_the_report_says_what_it_cannot_tell_and_what_
     assert "these members have: depth, success" in " ".join(printed(groups).split())
     assert "Kendall's tau-b" not in printed(groups)
     assert "Score and" not in words(groups)
+
+
+def test_a_figure_that_rounds_to_0_has_no_sign() -> None:
+    figure = Figure("slope", Estimate(-1e-17, -4e-4, 4e-4, 12), "", decimals=3)
+    assert (figure.value, figure.interval) == ("0.000", "0.000 to 0.000")
 
 
 async def test_few_groups_and_single_calls_are_pointed_out() -> None:

@@ -52,7 +52,7 @@ def test_faults_come_to_the_share_that_was_asked_for():
     [
         (["--orders", "2,x"], "orders"),
         (["--orders", "0"], "orders"),
-        (["--faults", "1.5"], "faulty calls"),
+        (["--faults", "1.5"], r"faulty calls is from 0 to 1, not 1\.5\.$"),
         (["--noise", "-1"], "noise"),
         (["--slope", "nan"], "slope"),
         (["--compression", "1"], "compression"),

@@ -223,6 +223,14 @@ def test_the_reference_may_be_a_function() -> None:
     assert (got.reference, got.members, got.tau.value) == ("depth", 2, pytest.approx(-1))
 
 
+def test_the_reference_may_be_a_field_of_a_row_that_was_scored_from_a_file() -> None:
+    group = judged((0.1, None), (0.9, None), (0.5, None))
+    for member, success in zip(group, (False, True, "unknown"), strict=True):
+        member.metadata["success"] = success
+    got = agreement([group], "success")
+    assert (got.members, got.auc.value) == (2, pytest.approx(1))
+
+
 def test_a_reference_that_nobody_has_is_an_error_that_names_what_there_is() -> None:
     with pytest.raises(JudgeError, match="no judged member has the reference success") as caught:
         agreement([judged((0.1, 0.0), (0.9, 1.0))], "success")

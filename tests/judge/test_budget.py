@@ -58,7 +58,7 @@ async def test_a_budget_in_dollars_needs_a_price():
         await Budget(max_cost_usd=1).reserve("openai/mine", None, SIZE)
 
 
-@pytest.mark.parametrize("limits", [{"max_cost_usd": 0}, {"max_tokens": -1}])
+@pytest.mark.parametrize("limits", [{"max_cost_usd": 0}, {"max_cost_usd": float("nan")}, {"max_tokens": -1}])
 def test_a_budget_of_nothing_is_refused(limits):
     with pytest.raises(JudgeError, match="above 0"):
         Budget(**limits)

@@ -1,5 +1,6 @@
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,6 +97,20 @@ def test_tools_are_shown_once_and_in_one_line():
     assert len(group.tools) == len(TOOLS)
     assert group.tools[0] == "get_order(id: string): Look up an order."
     assert all(conversation.tools is None for member in group.members for conversation in member.conversations)
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"function": "f"},
+        {"name": "f", "parameters": {"properties": ["a"]}},
+        {"name": "f", "parameters": {"properties": {"a": {"enum": 5}}}},
+        {"name": "f", "parameters": {"properties": {"a": {}}, "required": True}},
+    ],
+)
+def test_a_tool_whose_schema_is_none_is_shown_as_it_is(tool):
+    [shown] = canonical(Trajectory(messages_and_choices=list(OPENING), tools=[tool])).tools
+    assert json.loads(shown) == tool
 
 
 def test_members_with_different_tools_differ_and_say_which_they_have():

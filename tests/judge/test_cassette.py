@@ -43,6 +43,17 @@ async def test_a_reply_comes_back_byte_for_byte_with_what_it_cost(tmp_path):
     assert again == offline == Reply(ODD, 100, 20, 0.5, "stop", "m-2026", cached=True)
 
 
+async def test_a_reply_that_cannot_be_kept_is_used_all_the_same_and_that_is_told(tmp_path, caplog):
+    cassette = Cassette(tmp_path / "c.sqlite")
+    await cassette.answer(question("first"), said)
+    with sqlite3.connect(tmp_path / "c.sqlite") as other:
+        other.execute("CREATE TRIGGER full BEFORE INSERT ON replies BEGIN SELECT RAISE(FAIL, 'disk full'); END")
+    assert await cassette.answer(question("second"), said) == await said()
+    assert "not kept" in caplog.text
+    assert "disk full" in caplog.text
+    assert rows(tmp_path / "c.sqlite") == 1
+
+
 async def test_another_model_parameter_schema_or_message_is_another_question(tmp_path):
     cassette = Cassette(tmp_path / "c.sqlite")
     asked = [question(), question("Bye"), question(model="openai/n"), question(temperature=0.5)]

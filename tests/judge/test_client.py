@@ -212,6 +212,16 @@ async def test_a_callable_that_raises_or_returns_no_text_is_a_judge_that_failed(
     async def silent(messages, schema):
         return None
 
+    async def cancelled(messages, schema):
+        raise asyncio.CancelledError
+
+    async def slow(messages, schema):
+        await asyncio.sleep(60)
+
+    with pytest.raises(JudgeError, match="cancelled failed: RuntimeError: it was cancelled from within"):
+        await Client(cancelled).ask(PROMPT, SCHEMA)  # type: ignore[arg-type]
+    with pytest.raises(JudgeError, match=r"slow did not answer within 0\.01 s"):
+        await Client(slow, limits=Limits(timeout=0.01)).ask(PROMPT, SCHEMA)  # type: ignore[arg-type]
     with pytest.raises(JudgeError, match="broken failed: ValueError: no idea"):
         await Client(broken).ask(PROMPT, SCHEMA)
     with pytest.raises(JudgeError, match="NoneType, not str"):

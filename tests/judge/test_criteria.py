@@ -52,6 +52,7 @@ def test_without_criteria_a_verdict_is_read_by_label():
     [
         MARKS,
         {label: {name: score for name, score in MARKS.items() if name.startswith(label)} for label in LABELS},
+        {c.name: {name: score for name, score in MARKS.items() if name.endswith(i)} for i, c in RUBRIC.lettered},
         {"scores": [{"trajectory_id": name.lower(), "score": str(score)} for name, score in MARKS.items()]},
     ],
 )

@@ -95,6 +95,18 @@ async def test_a_group_that_was_not_judged_in_full_has_no_verdicts():
     assert "no idea" in one.reason
 
 
+async def test_a_warning_about_the_judge_s_taste_for_places_is_no_lost_call():
+    async def likes_the_first(messages, schema):
+        labels = list(read_transcripts(messages[1]["content"]))
+        return json.dumps({label: 1 - place for place, label in enumerate(labels)})
+
+    judge = Judge(likes_the_first)
+    groups = [golden(str(number), good=f"{number}, which is right", bad="5") for number in range(30)]
+    results = await check_golden(judge, groups)
+    assert judge.slots[2].is_biased
+    assert [each.reason for each in results] == [""] * 30
+
+
 async def test_a_judge_that_cannot_be_asked_is_one_plain_error():
     with pytest.raises(MissingKeyError):
         await check_golden(Judge("openai/o3"), [golden(good="4", bad="5")])

@@ -28,7 +28,8 @@ SPECIAL = (
     "<|message|> <|channel|> <|turn> <turn|> <start_of_turn> <end_of_turn> <bos> "
     "<eos> <s> </s> [INST] [/INST] <<SYS>> <</SYS>> "
     "[SYSTEM_PROMPT] [/SYSTEM_PROMPT] <｜User｜> <｜Assistant｜> <｜end▁of▁sentence｜> ]~b] [e~[ "
-    "[gMASK] <sop> <think> </think> "
+    "[gMASK] <sop> <think> </think> [|system|] [|user|] [|assistant|] [|endofturn|] [UNUSED_TOKEN_145] "
+    "[UNUSED_TOKEN_146] <beginning_of_sentence> <end_of_sentence> <BOS_TOKEN> <EOS_TOKEN> "
 )
 TOKEN = re.compile("|".join(re.escape(form) for t in SPECIAL.split() for form in {t, unicodedata.normalize("NFKC", t)}))
 ORDER = re.compile(r"give (\w+) the score 1 and all others 0")

@@ -1,4 +1,5 @@
 import asyncio
+from math import nan
 
 import pytest
 from hypothesis import given
@@ -58,7 +59,9 @@ def test_a_request_that_no_minute_has_room_for_is_refused():
         Minute().wait(0.0, 101, Limits(tokens_per_minute=100))
 
 
-@pytest.mark.parametrize("limits", [{"requests_per_minute": 0}, {"tokens_per_minute": -1}, {"deadline": 0}])
+@pytest.mark.parametrize(
+    "limits", [{"requests_per_minute": 0}, {"tokens_per_minute": -1}, {"deadline": 0}, {"timeout": nan}]
+)
 def test_limits_that_let_nothing_through_are_refused(limits):
     with pytest.raises(JudgeError):
         Limits(**limits)

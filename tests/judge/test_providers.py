@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from judge.errors import MissingKeyError, UnknownModelError
+from judge.judge import Judge
 from judge.prices import cost, prices_from_environment
 from judge.providers import check_judge, model_id
 from scenarios.errors import GavelError
@@ -46,12 +47,17 @@ def test_prices_are_per_million_tokens():
     assert cost("m", 1000, 100, {}) is None
 
 
+def test_a_price_below_0_by_which_no_budget_is_ever_used_up_is_refused():
+    with pytest.raises(GavelError, match="not a table of prices"):
+        Judge("openai/o3", prices={"openai/o3": (-1, 8)})
+
+
 def test_prices_come_from_the_environment(monkeypatch):
     monkeypatch.setenv("GAVEL_PRICES", '{"openai/o3": [2, 8]}')
     assert prices_from_environment() == {"openai/o3": (2.0, 8.0)}
 
 
-@pytest.mark.parametrize("text", ["2", "{", '{"openai/o3": 2}'])
+@pytest.mark.parametrize("text", ["2", "{", '{"openai/o3": 2}', '{"m": [-1, 2]}', '{"m": [NaN, 2]}'])
 def test_prices_that_cannot_be_read_are_an_error(monkeypatch, text):
     monkeypatch.setenv("GAVEL_PRICES", text)
     with pytest.raises(GavelError, match="GAVEL_PRICES"):

@@ -53,6 +53,10 @@ GOOD = {
     "a list of maps": json.dumps([{label: score} for label, score in EXPECTED.items()]),
     "other names for the keys": PLAIN.replace("trajectory_id", "Label").replace('"score"', '"rating"'),
     "labels in scores' names": json.dumps({f"{label}_score": score for label, score in EXPECTED.items()}),
+    "a map under a name that says nothing": json.dumps({"Final evaluation": {"trajectories": EXPECTED}}),
+    "a map with its scale": json.dumps({"scale": "from 0 to 1", "scores": EXPECTED}),
+    "the range of a score beside it": PLAIN.replace('"score": 0.9', '"min": 0.8, "max": 0.95, "score": 0.9'),
+    "entries under any name": json.dumps({"ledger": entries()}),
     "wrapped twice": json.dumps({"result": {"evaluation": {"scores": entries()}}}),
     "wrapped beside a draft": json.dumps(
         {"draft": {"scores": entries(dict.fromkeys(LABELS, 0.1))}, "final": entries()}
@@ -104,12 +108,23 @@ BAD = {
     "two ids in an entry": (PLAIN.replace('"explanation"', '"id": "W3RT", "explanation"', 1), "K7QX and W3RT"),
     "an id given twice": (PLAIN.replace('"explanation"', '"trajectory_id": "W3RT", "explanation"', 1), "K7QX and W3RT"),
     "other labels": (PLAIN.replace("K7QX", "ZZZZ"), "no score for K7QX; ZZZZ is none of the ids"),
+    "numbers that may be no scores": (json.dumps({"penalties": EXPECTED}), "under 'penalties'\", not a number"),
+    "numbers that may be no scores beside a copy": (
+        json.dumps({"errors": dict.fromkeys(LABELS, 0), "evaluation": EXPECTED}),
+        "under 'errors'\", not a number",
+    ),
+    "numbers that may be the scores of one criterion": (json.dumps({"style_scores": EXPECTED}), "not a number"),
+    "a scale of ten, told beside a score": (
+        PLAIN.replace('"score": 0.9', '"score": 0.9, "max_score": 10'),
+        "on a scale up to 10",
+    ),
+    "a scale of a hundred, told once": (json.dumps({"scale": "0-100", "scores": EXPECTED}), "on a scale up to 100"),
     "numbers that are no scores": (json.dumps({"confidence": EXPECTED}), "no complete JSON object"),
     "labels with something beside them": (
         json.dumps({f"{label}_confidence": score for label, score in EXPECTED.items()}),
         "no complete JSON object",
     ),
-    "two wrapped answers": (json.dumps({"one": EXPECTED, "two": entries({"K7QX": 0.1})}), "two different scores"),
+    "two wrapped answers": (json.dumps({"result": EXPECTED, "data": entries({"K7QX": 0.1})}), "two different scores"),
     "only a draft": (json.dumps({"draft": {"scores": entries()}}), "no complete JSON object"),
     "only thoughts without a beginning": (f"I think {PLAIN}</think> That is it.", "no complete JSON object"),
     "a correction of one entry": (PLAIN + json.dumps(entries({"K7QX": 0.1})), "two different scores"),
