@@ -1,7 +1,7 @@
 """Judged groups -> the sequences to train on, and an account of what was left out and why.
 
-Groups without a signal are dropped before anything is tokenised. A member without a score is left
-out; it never counts as zero.
+Groups without a signal are dropped before anything is tokenised; with a value head no group is needed
+for one. A member without a score is left out; it never counts as zero.
 """
 
 import math
@@ -11,10 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from judge.shaping import NEAR_TIE
-from scenarios.trajectory import TrajectoryGroup
+from scenarios.trajectory import Trajectory, TrajectoryGroup
 from trainer.advantages import advantages, has_signal
-from trainer.config import TrainConfig
+from trainer.config import Ppo, TrainConfig
 from trainer.tokens import TokenSequence, sequences
+from trainer.values import fits_its_turns, token_rewards
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +24,11 @@ class TrainedSequence:
 
     tokens: TokenSequence
     advantage: float
+    """Over its group; 0 where a value head will tell."""
     group: int
     """Members of a group share it, and the prefixes that are computed once."""
+    rewards: Sequence[float] = ()
+    """Of its trained tokens, where a value head needs them. `[T]`"""
 
 
 @dataclass(slots=True)
@@ -35,7 +39,7 @@ class Batch:
     trajectories: int = 0
     groups: int = 0
     left_out_members: Counter[str] = field(default_factory=Counter)
-    """Members of trained groups that are not trained themselves, by reason."""
+    """Members of groups with a signal that are not trained themselves, by reason."""
     left_out_groups: Counter[str] = field(default_factory=Counter)
     """Whole groups that are not trained, by reason."""
 
@@ -59,6 +63,8 @@ TOO_FEW = "groups with fewer than two scored members"
 UNSCORED = "members without a score"
 NOT_FINITE = "members whose reward is not a finite number"
 NOTHING_SAMPLED = "members with nothing sampled"
+NO_MEMBER = "groups without a member that can be trained"
+UNFIT_STEP_REWARDS = "members whose step rewards are not one finite number for each sampled turn"
 
 
 def _why_no_signal(group: TrajectoryGroup, rewards: list[float], minimal_spread: float) -> str | None:
@@ -71,29 +77,52 @@ def _why_no_signal(group: TrajectoryGroup, rewards: list[float], minimal_spread:
     return SCORES_TOO_CLOSE if group.metrics.get(NEAR_TIE) else SAME_SCORES
 
 
+def _gains(group: TrajectoryGroup, members: Sequence[Trajectory], config: TrainConfig) -> list[float] | str:
+    """The members' advantages, or why they have none."""
+    rewards = [trajectory.reward or 0.0 for trajectory in members]
+    if reason := _why_no_signal(group, rewards, config.minimal_spread):
+        return reason
+    errors = [member.judgement.standard_error if member.judgement else None for member in members]
+    found = advantages(rewards, config.advantage, errors)
+    if any(found):
+        return found
+    return UNRELIABLE if config.advantage == "shrunk" else SAME_SCORES
+
+
 def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig) -> Batch:
-    """Raises `TokenError` when a scored trajectory with a signal has a turn without token ids."""
+    """Each member with the advantage over its group or, for `Ppo`, with the rewards of its tokens.
+
+    Raises `TokenError` when a scored trajectory with a signal has a turn without token ids.
+    """
     batch = Batch()
+    valued = isinstance(config.loss, Ppo)
     for group in groups:
         members = [t for t in group if t.reward is not None and math.isfinite(t.reward)]
-        rewards = [trajectory.reward or 0.0 for trajectory in members]
-        if reason := _why_no_signal(group, rewards, config.minimal_spread):
-            batch.left_out_groups[reason] += 1
-            continue
-        errors = [member.judgement.standard_error if member.judgement else None for member in members]
-        gains = advantages(rewards, config.advantage, errors)
-        if not any(gains):
-            batch.left_out_groups[UNRELIABLE if config.advantage == "shrunk" else SAME_SCORES] += 1
-            continue
         unscored = sum(trajectory.reward is None for trajectory in group)
-        batch.left_out_members += Counter({UNSCORED: unscored, NOT_FINITE: len(group) - len(members) - unscored})
+        left_out = Counter({UNSCORED: unscored, NOT_FINITE: len(group) - len(members) - unscored})
+        if valued:
+            fitting = [trajectory for trajectory in members if fits_its_turns(trajectory)]
+            left_out[UNFIT_STEP_REWARDS] = len(members) - len(fitting)
+            members, gains = fitting, [0.0] * len(fitting)
+        else:
+            gains = _gains(group, members, config)
+        if isinstance(gains, str):
+            batch.left_out_groups[gains] += 1
+            continue
+        batch.left_out_members += left_out
+        if not members:
+            batch.left_out_groups[NO_MEMBER] += 1
+            continue
         for trajectory, advantage in zip(members, gains, strict=True):
             found = [tokens for tokens in sequences(trajectory) if tokens.trained_tokens]
             if not found:
                 batch.left_out_members[NOTHING_SAMPLED] += 1
                 continue
             batch.trajectories += 1
-            batch.sequences += [TrainedSequence(tokens, advantage, batch.groups) for tokens in found]
+            batch.sequences += [
+                TrainedSequence(tokens, advantage, batch.groups, token_rewards(trajectory, tokens) if valued else ())
+                for tokens in found
+            ]
         batch.groups += 1
     return batch
 

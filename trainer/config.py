@@ -60,10 +60,7 @@ class _Averaged(_Settings):
     """Of dr_grpo, in tokens; 1 sums over the tokens of a sequence."""
 
 
-class ClippedSurrogate(_Averaged):
-    """The clipped surrogate of PPO and GRPO (arXiv 1707.06347, 2402.03300)."""
-
-    kind: Literal["grpo"] = "grpo"
+class _Clipped(_Averaged):
     clip_low: float = Field(default=0.2, ge=0)
     clip_high: float = Field(default=0.2, ge=0)
     """The ratio counts from 1 - clip_low to 1 + clip_high."""
@@ -75,6 +72,34 @@ class ClippedSurrogate(_Averaged):
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
             raise ValueError(f"dual_clip must be above 1 + clip_high = {1 + self.clip_high:g}")
         return self
+
+
+class ClippedSurrogate(_Clipped):
+    """The clipped surrogate of PPO and GRPO (arXiv 1707.06347, 2402.03300)."""
+
+    kind: Literal["grpo"] = "grpo"
+
+
+class Ppo(_Clipped):
+    """The clipped surrogate over advantages that a learnt value head makes of every turn's reward (arXiv 1707.06347).
+
+    It needs no group to compare with: trajectories of groups of one, or of equal rewards, are trained too.
+    """
+
+    kind: Literal["ppo"] = "ppo"
+    discount: float = Field(default=1.0, gt=0, le=1)
+    """Of what comes a sampled token later: gamma."""
+    trace: float = Field(default=0.95, ge=0, le=1)
+    """Lambda of generalised advantage estimation (arXiv 1506.02438): 0 trusts the values, 1 the rewards."""
+    whiten: bool = True
+    """Whether the advantages of a batch are brought to mean 0 and standard deviation 1, over its tokens."""
+    value_clip: float | None = Field(default=0.2, gt=0)
+    """How far from what it was when the batch began a value may come closer to its return and be paid for it; None =
+    any distance."""
+    value_coefficient: float = Field(default=0.1, gt=0)
+    """Weight of the value loss beside the policy's; it is averaged in the same way."""
+    value_learning_rate: float = Field(default=1e-3, gt=0)
+    """Peak for the value head, which begins at zero; the schedule is the adapter's."""
 
 
 class Gspo(_Settings):
@@ -100,7 +125,7 @@ class Reinforce(_Averaged):
     kind: Literal["reinforce"] = "reinforce"
 
 
-Loss = Annotated[ClippedSurrogate | Gspo | Cispo | Reinforce, Field(discriminator="kind")]
+Loss = Annotated[ClippedSurrogate | Gspo | Cispo | Reinforce | Ppo, Field(discriminator="kind")]
 
 
 class SamplerCorrection(_Settings):
@@ -158,6 +183,13 @@ class TrainConfig(_Settings):
     """Unique tokens per forward pass: bounds memory, does not change the result. A group that fits is not cut."""
     gradient_checkpointing: bool = False
     """Keeps only what enters a layer and computes the rest again for its gradient: less memory, more work."""
+
+    @model_validator(mode="after")
+    def _one_kind_of_advantage(self) -> Self:
+        for name in ("advantage", "minimal_spread"):
+            if isinstance(self.loss, Ppo) and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} is for losses that compare a group's members; Ppo does not")
+        return self
 
 
 class LoopConfig(_Settings):

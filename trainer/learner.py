@@ -7,7 +7,7 @@ batch's start, however many updates are made from it; each update is averaged ov
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +15,13 @@ import torch
 
 from scenarios.errors import GavelError
 from trainer.batch import Batch, TrainedSequence, mini_batches
-from trainer.config import TrainConfig
+from trainer.config import Ppo, TrainConfig
 from trainer.losses import Scores, TokenLosses, token_losses, token_weights
 from trainer.packing import plan, unique_tokens
 from trainer.policy import Policy
-from trainer.scoring import trained_scores
+from trainer.scoring import trained_scores, trained_values, valued_scores
 from trainer.tokens import TokenSequence
+from trainer.values import Estimate, estimates, joined, value_head, value_losses, value_metrics
 
 _BETAS = (0.9, 0.95)
 
@@ -37,6 +38,8 @@ class _Sample:
     token_weight: float
     old: torch.Tensor | None
     """What the ratio is taken against; None: the log-probs of the very pass that makes the update. `[T]`"""
+    estimate: Estimate | None
+    """Of the value head, if the loss has one."""
 
 
 @dataclass(slots=True)
@@ -83,6 +86,8 @@ class Learner:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.optimizer = torch.optim.AdamW(policy.parameters(), lr=0.0, betas=_BETAS, weight_decay=0.0)
+        self.value_head: torch.nn.Linear | None = None
+        """Made when a loss first asks for it; its weights are the optimiser's second group."""
         self.steps = 0
         """Batches learnt so far; the schedule follows it."""
 
@@ -103,20 +108,26 @@ class Learner:
             for part in mini_batches(groups, config.mini_batches, f"{self.steps} {epoch}")
         ]
         old = self._old(sequences, config, len(parts), tally)
+        estimated = self._estimates(sequences, config, tally)
         rate = learning_rate(config, self.steps)
         for part in parts:
             lengths = [sequences[at].tokens.trained_tokens for at in part]
             weights = token_weights(config.loss, lengths, [groups[at] for at in part])
-            samples = [_Sample(sequences[at], weight, old[at]) for at, weight in zip(part, weights, strict=True)]
+            samples = [
+                _Sample(sequences[at], weight, old[at], estimated[at]) for at, weight in zip(part, weights, strict=True)
+            ]
             self._update(samples, config, rate, tally)
         self.steps += 1
-        return tally.metrics() | {"learning_rate": rate}
+        return tally.metrics() | value_metrics(joined(estimated)) | {"learning_rate": rate}
 
     def state(self) -> dict[str, Any]:
         """What `restore` needs to go on exactly."""
-        return {"optimizer": self.optimizer.state_dict(), "steps": self.steps}
+        head = None if self.value_head is None else self.value_head.state_dict()
+        return {"optimizer": self.optimizer.state_dict(), "value_head": head, "steps": self.steps}
 
     def restore(self, state: dict[str, Any]) -> None:
+        if state["value_head"] is not None:
+            self._critic().load_state_dict(state["value_head"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
 
@@ -126,15 +137,44 @@ class Learner:
         """What each sequence's ratio is taken against, through all updates of a batch."""
         if config.sampler_correction is None:
             return [self._sampler([sequence.tokens]) for sequence in sequences]
-        found: list[torch.Tensor | None] = [None] * len(sequences)
         if updates == 1:  # the pass that makes the update is the learner at the batch's start
-            return found
-        with torch.no_grad():
-            for places in _micro_batches(sequences, config):
-                chosen = [sequences[at].tokens for at in places]
-                logprobs = self._score(chosen, tally)[0].split([t.trained_tokens for t in chosen])
-                for at, values in zip(places, logprobs, strict=True):
-                    found[at] = values
+            return [None] * len(sequences)
+        return [*self._before(sequences, config, lambda chosen: self._score(chosen, tally)[0])]
+
+    def _critic(self) -> torch.nn.Linear:
+        if self.value_head is None:
+            self.value_head = value_head(self.policy.head().in_features, self.policy.device)
+            self.optimizer.add_param_group({"params": list(self.value_head.parameters())})
+        return self.value_head
+
+    def _estimates(
+        self, sequences: Sequence[TrainedSequence], config: TrainConfig, tally: _Tally
+    ) -> Sequence[Estimate | None]:
+        """What the value head says of each sequence before the batch is learnt."""
+        if not isinstance(config.loss, Ppo):
+            return [None] * len(sequences)
+        head = self._critic()
+
+        def values(chosen: Sequence[TokenSequence]) -> torch.Tensor:
+            tally.forwarded += unique_tokens(chosen)
+            return trained_values(self.policy, head, chosen)
+
+        found = self._before(sequences, config, values)
+        return estimates([sequence.rewards for sequence in sequences], found, config.loss)
+
+    @torch.no_grad()
+    def _before(
+        self,
+        sequences: Sequence[TrainedSequence],
+        config: TrainConfig,
+        score: Callable[[Sequence[TokenSequence]], torch.Tensor],
+    ) -> list[torch.Tensor]:
+        """What `score` gives for each sequence before the batch is learnt. `[T]` each"""
+        found = [torch.empty(0)] * len(sequences)
+        for places in _micro_batches(sequences, config):
+            chosen = [sequences[at].tokens for at in places]
+            for at, own in zip(places, score(chosen).split([t.trained_tokens for t in chosen]), strict=True):
+                found[at] = own
         return found
 
     def _update(self, samples: Sequence[_Sample], config: TrainConfig, rate: float, tally: _Tally) -> None:
@@ -148,8 +188,13 @@ class Learner:
                     raise
                 self.optimizer.zero_grad(set_to_none=True)
                 raise _does_not_fit([sequences[at].tokens for at in places], config) from error
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), config.max_gradient_norm)
-        if not torch.isfinite(norm):
+        # The value head's gradient has a scale of its own, which must not decide how far the policy moves.
+        norms = [
+            torch.nn.utils.clip_grad_norm_(group["params"], config.max_gradient_norm)
+            for group in self.optimizer.param_groups
+        ]
+        norm = norms[0]
+        if not all(map(torch.isfinite, norms)):
             self.optimizer.zero_grad(set_to_none=True)
             raise LearnerError(
                 f"the gradient of this update is not finite ({norm.item()}), so the update was not made",
@@ -158,6 +203,8 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
             group["weight_decay"] = config.weight_decay
+        if isinstance(config.loss, Ppo):
+            self.optimizer.param_groups[1]["lr"] = rate / config.learning_rate * config.loss.value_learning_rate
         self.optimizer.step()
         tally.updates += 1
         tally.update_sums["gradient_norm"] += norm.item()
@@ -165,25 +212,37 @@ class Learner:
     def _accumulate(self, samples: Sequence[_Sample], config: TrainConfig, tally: _Tally) -> None:
         tokens = [sample.sequence.tokens for sample in samples]
         lengths = [each.trained_tokens for each in tokens]
+        counts = torch.tensor(lengths)
         device = self.policy.device
-        logprobs, entropies = self._score(tokens, tally)
+        estimate, values = joined([sample.estimate for sample in samples]), None
+        if estimate is None:
+            logprobs, entropies = self._score(tokens, tally)
+            advantages = torch.tensor([s.sequence.advantage for s in samples]).repeat_interleave(counts).to(device)
+        else:
+            tally.forwarded += unique_tokens(tokens)
+            logprobs, entropies, values = valued_scores(self.policy, self._critic(), tokens)
+            advantages = estimate.advantages
         reference = None
         if config.beta:
             with torch.no_grad(), self.policy.model.disable_adapter():
                 reference, _ = self._score(tokens, tally)
         known = [sample.old for sample in samples if sample.old is not None]
-        counts = torch.tensor(lengths)
         scores = Scores(
             logprobs=logprobs,
             old=torch.cat(known) if known else logprobs.detach(),
             sampler=self._sampler(tokens),
-            advantages=torch.tensor([s.sequence.advantage for s in samples]).repeat_interleave(counts).to(device),
+            advantages=advantages,
             lengths=lengths,
             reference=reference,
         )
         weights = torch.tensor([s.token_weight for s in samples]).repeat_interleave(counts).to(device)
         outcome = token_losses(config, scores)
         loss = (outcome.losses * weights).sum()
+        if estimate is not None and values is not None and isinstance(config.loss, Ppo):
+            missed = value_losses(values, estimate.values, estimate.returns, config.loss.value_clip)
+            value_loss = (missed * weights).sum()
+            loss = loss + config.loss.value_coefficient * value_loss
+            tally.update_sums["value_loss"] += value_loss.item()
         loss.backward()
         tally.update_sums["loss"] += loss.item()
         tally.add(scores, outcome, entropies)

@@ -6,6 +6,7 @@ rewritten history, another conversation) begins a sequence of its own. So every 
 in the very context that it was sampled in.
 """
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -30,6 +31,8 @@ class TokenSequence:
     """The sampler's, in nats; 0 where not sampled."""
     temperatures: list[float] = field(default_factory=list)
     """At which the token was sampled; 1 where not sampled."""
+    turn_ends: dict[int, int] = field(default_factory=dict)
+    """The place of the last token of each turn that is trained here, by the turn's number in `trajectory.choices()`."""
 
     @property
     def trained_tokens(self) -> int:
@@ -50,9 +53,11 @@ class Turn:
     token_ids: list[int]
     logprobs: list[float]
     temperature: float
+    number: int = field(default=0, compare=False)
+    """Its place in `trajectory.choices()`; a turn that is repeated there is the same turn."""
 
 
-def turn_of(choice: Choice) -> Turn:
+def turn_of(choice: Choice, number: int = 0) -> Turn:
     """Raises `TokenError` when the choice has no token ids, prompt ids or log-probs, or they do not fit."""
     extra = choice.model_extra or {}
     prompt_ids, token_ids = extra.get("prompt_token_ids"), extra.get("token_ids")
@@ -64,7 +69,7 @@ def turn_of(choice: Choice) -> Turn:
     logprobs = [entry.logprob for entry in choice.logprobs.content]
     if len(logprobs) != len(token_ids):
         raise TokenError(f"a sampled turn has {len(token_ids)} token ids but {len(logprobs)} log-probs")
-    return Turn(prompt_ids, token_ids, logprobs, extra.get("temperature") or 1.0)
+    return Turn(prompt_ids, token_ids, logprobs, extra.get("temperature") or 1.0, number)
 
 
 def sequences(trajectory: Trajectory) -> list[TokenSequence]:
@@ -77,8 +82,10 @@ def sequences(trajectory: Trajectory) -> list[TokenSequence]:
     """
     found: list[TokenSequence] = []
     earlier: list[Turn] = []
+    numbers = itertools.count()
     for history in trajectory.histories():
-        turns = [turn_of(item) for item in history.messages_and_choices if isinstance(item, Choice)]
+        choices = (item for item in history.messages_and_choices if isinstance(item, Choice))
+        turns = [turn_of(choice, next(numbers)) for choice in choices]
         found += _stitched(turn for turn in turns if turn not in earlier)
         earlier += turns
     return found
@@ -96,4 +103,6 @@ def _stitched(turns: Iterable[Turn]) -> list[TokenSequence]:
             open_sequences.append(current)
         current._add(turn.prompt_ids[length:])
         current._add(turn.token_ids, logprobs=turn.logprobs, temperature=turn.temperature)
+        if turn.token_ids:
+            current.turn_ends[turn.number] = len(current.token_ids) - 1
     return open_sequences
