@@ -27,6 +27,18 @@ class LoraSettings(_Settings):
     """For the random half of the adapter."""
 
 
+class PolicySettings(_Settings):
+    """How the base model is held, by the learner and by the sampler alike. The adapter is float32 whatever it is."""
+
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the frozen weights and what is computed with them; auto: bfloat16 on a GPU, float32 elsewhere."""
+    quantization: Literal["4bit"] | None = None
+    """4bit: the linear layers' weights in NF4 by bitsandbytes (QLoRA, arXiv 2305.14314)."""
+    loader: Literal["peft", "unsloth"] = "peft"
+    """unsloth: with Unsloth's kernels, on a GPU and beside vLLM only. They know no shared prefixes: every sequence is
+    computed by itself."""
+
+
 class VllmSettings(_Settings):
     """vLLM as the engine of rollouts: a process that is started and ended here, or a server that runs already."""
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import torch
@@ -23,34 +23,50 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
-from scenarios.errors import GavelError
-from trainer.config import LoraSettings
+from trainer.config import LoraSettings, PolicySettings
 from trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from trainer.engines import LoraFactors
+from trainer.loaders import (
+    BaseModelError,
+    check_blocks,
+    dtype_of,
+    is_quantized,
+    quantization_config,
+    unsloth_adapted,
+    unsloth_base,
+)
 from trainer.lora import LoraLinear
 
 _HUB_SECONDS = 20.0
-
-
-class BaseModelError(GavelError):
-    """The base model cannot be loaded, or nothing can render its chats."""
+_AS_IT_FITS = PolicySettings()
 
 
 class Policy:
-    """Base model + LoRA (PEFT) on one device."""
+    """Base model + LoRA (PEFT, or Unsloth) on one device."""
 
-    def __init__(self, base_model: str, lora: LoraSettings, renderer: str | None = None) -> None:
+    def __init__(
+        self,
+        base_model: str,
+        lora: LoraSettings,
+        renderer: str | None = None,
+        settings: PolicySettings = _AS_IT_FITS,
+    ) -> None:
         """`base_model`: `embedded/returns-desk`, a directory, or a model id of the hub.
 
         `renderer` names the chat format of the `renderers` library, for a model that it does not
         know by name. Raises `BaseModelError`.
         """
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.dtype = torch.bfloat16 if device == "cuda" else torch.float32
+        device = _device()
+        self.dtype = dtype_of(settings, device)
+        self.shares_prefixes = settings.loader == "peft"
+        """Whether its attention can compute a prefix once for all that follow it."""
         _check_exists(base_model)
         try:
             self.tokenizer = AutoTokenizer.from_pretrained(source_of(base_model))
-            base = load_base(base_model, self.dtype, device)
+            if settings.loader == "unsloth":
+                base = unsloth_base(source_of(base_model), settings, self.dtype, device)
+            else:
+                base = load_base(base_model, self.dtype, device, settings.quantization)
         except (OSError, ValueError, SafetensorError) as error:
             raise BaseModelError(
                 f"the base model {base_model!r} cannot be loaded: {str(error).splitlines()[0]}",
@@ -60,15 +76,7 @@ class Policy:
         self.max_context: int = base.config.max_position_embeddings
         self.vocabulary: int = base.get_input_embeddings().num_embeddings
         self.parameter_count: int = base.num_parameters()
-        torch.manual_seed(lora.seed)
-        settings = LoraConfig(
-            r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
-        )
-        if getattr(base.config, "quantization_config", None) is None:
-            settings._register_custom_module({torch.nn.Linear: LoraLinear})
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers for an attribute it has renamed
-            self.model: PeftModel = get_peft_model(base, settings)  # type: ignore[assignment]
+        self.model: PeftModel = unsloth_adapted(base, lora) if settings.loader == "unsloth" else _adapted(base, lora)
         self.model.eval()
 
     @property
@@ -128,6 +136,22 @@ class Policy:
             raise _unfit(directory, f"it has {outcome.unexpected_keys[0]}, say")
 
 
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _adapted(base: Any, lora: LoraSettings) -> PeftModel:
+    torch.manual_seed(lora.seed)
+    settings = LoraConfig(
+        r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+    if not is_quantized(base):
+        settings._register_custom_module({torch.nn.Linear: LoraLinear})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers for an attribute it has renamed
+        return get_peft_model(base, settings)  # type: ignore[return-value]
+
+
 def _unfit(directory: Path, reason: str) -> BaseModelError:
     return BaseModelError(
         f"the adapter in {directory} does not fit this base model ({reason})",
@@ -135,11 +159,19 @@ def _unfit(directory: Path, reason: str) -> BaseModelError:
     )
 
 
-def load_base(base_model: str, dtype: torch.dtype, device: str | torch.device) -> Any:
-    """An instance of the base model, frozen. Raises OSError or ValueError when there is none."""
+def load_base(
+    base_model: str, dtype: torch.dtype, device: str | torch.device, quantization: Literal["4bit"] | None = None
+) -> Any:
+    """An instance of the base model, frozen.
+
+    Raises OSError or ValueError when there is none, `BaseModelError` when it cannot be quantised.
+    """
     embedded = base_model == EMBEDDED_POLICY
+    quantized = quantization_config(quantization, dtype)
+    extra = {} if quantized is None else {"quantization_config": quantized}
     with _no_progress_bar() if embedded else contextlib.nullcontext():
-        base = AutoModelForCausalLM.from_pretrained(source_of(base_model), dtype=dtype, device_map=device)
+        base = AutoModelForCausalLM.from_pretrained(source_of(base_model), dtype=dtype, device_map=device, **extra)
+    check_blocks(base)
     return base.requires_grad_(False)
 
 

@@ -7,12 +7,14 @@ sequences share is made once and handed to each of them; autograd adds up what t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 
 from trainer.attention import attend_packed
 from trainer.head import logit_scale, tiled_logprobs
-from trainer.packing import pack
+from trainer.packing import Packed, pack
 from trainer.policy import Policy
 from trainer.tokens import TokenSequence
 
@@ -67,9 +69,22 @@ def _values(head: torch.nn.Linear, states: _States) -> torch.Tensor:
 
 
 def _states(policy: Policy, batch: Sequence[TokenSequence]) -> _States:
-    packed = pack(batch)
+    if policy.shares_prefixes:
+        attend_packed(policy.decoder())
+        packed = pack(batch)
+        return _pass(policy, packed, attention_mask=_NO_MASK.to(policy.device), segments=packed.segments)
+    parts = [_pass(policy, pack([tokens])) for tokens in batch]
+    starts = np.cumsum([0, *(len(part.hidden) for part in parts[:-1])]).tolist()
+    return _States(
+        torch.cat([part.hidden for part in parts]),
+        torch.cat([part.targets for part in parts]),
+        torch.cat([part.temperatures for part in parts]),
+        torch.cat([part.scored + start for part, start in zip(parts, starts, strict=True)]),
+    )
+
+
+def _pass(policy: Policy, packed: Packed, **attention: Any) -> _States:
     decoder, device = policy.decoder(), policy.device
-    attend_packed(decoder)
     ids, positions, places, targets, temperatures, scored = (
         torch.from_numpy(array).to(device)
         for array in (
@@ -84,9 +99,8 @@ def _states(policy: Policy, batch: Sequence[TokenSequence]) -> _States:
     hidden = decoder(
         input_ids=ids[None],
         position_ids=positions[None],
-        attention_mask=_NO_MASK.to(device),
         use_cache=False,
-        segments=packed.segments,
+        **attention,
     ).last_hidden_state[0]
     return _States(hidden[places], targets, temperatures, scored)
 
