@@ -1,8 +1,7 @@
 """Precision, quantisation and Unsloth: other ways to hold the base model, the same policy."""
 
-import importlib
+import importlib.util
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -202,7 +201,7 @@ class FastLanguageModel:
 
 
 @pytest.fixture
-def fake_unsloth(monkeypatch) -> Iterator[list[dict[str, Any]]]:
+def fake_unsloth(monkeypatch) -> list[dict[str, Any]]:
     module = ModuleType("unsloth")
     module.FastLanguageModel = FastLanguageModel  # type: ignore[attr-defined]
     FastLanguageModel.asked = []
