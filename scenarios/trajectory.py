@@ -95,6 +95,9 @@ class Trajectory(Record):
     additional_histories: list[History] = Field(default_factory=list)
     reward: float | None = None
     """None = not scored. Such a trajectory is never trained."""
+    step_rewards: list[float] | None = None
+    """One for each sampled turn, in the order of `choices()`, besides `reward`, which belongs to the end. Only a loss
+    with a value head (`Ppo`) learns from them."""
     judgement: Judgement | None = None
     metrics: dict[str, float | int | bool] = Field(default_factory=dict)
     metadata: dict[str, JsonValue] = Field(default_factory=dict)

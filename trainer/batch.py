@@ -1,7 +1,8 @@
 """Judged groups -> the sequences to train on, and an account of what was left out and why.
 
-Groups without a signal are dropped before anything is tokenised. A member without a score is left
-out; it never counts as zero. Nor is a member trained whose tokens cannot be trusted.
+Groups without a signal are dropped before anything is tokenised; with a value head no group is needed
+for one. A member without a score is left out; it never counts as zero. Nor is a member trained whose
+tokens cannot be trusted.
 """
 
 import logging
@@ -13,12 +14,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from judge.shaping import NEAR_TIE
-from scenarios.trajectory import TrajectoryGroup
+from scenarios.trajectory import Trajectory, TrajectoryGroup
 from trainer.advantages import advantages, has_signal
-from trainer.config import TrainConfig
+from trainer.config import Ppo, TrainConfig
 from trainer.mismatch import MismatchKind, mismatches
 from trainer.packing import unique_tokens
 from trainer.tokens import TokenError, TokenSequence, sequences
+from trainer.values import fits_its_turns, token_rewards
 
 _ROUNDING = 1e-3
 """Nats by which the log-prob of a sure token may come out above 0."""
@@ -46,8 +48,11 @@ class TrainedSequence:
 
     tokens: TokenSequence
     advantage: float
+    """Over its group; 0 where a value head will tell."""
     group: int
     """Members of a group share it, and the prefixes that are computed once."""
+    rewards: Sequence[float] = ()
+    """Of its trained tokens, where a value head needs them. `[T]`"""
 
 
 @dataclass(slots=True)
@@ -58,7 +63,7 @@ class Batch:
     trajectories: int = 0
     groups: int = 0
     left_out_members: Counter[str] = field(default_factory=Counter)
-    """Members of trained groups that are not trained themselves, by reason."""
+    """Members of groups with a signal that are not trained themselves, by reason."""
     left_out_groups: Counter[str] = field(default_factory=Counter)
     """Whole groups that are not trained, by reason."""
     token_mismatches: Counter[MismatchKind] = field(default_factory=Counter)
@@ -91,6 +96,7 @@ NOT_FINITE = "members whose reward is not a finite number"
 NOTHING_SAMPLED = "members with nothing sampled"
 NO_LOGPROBS = "members whose sampler gave log-probs that are none"
 TOO_LONG = "members longer than the model's context"
+UNFIT_STEP_REWARDS = "members whose step rewards are not one finite number for each sampled turn"
 REFUSED: dict[MismatchKind, str] = {
     "retokenisation": "members whose sampled text came back in other tokens",
     "truncation": "members whose earlier turns were cut out of a later prompt",
@@ -109,23 +115,40 @@ def _why_no_signal(group: TrajectoryGroup, rewards: list[float], minimal_spread:
     return SCORES_TOO_CLOSE if group.metrics.get(NEAR_TIE) else SAME_SCORES
 
 
+def _gains(group: TrajectoryGroup, members: Sequence[Trajectory], config: TrainConfig) -> list[float] | str:
+    """The members' advantages, or why they have none."""
+    rewards = [trajectory.reward or 0.0 for trajectory in members]
+    if reason := _why_no_signal(group, rewards, config.minimal_spread):
+        return reason
+    errors = [member.judgement.standard_error if member.judgement else None for member in members]
+    found = advantages(rewards, config.advantage, errors)
+    if any(found):
+        return found
+    return UNRELIABLE if config.advantage == "shrunk" else SAME_SCORES
+
+
 def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: TokenSpace) -> Batch:
-    """Raises `TokenError` when a scored trajectory with a signal has a turn without token ids, or with ids that `space`
-    does not know."""
+    """Each member with the advantage over its group or, for `Ppo`, with the rewards of its tokens.
+
+    Raises `TokenError` when a scored trajectory with a signal has a turn without token ids, or with ids that `space`
+    does not know.
+    """
     batch = Batch()
+    valued = isinstance(config.loss, Ppo)
     for group in groups:
         members = [t for t in group if t.reward is not None and math.isfinite(t.reward)]
-        rewards = [trajectory.reward or 0.0 for trajectory in members]
-        if reason := _why_no_signal(group, rewards, config.minimal_spread):
-            batch.left_out_groups[reason] += 1
-            continue
-        errors = [member.judgement.standard_error if member.judgement else None for member in members]
-        gains = advantages(rewards, config.advantage, errors)
-        if not any(gains):
-            batch.left_out_groups[UNRELIABLE if config.advantage == "shrunk" else SAME_SCORES] += 1
-            continue
         unscored = sum(trajectory.reward is None for trajectory in group)
-        batch.left_out_members += Counter({UNSCORED: unscored, NOT_FINITE: len(group) - len(members) - unscored})
+        left_out = Counter({UNSCORED: unscored, NOT_FINITE: len(group) - len(members) - unscored})
+        if valued:
+            fitting = [trajectory for trajectory in members if fits_its_turns(trajectory)]
+            left_out[UNFIT_STEP_REWARDS] = len(members) - len(fitting)
+            members, gains = fitting, [0.0] * len(fitting)
+        else:
+            gains = _gains(group, members, config)
+        if isinstance(gains, str):
+            batch.left_out_groups[gains] += 1
+            continue
+        batch.left_out_members += left_out
         before = batch.trajectories
         for trajectory, advantage in zip(members, gains, strict=True):
             found = sequences(trajectory)
@@ -135,7 +158,10 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
                 batch.left_out_members[reason] += 1
                 continue
             batch.trajectories += 1
-            batch.sequences += [TrainedSequence(tokens, advantage, batch.groups) for tokens in found]
+            batch.sequences += [
+                TrainedSequence(tokens, advantage, batch.groups, token_rewards(trajectory, tokens) if valued else ())
+                for tokens in found
+            ]
         if batch.trajectories > before:
             batch.groups += 1
         else:

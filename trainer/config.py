@@ -28,6 +28,18 @@ class LoraSettings(_Settings):
     """For the random half of the adapter."""
 
 
+class PolicySettings(_Settings):
+    """How the base model is held, by the learner and by the sampler alike. The adapter is float32 whatever it is."""
+
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the frozen weights and what is computed with them; auto: bfloat16 on a GPU, float32 elsewhere."""
+    quantization: Literal["4bit"] | None = None
+    """4bit: the linear layers' weights in NF4 by bitsandbytes (QLoRA, arXiv 2305.14314)."""
+    loader: Literal["peft", "unsloth"] = "peft"
+    """unsloth: with Unsloth's kernels, on a GPU and beside vLLM only. They know no shared prefixes: every sequence is
+    computed by itself."""
+
+
 class VllmSettings(_Settings):
     """vLLM as the engine of rollouts: a process that is started and ended here, or a server that runs already."""
 
@@ -61,10 +73,7 @@ class _Averaged(_Settings):
     """Of dr_grpo, in tokens; 1 sums over the tokens of a sequence."""
 
 
-class ClippedSurrogate(_Averaged):
-    """The clipped surrogate of PPO and GRPO (arXiv 1707.06347, 2402.03300)."""
-
-    kind: Literal["grpo"] = "grpo"
+class _Clipped(_Averaged):
     clip_low: float = Field(default=0.2, ge=0)
     clip_high: float = Field(default=0.2, ge=0)
     """The ratio counts from 1 - clip_low to 1 + clip_high."""
@@ -76,6 +85,34 @@ class ClippedSurrogate(_Averaged):
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
             raise ValueError(f"dual_clip must be above 1 + clip_high = {1 + self.clip_high:g}")
         return self
+
+
+class ClippedSurrogate(_Clipped):
+    """The clipped surrogate of PPO and GRPO (arXiv 1707.06347, 2402.03300)."""
+
+    kind: Literal["grpo"] = "grpo"
+
+
+class Ppo(_Clipped):
+    """The clipped surrogate over advantages that a learnt value head makes of every turn's reward (arXiv 1707.06347).
+
+    It needs no group to compare with: trajectories of groups of one, or of equal rewards, are trained too.
+    """
+
+    kind: Literal["ppo"] = "ppo"
+    discount: float = Field(default=1.0, gt=0, le=1)
+    """Of what comes a sampled token later: gamma."""
+    trace: float = Field(default=0.95, ge=0, le=1)
+    """Lambda of generalised advantage estimation (arXiv 1506.02438): 0 trusts the values, 1 the rewards."""
+    whiten: bool = True
+    """Whether the advantages of a batch are brought to mean 0 and standard deviation 1, over its tokens."""
+    value_clip: float | None = Field(default=0.2, gt=0)
+    """How far from what it was when the batch began a value may come closer to its return and be paid for it; None =
+    any distance."""
+    value_coefficient: float = Field(default=0.1, gt=0)
+    """Weight of the value loss beside the policy's; it is averaged in the same way."""
+    value_learning_rate: float = Field(default=1e-3, gt=0)
+    """Peak for the value head, which begins at zero; the schedule is the adapter's."""
 
 
 class Gspo(_Settings):
@@ -101,7 +138,7 @@ class Reinforce(_Averaged):
     kind: Literal["reinforce"] = "reinforce"
 
 
-Loss = Annotated[ClippedSurrogate | Gspo | Cispo | Reinforce, Field(discriminator="kind")]
+Loss = Annotated[ClippedSurrogate | Gspo | Cispo | Reinforce | Ppo, Field(discriminator="kind")]
 
 
 class SamplerCorrection(_Settings):
@@ -176,6 +213,13 @@ class TrainConfig(_Updates):
     """None: the ratio is taken against the sampler's own log-probs."""
     mini_batches: int = Field(default=1, ge=1)
     """Updates of a pass, each from whole groups and averaged over itself alone; fewer when there are fewer groups."""
+
+    @model_validator(mode="after")
+    def _one_kind_of_advantage(self) -> Self:
+        for name in ("advantage", "minimal_spread"):
+            if isinstance(self.loss, Ppo) and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} is for losses that compare a group's members; Ppo does not")
+        return self
 
 
 class LoopConfig(_Settings):

@@ -6,23 +6,26 @@ batch's start, however many updates are made from it; each update is averaged ov
 Several processes learn whole groups each and sum their gradients, so the update is that of one process.
 """
 
+import contextlib
+import copy
 import math
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from scenarios.errors import GavelError
 from trainer.batch import Batch, TrainedSequence, mini_batches
-from trainer.config import TrainConfig
+from trainer.config import Ppo, TrainConfig
 from trainer.distributed import World
-from trainer.losses import Scores, TokenLosses, token_losses, token_weights
+from trainer.losses import Scores, token_losses, token_weights
 from trainer.packing import plan, spread, unique_tokens
 from trainer.policy import Policy
-from trainer.scoring import trained_scores
+from trainer.scoring import trained_scores, trained_values, valued_scores
+from trainer.tally import Tally
 from trainer.tokens import TokenSequence
+from trainer.values import Estimate, estimates, joined, value_head, value_losses, value_metrics
 
 _BETAS = (0.9, 0.95)
 
@@ -39,60 +42,8 @@ class _Sample:
     token_weight: float
     old: torch.Tensor | None
     """What the ratio is taken against; None: the log-probs of the very pass that makes the update. `[T]`"""
-
-
-@dataclass(slots=True)
-class _Tally:
-    """What a step's metrics are made of, as far as one process sees it."""
-
-    updates: int = 0
-    gradient_norm: float = 0.0
-    """Summed over the updates, as `loss` is; of the whole gradient, while `loss` is this process's part."""
-    loss: float = 0.0
-    tokens: int = 0
-    """Trained tokens, counted once in every update."""
-    forwarded: int = 0
-    """Tokens that went through the transformer, shared prefixes once, passes without a gradient included."""
-    token_sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    lowest_ratio: float = math.inf
-    highest_ratio: float = 0.0
-
-    @torch.no_grad()
-    def add(self, scores: Scores, outcome: TokenLosses, entropies: torch.Tensor) -> None:
-        sums = {
-            "logprob": scores.logprobs,
-            "entropy": entropies,
-            "logprob_drift": (scores.logprobs - scores.sampler).abs(),
-            "clip_fraction_low": outcome.clipped_low,
-            "clip_fraction_high": outcome.clipped_high,
-        }
-        if outcome.divergence is not None:
-            sums["kl"] = outcome.divergence
-        for name, values in sums.items():
-            self.token_sums[name] += values.sum().item()
-        self.tokens += len(scores.logprobs)
-        self.lowest_ratio = min(self.lowest_ratio, outcome.ratio.min().item())
-        self.highest_ratio = max(self.highest_ratio, outcome.ratio.max().item())
-
-    @staticmethod
-    def of_all(tallies: Sequence["_Tally"]) -> "_Tally":
-        """Of all processes, which make the same updates."""
-        whole = _Tally(tallies[0].updates, tallies[0].gradient_norm)
-        for tally in tallies:
-            whole.loss += tally.loss
-            whole.tokens += tally.tokens
-            whole.forwarded += tally.forwarded
-            for name, total in tally.token_sums.items():
-                whole.token_sums[name] += total
-            whole.lowest_ratio = min(whole.lowest_ratio, tally.lowest_ratio)
-            whole.highest_ratio = max(whole.highest_ratio, tally.highest_ratio)
-        return whole
-
-    def metrics(self) -> dict[str, float]:
-        means = {"loss": self.loss / self.updates, "gradient_norm": self.gradient_norm / self.updates}
-        means |= {name: total / self.tokens for name, total in self.token_sums.items()}
-        extremes = {"ratio_min": self.lowest_ratio, "ratio_max": self.highest_ratio}
-        return means | extremes | {"updates": self.updates, "tokens_forwarded": self.forwarded}
+    estimate: Estimate | None
+    """Of the value head, if the loss has one."""
 
 
 class Learner:
@@ -103,6 +54,8 @@ class Learner:
         self.policy = policy
         self._world = world or World()
         self.optimizer = torch.optim.AdamW(policy.parameters(), lr=0.0, betas=_BETAS, weight_decay=0.0)
+        self.value_head: torch.nn.Linear | None = None
+        """Made when a loss first asks for it; its weights are the optimiser's second group."""
         self.steps = 0
         """Batches learnt so far; the schedule follows it."""
 
@@ -110,11 +63,10 @@ class Learner:
         """Updates the adapter and returns the step's metrics. The batch must not be empty.
 
         The metrics are means over the tokens, or the updates, of all mini-batches; log-probs and `kl` in nats.
-        Raises `LearnerError`, with the adapter as the last good update left it, when a gradient is not finite or
-        memory runs out.
+        Raises `LearnerError`, with everything as it was before, when a gradient is not finite or memory runs out.
         """
         self.policy.checkpoint_gradients(config.gradient_checkpointing)
-        tally = _Tally()
+        tally = Tally()
         sequences = batch.sequences
         groups = [sequence.group for sequence in sequences]
         parts = [
@@ -123,71 +75,130 @@ class Learner:
             for part in mini_batches(groups, config.mini_batches, f"{self.steps} {epoch}")
         ]
         old = self._old(sequences, config, len(parts), tally)
+        estimated = self._estimates(sequences, config, tally)
         rate = learning_rate(config, self.steps)
-        for part in parts:
-            lengths = [sequences[at].tokens.trained_tokens for at in part]
-            weights = token_weights(config.loss, lengths, [groups[at] for at in part])
-            samples = [_Sample(sequences[at], weight, old[at]) for at, weight in zip(part, weights, strict=True)]
-            self._update(samples, config, rate, tally)
+        with self._whole_or_nothing(len(parts)):
+            for part in parts:
+                lengths = [sequences[at].tokens.trained_tokens for at in part]
+                weights = token_weights(config.loss, lengths, [groups[at] for at in part])
+                samples = [
+                    _Sample(sequences[at], weight, old[at], estimated[at])
+                    for at, weight in zip(part, weights, strict=True)
+                ]
+                self._update(samples, config, rate, tally)
         self.steps += 1
-        return _Tally.of_all(self._world.gather(tally)).metrics() | {"learning_rate": rate}
+        metrics = Tally.of_all(self._world.gather(tally)).metrics()
+        return metrics | value_metrics(joined(estimated)) | {"learning_rate": rate}
 
     def state(self) -> dict[str, Any]:
         """What `restore` needs to go on exactly."""
-        return {"optimizer": self.optimizer.state_dict(), "steps": self.steps}
+        head = None if self.value_head is None else self.value_head.state_dict()
+        return {"optimizer": self.optimizer.state_dict(), "value_head": head, "steps": self.steps}
 
     def restore(self, state: dict[str, Any]) -> None:
+        if state["value_head"] is not None:
+            self._critic().load_state_dict(state["value_head"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
 
+    @contextlib.contextmanager
+    def _whole_or_nothing(self, updates: int) -> Iterator[None]:
+        """When one of several updates fails, the earlier ones are taken back."""
+        kept = [parameter.detach().clone() for parameter in self.policy.parameters()] if updates > 1 else []
+        state = copy.deepcopy(self.state()) if updates > 1 else None
+        try:
+            yield
+        except GavelError:
+            self.optimizer.zero_grad(set_to_none=True)
+            if state is not None:
+                with torch.no_grad():
+                    for parameter, value in zip(self.policy.parameters(), kept, strict=True):
+                        parameter.copy_(value)
+                self.restore(state)
+            raise
+
     def _old(
-        self, sequences: Sequence[TrainedSequence], config: TrainConfig, updates: int, tally: _Tally
+        self, sequences: Sequence[TrainedSequence], config: TrainConfig, updates: int, tally: Tally
     ) -> list[torch.Tensor | None]:
         """What each sequence's ratio is taken against, through all updates of a batch."""
         if config.sampler_correction is None:
             return [self._sampler([sequence.tokens]) for sequence in sequences]
         if updates == 1:  # the pass that makes the update is the learner at the batch's start
             return [None] * len(sequences)
+        return [*self._before(sequences, config, tally, lambda *given: self._score(*given)[0])]
+
+    def _critic(self) -> torch.nn.Linear:
+        if self.value_head is None:
+            self.value_head = value_head(self.policy.head().in_features, self.policy.device)
+            self.optimizer.add_param_group({"params": list(self.value_head.parameters())})
+        return self.value_head
+
+    def _estimates(
+        self, sequences: Sequence[TrainedSequence], config: TrainConfig, tally: Tally
+    ) -> Sequence[Estimate | None]:
+        """What the value head says of each sequence before the batch is learnt."""
+        if not isinstance(config.loss, Ppo):
+            return [None] * len(sequences)
+        head = self._critic()
+
+        def values(tokens: Sequence[TokenSequence], tally: Tally) -> torch.Tensor:
+            tally.forwarded += unique_tokens(tokens)
+            return trained_values(self.policy, head, tokens)
+
+        found = self._before(sequences, config, tally, values)
+        return estimates([sequence.rewards for sequence in sequences], found, config.loss)
+
+    @torch.no_grad()
+    def _before(
+        self,
+        sequences: Sequence[TrainedSequence],
+        config: TrainConfig,
+        tally: Tally,
+        score: Callable[[Sequence[TokenSequence], Tally], torch.Tensor],
+    ) -> Sequence[torch.Tensor]:
+        """What `score` gives for each sequence before the batch is learnt. `[T]` each"""
         lengths = [sequence.tokens.trained_tokens for sequence in sequences]
         flat = torch.zeros(sum(lengths), device=self.policy.device)
-        found = list(flat.split(lengths))
+        found = flat.split(lengths)
         passes = self._micro_batches(sequences, config)
-        with torch.no_grad(), self._world.together(talking=self.policy.sharded):
+        with self._world.together(talking=self.policy.sharded):
             for places in passes:
                 chosen = [sequences[at].tokens for at in places]
                 if not chosen:
-                    self._score([sequences[0].tokens], _Tally())
+                    score([sequences[0].tokens], Tally())
                     continue
-                logprobs = self._score(chosen, tally)[0].split([t.trained_tokens for t in chosen])
-                for at, values in zip(places, logprobs, strict=True):
-                    found[at].copy_(values)
+                with _advising(chosen, config):
+                    scored = score(chosen, tally).split([each.trained_tokens for each in chosen])
+                for at, own in zip(places, scored, strict=True):
+                    found[at].copy_(own)
         self._world.sum_(flat)  # each was zero but in one process
-        return [*found]
+        return found
 
-    def _update(self, samples: Sequence[_Sample], config: TrainConfig, rate: float, tally: _Tally) -> None:
+    def _update(self, samples: Sequence[_Sample], config: TrainConfig, rate: float, tally: Tally) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         passes = self._micro_batches([sample.sequence for sample in samples], config)
         with self._world.together(talking=self.policy.sharded):
             for places in passes:
                 chosen = [samples[at] for at in places] or [replace(samples[0], token_weight=0.0)]
-                try:
-                    self._accumulate(chosen, config, tally if places else _Tally())
-                except RuntimeError as error:
-                    if not _out_of_memory(error):
-                        raise
-                    self.optimizer.zero_grad(set_to_none=True)
-                    raise _does_not_fit([sample.sequence.tokens for sample in chosen], config) from error
+                with _advising([sample.sequence.tokens for sample in chosen], config):
+                    self._accumulate(chosen, config, tally if places else Tally())
         self._sum_gradients()
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), config.max_gradient_norm)
-        if not torch.isfinite(norm):
-            self.optimizer.zero_grad(set_to_none=True)
+        # The value head's gradient has a scale of its own, which must not decide how far the policy moves.
+        norms = [
+            torch.nn.utils.clip_grad_norm_(group["params"], config.max_gradient_norm)
+            for group in self.optimizer.param_groups
+        ]
+        norm = norms[0]
+        if not all(map(torch.isfinite, norms)):
             raise LearnerError(
-                f"the gradient of this update is not finite ({norm.item()}), so the update was not made",
+                f"the gradient of an update is not finite ({norm.item()}), so nothing was changed",
                 "Look at the step's log-probs and rewards; a smaller learning rate or float32 usually helps.",
             )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
             group["weight_decay"] = config.weight_decay
+        if isinstance(config.loss, Ppo):
+            self.optimizer.param_groups[1]["lr"] = rate / config.learning_rate * config.loss.value_learning_rate
         self.optimizer.step()
         tally.updates += 1
         tally.gradient_norm += norm.item()
@@ -196,34 +207,46 @@ class Learner:
         """Over all processes, in one message; one that had nothing to learn adds nothing."""
         if self._world.size == 1:
             return
-        parameters = self.policy.parameters()
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters])
         self._world.sum_(flat)
         for parameter, summed in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
             parameter.grad = summed.view_as(parameter)
 
-    def _accumulate(self, samples: Sequence[_Sample], config: TrainConfig, tally: _Tally) -> None:
+    def _accumulate(self, samples: Sequence[_Sample], config: TrainConfig, tally: Tally) -> None:
         tokens = [sample.sequence.tokens for sample in samples]
         lengths = [each.trained_tokens for each in tokens]
+        counts = torch.tensor(lengths)
         device = self.policy.device
-        logprobs, entropies = self._score(tokens, tally)
+        estimate, values = joined([sample.estimate for sample in samples]), None
+        if estimate is None:
+            logprobs, entropies = self._score(tokens, tally)
+            advantages = torch.tensor([s.sequence.advantage for s in samples]).repeat_interleave(counts).to(device)
+        else:
+            tally.forwarded += unique_tokens(tokens)
+            logprobs, entropies, values = valued_scores(self.policy, self._critic(), tokens)
+            advantages = estimate.advantages
         reference = None
         if config.beta:
             with torch.no_grad(), self.policy.model.disable_adapter():
                 reference, _ = self._score(tokens, tally)
         known = [sample.old for sample in samples if sample.old is not None]
-        counts = torch.tensor(lengths)
         scores = Scores(
             logprobs=logprobs,
             old=torch.cat(known) if known else logprobs.detach(),
             sampler=self._sampler(tokens),
-            advantages=torch.tensor([s.sequence.advantage for s in samples]).repeat_interleave(counts).to(device),
+            advantages=advantages,
             lengths=lengths,
             reference=reference,
         )
         weights = torch.tensor([s.token_weight for s in samples]).repeat_interleave(counts).to(device)
         outcome = token_losses(config, scores)
         loss = (outcome.losses * weights).sum()
+        if estimate is not None and values is not None and isinstance(config.loss, Ppo):
+            missed = value_losses(values, estimate.values, estimate.returns, config.loss.value_clip)
+            value_loss = (missed * weights).sum()
+            loss = loss + config.loss.value_coefficient * value_loss
+            tally.value_loss = (tally.value_loss or 0.0) + value_loss.item()
         loss.backward()
         tally.loss += loss.item()
         tally.add(scores, outcome, entropies)
@@ -240,7 +263,7 @@ class Learner:
         most = max(self._world.gather(len(found))) if self.policy.sharded else len(found)
         return found + [[] for _ in range(most - len(found))]
 
-    def _score(self, tokens: Sequence[TokenSequence], tally: _Tally) -> tuple[torch.Tensor, torch.Tensor]:
+    def _score(self, tokens: Sequence[TokenSequence], tally: Tally) -> tuple[torch.Tensor, torch.Tensor]:
         tally.forwarded += unique_tokens(tokens)
         return trained_scores(self.policy, tokens)
 
@@ -262,8 +285,15 @@ def learning_rate(config: TrainConfig, step: int) -> float:
     return config.learning_rate * min(warm, left)
 
 
-def _out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+@contextlib.contextmanager
+def _advising(micro_batch: Sequence[TokenSequence], config: TrainConfig) -> Iterator[None]:
+    """Tells what to do when memory runs out over `micro_batch`."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+            raise _does_not_fit(micro_batch, config) from error
+        raise
 
 
 def _does_not_fit(micro_batch: Sequence[TokenSequence], config: TrainConfig) -> LearnerError:

@@ -18,6 +18,7 @@ from trainer.config import (
     Gspo,
     KlEstimator,
     Loss,
+    Ppo,
     Reinforce,
     SamplerCorrection,
     TrainConfig,
@@ -37,7 +38,7 @@ class Scores:
     sampler: torch.Tensor
     """As the tokens were sampled. `[T]`"""
     advantages: torch.Tensor
-    """Each token has its sequence's. `[T]`"""
+    """Each token has its sequence's, or with a value head its own. `[T]`"""
     lengths: Sequence[int]
     """Trained tokens of each sequence, at least 1; they sum to T."""
     reference: torch.Tensor | None = None
@@ -80,7 +81,10 @@ def policy_losses(loss: Loss, scores: Scores) -> TokenLosses:
             ratio = token_ratio(logprobs, old)
     never = torch.zeros_like(ratio, dtype=torch.bool)
     match loss:
-        case ClippedSurrogate(clip_low=low, clip_high=high, dual_clip=dual):
+        case (
+            ClippedSurrogate(clip_low=low, clip_high=high, dual_clip=dual)
+            | Ppo(clip_low=low, clip_high=high, dual_clip=dual)
+        ):
             losses = clipped_surrogate(ratio, advantages, low, high, dual)
             return TokenLosses(losses, ratio, *clipped(ratio, advantages, low, high, dual))
         case Gspo(clip_low=low, clip_high=high):

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from scenarios.errors import GavelError
 from scenarios.trajectory import Trajectory, TrajectoryGroup
 from trainer.backend import Backend, TrainResult
-from trainer.config import LoraSettings, SftConfig, TrainConfig
+from trainer.config import LoraSettings, PolicySettings, SftConfig, TrainConfig
 
 _REQUEST_TIMEOUT = 600.0
 
@@ -98,6 +98,7 @@ class TrainableModel(Model):
     base_model: str
     """`embedded/returns-desk`, a directory, or a model id of the Hugging Face hub."""
     lora: LoraSettings = Field(default_factory=LoraSettings)
+    policy: PolicySettings = Field(default_factory=PolicySettings)
     renderer: str | None = None
     """Chat format of the `renderers` library; only for a model that it does not know by name."""
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import torch
@@ -23,10 +23,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
-from scenarios.errors import GavelError
-from trainer.config import LoraSettings
+from trainer.config import LoraSettings, PolicySettings
 from trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from trainer.engines import LoraFactors
+from trainer.loaders import (
+    BaseModelError,
+    check_blocks,
+    dtype_of,
+    is_quantized,
+    quantization_config,
+    unsloth_adapted,
+    unsloth_base,
+)
 from trainer.lora import LoraLinear
 from trainer.sharding import shard_layers
 
@@ -34,20 +42,18 @@ _HUB_SECONDS = 20.0
 
 LoadBase = Callable[[str, torch.dtype, str], Any]
 """Name, type and device -> a frozen model of transformers."""
-
-
-class BaseModelError(GavelError):
-    """The base model cannot be loaded, or nothing can render its chats."""
+AS_IT_FITS = PolicySettings()
 
 
 class Policy:
-    """Base model + LoRA (PEFT) on one device."""
+    """Base model + LoRA (PEFT, or Unsloth) on one device."""
 
     def __init__(
         self,
         base_model: str,
         lora: LoraSettings,
         renderer: str | None = None,
+        settings: PolicySettings = AS_IT_FITS,
         *,
         load: LoadBase | None = None,
         sharded: bool = False,
@@ -58,12 +64,24 @@ class Policy:
         know by name. `load` makes the base model, by default `load_base`; the tokenizer is that of `base_model`.
         `sharded` spreads the base over all processes. Raises `BaseModelError`.
         """
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.dtype = torch.bfloat16 if device == "cuda" else torch.float32
+        if sharded and settings != settings.model_copy(update={"loader": "peft", "quantization": None}):
+            raise BaseModelError(
+                "a base that is shared by several processes can be neither Unsloth's nor quantised",
+                "Leave loader and quantization out of PolicySettings, or leave out shard_base.",
+            )
+        device = _device()
+        self.dtype = dtype_of(settings, device)
+        self.shares_prefixes = settings.loader == "peft"
+        """Whether its attention can compute a prefix once for all that follow it."""
         _check_exists(base_model)
         try:
             self.tokenizer = AutoTokenizer.from_pretrained(source_of(base_model))
-            base = (load or load_base)(base_model, self.dtype, "cpu" if sharded else device)
+            if settings.loader == "unsloth":
+                base = unsloth_base(source_of(base_model), settings, self.dtype, device)
+            elif load is not None:
+                base = load(base_model, self.dtype, device)
+            else:
+                base = load_base(base_model, self.dtype, "cpu" if sharded else device, settings.quantization)
         except (OSError, ValueError, SafetensorError) as error:
             raise BaseModelError(
                 f"the base model {base_model!r} cannot be loaded: {str(error).splitlines()[0]}",
@@ -80,15 +98,7 @@ class Policy:
                 "Put the tokenizer there that the model was trained with.",
             )
         self.parameter_count: int = base.num_parameters()
-        torch.manual_seed(lora.seed)
-        settings = LoraConfig(
-            r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
-        )
-        if getattr(base.config, "quantization_config", None) is None:
-            settings._register_custom_module({torch.nn.Linear: LoraLinear})
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers for an attribute it has renamed
-            self.model: PeftModel = get_peft_model(base, settings)  # type: ignore[assignment]
+        self.model: PeftModel = unsloth_adapted(base, lora) if settings.loader == "unsloth" else _adapted(base, lora)
         self.model.eval()
         self.sharded = sharded
         if sharded:
@@ -155,6 +165,22 @@ class Policy:
             raise _unfit(directory, f"it has {outcome.unexpected_keys[0]}, say")
 
 
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _adapted(base: Any, lora: LoraSettings) -> PeftModel:
+    torch.manual_seed(lora.seed)
+    settings = LoraConfig(
+        r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+    if not is_quantized(base):
+        settings._register_custom_module({torch.nn.Linear: LoraLinear})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers for an attribute it has renamed
+        return get_peft_model(base, settings)  # type: ignore[return-value]
+
+
 def _unfit(directory: Path, reason: str) -> BaseModelError:
     return BaseModelError(
         f"the adapter in {directory} does not fit this base model ({reason})",
@@ -162,11 +188,19 @@ def _unfit(directory: Path, reason: str) -> BaseModelError:
     )
 
 
-def load_base(base_model: str, dtype: torch.dtype, device: str | torch.device) -> Any:
-    """An instance of the base model, frozen. Raises OSError or ValueError when there is none."""
+def load_base(
+    base_model: str, dtype: torch.dtype, device: str | torch.device, quantization: Literal["4bit"] | None = None
+) -> Any:
+    """An instance of the base model, frozen.
+
+    Raises OSError or ValueError when there is none, `BaseModelError` when it cannot be quantised.
+    """
     embedded = base_model == EMBEDDED_POLICY
+    quantized = quantization_config(quantization, dtype)
+    extra = {} if quantized is None else {"quantization_config": quantized}
     with _no_progress_bar() if embedded else contextlib.nullcontext():
-        base = AutoModelForCausalLM.from_pretrained(source_of(base_model), dtype=dtype, device_map=device)
+        base = AutoModelForCausalLM.from_pretrained(source_of(base_model), dtype=dtype, device_map=device, **extra)
+    check_blocks(base)
     return base.requires_grad_(False)
 
 

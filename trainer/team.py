@@ -15,10 +15,10 @@ import torch
 
 from scenarios.errors import GavelError
 from trainer.batch import Batch
-from trainer.config import LoraSettings, TrainConfig
+from trainer.config import LoraSettings, PolicySettings, TrainConfig
 from trainer.distributed import World, WorldError
 from trainer.learner import Learner
-from trainer.policy import Policy
+from trainer.policy import AS_IT_FITS, Policy
 from trainer.scoring import trained_logprobs
 from trainer.tokens import TokenSequence
 
@@ -30,11 +30,12 @@ class _Open:
     base_model: str
     lora: LoraSettings
     renderer: str | None
+    settings: PolicySettings
     sharded: bool
 
     def learner(self, world: World) -> Learner:
         with world.together(talking=self.sharded):
-            policy = Policy(self.base_model, self.lora, self.renderer, sharded=self.sharded)
+            policy = Policy(self.base_model, self.lora, self.renderer, self.settings, sharded=self.sharded)
         return Learner(policy, world)
 
 
@@ -77,14 +78,21 @@ class Team:
     """A learner as the leading process holds it."""
 
     def __init__(
-        self, world: World, base_model: str, lora: LoraSettings, renderer: str | None = None, *, sharded: bool = False
+        self,
+        world: World,
+        base_model: str,
+        lora: LoraSettings,
+        renderer: str | None = None,
+        settings: PolicySettings = AS_IT_FITS,
+        *,
+        sharded: bool = False,
     ) -> None:
         """Loads the policy in every process; `sharded` spreads its base over them. Raises `BaseModelError`."""
         if sharded and world.size == 1:
             raise WorldError("one process has nobody to share the base with", "Start several: --nproc 2, or torchrun.")
         self._world = world
         self._number = next(_numbers)
-        opening = _Open(base_model, lora, renderer, sharded)
+        opening = _Open(base_model, lora, renderer, settings, sharded)
         with world.leading:
             self._tell(opening)
             self.learner = opening.learner(world)

@@ -31,6 +31,8 @@ class TokenSequence:
     """The sampler's, in nats; 0 where not sampled."""
     temperatures: list[float] = field(default_factory=list)
     """At which the token was sampled; 1 where not sampled."""
+    turn_ends: dict[int, int] = field(default_factory=dict)
+    """The place of the last token of each turn that is trained here, by the turn's number in `trajectory.choices()`."""
 
     @property
     def trained_tokens(self) -> int:
@@ -55,6 +57,8 @@ class Turn:
     """Whether it ended at its token limit."""
     continues: bool = field(default=False, compare=False)
     """Whether the endpoint knows the assistant message that the prompt goes on from: sampled there, and unchanged."""
+    number: int = field(default=0, compare=False)
+    """Its place in `trajectory.choices()`; a turn that is repeated there is the same turn."""
 
     def __len__(self) -> int:
         """Tokens of the prompt and the turn."""
@@ -68,7 +72,7 @@ class Turn:
         )
 
 
-def turn_of(choice: Choice) -> Turn:
+def turn_of(choice: Choice, number: int = 0) -> Turn:
     """Raises `TokenError` when the choice has no token ids, prompt ids or log-probs, or they do not fit."""
     extra = choice.model_extra or {}
     prompt_ids, token_ids = extra.get("prompt_token_ids"), extra.get("token_ids")
@@ -87,12 +91,14 @@ def turn_of(choice: Choice) -> Turn:
         extra.get("temperature") or 1.0,
         cut=choice.finish_reason == "length",
         continues=extra.get("continues_sampled") is True,
+        number=number,
     )
 
 
-def turns_of(history: History) -> list[Turn]:
-    """The sampled turns of one conversation, in order. Raises `TokenError` as `turn_of` does."""
-    return [turn_of(item) for item in history.messages_and_choices if isinstance(item, Choice)]
+def turns_of(history: History, first: int = 0) -> list[Turn]:
+    """The sampled turns of one conversation, numbered from `first`. Raises `TokenError` as `turn_of` does."""
+    choices = (item for item in history.messages_and_choices if isinstance(item, Choice))
+    return [turn_of(choice, number) for number, choice in enumerate(choices, first)]
 
 
 def sequences(trajectory: Trajectory) -> list[TokenSequence]:
@@ -102,7 +108,10 @@ def sequences(trajectory: Trajectory) -> list[TokenSequence]:
     are [P1 S1 tool-result S2], [P1 S1 question S3] and [P4 S4], with S1 marked as sampled in the first alone.
     Raises `TokenError` as `turn_of` does.
     """
-    return joined(turns_of(history) for history in trajectory.histories())
+    found: list[list[Turn]] = []
+    for history in trajectory.histories():
+        found.append(turns_of(history, first=sum(map(len, found))))
+    return joined(found)
 
 
 def joined(histories: Iterable[Sequence[Turn]]) -> list[TokenSequence]:
@@ -125,6 +134,7 @@ def joined(histories: Iterable[Sequence[Turn]]) -> list[TokenSequence]:
                 sequence._add(turn.token_ids)
             else:
                 sequence._add(turn.token_ids, logprobs=turn.logprobs, temperature=turn.temperature)
+                sequence.turn_ends[turn.number] = len(sequence.token_ids) - 1
         trained.update(branch)
         found.append(sequence)
     return found

@@ -21,6 +21,7 @@ from trainer.engines import DEADLINE, Engine, SamplingRequest
 from trainer.engines.slots import slots_that_fit
 from trainer.engines.transformers import TransformersEngine
 from trainer.engines.vllm_server import Served, vllm_engine
+from trainer.loaders import BaseModelError
 from trainer.metrics import judge_totals, trajectory_means
 from trainer.model import TrainableModel
 from trainer.policy import load_base, source_of
@@ -63,9 +64,14 @@ class TrainingRun:
         self.step = 0
         """Training steps done."""
         self._lock = threading.Lock()
-        description = model.model_dump(include={"name", "project", "base_model", "lora"})
+        description = model.model_dump(include={"name", "project", "base_model", "lora", "policy"})
         directory.check(description)
-        self._team = Team(world, model.base_model, model.lora, model.renderer, sharded=shard_base)
+        if model.policy.loader == "unsloth" and vllm is None:
+            raise BaseModelError(
+                "Unsloth exchanges the layers of transformers in the whole process, so the embedded engine cannot run",
+                "Sample with LocalBackend(engine='vllm'), or leave loader out of PolicySettings.",
+            )
+        self._team = Team(world, model.base_model, model.lora, model.renderer, model.policy, sharded=shard_base)
         self.policy = self._team.policy
         with contextlib.ExitStack() as undo:
             undo.callback(self._team.close)
@@ -143,9 +149,10 @@ class TrainingRun:
     def _start_engine(self, model: TrainableModel, vllm: VllmSettings | None, slots: int, max_context: int) -> Engine:
         if vllm is not None:
             base, dtype, device = source_of(model.base_model), self.policy.dtype, self.policy.device.type
-            served = Served(base, dtype, device, rank=model.lora.rank, slots=slots, max_context=max_context)
+            quantized = model.policy.quantization is not None
+            served = Served(base, dtype, device, model.lora.rank, slots, max_context, quantized)
             return vllm_engine(vllm, served, self.directory.path)
-        own = load_base(model.base_model, self.policy.dtype, self.policy.device)
+        own = load_base(model.base_model, self.policy.dtype, self.policy.device, model.policy.quantization)
         return TransformersEngine(own, slots=min(slots, slots_that_fit(own, max_context)), max_context=max_context)
 
     def _resume(self) -> None:

@@ -9,7 +9,7 @@ import gavel
 from trainer.config import TrainConfig
 
 PAGE = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
-CLASSES = ("Cispo", "ClippedSurrogate", "Gspo", "Reinforce", "SamplerCorrection")
+CLASSES = ("Cispo", "ClippedSurrogate", "Gspo", "Ppo", "Reinforce", "SamplerCorrection")
 SETTINGS = [
     setting for line in PAGE.splitlines() if line.startswith("| ") for setting in re.findall(r"`(\w+=[^`]*)`", line)
 ]

@@ -20,6 +20,7 @@ from trainer.engines import DEADLINE, Adapter, ContextOverflow, EngineError, Sam
 from trainer.engines.grouped import attend_grouped
 from trainer.engines.slots import Slots, SlotView
 from trainer.engines.unmerged import set_factors
+from trainer.loaders import is_quantized
 
 _WORTH_WAITING = 16
 """Tokens of a prefix for which a request waits until another of its wave has computed them."""
@@ -54,8 +55,8 @@ class _Job:
 class TransformersEngine:
     """An `Engine` that holds its own copy of the model.
 
-    In fp32 the live adapter is merged into the weights, which costs nothing per token. Coarser weights would swallow
-    small updates in their rounding, so there the adapter stays beside them, as in the learner.
+    In fp32 the live adapter is merged into the weights, which costs nothing per token. Coarser or quantised weights
+    would swallow small updates in their rounding, so there the adapter stays beside them, as in the learner.
     """
 
     def __init__(self, model: Any, *, slots: int = 128, max_context: int = 4096) -> None:
@@ -65,6 +66,7 @@ class TransformersEngine:
         """
         _check_attention(model.config.get_text_config(), max_context)
         self._model = model.eval()
+        self._merges = model.dtype == torch.float32 and not is_quantized(model)
         self._decoder = model.get_decoder()
         attend_grouped(self._decoder)
         self._head = model.get_output_embeddings()
@@ -110,7 +112,7 @@ class TransformersEngine:
         return future
 
     def publish(self, adapter: Adapter, version: int) -> None:
-        put = self._merge(adapter) if self._model.dtype == torch.float32 else self._set_beside(adapter)
+        put = self._merge(adapter) if self._merges else self._set_beside(adapter)
 
         def swap() -> None:
             put()

@@ -45,6 +45,8 @@ class Served:
     """Conversations that are sampled at once."""
     max_context: int
     """Tokens."""
+    quantized: bool = False
+    """Whether the base is held in 4 bits, as bitsandbytes has them."""
 
 
 def vllm_engine(settings: VllmSettings, served: Served, directory: Path) -> VllmEngine:
@@ -98,6 +100,8 @@ def _arguments(settings: VllmSettings, served: Served, port: int) -> list[str]:
         "logprobs-mode": "processed_logprobs",
         "uvicorn-log-level": "warning",
     }
+    if served.quantized:
+        options["quantization"] = "bitsandbytes"
     flags = ["--enable-lora"]
     if served.device == "cuda":
         options["gpu-memory-utilization"] = settings.gpu_memory_utilization
