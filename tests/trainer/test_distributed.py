@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.trainer.processes import DEADLINE, led
 from tests.trainer.test_learner import adapter, flat, make_batch, make_sequences
 from tests.trainer.test_local import a_group, a_model
 from trainer import learner as learner_room
-from trainer.config import LoraSettings, SamplerCorrection, TrainConfig
+from trainer.config import LoraSettings, Ppo, SamplerCorrection, TrainConfig
 from trainer.distributed import World, WorldError
 from trainer.embedded import EMBEDDED_POLICY
 from trainer.learner import LearnerError
@@ -38,7 +39,8 @@ MANY_UPDATES = TrainConfig(
     gradient_checkpointing=True,
     weight_decay=0.01,
 )
-CONFIGS = {"one update": CONFIG, "many updates": MANY_UPDATES}
+VALUED = TrainConfig(learning_rate=1e-3, loss=Ppo(), mini_batches=2, micro_batch_tokens=40)
+CONFIGS = {"one update": CONFIG, "many updates": MANY_UPDATES, "a value head": VALUED}
 LENGTHS = [5, 20, 11, 3, 20, 8]
 ADVANTAGES = [0.5, -0.5, 0.25, -0.25, 1.0, -1.0]
 
@@ -50,6 +52,8 @@ def three_steps(
     team = Team(world, EMBEDDED_POLICY, LORA, sharded=sharded)
     tokens = make_sequences(Team(World(), EMBEDDED_POLICY, LORA).policy, LENGTHS)
     whole, single = make_batch(tokens, ADVANTAGES), make_batch(tokens[:2], ADVANTAGES[:2])
+    for batch in (whole, single):
+        batch.sequences = [replace(s, rewards=[s.advantage] * s.tokens.trained_tokens) for s in batch.sequences]
     metrics = [team.step(batch, config) for batch in (whole, whole, single)]
     assert torch.isfinite(team.logprobs(tokens[0])).all()
     team.close()

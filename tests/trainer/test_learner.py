@@ -386,6 +386,27 @@ def test_a_gradient_that_is_not_finite_changes_nothing(fresh_policy, batch):
     assert all(torch.equal(*pair) for pair in zip(before, adapter(fresh_policy), strict=True))
 
 
+def test_when_a_later_update_fails_the_earlier_ones_are_taken_back(fresh_policy, batch):
+    learner = Learner(fresh_policy)
+    learner.step(batch, CONFIG)
+    before, state = adapter(fresh_policy), copy.deepcopy(learner.state())
+    updates, update = [], learner._update
+
+    def fails_at_last(*given):
+        updates.append(adapter(fresh_policy))
+        if len(updates) == 3:
+            raise LearnerError("memory ran out")
+        update(*given)
+
+    learner._update = fails_at_last
+    with pytest.raises(LearnerError, match="memory ran out"):
+        learner.step(batch, TrainConfig(learning_rate=1e-3, mini_batches=3))
+    assert not torch.equal(flat(before), flat(updates[-1]))
+    assert torch.equal(flat(before), flat(adapter(fresh_policy)))
+    for number, moments in learner.state()["optimizer"]["state"].items():
+        assert all(torch.equal(value, state["optimizer"]["state"][number][name]) for name, value in moments.items())
+
+
 def test_the_learning_rate_is_the_one_of_the_schedule():
     constant = TrainConfig(learning_rate=1.0)
     assert [learning_rate(constant, update) for update in (0, 1, 1000)] == [1, 1, 1]
