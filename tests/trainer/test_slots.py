@@ -13,17 +13,16 @@ MAX_CONTEXT = 600
 short = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 
 
-def prefix_marks(ids) -> list[float]:
-    """A number for each position that depends on all ids up to there, as keys and values do."""
-    return list(
-        itertools.accumulate((float(token) for token in ids), lambda mark, token: (3 * mark + token + 1) % 9973)
-    )
+def prefix_marks(ids, adapter: int = 0) -> list[float]:
+    """A number for each position that depends on the adapter and all ids up to there, as keys and values do."""
+    marks = itertools.accumulate((float(token) for token in ids), lambda mark, token: (3 * mark + token + 1) % 9973)
+    return [mark + 10_000.0 * int(adapter) for mark in marks]
 
 
 def compute(slots: Slots, slot: int, ids: np.ndarray) -> None:
     """What a forward pass does: stores what is new, through the view that a model gets."""
     start = int(slots.lengths[slot])
-    new = torch.tensor(prefix_marks(ids)[start:])[None, None, :, None]
+    new = torch.tensor(prefix_marks(ids, slots.adapters[slot])[start:])[None, None, :, None]
     positions = torch.arange(start, len(ids))[None]
     view = SlotView(slots, torch.tensor([slot]), positions, len(ids))
     keys, values = view.update(new, -new, layer=0)
@@ -34,7 +33,7 @@ def compute(slots: Slots, slot: int, ids: np.ndarray) -> None:
 def fill(slots: Slots, ids: list[int]) -> int | None:
     array = np.array(ids)
     slots.reserve(len(ids))
-    slot = slots.take(array)
+    slot = slots.take(array, 0)
     if slot is not None:
         compute(slots, slot, array)
     return slot
@@ -45,19 +44,20 @@ def assert_consistent(slots: Slots) -> None:
     assert ((slots.lengths >= 0) & (slots.lengths <= slots.capacity)).all()
     for slot in range(slots.count):
         length = int(slots.lengths[slot])
-        marks = prefix_marks(slots.ids[slot, :length])
+        marks = prefix_marks(slots.ids[slot, :length], slots.adapters[slot])
         for keys, values in slots.layers:
             assert keys.shape[2] == slots.capacity
             assert keys[slot, 0, :length, 0].tolist() == marks
             assert (-values[slot, 0, :length, 0]).tolist() == marks
 
 
+adapter = st.integers(0, 1)
 operation = st.one_of(
-    st.tuples(st.just("begin"), short),
-    st.tuples(st.just("go on"), st.integers(0, 9), short),
+    st.tuples(st.just("begin"), adapter, short),
+    st.tuples(st.just("go on"), adapter, short, st.integers(0, 9)),
     st.tuples(st.just("release"), st.integers(0, 9)),
     st.tuples(st.just("reserve"), st.integers(1, MAX_CONTEXT)),
-    st.tuples(st.just("forget")),
+    st.tuples(st.just("forget"), adapter),
 )
 
 
@@ -68,12 +68,12 @@ def test_any_sequence_of_operations_leaves_slots_consistent_and_within_bounds(co
     said: list[list[int]] = [[0]]
     for step in operations:
         match step:
-            case ("begin", ids) | ("go on", _, ids):
-                whole = ids if step[0] == "begin" else [*said[step[1] % len(said)], *ids]
+            case (("begin" | "go on"), number, ids, *turn):
+                whole = [*said[turn[0] % len(said)], *ids] if turn else ids
                 array = np.array(whole)
-                best = int(np.minimum(slots.shared_prefixes(array), len(whole) - 1).max())
+                best = int(np.minimum(slots.shared_prefixes(array, number), len(whole) - 1).max())
                 slots.reserve(len(whole))
-                slot = slots.take(array)
+                slot = slots.take(array, number)
                 assert (slot is None) == (len(busy) == count)
                 if slot is not None:
                     assert slot not in busy
@@ -88,9 +88,10 @@ def test_any_sequence_of_operations_leaves_slots_consistent_and_within_bounds(co
             case ("reserve", tokens):
                 slots.reserve(tokens)
                 assert slots.capacity >= tokens
-            case ("forget",):
-                slots.forget()
-                assert not slots.lengths.any()
+            case ("forget", number):
+                others = np.where(slots.adapters == number, 0, slots.lengths)
+                slots.forget(number)
+                assert slots.lengths.tolist() == others.tolist()
         assert sorted(busy) == np.flatnonzero(slots.busy).tolist()
         assert_consistent(slots)
 
@@ -104,7 +105,8 @@ def test_shared_prefixes_are_counted_token_by_token(held, ids):
     for slot in range(4):
         own = slots.ids[slot, : slots.lengths[slot]].tolist()
         expected.append(len([*itertools.takewhile(lambda pair: pair[0] == pair[1], zip(own, ids, strict=False))]))
-    assert slots.shared_prefixes(np.array(ids)).tolist() == expected
+    assert slots.shared_prefixes(np.array(ids), 0).tolist() == expected
+    assert not slots.shared_prefixes(np.array(ids), 1).any(), "another adapter has computed none of it"
 
 
 def test_a_conversation_goes_on_in_its_own_slot():
@@ -113,14 +115,14 @@ def test_a_conversation_goes_on_in_its_own_slot():
     fill(slots, [1, 2, 4])
     assert slot is not None
     slots.release(slot)
-    assert slots.take(np.array([1, 2, 3, 5])) == slot
+    assert slots.take(np.array([1, 2, 3, 5]), 0) == slot
     assert slots.lengths[slot] == 3
 
 
 def test_a_busy_conversation_is_copied_not_taken():
     slots = Slots(2, MAX_CONTEXT)
     first = fill(slots, [1, 2, 3])
-    second = slots.take(np.array([1, 2, 9]))
+    second = slots.take(np.array([1, 2, 9]), 0)
     assert first is not None
     assert second not in (None, first)
     assert slots.lengths.tolist()[second] == 2
@@ -134,13 +136,13 @@ def test_the_least_recently_used_slot_is_given_away():
     for slot in (taken[1], taken[0], taken[2]):
         assert slot is not None
         slots.release(slot)
-    assert slots.take(np.array([9])) == taken[1]
+    assert slots.take(np.array([9]), 0) == taken[1]
 
 
 def test_the_same_prompt_again_leaves_one_token_to_compute():
     slots = Slots(1, MAX_CONTEXT)
     slots.release(fill(slots, [1, 2, 3]) or 0)
-    assert slots.take(np.array([1, 2, 3])) == 0
+    assert slots.take(np.array([1, 2, 3]), 0) == 0
     assert slots.lengths[0] == 2
 
 

@@ -2,13 +2,15 @@
 
 One thread owns the model. Between two forward passes it admits what has arrived, so conversations
 join and leave the batch at any time; their keys and values stay in bounded slots and are reused by
-prefix. Randomness belongs to the request (its seed and the token's position), not to the batch.
+prefix. Requests of one adapter share a pass: the weights change between passes, never for a request.
+Randomness belongs to the request (its seed and the token's position), not to the batch.
 """
 
 import contextlib
+import itertools
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -16,7 +18,16 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from trainer.engines import DEADLINE, Adapter, ContextOverflow, EngineError, Sampled, SamplingRequest
+from trainer.engines import (
+    DEADLINE,
+    Adapter,
+    AdapterGone,
+    ContextOverflow,
+    EngineError,
+    LoraFactors,
+    Sampled,
+    SamplingRequest,
+)
 from trainer.engines.slots import Slots, SlotView
 from trainer.engines.unmerged import set_factors
 
@@ -29,11 +40,28 @@ _DENSE = 0.6
 _SEED_BITS = 2**64 - 1
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Held:
+    """A published adapter. The same version may be published again as another one."""
+
+    version: int
+    number: int
+    put: Callable[[], None]
+    """Makes it the one that the next pass computes with."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    request: SamplingRequest
+    future: "Future[Sampled]"
+
+
 @dataclass(slots=True)
 class _Running:
     request: SamplingRequest
     future: "Future[Sampled]"
     ids: np.ndarray
+    adapter: _Held
     slot: int = -1
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -41,7 +69,7 @@ class _Running:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """Something to do while no request is in flight."""
+    """Something to do between two passes."""
 
     call: Callable[[], Any]
     done: "Future[Any]"
@@ -50,14 +78,16 @@ class _Job:
 class TransformersEngine:
     """An `Engine` that holds its own copy of the model.
 
-    In fp32 the live adapter is merged into the weights, which costs nothing per token. Coarser weights would swallow
-    small updates in their rounding, so there the adapter stays beside them, as in the learner.
+    In fp32 an adapter is merged into the weights, which costs nothing per token, but a copy of the adapted weights for
+    each adapter held. Coarser weights would swallow small updates in their rounding, so there the adapter stays beside
+    them, as in the learner.
     """
 
-    def __init__(self, model: Any, *, slots: int = 128, max_context: int = 4096) -> None:
+    def __init__(self, model: Any, *, slots: int = 128, max_context: int = 4096, versions: int = 1) -> None:
         """`model` is a transformers causal language model that nobody else uses from now on.
 
-        Raises `EngineError` for one whose layers do not all attend to the whole context: their caches differ.
+        `versions`: adapters held, the live one among them; one that requests in flight use is held until they are done.
+        Raises `EngineError` for a model whose layers do not all attend to the whole context: their caches differ.
         """
         _check_attention(model.config.get_text_config(), max_context)
         self._model = model.eval()
@@ -65,11 +95,19 @@ class TransformersEngine:
         self._head = model.get_output_embeddings()
         self._parameters = dict(model.named_parameters())
         self._slots = Slots(slots, max_context)
-        self._version = 0
-        self._arrivals: queue.SimpleQueue[_Running | _Job | None] = queue.SimpleQueue()
+        self._versions = versions
+        self._merges = model.dtype == torch.float32
+        self._numbers = itertools.count()
+        base = _Held(0, next(self._numbers), self._plain())
+        self._published: list[_Held] = [base]
+        """The live one last; replaced whole, since other threads read it."""
+        self._held: list[_Held] = [base]
+        """These, and those that requests in flight still use."""
+        self._put: _Held | None = base
+        """The one that the next pass would compute with."""
+        self._arrivals: queue.SimpleQueue[_Asked | _Job | None] = queue.SimpleQueue()
         self._waiting: list[_Running] = []
         self._running: list[_Running] = []
-        self._jobs: list[_Job] = []
         self._closed = False
         self._gate = threading.Lock()
         """Held while something is queued, so that nothing arrives behind the closing."""
@@ -78,7 +116,11 @@ class TransformersEngine:
 
     @property
     def adapter_version(self) -> int:
-        return self._version
+        return self._published[-1].version
+
+    @property
+    def adapter_versions(self) -> list[int]:
+        return [held.version for held in self._published]
 
     @property
     def closed(self) -> bool:
@@ -100,27 +142,31 @@ class TransformersEngine:
                     "Shorten the conversation, or raise max_context.",
                 )
             )
-        elif not self._queue(_Running(request, future, np.asarray(request.prompt_ids, dtype=np.int64))):
+        elif not self._queue(_Asked(request, future)):
             future.set_exception(EngineError("the engine has been closed", "Register the model again."))
         return future
 
     def publish(self, adapter: Adapter, version: int) -> None:
-        put = self._merge(adapter) if self._model.dtype == torch.float32 else self._set_beside(adapter)
+        put = self._merged(adapter.merged_weights()) if self._merges else self._beside(adapter.factors())
 
-        def swap() -> None:
-            put()
-            self._slots.forget()
-            self._version = version
+        def take_in() -> None:
+            held = _Held(version, next(self._numbers), put)
+            self._activate(held)
+            earlier = [each for each in self._published if each.number and each.version != version]
+            self._published = [*earlier, held][-self._versions :]
+            self._held.append(held)
+            self._let_go()
 
-        self._when_idle(swap)
+        self._between_passes(take_in)
 
     def score(self, token_ids: Sequence[int]) -> list[float]:
         def forward() -> list[float]:
+            self._activate(self._published[-1])
             ids = torch.tensor([list(token_ids)], device=self._model.device)
             logits = self._model(input_ids=ids, use_cache=False).logits[0, :-1].float()
             return torch.log_softmax(logits, -1).gather(-1, ids[0, 1:, None])[:, 0].tolist()
 
-        return self._when_idle(forward)
+        return self._between_passes(forward)
 
     def making_room(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -132,27 +178,43 @@ class TransformersEngine:
                 self._arrivals.put(None)
         self._thread.join(timeout=DEADLINE)
 
-    def _merge(self, adapter: Adapter) -> Callable[[], None]:
-        weights = list(adapter.merged_weights())
+    def _plain(self) -> Callable[[], None]:
+        return self._merged(self._parameters.items()) if self._merges else self._beside([])
+
+    def _merged(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Callable[[], None]:
+        pairs = [(self._parameters[name], weight.detach()) for name, weight in weights]
 
         def put() -> None:
-            for name, weight in weights:
-                self._parameters[name].copy_(weight)
+            for parameter, weight in pairs:
+                parameter.data = weight
 
         return put
 
-    def _set_beside(self, adapter: Adapter) -> Callable[[], None]:
-        factors = list(adapter.factors())
-        return lambda: set_factors(self._model, factors)
+    def _beside(self, factors: Iterable[LoraFactors]) -> Callable[[], None]:
+        kept = list(factors)
+        return lambda: set_factors(self._model, kept)
 
-    def _queue(self, arrival: _Running | _Job) -> bool:
+    def _activate(self, held: _Held) -> None:
+        if held is not self._put:
+            self._put = None  # should it fail half-way, the next pass puts its own
+            held.put()
+            self._put = held
+
+    def _let_go(self) -> None:
+        """Of adapters that nobody can ask for any more and no request in flight uses."""
+        needed = {*self._published, *(each.adapter for each in (*self._running, *self._waiting))}
+        for held in set(self._held) - needed:
+            self._slots.forget(held.number)
+        self._held = [held for held in self._held if held in needed]
+
+    def _queue(self, arrival: _Asked | _Job) -> bool:
         """False when the engine takes in nothing more."""
         with self._gate:
             if not self._closed:
                 self._arrivals.put(arrival)
             return not self._closed
 
-    def _when_idle(self, call: Callable[[], Any]) -> Any:
+    def _between_passes(self, call: Callable[[], Any]) -> Any:
         job = _Job(call, Future())
         if not self._queue(job):
             raise EngineError("the engine has been closed", "Register the model again.")
@@ -160,17 +222,17 @@ class TransformersEngine:
             return job.done.result(timeout=DEADLINE)
         except TimeoutError as error:
             job.done.cancel()
-            raise EngineError(f"requests in flight kept the engine busy for {DEADLINE:.0f} s") from error
+            raise EngineError(f"the engine was not done with a single pass after {DEADLINE:.0f} s") from error
 
     @torch.inference_mode()
     def _run(self) -> None:
         try:
-            while self._receive(wait=not (self._running or self._waiting or self._jobs)):
+            while self._receive(wait=not (self._running or self._waiting)):
                 self._admit()
-                if self._running:
-                    self._decode()
-                elif self._jobs:
-                    self._do(self._jobs.pop(0))
+                for adapter in dict.fromkeys(running.adapter for running in self._running):
+                    self._decode(adapter)
+                if len(self._held) > len(self._published):
+                    self._let_go()
         except Exception as error:
             with self._gate:
                 self._closed = True
@@ -189,19 +251,31 @@ class TransformersEngine:
             match arrival:
                 case None:
                     return False
-                case _Running():
-                    self._waiting.append(arrival)
+                case _Asked():
+                    self._take_in(arrival)
                 case _Job():
-                    self._jobs.append(arrival)
+                    self._do(arrival)
+
+    def _take_in(self, asked: _Asked) -> None:
+        wanted = asked.request.adapter_version
+        for held in reversed(self._published):
+            if wanted in (None, held.version):
+                ids = np.asarray(asked.request.prompt_ids, dtype=np.int64)
+                self._waiting.append(_Running(asked.request, asked.future, ids, held))
+                return
+        with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
+            asked.future.set_exception(AdapterGone(wanted or 0, self.adapter_versions))
 
     def _fail(self, error: EngineError) -> None:
-        self._receive(wait=False)
-        for running in self._running + self._waiting:
+        """Nothing arrives any more by then."""
+        futures: list[Future[Any]] = [running.future for running in self._running + self._waiting]
+        while not self._arrivals.empty():
+            match self._arrivals.get():
+                case _Asked(_, future) | _Job(_, future):
+                    futures.append(future)
+        for future in futures:
             with contextlib.suppress(InvalidStateError):
-                running.future.set_exception(error)
-        for job in self._jobs:
-            with contextlib.suppress(InvalidStateError):
-                job.done.set_exception(error)
+                future.set_exception(error)
 
     @staticmethod
     def _do(job: _Job) -> None:
@@ -213,16 +287,19 @@ class TransformersEngine:
             job.done.set_exception(error)
 
     def _admit(self) -> None:
-        """Fills free slots, in waves: a request that begins like one of this wave waits for it and copies."""
-        while self._waiting and not self._jobs:
+        """Fills free slots, in waves of one adapter: a request that begins like one of its wave waits and copies."""
+        while self._waiting:
             wave: list[_Running] = []
             postponed: list[_Running] = []
             for candidate in self._waiting:
                 if candidate.future.cancelled():
                     continue
+                if wave and candidate.adapter is not wave[0].adapter:
+                    postponed.append(candidate)
+                    continue
                 ids = candidate.ids
                 self._slots.reserve(len(ids))
-                cached = int(self._slots.shared_prefixes(ids).max())
+                cached = int(self._slots.shared_prefixes(ids, candidate.adapter.number).max())
                 worth_waiting = any(_shared(ids, other.ids) >= cached + _WORTH_WAITING for other in wave)
                 if worth_waiting or not self._place(candidate):
                     postponed.append(candidate)
@@ -234,7 +311,7 @@ class TransformersEngine:
             self._prefill(wave)
 
     def _place(self, candidate: _Running) -> bool:
-        taken = self._slots.take(candidate.ids)
+        taken = self._slots.take(candidate.ids, candidate.adapter.number)
         if taken is not None:
             candidate.slot = taken
         return taken is not None
@@ -249,14 +326,17 @@ class TransformersEngine:
         for row, running in enumerate(wave):
             tokens[row, : counts[row]] = running.ids[starts[row] :]
         self._running += wave  # before anything can fail, so that they fail with it
+        self._activate(wave[0].adapter)
         self._sample(wave, self._forward(rows, tokens, starts, counts))
 
-    def _decode(self) -> None:
+    def _decode(self, adapter: _Held) -> None:
         self._running = [running for running in self._running if not self._dropped(running)]
-        if not self._running:
+        decoding = [running for running in self._running if running.adapter is adapter]
+        if not decoding:
             return
-        rows = np.array([running.slot for running in self._running])
-        newest = np.array([running.token_ids[-1] for running in self._running])
+        self._activate(adapter)
+        rows = np.array([running.slot for running in decoding])
+        newest = np.array([running.token_ids[-1] for running in decoding])
         batch = _span(rows)
         starts = self._slots.lengths[batch]
         self._slots.reserve(min(int(starts.max()) + 1, self.max_context))
@@ -267,7 +347,7 @@ class TransformersEngine:
         counts = np.zeros_like(starts)
         counts[place] = 1
         logits = self._forward(batch, tokens, starts, counts)
-        self._sample(self._running, logits[torch.from_numpy(place).to(logits.device)])
+        self._sample(decoding, logits[torch.from_numpy(place).to(logits.device)])
 
     def _dropped(self, running: _Running) -> bool:
         if running.future.cancelled():
@@ -330,7 +410,7 @@ class TransformersEngine:
         else:
             return False
         self._slots.release(running.slot)
-        result = Sampled(running.token_ids, running.logprobs, finish_reason, self._version)
+        result = Sampled(running.token_ids, running.logprobs, finish_reason, running.adapter.version)
         with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
             running.future.set_result(result)
         return True
