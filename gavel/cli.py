@@ -88,6 +88,13 @@ def train(
     min_spread: Annotated[
         float, typer.Option(min=0, max=1, help="A group whose scores differ by less than this is not trained on.")
     ] = 0.0,
+    max_staleness: Annotated[
+        int,
+        typer.Option(min=0, help="Steps by which rollouts may be behind, to go on during judging and training."),
+    ] = 0,
+    stall_seconds: Annotated[
+        float, typer.Option(min=1, help="How long nothing may happen before the run is given up.")
+    ] = 1800.0,
     engine: Engine = "transformers",
     seed: Seed = 0,
 ) -> None:
@@ -109,6 +116,8 @@ def train(
         group_size=group_size,
         shaping=shaped,
         max_tokens=max_tokens,
+        max_staleness=max_staleness,
+        stall_seconds=stall_seconds,
         seed=seed,
         evaluation_tasks=evaluation_tasks,
         final_tasks=evaluation_tasks,

@@ -66,7 +66,8 @@ async def run_training(
     engine: EngineChoice,
 ) -> None:
     """Trains until `loop.steps`, going on with an earlier run, and prints a table of before and after."""
-    async with LocalBackend(engine=engine, max_context=max_context) as backend:
+    versions = loop.max_staleness + 1
+    async with LocalBackend(engine=engine, max_context=max_context, versions=versions) as backend:
         await model.register(backend)
         start = await model.get_step()
         names = ", ".join(judge.names)

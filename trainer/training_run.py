@@ -6,6 +6,7 @@ after it. Whatever happens, the next start goes on from a checkpoint that is who
 
 import contextlib
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -50,6 +51,7 @@ class TrainingRun:
         vllm: VllmSettings | None,
         slots: int,
         max_context: int,
+        versions: int,
         host: str,
         port: int,
     ) -> None:
@@ -65,7 +67,7 @@ class TrainingRun:
         self._resume()
         max_context = min(max_context, self.policy.max_context)
         with contextlib.ExitStack() as undo:
-            self._engine = self._start_engine(model, vllm, slots, max_context)
+            self._engine = self._start_engine(model, vllm, slots, max_context, versions)
             undo.callback(self._engine.close)
             self._engine.publish(self.policy, self.step)
             self._prove_engine()
@@ -85,11 +87,11 @@ class TrainingRun:
     def endpoint(self) -> Endpoint:
         return Endpoint(self._server.base_url, "gavel")
 
-    def train(self, groups: list[TrajectoryGroup], config: TrainConfig) -> TrainResult:
-        """One step, saved and live when this returns; steps never overlap."""
+    def train(self, groups: list[TrajectoryGroup], config: TrainConfig, extra: Mapping[str, float]) -> TrainResult:
+        """One step, saved and live when this returns; steps never overlap. `extra` joins its metrics."""
         with self._lock:
             batch = make_batch(groups, config)
-            metrics = trajectory_means(groups) | _account(batch)
+            metrics = trajectory_means(groups) | _account(batch) | dict(extra)
             trained = bool(batch.sequences)
             if trained:
                 with self._engine.making_room():
@@ -115,13 +117,17 @@ class TrainingRun:
             self._server.close()
             self._engine.close()
 
-    def _start_engine(self, model: TrainableModel, vllm: VllmSettings | None, slots: int, max_context: int) -> Engine:
+    def _start_engine(
+        self, model: TrainableModel, vllm: VllmSettings | None, slots: int, max_context: int, versions: int
+    ) -> Engine:
         if vllm is not None:
             base, dtype, device = source_of(model.base_model), self.policy.dtype, self.policy.device.type
-            served = Served(base, dtype, device, rank=model.lora.rank, slots=slots, max_context=max_context)
+            rank = model.lora.rank
+            served = Served(base, dtype, device, rank=rank, slots=slots, max_context=max_context, versions=versions)
             return vllm_engine(vllm, served, self.directory.path)
         own = load_base(model.base_model, self.policy.dtype, self.policy.device)
-        return TransformersEngine(own, slots=min(slots, slots_that_fit(own, max_context)), max_context=max_context)
+        fitting = min(slots, slots_that_fit(own, max_context))
+        return TransformersEngine(own, slots=fitting, max_context=max_context, versions=versions)
 
     def _resume(self) -> None:
         checkpoints = self.directory.checkpoints
