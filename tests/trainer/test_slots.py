@@ -30,10 +30,14 @@ def compute(slots: Slots, slot: int, ids: np.ndarray) -> None:
     slots.lengths[slot] = len(ids)
 
 
+def take(slots: Slots, ids: np.ndarray, adapter: int = 0) -> int | None:
+    return slots.take(ids, slots.shared_prefixes(ids, adapter), adapter)
+
+
 def fill(slots: Slots, ids: list[int]) -> int | None:
     array = np.array(ids)
     slots.reserve(len(ids))
-    slot = slots.take(array, 0)
+    slot = take(slots, array)
     if slot is not None:
         compute(slots, slot, array)
     return slot
@@ -73,7 +77,7 @@ def test_any_sequence_of_operations_leaves_slots_consistent_and_within_bounds(co
                 array = np.array(whole)
                 best = int(np.minimum(slots.shared_prefixes(array, number), len(whole) - 1).max())
                 slots.reserve(len(whole))
-                slot = slots.take(array, number)
+                slot = take(slots, array, number)
                 assert (slot is None) == (len(busy) == count)
                 if slot is not None:
                     assert slot not in busy
@@ -115,14 +119,14 @@ def test_a_conversation_goes_on_in_its_own_slot():
     fill(slots, [1, 2, 4])
     assert slot is not None
     slots.release(slot)
-    assert slots.take(np.array([1, 2, 3, 5]), 0) == slot
+    assert take(slots, np.array([1, 2, 3, 5])) == slot
     assert slots.lengths[slot] == 3
 
 
 def test_a_busy_conversation_is_copied_not_taken():
     slots = Slots(2, MAX_CONTEXT)
     first = fill(slots, [1, 2, 3])
-    second = slots.take(np.array([1, 2, 9]), 0)
+    second = take(slots, np.array([1, 2, 9]))
     assert first is not None
     assert second not in (None, first)
     assert slots.lengths.tolist()[second] == 2
@@ -136,13 +140,13 @@ def test_the_least_recently_used_slot_is_given_away():
     for slot in (taken[1], taken[0], taken[2]):
         assert slot is not None
         slots.release(slot)
-    assert slots.take(np.array([9]), 0) == taken[1]
+    assert take(slots, np.array([9])) == taken[1]
 
 
 def test_the_same_prompt_again_leaves_one_token_to_compute():
     slots = Slots(1, MAX_CONTEXT)
     slots.release(fill(slots, [1, 2, 3]) or 0)
-    assert slots.take(np.array([1, 2, 3]), 0) == 0
+    assert take(slots, np.array([1, 2, 3])) == 0
     assert slots.lengths[0] == 2
 
 

@@ -55,16 +55,17 @@ class Slots:
         same &= np.arange(width) < np.where(self.adapters == adapter, self.lengths, 0)[:, None]
         return np.where(same.all(axis=1), width, same.argmin(axis=1)) if width else np.zeros(self.count, dtype=np.int64)
 
-    def take(self, ids: np.ndarray, adapter: int) -> int | None:
+    def take(self, ids: np.ndarray, shared: np.ndarray, adapter: int) -> int | None:
         """A busy slot for `ids`; its `lengths` tells how many of them `adapter` has computed already (never all).
 
-        A free slot that this conversation left is continued in place; otherwise the least recently
-        used free slot is filled, from another slot where one begins alike. None when all are busy.
+        `shared` are their `shared_prefixes`. A free slot that this conversation left is continued in place;
+        otherwise the least recently used free slot is filled, from another slot where one begins alike. None when
+        all are busy.
         """
         free = np.flatnonzero(~self.busy)
         if not len(free):
             return None
-        shared = np.minimum(self.shared_prefixes(ids, adapter), len(ids) - 1)
+        shared = np.minimum(shared, len(ids) - 1)
         continued = free[(shared[free] == self.lengths[free]) & (shared[free] > 0)]
         source = int(shared.argmax())
         if len(continued) and shared[continued].max() == shared[source]:

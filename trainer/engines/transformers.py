@@ -28,11 +28,15 @@ from trainer.engines import (
     Sampled,
     SamplingRequest,
 )
+from trainer.engines.grouped import attend_grouped
 from trainer.engines.slots import Slots, SlotView
 from trainer.engines.unmerged import set_factors
 
 _WORTH_WAITING = 16
 """Tokens of a prefix for which a request waits until another of its wave has computed them."""
+
+_PATIENCE = 3
+"""Passes between two admissions: what arrives meanwhile is computed in one wave."""
 
 _DENSE = 0.6
 """Share of busy slots from which computing the idle ones too is cheaper than gathering the busy ones."""
@@ -92,6 +96,7 @@ class TransformersEngine:
         _check_attention(model.config.get_text_config(), max_context)
         self._model = model.eval()
         self._decoder = model.get_decoder()
+        attend_grouped(self._decoder)
         self._head = model.get_output_embeddings()
         self._parameters = dict(model.named_parameters())
         self._slots = Slots(slots, max_context)
@@ -227,8 +232,12 @@ class TransformersEngine:
     @torch.inference_mode()
     def _run(self) -> None:
         try:
+            passes = 0
             while self._receive(wait=not (self._running or self._waiting)):
-                self._admit()
+                passes += 1
+                if passes >= _PATIENCE or not self._running:
+                    self._admit()
+                    passes = 0
                 for adapter in dict.fromkeys(running.adapter for running in self._running):
                     self._decode(adapter)
                 if len(self._held) > len(self._published):
@@ -290,6 +299,7 @@ class TransformersEngine:
         """Fills free slots, in waves of one adapter: a request that begins like one of its wave waits and copies."""
         while self._waiting:
             wave: list[_Running] = []
+            prompts: list[bytes] = []
             postponed: list[_Running] = []
             for candidate in self._waiting:
                 if candidate.future.cancelled():
@@ -299,24 +309,28 @@ class TransformersEngine:
                     continue
                 ids = candidate.ids
                 self._slots.reserve(len(ids))
-                cached = int(self._slots.shared_prefixes(ids, candidate.adapter.number).max())
-                worth_waiting = any(_shared(ids, other.ids) >= cached + _WORTH_WAITING for other in wave)
-                if worth_waiting or not self._place(candidate):
+                shared = self._slots.shared_prefixes(ids, candidate.adapter.number)
+                worth_sharing = int(shared.max()) + _WORTH_WAITING
+                beginning = ids[:worth_sharing].tobytes()
+                waits = len(ids) >= worth_sharing and any(prompt.startswith(beginning) for prompt in prompts)
+                slot = None if waits else self._slots.take(ids, shared, candidate.adapter.number)
+                if slot is None:
                     postponed.append(candidate)
                 else:
+                    candidate.slot = slot
                     wave.append(candidate)
+                    prompts.append(ids.tobytes())
             self._waiting = postponed
             if not wave:
                 return
             self._prefill(wave)
 
-    def _place(self, candidate: _Running) -> bool:
-        taken = self._slots.take(candidate.ids, candidate.adapter.number)
-        if taken is not None:
-            candidate.slot = taken
-        return taken is not None
-
     def _prefill(self, wave: list[_Running]) -> None:
+        """Computes the prompts but for their last tokens if these are all that is new: decoding takes them along."""
+        self._running += wave  # before anything can fail, so that they fail with it
+        wave = [running for running in wave if len(running.ids) - self._slots.lengths[running.slot] > 1]
+        if not wave:
+            return
         rows = np.array([running.slot for running in wave])
         starts = self._slots.lengths[rows]
         counts = np.array([len(running.ids) for running in wave]) - starts
@@ -325,7 +339,6 @@ class TransformersEngine:
         tokens = np.zeros((len(wave), width), dtype=np.int64)
         for row, running in enumerate(wave):
             tokens[row, : counts[row]] = running.ids[starts[row] :]
-        self._running += wave  # before anything can fail, so that they fail with it
         self._activate(wave[0].adapter)
         self._sample(wave, self._forward(rows, tokens, starts, counts))
 
@@ -336,7 +349,7 @@ class TransformersEngine:
             return
         self._activate(adapter)
         rows = np.array([running.slot for running in decoding])
-        newest = np.array([running.token_ids[-1] for running in decoding])
+        newest = np.array([(running.token_ids or running.ids)[-1] for running in decoding])
         batch = _span(rows)
         starts = self._slots.lengths[batch]
         self._slots.reserve(min(int(starts.max()) + 1, self.max_context))
@@ -390,7 +403,9 @@ class TransformersEngine:
         ).to(logits.device)
         cumulative = logprobs.double().exp().cumsum(-1)
         drawn = torch.searchsorted(cumulative, uniforms[:, None] * cumulative[:, -1:], right=True)[:, 0]
-        chosen = torch.where(temperatures > 0, drawn.clamp(max=logits.shape[1] - 1), logits.argmax(-1))
+        chosen = drawn.clamp(max=logits.shape[1] - 1)
+        if (temperatures == 0).any():
+            chosen = torch.where(temperatures > 0, chosen, logits.argmax(-1))
         chosen_logprobs = logprobs.gather(-1, chosen[:, None])[:, 0].tolist()
         for running, token, logprob in zip(sampling, chosen.tolist(), chosen_logprobs, strict=True):
             running.token_ids.append(token)
@@ -400,6 +415,8 @@ class TransformersEngine:
     def _finished(self, running: _Running) -> bool:
         request = running.request
         finish_reason: Literal["stop", "length"]
+        if not running.token_ids:  # the last token of its prompt is computed next
+            return False
         if running.token_ids[-1] in request.stop_ids:
             finish_reason = "stop"
         elif (
@@ -452,10 +469,3 @@ def _mix(state: np.ndarray) -> np.ndarray:
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return state ^ (state >> np.uint64(31))
-
-
-def _shared(one: np.ndarray, other: np.ndarray) -> int:
-    """Length of the longest common prefix."""
-    width = min(len(one), len(other))
-    differs = one[:width] != other[:width]
-    return int(differs.argmax()) if differs.any() else width
