@@ -25,7 +25,7 @@ from trainer.loop import LoopError, Observer, StepReport, train_scenario
 from trainer.model import TrainableModel
 
 DEADLINE = 120
-SMALL = {
+SMALL: dict[str, Any] = {
     "tasks_per_step": 2,
     "group_size": 4,
     "max_tokens": 48,
@@ -232,7 +232,8 @@ async def train_without_a_model(
     monkeypatch.setattr(loop_module, "rollout", one_rollout)
     model = a_model()
     await model.register(ledger)
-    config = LoopConfig(**({"steps": 3, "tasks_per_step": 2, "group_size": 2} | loop))
+    settings: dict[str, Any] = {"steps": 3, "tasks_per_step": 2, "group_size": 2} | loop
+    config = LoopConfig(**settings)
     async with asyncio.timeout(DEADLINE):
         await train_scenario(model, DESK, judge or Judge("constant"), config, TrainConfig())
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tests.trainer.conftest import VOCABULARY, WholeModel, full_logprobs, request_for, tiny_model
 from trainer.engines import ContextOverflow, EngineError, Sampled
-from trainer.engines.transformers import TransformersEngine, uniform
+from trainer.engines.transformers import TransformersEngine
+from trainer.engines.uniform import uniform
 
 DEADLINE = 30
 OTHER_WEIGHTS = 1

@@ -7,10 +7,9 @@ Randomness belongs to the request (its seed and the token's position), not to th
 """
 
 import contextlib
-import itertools
 import queue
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -18,19 +17,11 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from trainer.engines import (
-    DEADLINE,
-    Adapter,
-    AdapterGone,
-    ContextOverflow,
-    EngineError,
-    LoraFactors,
-    Sampled,
-    SamplingRequest,
-)
+from trainer.engines import DEADLINE, Adapter, AdapterGone, ContextOverflow, EngineError, Sampled, SamplingRequest
 from trainer.engines.grouped import attend_grouped
+from trainer.engines.held import Held, HeldAdapters
 from trainer.engines.slots import Slots, SlotView
-from trainer.engines.unmerged import set_factors
+from trainer.engines.uniform import uniform
 
 _WORTH_WAITING = 16
 """Tokens of a prefix for which a request waits until another of its wave has computed them."""
@@ -44,16 +35,6 @@ _DENSE = 0.6
 _SEED_BITS = 2**64 - 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Held:
-    """A published adapter. The same version may be published again as another one."""
-
-    version: int
-    number: int
-    put: Callable[[], None]
-    """Makes it the one that the next pass computes with."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Asked:
     request: SamplingRequest
@@ -65,7 +46,7 @@ class _Running:
     request: SamplingRequest
     future: "Future[Sampled]"
     ids: np.ndarray
-    adapter: _Held
+    adapter: Held
     slot: int = -1
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -80,12 +61,7 @@ class _Job:
 
 
 class TransformersEngine:
-    """An `Engine` that holds its own copy of the model.
-
-    In fp32 an adapter is merged into the weights, which costs nothing per token, but a copy of the adapted weights for
-    each adapter held. Coarser weights would swallow small updates in their rounding, so there the adapter stays beside
-    them, as in the learner.
-    """
+    """An `Engine` that holds its own copy of the model."""
 
     def __init__(self, model: Any, *, slots: int = 128, max_context: int = 4096, versions: int = 1) -> None:
         """`model` is a transformers causal language model that nobody else uses from now on.
@@ -98,18 +74,8 @@ class TransformersEngine:
         self._decoder = model.get_decoder()
         attend_grouped(self._decoder)
         self._head = model.get_output_embeddings()
-        self._parameters = dict(model.named_parameters())
         self._slots = Slots(slots, max_context)
-        self._versions = versions
-        self._merges = model.dtype == torch.float32
-        self._numbers = itertools.count()
-        base = _Held(0, next(self._numbers), self._plain())
-        self._published: list[_Held] = [base]
-        """The live one last; replaced whole, since other threads read it."""
-        self._held: list[_Held] = [base]
-        """These, and those that requests in flight still use."""
-        self._put: _Held | None = base
-        """The one that the next pass would compute with."""
+        self._adapters = HeldAdapters(model, versions)
         self._arrivals: queue.SimpleQueue[_Asked | _Job | None] = queue.SimpleQueue()
         self._waiting: list[_Running] = []
         self._running: list[_Running] = []
@@ -121,11 +87,11 @@ class TransformersEngine:
 
     @property
     def adapter_version(self) -> int:
-        return self._published[-1].version
+        return self._adapters.published[-1].version
 
     @property
     def adapter_versions(self) -> list[int]:
-        return [held.version for held in self._published]
+        return [held.version for held in self._adapters.published]
 
     @property
     def closed(self) -> bool:
@@ -152,21 +118,12 @@ class TransformersEngine:
         return future
 
     def publish(self, adapter: Adapter, version: int) -> None:
-        put = self._merged(adapter.merged_weights()) if self._merges else self._beside(adapter.factors())
-
-        def take_in() -> None:
-            held = _Held(version, next(self._numbers), put)
-            self._activate(held)
-            earlier = [each for each in self._published if each.number and each.version != version]
-            self._published = [*earlier, held][-self._versions :]
-            self._held.append(held)
-            self._let_go()
-
-        self._between_passes(take_in)
+        put = self._adapters.prepared(adapter)
+        self._between_passes(lambda: self._adapters.publish(put, version))
 
     def score(self, token_ids: Sequence[int]) -> list[float]:
         def forward() -> list[float]:
-            self._activate(self._published[-1])
+            self._adapters.activate(self._adapters.find(None))
             ids = torch.tensor([list(token_ids)], device=self._model.device)
             logits = self._model(input_ids=ids, use_cache=False).logits[0, :-1].float()
             return torch.log_softmax(logits, -1).gather(-1, ids[0, 1:, None])[:, 0].tolist()
@@ -182,35 +139,6 @@ class TransformersEngine:
                 self._closed = True
                 self._arrivals.put(None)
         self._thread.join(timeout=DEADLINE)
-
-    def _plain(self) -> Callable[[], None]:
-        return self._merged(self._parameters.items()) if self._merges else self._beside([])
-
-    def _merged(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Callable[[], None]:
-        pairs = [(self._parameters[name], weight.detach()) for name, weight in weights]
-
-        def put() -> None:
-            for parameter, weight in pairs:
-                parameter.data = weight
-
-        return put
-
-    def _beside(self, factors: Iterable[LoraFactors]) -> Callable[[], None]:
-        kept = list(factors)
-        return lambda: set_factors(self._model, kept)
-
-    def _activate(self, held: _Held) -> None:
-        if held is not self._put:
-            self._put = None  # should it fail half-way, the next pass puts its own
-            held.put()
-            self._put = held
-
-    def _let_go(self) -> None:
-        """Of adapters that nobody can ask for any more and no request in flight uses."""
-        needed = {*self._published, *(each.adapter for each in (*self._running, *self._waiting))}
-        for held in set(self._held) - needed:
-            self._slots.forget(held.number)
-        self._held = [held for held in self._held if held in needed]
 
     def _queue(self, arrival: _Asked | _Job) -> bool:
         """False when the engine takes in nothing more."""
@@ -240,8 +168,8 @@ class TransformersEngine:
                     passes = 0
                 for adapter in dict.fromkeys(running.adapter for running in self._running):
                     self._decode(adapter)
-                if len(self._held) > len(self._published):
-                    self._let_go()
+                for number in self._adapters.let_go(each.adapter for each in (*self._running, *self._waiting)):
+                    self._slots.forget(number)
         except Exception as error:
             with self._gate:
                 self._closed = True
@@ -266,14 +194,14 @@ class TransformersEngine:
                     self._do(arrival)
 
     def _take_in(self, asked: _Asked) -> None:
-        wanted = asked.request.adapter_version
-        for held in reversed(self._published):
-            if wanted in (None, held.version):
-                ids = np.asarray(asked.request.prompt_ids, dtype=np.int64)
-                self._waiting.append(_Running(asked.request, asked.future, ids, held))
-                return
-        with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
-            asked.future.set_exception(AdapterGone(wanted or 0, self.adapter_versions))
+        try:
+            adapter = self._adapters.find(asked.request.adapter_version)
+        except AdapterGone as error:
+            with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
+                asked.future.set_exception(error)
+            return
+        ids = np.asarray(asked.request.prompt_ids, dtype=np.int64)
+        self._waiting.append(_Running(asked.request, asked.future, ids, adapter))
 
     def _fail(self, error: EngineError) -> None:
         """Nothing arrives any more by then."""
@@ -339,15 +267,15 @@ class TransformersEngine:
         tokens = np.zeros((len(wave), width), dtype=np.int64)
         for row, running in enumerate(wave):
             tokens[row, : counts[row]] = running.ids[starts[row] :]
-        self._activate(wave[0].adapter)
+        self._adapters.activate(wave[0].adapter)
         self._sample(wave, self._forward(rows, tokens, starts, counts))
 
-    def _decode(self, adapter: _Held) -> None:
+    def _decode(self, adapter: Held) -> None:
         self._running = [running for running in self._running if not self._dropped(running)]
         decoding = [running for running in self._running if running.adapter is adapter]
         if not decoding:
             return
-        self._activate(adapter)
+        self._adapters.activate(adapter)
         rows = np.array([running.slot for running in decoding])
         newest = np.array([(running.token_ids or running.ids)[-1] for running in decoding])
         batch = _span(rows)
@@ -454,18 +382,3 @@ def _span(rows: np.ndarray) -> np.ndarray:
     if len(rows) >= _DENSE * (last - first + 1):
         return np.arange(first, last + 1)
     return np.sort(rows)
-
-
-def uniform(seeds: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Numbers in [0, 1) that depend on seed and position alone: SplitMix64 (Steele et al., 2014). `[n]`"""
-    with np.errstate(over="ignore"):
-        state = _mix(seeds.astype(np.uint64)) + (positions.astype(np.uint64) + np.uint64(1)) * np.uint64(
-            0x9E3779B97F4A7C15
-        )
-        return (_mix(state) >> np.uint64(11)) * 2.0**-53
-
-
-def _mix(state: np.ndarray) -> np.ndarray:
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))
