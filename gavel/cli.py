@@ -91,6 +91,13 @@ def train(
     min_spread: Annotated[
         float, typer.Option(min=0, max=1, help="A group whose scores differ by less than this is not trained on.")
     ] = 0.0,
+    max_staleness: Annotated[
+        int,
+        typer.Option(min=0, help="Steps by which rollouts may be behind, to go on during judging and training."),
+    ] = 0,
+    stall_seconds: Annotated[
+        float, typer.Option(min=1, help="How long nothing may happen before the run is given up.")
+    ] = 1800.0,
     engine: Engine = "transformers",
     nproc: Processes = 1,
     shard_base: Annotated[
@@ -123,13 +130,17 @@ def train(
         group_size=group_size,
         shaping=shaped,
         max_tokens=max_tokens,
+        max_staleness=max_staleness,
+        stall_seconds=stall_seconds,
         seed=seed,
         evaluation_tasks=evaluation_tasks,
         final_tasks=evaluation_tasks,
     )
     rate = default_learning_rate(model) if learning_rate is None else learning_rate
     config = TrainConfig(learning_rate=rate, warmup_steps=min(3, steps - 1), total_steps=steps)
-    backend = LocalBackend(engine=engine_choice(engine), max_context=max_context, shard_base=shard_base)
+    backend = LocalBackend(
+        engine=engine_choice(engine), max_context=max_context, versions=max_staleness + 1, shard_base=shard_base
+    )
     _run(run_training(trainable(found, model, name), found, judging, loop, config, _stdout, backend), _GO_ON)
 
 

@@ -38,8 +38,14 @@ class Backend(Protocol):
         """Makes the model ready, going on from its newest checkpoint."""
         ...
 
-    async def train(self, model: "TrainableModel", groups: list[TrajectoryGroup], config: TrainConfig) -> TrainResult:
-        """One training step; its adapter is saved and live when this returns."""
+    async def train(
+        self,
+        model: "TrainableModel",
+        groups: list[TrajectoryGroup],
+        config: TrainConfig,
+        metrics: Mapping[str, float] | None = None,
+    ) -> TrainResult:
+        """One training step; its adapter is saved and live when this returns. `metrics` join those of the step."""
         ...
 
     async def train_sft(
@@ -58,6 +64,10 @@ class Backend(Protocol):
 
     def step(self, model: "Model") -> int:
         """Training steps done so far."""
+        ...
+
+    def versions(self, model: "TrainableModel") -> int:
+        """How many steps' adapters are served at once, the newest among them, as `name@step`."""
         ...
 
     def checkpoints(self, model: "TrainableModel") -> list[int]:

@@ -237,6 +237,11 @@ class LoopConfig(_Settings):
     """Of one turn."""
     concurrency: int = Field(default=128, ge=1)
     """Rollouts at once."""
+    max_staleness: int = Field(default=0, ge=0)
+    """Training steps by which a group's policy may be behind the one that it trains. 0: a step is rolled out, judged
+    and trained before the next begins. More: all three go on at once, over a backend that serves one version more."""
+    stall_seconds: float = Field(default=1800.0, gt=0)
+    """After so long without a rollout, a judgement or a training step that begins or ends, the run is given up."""
     seed: int = 0
     """Chooses the tasks and seeds every sampled turn."""
     evaluate_every: int = Field(default=5, ge=1)

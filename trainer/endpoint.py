@@ -1,9 +1,10 @@
 """An OpenAI-compatible endpoint over any engine, on loopback.
 
-`POST /v1/chat/completions` with tools, `GET /v1/models`. Each choice carries what exact training
-needs: `token_ids`, `prompt_token_ids`, `policy_version`, `temperature` and the standard `logprobs`
-(switch off with `logprobs: false`, `return_token_ids: false`), and `continues_sampled`: whether the
-request went on from a turn that was sampled here, unchanged.
+`POST /v1/chat/completions` with tools, `GET /v1/models`. A conversation that asks for `name@step` is sampled by that
+step's adapter in all its turns; `name` alone means the one that is live at each. Each choice carries what exact
+training needs: `token_ids`, `prompt_token_ids`, `policy_version`, `temperature` and the standard `logprobs` (switch off
+with `logprobs: false`, `return_token_ids: false`), and `continues_sampled`: whether the request went on from a turn
+that was sampled here, unchanged.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ from starlette.routing import Route
 from scenarios.errors import GavelError
 from scenarios.trajectory import Message
 from trainer.conversations import Conversations, Prompt
-from trainer.engines import ContextOverflow, Engine, EngineError, Sampled, SamplingRequest
+from trainer.engines import AdapterGone, ContextOverflow, Engine, EngineError, Sampled, SamplingRequest
 
 _START_DEADLINE = 30.0
 _CLIENT_GONE = 499
@@ -72,8 +73,22 @@ class BadRequest(GavelError):
     """A request that cannot be served as asked."""
 
 
+class UnknownModel(BadRequest):
+    """A model, or a step of it, that is not served."""
+
+    def __init__(self, name: str, served: list[str]) -> None:
+        super().__init__(
+            f"the model {name!r} is not served here; live: {', '.join(served)}",
+            "Ask model.get_inference_name() for each rollout.",
+        )
+
+
 class ClientGone(Exception):
     """Nobody waits for the answer any more."""
+
+
+_CODES = {ContextOverflow: "context_length_exceeded", UnknownModel: "model_not_found"}
+"""As OpenAI's API calls them."""
 
 
 class EndpointServer:
@@ -124,7 +139,14 @@ class EndpointServer:
         self._thread.join(timeout=_START_DEADLINE)
 
     def _names(self) -> list[str]:
-        return [self._model, f"{self._model}@{self._engine.adapter_version}"]
+        return [self._model, *(f"{self._model}@{version}" for version in self._engine.adapter_versions)]
+
+    def _version(self, name: str) -> int | None:
+        """Of the adapter that a request names; None: the live one."""
+        if name not in self._names():
+            raise UnknownModel(name, self._names())
+        step = name.removeprefix(self._model)
+        return int(step[1:]) if step else None
 
     async def _models(self, request: Request) -> Response:
         models = [{"id": name, "object": "model", "created": 0, "owned_by": "gavel"} for name in self._names()]
@@ -135,8 +157,7 @@ class EndpointServer:
             body = json.loads(await request.body())
             return JSONResponse(await self._complete(request, body))
         except (BadRequest, ContextOverflow) as error:
-            code = "context_length_exceeded" if isinstance(error, ContextOverflow) else "invalid_request"
-            return _refusal(400, str(error), code)
+            return _refusal(400, str(error), _CODES.get(type(error), "invalid_request"))
         except (KeyError, TypeError, ValueError) as error:
             return _refusal(400, f"the request cannot be read: {type(error).__name__}: {error}", "invalid_request")
         except EngineError as error:
@@ -148,6 +169,7 @@ class EndpointServer:
 
     async def _complete(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         self._check(body)
+        version = self._version(body["model"])
         messages: list[Message] = body["messages"]
         tools: list[Message] | None = body.get("tools") or None
         if body.get("tool_choice") == "none":
@@ -168,8 +190,12 @@ class EndpointServer:
             max_tokens=min(int(wanted), room),
             temperature=temperature,
             seed=secrets.randbits(62) if seed is None else int(seed),
+            adapter_version=version,
         )
-        sampled = await self._sampled(request, sampling)
+        try:
+            sampled = await self._sampled(request, sampling)
+        except AdapterGone as error:  # replaced since the request came in
+            raise UnknownModel(body["model"], self._names()) from error
         parsed = self._renderer.parse_response(sampled.token_ids, tools=tools, prompt_ids=prompt_ids)  # type: ignore[arg-type]
         reply = _message(parsed)
         self.conversations.sampled(messages, tools, reply, prompt_ids, sampled.token_ids)
@@ -195,11 +221,6 @@ class EndpointServer:
         return answer
 
     def _check(self, body: dict[str, Any]) -> None:
-        if body["model"] not in self._names():
-            raise BadRequest(
-                f"the model {body['model']!r} is not served here; live: {', '.join(self._names())}",
-                "Ask model.get_inference_name() for each rollout.",
-            )
         if not body["messages"]:
             raise BadRequest("there are no messages")
         for number, message in enumerate(body["messages"]):

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -10,6 +11,7 @@ from scenarios.gather import gather_trajectories
 from scenarios.rollout import ChatModel, rollout
 from scenarios.scenario import Scenario, ScenarioError
 from scenarios.seeds import seed_of
+from scenarios.task import Task
 from scenarios.trajectory import Trajectory
 from trainer.config import LoopConfig
 
@@ -64,16 +66,22 @@ def measure(scenario: Scenario, trajectory: Trajectory) -> dict[str, float]:
     return measures
 
 
-async def evaluate(model: ChatModel, scenario: Scenario, tasks: int, config: LoopConfig) -> Evaluation:
+async def evaluate(
+    model: ChatModel,
+    scenario: Scenario,
+    tasks: int,
+    config: LoopConfig,
+    around: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Evaluation:
     """One rollout for each of `tasks` held-out tasks (all, if there are fewer), the same ones for the same seed.
 
-    A rollout that failed (the model could not be reached) says nothing about the policy and is left out. Raises
-    `EvaluationError` when all did, and `ScenarioError`.
+    `around()` is held during each. A rollout that failed (the model could not be reached) says nothing about the policy
+    and is left out. Raises `EvaluationError` when all did, and `ScenarioError`.
     """
-    chosen = scenario.sample("held_out", tasks, seed=config.seed)
-    trajectories = await gather_trajectories(
-        (
-            rollout(
+
+    async def one(task: Task) -> Trajectory:
+        with around():
+            return await rollout(
                 model,
                 scenario,
                 task,
@@ -81,8 +89,9 @@ async def evaluate(model: ChatModel, scenario: Scenario, tasks: int, config: Loo
                 max_tokens=config.max_tokens,
                 seed=seed_of(config.seed, "evaluation", task.id),
             )
-            for task in chosen
-        ),
+
+    trajectories = await gather_trajectories(
+        [one(task) for task in scenario.sample("held_out", tasks, seed=config.seed)],
         pbar_desc="evaluate",
         concurrency=config.concurrency,
     )

@@ -36,16 +36,25 @@ class LocalBackend:
         port: int = 0,
         slots: int = 128,
         max_context: int = 4096,
+        versions: int = 1,
         shard_base: bool = False,
     ) -> None:
         """`path`: where runs are kept (default GAVEL_RUNS, else `runs`). `port` 0 takes a free one.
 
         `engine` samples the rollouts: the embedded one, or vLLM. `slots` conversations of up to `max_context` tokens
-        are held in its cache at once. `shard_base` spreads the learner's base over the processes of `torchrun`, for one
-        that does not fit one device; it needs vLLM.
+        are held in its cache at once. `versions`: adapters that it holds, so that conversations finish on the one that
+        they began with while training goes on; `LoopConfig.max_staleness` needs one more than itself. `shard_base`
+        spreads the learner's base over the processes of `torchrun`, for one that does not fit one device; it needs
+        vLLM. Raises `EngineError` for several versions with a vLLM that sleeps during training.
         """
         self._root = runs_root(path)
         self._vllm = engine if isinstance(engine, VllmSettings) else VllmSettings() if engine == "vllm" else None
+        if versions > 1 and self._vllm is not None and self._vllm.sleep:
+            raise EngineError(
+                "a vLLM that sleeps while the learner computes cannot go on with rollouts meanwhile",
+                "Leave VllmSettings.sleep off, or max_staleness at 0 (versions=1).",
+            )
+        self._versions = versions
         self._host = host
         self._port = port
         self._slots = slots
@@ -80,8 +89,14 @@ class LocalBackend:
             raise
         self._directories[key] = directory
 
-    async def train(self, model: TrainableModel, groups: list[TrajectoryGroup], config: TrainConfig) -> TrainResult:
-        return await self._step(model, lambda run: run.train(groups, config))
+    async def train(
+        self,
+        model: TrainableModel,
+        groups: list[TrajectoryGroup],
+        config: TrainConfig,
+        metrics: Mapping[str, float] | None = None,
+    ) -> TrainResult:
+        return await self._step(model, lambda run: run.train(groups, config, metrics or {}))
 
     async def train_sft(self, model: TrainableModel, trajectories: list[Trajectory], config: SftConfig) -> TrainResult:
         return await self._step(model, lambda run: run.train_sft(trajectories, config))
@@ -101,6 +116,9 @@ class LocalBackend:
 
     def step(self, model: Model) -> int:
         return self._run(model).step if isinstance(model, TrainableModel) else 0
+
+    def versions(self, model: TrainableModel) -> int:
+        return self._versions
 
     def checkpoints(self, model: TrainableModel) -> list[int]:
         return self._directory(model).checkpoints.steps()
@@ -150,6 +168,7 @@ class LocalBackend:
             vllm=self._vllm,
             slots=self._slots,
             max_context=self._max_context,
+            versions=self._versions,
             host=self._host,
             port=self._port,
             shard_base=self._shard_base,

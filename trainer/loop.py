@@ -1,16 +1,19 @@
 """The training loop of a scenario: gather -> judge -> train -> evaluate.
 
-It goes on from the last finished step: tasks and seeds depend on the step alone, and what a step did
-is on disk before the next one begins. The judge's scores, shaped as the configuration says, are the only reward.
+It goes on from the last finished step: tasks and seeds depend on the step (and the place in it) alone, and what a
+step did is on disk before the next one is trained; groups that were under way are made again. The judge's scores,
+shaped as the configuration says, are the only reward.
 """
 
+import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from judge.judge import Judge
 from judge.shaping import shape_group
-from scenarios.errors import GavelError
 from scenarios.gather import gather_trajectory_groups
 from scenarios.rollout import rollout
 from scenarios.scenario import Scenario
@@ -22,24 +25,23 @@ from trainer.config import LoopConfig, TrainConfig
 from trainer.evaluation import Evaluation, evaluate, measure
 from trainer.metrics import sampled_tokens
 from trainer.model import TrainableModel
+from trainer.overlap import Ahead, staleness
+from trainer.watchdog import LoopError, Watchdog
 
 EVALUATION = "held_out"
 TIMES = "times"
+STALE = "left_out/stale groups"
 _GO_ON = "Mend it, and run the same command again: it goes on from the last finished step."
-
-
-class LoopError(GavelError):
-    """A training loop cannot go on."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What one step did and how long its parts took, in seconds."""
+    """What one step did and how long its parts took, in seconds; with overlap they are more than `whole` in sum."""
 
     result: TrainResult
     groups: list[TrajectoryGroup]
     rollout: float
-    """Until the last rollout was done."""
+    """Until the last rollout was done; with overlap, while at least one ran."""
     judge: float
     """While at least one group was being judged; part of it falls into `rollout`."""
     train: float
@@ -70,19 +72,13 @@ async def train_scenario(
     """Trains a registered model until `config.steps`, from wherever it stands.
 
     A run goes on only as the experiment that it was begun as: another judge, rubric, seed or setting is refused
-    (`RunDirectoryError`); only the number of steps may grow.
+    (`RunDirectoryError`); only the number of steps may grow. Raises `LoopError` when nothing works or nothing moves.
     """
-    observer = observer or Observer()
     judge.check()
+    _check_versions(model, config)
     model.backend.pin(model, _experiment(scenario, judge, config, train_config))
-    while True:
-        step = await model.get_step()
-        if step <= config.steps and (step % config.evaluate_every == 0 or step == config.steps):
-            await _evaluate_once(model, scenario, config, step, observer)
-        if step >= config.steps:
-            return
-        observer.stepped(await _step(model, scenario, judge, config, train_config, step, observer))
-        await model.delete_checkpoints(config.keep_best_by, config.keep_checkpoints, config.keep_best)
+    loop = _Loop(model, scenario, judge, config, train_config, observer or Observer(), Watchdog(config.stall_seconds))
+    await loop.watchdog.guard(loop.overlapping() if config.max_staleness else loop.in_turn())
 
 
 def _experiment(scenario: Scenario, judge: Judge, config: LoopConfig, train_config: TrainConfig) -> dict[str, Any]:
@@ -94,7 +90,8 @@ def _experiment(scenario: Scenario, judge: Judge, config: LoopConfig, train_conf
         "mode": judge.mode,
         "anchors": sorted(anchor.id for anchor in judge.anchors),
         "loop": config.model_dump(
-            mode="json", exclude={"steps", "concurrency", "keep_checkpoints", "keep_best", "keep_best_by"}
+            mode="json",
+            exclude={"steps", "concurrency", "keep_checkpoints", "keep_best", "keep_best_by", "stall_seconds"},
         ),
         "training": train_config.model_dump(
             mode="json", exclude={"total_steps", "warmup_steps", "micro_batch_tokens", "gradient_checkpointing"}
@@ -102,64 +99,184 @@ def _experiment(scenario: Scenario, judge: Judge, config: LoopConfig, train_conf
     }
 
 
-async def _step(
-    model: TrainableModel,
-    scenario: Scenario,
-    judge: Judge,
-    config: LoopConfig,
-    train_config: TrainConfig,
-    step: int,
-    observer: Observer,
-) -> StepReport:
-    started = last_rollout = time.monotonic()
-    judging = _Busy()
-
-    async def judged(group: TrajectoryGroup) -> TrajectoryGroup:
-        nonlocal last_rollout
-        last_rollout = time.monotonic()
-        for trajectory in group:
-            if trajectory.status != "failed":
-                trajectory.metrics |= measure(scenario, trajectory)
-        with judging:
-            return shape_group(await judge.score(group), config.shaping) if len(group) else group
-
-    async def member(task: Task, number: int) -> Trajectory:
-        return await rollout(
-            model,
-            scenario,
-            task,
-            temperature=config.temperature,
-            max_tokens=config.max_tokens,
-            seed=seed_of(config.seed, "train", step, task.id, number),
+def _check_versions(model: TrainableModel, config: LoopConfig) -> None:
+    served, needed = model.backend.versions(model), config.max_staleness + 1
+    if served < needed:
+        raise LoopError(
+            f"max_staleness={config.max_staleness} needs {needed} steps' adapters at once; the backend serves {served}",
+            f"Make it with LocalBackend(versions={needed}), or leave max_staleness at 0.",
         )
 
-    tasks = scenario.sample("train", config.tasks_per_step, seed=config.seed, step=step)
-    observer.doing("rollouts and judging")
-    groups = await gather_trajectory_groups(
-        (TrajectoryGroup(member(task, number) for number in range(config.group_size)) for task in tasks),
-        pbar_desc=f"step {step + 1}",
-        after_each=judged,
-        concurrency=config.concurrency,
-        max_exceptions=len(tasks) * config.group_size,
-    )
-    scored = time.monotonic()
-    _stop_if_nothing_works(groups)
-    observer.doing("learning")
-    result = await model.train(groups, train_config)
-    done = time.monotonic()
-    report = StepReport(result, groups, last_rollout - started, judging.seconds, done - scored, done - started)
-    model.backend.record(model, _times(report), TIMES)
-    return report
+
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """One call of `train_scenario`."""
+
+    model: TrainableModel
+    scenario: Scenario
+    judge: Judge
+    config: LoopConfig
+    train_config: TrainConfig
+    observer: Observer
+    watchdog: Watchdog
+
+    async def in_turn(self) -> None:
+        """Each step is rolled out, judged and trained before the next begins."""
+        while (step := await self._next_step()) is not None:
+            self.observer.stepped(await self._step(step))
+            await self._tidy()
+
+    async def overlapping(self) -> None:
+        """Rollouts and judging of the next groups go on while a step is trained or evaluated."""
+        first, last, per_step = await self.model.get_step(), self.config.steps, len(self._tasks(0))
+        rolling, judging = _Busy(), _Busy()
+        places = asyncio.Semaphore(self.config.concurrency)
+
+        async def make(place: int, rollout_begins: Callable[[], None]) -> TrajectoryGroup:
+            step, number = divmod(place, per_step)
+            task = self._tasks(step)[number]
+
+            async def member(seat: int) -> Trajectory:
+                async with places:
+                    rollout_begins()
+                    with rolling:
+                        return await self._rollout(step, task, seat)
+
+            async def judged(group: TrajectoryGroup) -> TrajectoryGroup:
+                with judging:
+                    return await self._judged(group)
+
+            (group,) = await gather_trajectory_groups(
+                [TrajectoryGroup(member(seat) for seat in range(self.config.group_size))],
+                after_each=judged,
+                max_exceptions=self.config.group_size,
+                progress=False,
+            )
+            return group
+
+        ahead = Ahead(
+            make,
+            first=first,
+            last=last,
+            per_step=per_step,
+            max_staleness=self.config.max_staleness,
+            watchdog=self.watchdog,
+        )
+        async with ahead:
+            ahead.advance(first)
+            while (step := await self._next_step()) is not None:
+                started = time.monotonic()
+                self.observer.doing("rollouts and judging")
+                batch = await ahead.batch()
+                _stop_if_nothing_works(batch.groups)
+                scored = time.monotonic()
+                overlap = staleness(batch.groups, step) | {STALE: float(batch.stale)}
+                result = await self._learn(batch.groups, overlap)
+                ahead.advance(step + 1)
+                done = time.monotonic()
+                report = StepReport(result, batch.groups, rolling.lap(), judging.lap(), done - scored, done - started)
+                self._record(report)
+                self.observer.stepped(report)
+                await self._tidy()
+
+    async def _next_step(self) -> int | None:
+        """The step to train, once its policy is evaluated if that is due; None when all are done."""
+        step = await self.model.get_step()
+        if step <= self.config.steps and (step % self.config.evaluate_every == 0 or step == self.config.steps):
+            await self._evaluate_once(step)
+        return step if step < self.config.steps else None
+
+    async def _step(self, step: int) -> StepReport:
+        started = last_rollout = time.monotonic()
+        judging = _Busy()
+
+        async def judged(group: TrajectoryGroup) -> TrajectoryGroup:
+            nonlocal last_rollout
+            last_rollout = time.monotonic()
+            with judging:
+                return await self._judged(group)
+
+        tasks = self._tasks(step)
+        self.observer.doing("rollouts and judging")
+        with self.watchdog.during("training", "waiting for all groups of the step", counted=False):
+            groups = await gather_trajectory_groups(
+                (
+                    TrajectoryGroup(self._rollout(step, task, seat) for seat in range(self.config.group_size))
+                    for task in tasks
+                ),
+                pbar_desc=f"step {step + 1}",
+                after_each=judged,
+                concurrency=self.config.concurrency,
+                max_exceptions=len(tasks) * self.config.group_size,
+            )
+        scored = time.monotonic()
+        _stop_if_nothing_works(groups)
+        result = await self._learn(groups)
+        done = time.monotonic()
+        report = StepReport(result, groups, last_rollout - started, judging.seconds, done - scored, done - started)
+        self._record(report)
+        return report
+
+    def _tasks(self, step: int) -> list[Task]:
+        return self.scenario.sample("train", self.config.tasks_per_step, seed=self.config.seed, step=step)
+
+    async def _rollout(self, step: int, task: Task, seat: int) -> Trajectory:
+        with self.watchdog.during("rollout", f"of {self.config.group_size} rollouts of task {task.id}"):
+            return await rollout(
+                self.model,
+                self.scenario,
+                task,
+                temperature=self.config.temperature,
+                max_tokens=self.config.max_tokens,
+                seed=seed_of(self.config.seed, "train", step, task.id, seat),
+            )
+
+    async def _judged(self, group: TrajectoryGroup) -> TrajectoryGroup:
+        for trajectory in group:
+            if trajectory.status != "failed":
+                trajectory.metrics |= measure(self.scenario, trajectory)
+        if not len(group):
+            return group
+        with self.watchdog.during("judging", "groups"):
+            return shape_group(await self.judge.score(group), self.config.shaping)
+
+    async def _learn(self, groups: list[TrajectoryGroup], metrics: dict[str, float] | None = None) -> TrainResult:
+        self.observer.doing("learning")
+        with self.watchdog.during("training", "learning", counted=False):
+            return await self.model.train(groups, self.train_config, metrics=metrics)
+
+    def _record(self, report: StepReport) -> None:
+        self.model.backend.record(self.model, _times(report), TIMES)
+
+    async def _tidy(self) -> None:
+        config = self.config
+        await self.model.delete_checkpoints(config.keep_best_by, config.keep_checkpoints, config.keep_best)
+
+    async def _evaluate_once(self, step: int) -> None:
+        """The point of the curve at `step`, unless an earlier run of the same command has made it already."""
+        model, backend, config = self.model, self.model.backend, self.config
+        made = any(row["step"] == step for row in backend.history(model, EVALUATION))
+        if made or not self.scenario.tasks("held_out"):
+            return
+        tasks = config.final_tasks if step in (0, config.steps) else config.evaluation_tasks
+        self.observer.doing("evaluation on held-out tasks")
+        started = time.monotonic()
+        during = partial(self.watchdog.during, "rollout", "rollouts of the evaluation")
+        with self.watchdog.during("training", "waiting for the evaluation", counted=False):
+            evaluation = await evaluate(model, self.scenario, tasks, config, during)
+        seconds = time.monotonic() - started
+        await model.log([TrajectoryGroup([trajectory]) for trajectory in evaluation.trajectories], EVALUATION)
+        backend.record(model, {"evaluation": seconds, "whole": seconds}, TIMES)
+        self.observer.evaluated(step, evaluation)
 
 
 def _times(report: StepReport) -> dict[str, float]:
     """Seconds, their share of the whole step, and tokens a second."""
     seconds = {"rollout": report.rollout, "judge": report.judge, "train": report.train}
     shares = {f"time_share/{part}": took / report.whole for part, took in seconds.items()}
-    speeds = {
-        "tokens_per_second/sampled": sampled_tokens(report.groups) / report.rollout,
-        "tokens_per_second/trained": report.result.metrics.get("tokens_trained", 0.0) / report.train,
-    }
+    speeds = {"tokens_per_second/trained": report.result.metrics.get("tokens_trained", 0.0) / report.train}
+    if report.rollout:  # with overlap they may all have been done before the step began
+        speeds["tokens_per_second/sampled"] = sampled_tokens(report.groups) / report.rollout
     return seconds | {"whole": report.whole} | shares | speeds
 
 
@@ -181,6 +298,13 @@ class _Busy:
         if not self._inside:
             self.seconds += time.monotonic() - self._since
 
+    def lap(self) -> float:
+        """The seconds since the last lap, also of what is still inside."""
+        now = time.monotonic()
+        seconds = self.seconds + (now - self._since if self._inside else 0.0)
+        self.seconds, self._since = 0.0, now
+        return seconds
+
 
 def _stop_if_nothing_works(groups: list[TrajectoryGroup]) -> None:
     """A step in which every rollout failed, or no group was judged, is an outage; training on would hide it."""
@@ -194,19 +318,3 @@ def _stop_if_nothing_works(groups: list[TrajectoryGroup]) -> None:
         first = unjudged[0]
         reason = first.judgement.reason if first.judgement else first.exceptions[-1].message
         raise LoopError(f"the judge scored no group of this step; the first: {reason}", _GO_ON)
-
-
-async def _evaluate_once(
-    model: TrainableModel, scenario: Scenario, config: LoopConfig, step: int, observer: Observer
-) -> None:
-    """The point of the curve at `step`, unless an earlier run of the same command has made it already."""
-    if not scenario.tasks("held_out") or any(row["step"] == step for row in model.backend.history(model, EVALUATION)):
-        return
-    ends = step in (0, config.steps)
-    observer.doing("evaluation on held-out tasks")
-    started = time.monotonic()
-    evaluation = await evaluate(model, scenario, config.final_tasks if ends else config.evaluation_tasks, config)
-    seconds = time.monotonic() - started
-    await model.log([TrajectoryGroup([trajectory]) for trajectory in evaluation.trajectories], EVALUATION)
-    model.backend.record(model, {"evaluation": seconds, "whole": seconds}, TIMES)
-    observer.evaluated(step, evaluation)

@@ -2,7 +2,7 @@
 
 import asyncio
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from openai import AsyncOpenAI, DefaultAioHttpClient
@@ -103,10 +103,17 @@ class TrainableModel(Model):
     """Chat format of the `renderers` library; only for a model that it does not know by name."""
 
     async def train(
-        self, groups: Iterable[TrajectoryGroup] | TrajectoryGroup, config: TrainConfig | None = None
+        self,
+        groups: Iterable[TrajectoryGroup] | TrajectoryGroup,
+        config: TrainConfig | None = None,
+        *,
+        metrics: Mapping[str, float] | None = None,
     ) -> TrainResult:
-        """One training step on judged groups; the new adapter is saved and live when this returns."""
-        return await self.backend.train(self, _as_groups(groups), config or TrainConfig())
+        """One training step on judged groups; the new adapter is saved and live when this returns.
+
+        `metrics` join those that the step is logged with.
+        """
+        return await self.backend.train(self, _as_groups(groups), config or TrainConfig(), metrics)
 
     async def train_sft(
         self, trajectories: Iterable[TrajectoryGroup | Trajectory] | TrajectoryGroup, config: SftConfig | None = None

@@ -6,6 +6,7 @@ after it. Whatever happens, the next start goes on from a checkpoint that is who
 
 import contextlib
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -53,6 +54,7 @@ class TrainingRun:
         vllm: VllmSettings | None,
         slots: int,
         max_context: int,
+        versions: int,
         host: str,
         port: int,
         shard_base: bool,
@@ -78,7 +80,7 @@ class TrainingRun:
             self._resume()
             self._team.align()
             max_context = min(max_context, self.policy.max_context)
-            self._engine = self._start_engine(model, vllm, slots, max_context)
+            self._engine = self._start_engine(model, vllm, slots, max_context, versions)
             undo.callback(self._engine.close)
             self._engine.publish(self.policy, self.step)
             self._prove_engine()
@@ -98,12 +100,12 @@ class TrainingRun:
     def endpoint(self) -> Endpoint:
         return Endpoint(self._server.base_url, "gavel")
 
-    def train(self, groups: list[TrajectoryGroup], config: TrainConfig) -> TrainResult:
-        """One step, saved and live when this returns; steps never overlap."""
+    def train(self, groups: list[TrajectoryGroup], config: TrainConfig, extra: Mapping[str, float]) -> TrainResult:
+        """One step, saved and live when this returns; steps never overlap. `extra` joins its metrics."""
         with self._lock:
             batch = make_batch(groups, config, self.policy)
             learnt = judge_totals(groups) | {"groups_trained": batch.groups} | self._learn(batch, config)
-            return self._finish("train", groups, batch, learnt)
+            return self._finish("train", groups, batch, learnt | dict(extra))
 
     def train_sft(self, trajectories: list[Trajectory], config: SftConfig) -> TrainResult:
         """The same for what the trajectories say, as a step of its own."""
@@ -146,14 +148,17 @@ class TrainingRun:
         self.directory.metrics.log(step, split, metrics)
         return TrainResult(step, trained, None if trained else batch.why_empty(), metrics)
 
-    def _start_engine(self, model: TrainableModel, vllm: VllmSettings | None, slots: int, max_context: int) -> Engine:
+    def _start_engine(
+        self, model: TrainableModel, vllm: VllmSettings | None, slots: int, max_context: int, versions: int
+    ) -> Engine:
         if vllm is not None:
             base, dtype, device = source_of(model.base_model), self.policy.dtype, self.policy.device.type
             quantized = model.policy.quantization is not None
-            served = Served(base, dtype, device, model.lora.rank, slots, max_context, quantized)
+            served = Served(base, dtype, device, model.lora.rank, slots, max_context, versions, quantized)
             return vllm_engine(vllm, served, self.directory.path)
         own = load_base(model.base_model, self.policy.dtype, self.policy.device, model.policy.quantization)
-        return TransformersEngine(own, slots=min(slots, slots_that_fit(own, max_context)), max_context=max_context)
+        fitting = min(slots, slots_that_fit(own, max_context))
+        return TransformersEngine(own, slots=fitting, max_context=max_context, versions=versions)
 
     def _resume(self) -> None:
         checkpoints, metrics = self.directory.checkpoints, self.directory.metrics

@@ -1,4 +1,4 @@
-"""A small training run in a process of its own, for tests that kill it: `python loop_run.py RUNS STEPS`."""
+"""A small training run in a process of its own, for tests that kill it: `python loop_run.py RUNS STEPS STALENESS`."""
 
 import asyncio
 import sys
@@ -26,13 +26,20 @@ class Telling(Observer):
         print(f"evaluated {step}", flush=True)
 
 
-async def run(runs: str, steps: int) -> None:
+async def run(runs: str, steps: int, max_staleness: int) -> None:
     scenario = find_scenario("returns_desk")
     model = TrainableModel(name="small", project="tests", base_model=EMBEDDED_POLICY)
     loop = LoopConfig(
-        steps=steps, tasks_per_step=3, group_size=4, max_tokens=48, evaluate_every=2, evaluation_tasks=6, final_tasks=6
+        steps=steps,
+        tasks_per_step=3,
+        group_size=4,
+        max_tokens=48,
+        max_staleness=max_staleness,
+        evaluate_every=2,
+        evaluation_tasks=6,
+        final_tasks=6,
     )
-    async with LocalBackend(runs) as backend:
+    async with LocalBackend(runs, versions=max_staleness + 1) as backend:
         await model.register(backend)
         print(f"start {await model.get_step()}", flush=True)
         judge = Judge("stand-in", rubric=scenario.rubric)
@@ -40,4 +47,4 @@ async def run(runs: str, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(run(sys.argv[1], int(sys.argv[2])))
+    asyncio.run(run(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

@@ -69,10 +69,10 @@ def test_exactly_the_assistants_tokens_are_trained(policy):
 
 def test_a_demonstrated_turn_stands_in_the_prompt_that_the_endpoint_would_have_made(policy):
     turns = demonstrated(History(messages_and_choices=EPISODE, tools=TOOLS), policy)
-    endpoint = Conversations(policy.renderer)
+    endpoint = Conversations(policy.renderer, policy.decode)
     places = [at for at, message in enumerate(EPISODE) if message["role"] == "assistant"]
     for at, turn in zip(places, turns, strict=True):
-        assert turn.prompt_ids == endpoint.prompt_ids(EPISODE[:at], TOOLS)
+        assert turn.prompt_ids == endpoint.prompt(EPISODE[:at], TOOLS).token_ids
         endpoint.sampled(EPISODE[:at], TOOLS, EPISODE[at], turn.prompt_ids, turn.token_ids)
 
 

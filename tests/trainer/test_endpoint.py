@@ -39,6 +39,7 @@ class Recited:
         self.logprob = -0.1
         self.requests: list[SamplingRequest] = []
         self.adapter_version = 0
+        self.adapter_versions = [0]
         self.closed = False
         self.max_context = MAX_CONTEXT
 
@@ -51,6 +52,7 @@ class Recited:
 
     def publish(self, adapter, version) -> None:
         self.adapter_version = version
+        self.adapter_versions = [version]
 
     def score(self, token_ids) -> list[float]:
         return [0.0] * (len(token_ids) - 1)

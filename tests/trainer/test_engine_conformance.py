@@ -14,7 +14,7 @@ from transformers import GenerationConfig
 
 from tests.trainer.conftest import full_logprobs, request_for, tiny_model
 from trainer.config import LoraSettings, VllmSettings
-from trainer.engines import ContextOverflow, Engine, EngineError, Sampled
+from trainer.engines import AdapterGone, ContextOverflow, Engine, EngineError, Sampled
 from trainer.engines.transformers import TransformersEngine
 from trainer.engines.vllm import VllmEngine
 from trainer.engines.vllm_server import Served, vllm_engine
@@ -23,6 +23,7 @@ from trainer.policy import Policy, load_base
 VOCABULARY = 832
 MAX_CONTEXT = 8192
 SLOTS = 2
+VERSIONS = 2
 DEADLINE = 120
 TOLERANCE = 1e-3
 LORA = LoraSettings(rank=4)
@@ -95,7 +96,7 @@ def leg(request, base_directory, tmp_path_factory) -> Iterator[Leg]:
 
         def start() -> Engine:
             model = load_base(str(base_directory), torch.float32, "cpu")
-            return TransformersEngine(model, slots=SLOTS, max_context=MAX_CONTEXT)
+            return TransformersEngine(model, slots=SLOTS, max_context=MAX_CONTEXT, versions=VERSIONS)
 
         def kill(engine: Engine) -> None:
             assert isinstance(engine, TransformersEngine)
@@ -104,11 +105,20 @@ def leg(request, base_directory, tmp_path_factory) -> Iterator[Leg]:
         yield Leg(start, kill)
         return
     directory = tmp_path_factory.mktemp("vllm")
-    served = Served(str(base_directory), torch.float32, "cpu", rank=LORA.rank, slots=SLOTS, max_context=MAX_CONTEXT)
+    served = Served(
+        str(base_directory),
+        torch.float32,
+        "cpu",
+        rank=LORA.rank,
+        slots=SLOTS,
+        max_context=MAX_CONTEXT,
+        versions=VERSIONS,
+    )
     first = vllm_engine(VllmSettings(python=os.environ["GAVEL_TEST_VLLM_PYTHON"]), served, directory)
 
     def another() -> Engine:
-        return VllmEngine(first._url, str(base_directory), directory / "others", max_context=MAX_CONTEXT)
+        others = directory / "others"
+        return VllmEngine(first._url, str(base_directory), others, max_context=MAX_CONTEXT, versions=VERSIONS)
 
     def kill_server(engine: Engine) -> None:
         assert first._process is not None
@@ -289,6 +299,38 @@ def test_a_request_keeps_its_adapter_from_its_first_token_to_its_last(engine, ba
         assert_sampled_by(models[sampled.adapter_version], ids, sampled)
     assert found[-2].adapter_version >= 1
     assert found[-1].adapter_version == 2
+
+
+def test_conversations_go_on_with_the_adapter_that_they_began_with_beside_those_of_the_live_one(engine, base, one):
+    began = {0: base, 1: one.model}
+    conversations = {(version, n): prompt(n, 10 + 7 * n) for n in range(4) for version in began}
+    for turn in range(3):
+        if turn == 1:
+            engine.publish(one, 1)
+        futures = {
+            (version, n): engine.submit(request_for(ids, seed=turn, max_tokens=8, adapter_version=version))
+            for (version, n), ids in conversations.items()
+            if version == 0 or turn
+        }
+        for (version, n), future in futures.items():
+            found, ids = future.result(timeout=DEADLINE), conversations[version, n]
+            assert found.adapter_version == version
+            assert_sampled_by(began[version], ids, found)
+            ids += [*found.token_ids, turn]
+    assert (engine.adapter_version, engine.adapter_versions) == (1, [0, 1])
+    assert engine.score(prompt(4, 9)) == pytest.approx(full_logprobs(one.model, prompt(4, 9)).tolist(), abs=TOLERANCE)
+
+
+def test_an_adapter_that_is_no_longer_held_is_told_apart_from_other_errors(engine, one, other):
+    early = engine.submit(request_for(prompt(0, 5), max_tokens=60, adapter_version=0))
+    engine.publish(one, 1)
+    engine.publish(other, 2)
+    assert early.result(timeout=DEADLINE).adapter_version == 0, "what is in flight is not broken off"
+    assert engine.adapter_versions == [1, 2]
+    for version in (0, 3):
+        with pytest.raises(AdapterGone, match=f"the adapter of step {version} is not held; there are: 1, 2"):
+            ask(engine, prompt(0, 5), adapter_version=version)
+    assert ask(engine, prompt(0, 5), adapter_version=1).adapter_version == 1
 
 
 def test_making_room_for_the_learner_harms_nobody(engine, base):

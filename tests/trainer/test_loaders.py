@@ -137,7 +137,7 @@ async def test_a_base_in_four_bits_is_sampled_as_it_is_trained(wide, tmp_path):
 
 def test_a_started_vllm_holds_the_base_in_four_bits_too():
     def arguments(quantized: bool) -> list[str]:
-        served = Served("base", torch.bfloat16, "cuda", 4, slots=2, max_context=64, quantized=quantized)
+        served = Served("base", torch.bfloat16, "cuda", 4, slots=2, max_context=64, versions=1, quantized=quantized)
         return _arguments(VllmSettings(), served, 8000)
 
     plain, quantized = arguments(False), arguments(True)

@@ -30,10 +30,9 @@ PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
 DOCUMENTED = set(re.findall(r"`([^`]+)`", PAGE))
 
 
-def start(runs: Path, steps: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(runs), str(steps)], stdout=subprocess.PIPE, text=True, cwd=runs.parent
-    )
+def start(runs: Path, steps: int, max_staleness: int = 0) -> subprocess.Popen[str]:
+    command = [sys.executable, str(SCRIPT), str(runs), str(steps), str(max_staleness)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=runs.parent)
 
 
 def rows(runs: Path, split: str) -> list[dict[str, Any]]:
@@ -41,12 +40,15 @@ def rows(runs: Path, split: str) -> list[dict[str, Any]]:
     return [row for row in map(json.loads, lines) if row["split"] == split]
 
 
-@pytest.mark.parametrize("moment", ["doing learning", "doing rollouts and judging"])
+@pytest.mark.parametrize(
+    ("moment", "max_staleness"),
+    [("doing learning", 0), ("doing rollouts and judging", 0), ("doing learning", 1)],
+)
 def test_a_run_that_is_killed_in_the_middle_of_a_step_goes_on_from_the_last_finished_one(
-    tmp_path: Path, moment: str
+    tmp_path: Path, moment: str, max_staleness: int
 ) -> None:
     runs = tmp_path / "runs"
-    process = start(runs, 3)
+    process = start(runs, 3, max_staleness)
     assert process.stdout is not None
     stepped = False
     for line in process.stdout:
@@ -56,7 +58,7 @@ def test_a_run_that_is_killed_in_the_middle_of_a_step_goes_on_from_the_last_fini
             break
     process.wait(timeout=DEADLINE)
     assert process.returncode == -9
-    again = start(runs, 3)
+    again = start(runs, 3, max_staleness)
     output = again.communicate(timeout=DEADLINE)[0].splitlines()
     assert again.returncode == 0
     assert output[0] in ("start 1", "start 2")

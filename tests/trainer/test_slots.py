@@ -13,17 +13,16 @@ MAX_CONTEXT = 600
 short = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 
 
-def prefix_marks(ids) -> list[float]:
-    """A number for each position that depends on all ids up to there, as keys and values do."""
-    return list(
-        itertools.accumulate((float(token) for token in ids), lambda mark, token: (3 * mark + token + 1) % 9973)
-    )
+def prefix_marks(ids, adapter: int = 0) -> list[float]:
+    """A number for each position that depends on the adapter and all ids up to there, as keys and values do."""
+    marks = itertools.accumulate((float(token) for token in ids), lambda mark, token: (3 * mark + token + 1) % 9973)
+    return [mark + 10_000.0 * int(adapter) for mark in marks]
 
 
 def compute(slots: Slots, slot: int, ids: np.ndarray) -> None:
     """What a forward pass does: stores what is new, through the view that a model gets."""
     start = int(slots.lengths[slot])
-    new = torch.tensor(prefix_marks(ids)[start:])[None, None, :, None]
+    new = torch.tensor(prefix_marks(ids, slots.adapters[slot])[start:])[None, None, :, None]
     positions = torch.arange(start, len(ids))[None]
     view = SlotView(slots, torch.tensor([slot]), positions, len(ids))
     keys, values = view.update(new, -new, layer=0)
@@ -31,8 +30,8 @@ def compute(slots: Slots, slot: int, ids: np.ndarray) -> None:
     slots.lengths[slot] = len(ids)
 
 
-def take(slots: Slots, ids: np.ndarray) -> int | None:
-    return slots.take(ids, slots.shared_prefixes(ids))
+def take(slots: Slots, ids: np.ndarray, adapter: int = 0) -> int | None:
+    return slots.take(ids, slots.shared_prefixes(ids, adapter), adapter)
 
 
 def fill(slots: Slots, ids: list[int]) -> int | None:
@@ -49,19 +48,20 @@ def assert_consistent(slots: Slots) -> None:
     assert ((slots.lengths >= 0) & (slots.lengths <= slots.capacity)).all()
     for slot in range(slots.count):
         length = int(slots.lengths[slot])
-        marks = prefix_marks(slots.ids[slot, :length])
+        marks = prefix_marks(slots.ids[slot, :length], slots.adapters[slot])
         for keys, values in slots.layers:
             assert keys.shape[2] == slots.capacity
             assert keys[slot, 0, :length, 0].tolist() == marks
             assert (-values[slot, 0, :length, 0]).tolist() == marks
 
 
+adapter = st.integers(0, 1)
 operation = st.one_of(
-    st.tuples(st.just("begin"), short),
-    st.tuples(st.just("go on"), st.integers(0, 9), short),
+    st.tuples(st.just("begin"), adapter, short),
+    st.tuples(st.just("go on"), adapter, short, st.integers(0, 9)),
     st.tuples(st.just("release"), st.integers(0, 9)),
     st.tuples(st.just("reserve"), st.integers(1, MAX_CONTEXT)),
-    st.tuples(st.just("forget")),
+    st.tuples(st.just("forget"), adapter),
 )
 
 
@@ -72,12 +72,12 @@ def test_any_sequence_of_operations_leaves_slots_consistent_and_within_bounds(co
     said: list[list[int]] = [[0]]
     for step in operations:
         match step:
-            case ("begin", ids) | ("go on", _, ids):
-                whole = ids if step[0] == "begin" else [*said[step[1] % len(said)], *ids]
+            case (("begin" | "go on"), number, ids, *turn):
+                whole = [*said[turn[0] % len(said)], *ids] if turn else ids
                 array = np.array(whole)
-                best = int(np.minimum(slots.shared_prefixes(array), len(whole) - 1).max())
+                best = int(np.minimum(slots.shared_prefixes(array, number), len(whole) - 1).max())
                 slots.reserve(len(whole))
-                slot = take(slots, array)
+                slot = take(slots, array, number)
                 assert (slot is None) == (len(busy) == count)
                 if slot is not None:
                     assert slot not in busy
@@ -92,9 +92,10 @@ def test_any_sequence_of_operations_leaves_slots_consistent_and_within_bounds(co
             case ("reserve", tokens):
                 slots.reserve(tokens)
                 assert slots.capacity >= tokens
-            case ("forget",):
-                slots.forget()
-                assert not slots.lengths.any()
+            case ("forget", number):
+                others = np.where(slots.adapters == number, 0, slots.lengths)
+                slots.forget(number)
+                assert slots.lengths.tolist() == others.tolist()
         assert sorted(busy) == np.flatnonzero(slots.busy).tolist()
         assert_consistent(slots)
 
@@ -108,7 +109,8 @@ def test_shared_prefixes_are_counted_token_by_token(held, ids):
     for slot in range(4):
         own = slots.ids[slot, : slots.lengths[slot]].tolist()
         expected.append(len([*itertools.takewhile(lambda pair: pair[0] == pair[1], zip(own, ids, strict=False))]))
-    assert slots.shared_prefixes(np.array(ids)).tolist() == expected
+    assert slots.shared_prefixes(np.array(ids), 0).tolist() == expected
+    assert not slots.shared_prefixes(np.array(ids), 1).any(), "another adapter has computed none of it"
 
 
 def test_a_conversation_goes_on_in_its_own_slot():

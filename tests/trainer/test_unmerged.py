@@ -72,6 +72,41 @@ def test_what_is_sampled_has_the_learners_logprobs(coarse, engine):
         assert found.logprobs == pytest.approx(expected.tolist(), abs=0.3)  # nats, as bf16 rounds
 
 
+def test_an_earlier_adapter_beside_the_weights_is_followed_as_well(coarse):
+    engine = TransformersEngine(load_base(EMBEDDED_POLICY, torch.bfloat16, "cpu"), slots=4, max_context=256, versions=2)
+    engine.publish(coarse, 0)
+    earlier = learned(coarse)
+    early = engine.submit(request_for(IDS[:20], max_tokens=60))
+    update(coarse, 0.05)
+    engine.publish(coarse, 1)
+    ids = IDS[:20] + early.result(timeout=60).token_ids
+    futures = [engine.submit(request_for(ids, max_tokens=20, adapter_version=version)) for version in (0, 1)]
+    found = [future.result(timeout=60) for future in futures]
+    said = [sequence(ids, each.token_ids, [0.0] * len(each.token_ids)) for each in found]
+    with torch.no_grad():
+        live = trained_logprobs(coarse, [said[1]])
+        moved = trained_logprobs(coarse, [said[0]])
+        for parameter in coarse.parameters():
+            parameter.zero_()  # B = 0, as it was
+    assert learned(coarse).tolist() == earlier.tolist()
+    with torch.no_grad():
+        first = trained_logprobs(coarse, [said[0]])
+    assert [each.adapter_version for each in found] == [0, 1]
+    assert found[0].logprobs == pytest.approx(first.tolist(), abs=0.3)  # nats, as bf16 rounds
+    assert found[1].logprobs == pytest.approx(live.tolist(), abs=0.3)
+    assert (moved - first).abs().max() > 1
+    engine.close()
+
+
+def test_without_factors_the_model_is_the_plain_one_again():
+    model, ids = tiny_model(), [3, 1, 4, 1, 5]
+    before = full_logprobs(model, ids)
+    set_factors(model, [LoraFactors("model.layers.1.mlp.up_proj", torch.ones(3, 32), torch.ones(64, 3), 1.0)])
+    assert not torch.allclose(full_logprobs(model, ids), before)
+    set_factors(model, [])
+    assert torch.equal(full_logprobs(model, ids), before)
+
+
 def test_factors_beside_a_model_are_the_merged_model():
     torch.manual_seed(0)
     plain, merged = tiny_model(), tiny_model()

@@ -17,7 +17,7 @@ from tests.trainer.conftest import full_logprobs, request_for, tiny_model
 from tests.trainer.vllm_stand_in import BASE, StandIn
 from trainer.config import TrainConfig, VllmSettings
 from trainer.embedded import EMBEDDED_POLICY
-from trainer.engines import EngineError
+from trainer.engines import AdapterGone, EngineError
 from trainer.engines import vllm as vllm_module
 from trainer.engines.vllm import VllmEngine
 from trainer.engines.vllm_server import _environment
@@ -144,6 +144,21 @@ def test_an_adapter_is_kept_for_as_long_as_a_request_uses_it_and_its_name_is_nev
     engine.close()
     assert not server.adapters
     assert not (tmp_path / "adapters").exists()
+
+
+def test_as_many_adapters_as_may_be_asked_for_stay_at_the_server(server, connect, policy):
+    engine = connect(versions=2)
+    for version in (1, 2, 3):
+        engine.publish(policy, version)
+    assert engine.adapter_versions == [2, 3]
+    assert [name.split("-")[0] for name in server.adapters] == ["gavel@2", "gavel@3"]
+    earlier, live = server.adapters
+    server.sampled_by.clear()
+    assert ask(engine, adapter_version=2).adapter_version == 2
+    assert ask(engine).adapter_version == 3
+    assert server.sampled_by == [earlier, live]
+    with pytest.raises(AdapterGone, match="there are: 2, 3"):
+        ask(engine, adapter_version=1)
 
 
 def test_the_server_sleeps_while_the_learner_computes_and_no_request_is_lost(server, connect, policy):

@@ -42,6 +42,8 @@ class StandIn:
         self.adapters: dict[str, list[str]] = {}
         """Name -> the files that were in its directory when it was loaded."""
         self.every_name: list[str] = []
+        self.sampled_by: list[str] = []
+        """The adapters that completions asked for."""
         self.go_on = threading.Event()
         self.go_on.set()
         self._engine = TransformersEngine(tiny_model(), slots=4, max_context=MAX_CONTEXT)
@@ -89,6 +91,7 @@ class StandIn:
 
     async def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
         assert body["model"] in self.adapters
+        self.sampled_by.append(body["model"])
         await asyncio.to_thread(self.go_on.wait)
         ids = body["prompt"]
         asked = SamplingRequest(

@@ -4,7 +4,7 @@ Whatever samples tokens for training speaks this protocol, so that the endpoint 
 always the same code. Log-probs are those of the distribution sampled from (temperature applied).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -28,6 +28,17 @@ class ContextOverflow(EngineError):
     """A prompt leaves no room for a single token."""
 
 
+class AdapterGone(EngineError):
+    """A request asks for an adapter that the engine does not hold."""
+
+    def __init__(self, wanted: int, held: Iterable[int]) -> None:
+        live = ", ".join(map(str, held)) or "none"
+        super().__init__(
+            f"the adapter of step {wanted} is not held; there are: {live}",
+            "A conversation that takes longer than max_staleness steps cannot be ended: begin it again.",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingRequest:
     """One turn to sample."""
@@ -39,6 +50,8 @@ class SamplingRequest:
     """0 = the likeliest token; its log-prob is then that of temperature 1."""
     seed: int
     """The same seed and prompt give the same tokens on the same adapter."""
+    adapter_version: int | None = None
+    """Which of the adapters that the engine holds; None = the live one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +83,7 @@ class Adapter(Protocol):
     """What is published, in whichever form an engine takes it."""
 
     def merged_weights(self) -> "Iterator[tuple[str, torch.Tensor]]":
-        """The adapted weights by their names in the plain model."""
+        """The adapted weights, which nobody changes afterwards, by their names in the plain model."""
         ...
 
     def factors(self) -> Iterator[LoraFactors]:
@@ -85,12 +98,18 @@ class Adapter(Protocol):
 class Engine(Protocol):
     """A sampler with one live adapter, to be asked once one has been published.
 
+    It holds the adapters that were published last, as many as it was told to, for conversations that began with them.
     Every request is sampled by one adapter from its first token to its last.
     """
 
     @property
     def adapter_version(self) -> int:
         """Version of the live adapter."""
+        ...
+
+    @property
+    def adapter_versions(self) -> list[int]:
+        """Those that can be asked for, the live one last."""
         ...
 
     @property
@@ -104,7 +123,7 @@ class Engine(Protocol):
         ...
 
     def submit(self, request: SamplingRequest) -> "Future[Sampled]":
-        """Queues a request; raises `ContextOverflow` or `EngineError` through the future.
+        """Queues a request; raises `ContextOverflow`, `AdapterGone` or `EngineError` through the future.
 
         Cancelling the future ends the sampling and frees its place.
         """

@@ -1,8 +1,8 @@
 """A bounded key-value cache of conversation slots, with prefix reuse.
 
-Each slot holds the keys and values of one token sequence. A slot stays filled when its turn ends, so
-the next turn of the conversation, or another that begins alike, computes only what is new. Memory is
-bounded: `slots` x `max_context` tokens; it is taken as contexts grow.
+Each slot holds the keys and values of one token sequence under one adapter. A slot stays filled when
+its turn ends, so the next turn of the conversation, or another that begins alike, computes only what is
+new. Memory is bounded: `slots` x `max_context` tokens; it is taken as contexts grow.
 """
 
 import os
@@ -24,6 +24,8 @@ class Slots:
         self.ids = np.zeros((slots, min(_FIRST_CAPACITY, max_context)), dtype=np.int64)
         self.lengths = np.zeros(slots, dtype=np.int64)
         """Tokens of each slot whose keys and values are in place."""
+        self.adapters = np.zeros(slots, dtype=np.int64)
+        """The engine's number of the adapter that computed them."""
         self.busy = np.zeros(slots, dtype=bool)
         self._used = np.zeros(slots, dtype=np.int64)
         self._clock = 0
@@ -42,21 +44,21 @@ class Slots:
         for layer, pair in enumerate(self.layers):
             self.layers[layer] = tuple(_widened(tensor, capacity) for tensor in pair)  # type: ignore[assignment]
 
-    def forget(self) -> None:
-        """Empties every slot: what it held belongs to another adapter."""
-        self.lengths[:] = 0
+    def forget(self, adapter: int) -> None:
+        """Empties the slots of an adapter that is no longer there."""
+        self.lengths[self.adapters == adapter] = 0
 
-    def shared_prefixes(self, ids: np.ndarray) -> np.ndarray:
-        """For each slot, how many leading tokens of `ids` it holds. `[slots]`"""
+    def shared_prefixes(self, ids: np.ndarray, adapter: int) -> np.ndarray:
+        """For each slot, how many leading tokens of `ids` it holds as `adapter` computes them. `[slots]`"""
         width = min(len(ids), self.capacity)
         same = self.ids[:, :width] == ids[:width]
-        same &= np.arange(width) < self.lengths[:, None]
+        same &= np.arange(width) < np.where(self.adapters == adapter, self.lengths, 0)[:, None]
         return np.where(same.all(axis=1), width, same.argmin(axis=1)) if width else np.zeros(self.count, dtype=np.int64)
 
-    def take(self, ids: np.ndarray, shared: np.ndarray) -> int | None:
-        """A busy slot for `ids`; its `lengths` tells how many of them are already computed (never all).
+    def take(self, ids: np.ndarray, shared: np.ndarray, adapter: int) -> int | None:
+        """A busy slot for `ids`; its `lengths` tells how many of them `adapter` has computed already (never all).
 
-        `shared` are the `shared_prefixes` of `ids`. A free slot that this conversation left is continued in place;
+        `shared` are their `shared_prefixes`. A free slot that this conversation left is continued in place;
         otherwise the least recently used free slot is filled, from another slot where one begins alike. None when
         all are busy.
         """
@@ -75,6 +77,7 @@ class Slots:
         start = int(shared[source])
         self.ids[slot, : len(ids)] = ids
         self.lengths[slot] = start
+        self.adapters[slot] = adapter
         self.busy[slot] = True
         return slot
 

@@ -2,7 +2,8 @@
 
 One thread owns the model. Between two forward passes it admits what has arrived, so conversations
 join and leave the batch at any time; their keys and values stay in bounded slots and are reused by
-prefix. Randomness belongs to the request (its seed and the token's position), not to the batch.
+prefix. Requests of one adapter share a pass: the weights change between passes, never for a request.
+Randomness belongs to the request (its seed and the token's position), not to the batch.
 """
 
 import contextlib
@@ -16,11 +17,11 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from trainer.engines import DEADLINE, Adapter, ContextOverflow, EngineError, Sampled, SamplingRequest
+from trainer.engines import DEADLINE, Adapter, AdapterGone, ContextOverflow, EngineError, Sampled, SamplingRequest
 from trainer.engines.grouped import attend_grouped
+from trainer.engines.held import Held, HeldAdapters
 from trainer.engines.slots import Slots, SlotView
-from trainer.engines.unmerged import set_factors
-from trainer.loaders import is_quantized
+from trainer.engines.uniform import uniform
 
 _WORTH_WAITING = 16
 """Tokens of a prefix for which a request waits until another of its wave has computed them."""
@@ -34,11 +35,18 @@ _DENSE = 0.6
 _SEED_BITS = 2**64 - 1
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    request: SamplingRequest
+    future: "Future[Sampled]"
+
+
 @dataclass(slots=True)
 class _Running:
     request: SamplingRequest
     future: "Future[Sampled]"
     ids: np.ndarray
+    adapter: Held
     slot: int = -1
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -46,37 +54,31 @@ class _Running:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """Something to do while no request is in flight."""
+    """Something to do between two passes."""
 
     call: Callable[[], Any]
     done: "Future[Any]"
 
 
 class TransformersEngine:
-    """An `Engine` that holds its own copy of the model.
+    """An `Engine` that holds its own copy of the model."""
 
-    In fp32 the live adapter is merged into the weights, which costs nothing per token. Coarser or quantised weights
-    would swallow small updates in their rounding, so there the adapter stays beside them, as in the learner.
-    """
-
-    def __init__(self, model: Any, *, slots: int = 128, max_context: int = 4096) -> None:
+    def __init__(self, model: Any, *, slots: int = 128, max_context: int = 4096, versions: int = 1) -> None:
         """`model` is a transformers causal language model that nobody else uses from now on.
 
-        Raises `EngineError` for one whose layers do not all attend to the whole context: their caches differ.
+        `versions`: adapters held, the live one among them; one that requests in flight use is held until they are done.
+        Raises `EngineError` for a model whose layers do not all attend to the whole context: their caches differ.
         """
         _check_attention(model.config.get_text_config(), max_context)
         self._model = model.eval()
-        self._merges = model.dtype == torch.float32 and not is_quantized(model)
         self._decoder = model.get_decoder()
         attend_grouped(self._decoder)
         self._head = model.get_output_embeddings()
-        self._parameters = dict(model.named_parameters())
         self._slots = Slots(slots, max_context)
-        self._version = 0
-        self._arrivals: queue.SimpleQueue[_Running | _Job | None] = queue.SimpleQueue()
+        self._adapters = HeldAdapters(model, versions)
+        self._arrivals: queue.SimpleQueue[_Asked | _Job | None] = queue.SimpleQueue()
         self._waiting: list[_Running] = []
         self._running: list[_Running] = []
-        self._jobs: list[_Job] = []
         self._closed = False
         self._gate = threading.Lock()
         """Held while something is queued, so that nothing arrives behind the closing."""
@@ -85,7 +87,11 @@ class TransformersEngine:
 
     @property
     def adapter_version(self) -> int:
-        return self._version
+        return self._adapters.published[-1].version
+
+    @property
+    def adapter_versions(self) -> list[int]:
+        return [held.version for held in self._adapters.published]
 
     @property
     def closed(self) -> bool:
@@ -107,27 +113,22 @@ class TransformersEngine:
                     "Shorten the conversation, or raise max_context.",
                 )
             )
-        elif not self._queue(_Running(request, future, np.asarray(request.prompt_ids, dtype=np.int64))):
+        elif not self._queue(_Asked(request, future)):
             future.set_exception(EngineError("the engine has been closed", "Register the model again."))
         return future
 
     def publish(self, adapter: Adapter, version: int) -> None:
-        put = self._merge(adapter) if self._merges else self._set_beside(adapter)
-
-        def swap() -> None:
-            put()
-            self._slots.forget()
-            self._version = version
-
-        self._when_idle(swap)
+        put = self._adapters.prepared(adapter)
+        self._between_passes(lambda: self._adapters.publish(put, version))
 
     def score(self, token_ids: Sequence[int]) -> list[float]:
         def forward() -> list[float]:
+            self._adapters.activate(self._adapters.find(None))
             ids = torch.tensor([list(token_ids)], device=self._model.device)
             logits = self._model(input_ids=ids, use_cache=False).logits[0, :-1].float()
             return torch.log_softmax(logits, -1).gather(-1, ids[0, 1:, None])[:, 0].tolist()
 
-        return self._when_idle(forward)
+        return self._between_passes(forward)
 
     def making_room(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -139,27 +140,14 @@ class TransformersEngine:
                 self._arrivals.put(None)
         self._thread.join(timeout=DEADLINE)
 
-    def _merge(self, adapter: Adapter) -> Callable[[], None]:
-        weights = list(adapter.merged_weights())
-
-        def put() -> None:
-            for name, weight in weights:
-                self._parameters[name].copy_(weight)
-
-        return put
-
-    def _set_beside(self, adapter: Adapter) -> Callable[[], None]:
-        factors = list(adapter.factors())
-        return lambda: set_factors(self._model, factors)
-
-    def _queue(self, arrival: _Running | _Job) -> bool:
+    def _queue(self, arrival: _Asked | _Job) -> bool:
         """False when the engine takes in nothing more."""
         with self._gate:
             if not self._closed:
                 self._arrivals.put(arrival)
             return not self._closed
 
-    def _when_idle(self, call: Callable[[], Any]) -> Any:
+    def _between_passes(self, call: Callable[[], Any]) -> Any:
         job = _Job(call, Future())
         if not self._queue(job):
             raise EngineError("the engine has been closed", "Register the model again.")
@@ -167,21 +155,21 @@ class TransformersEngine:
             return job.done.result(timeout=DEADLINE)
         except TimeoutError as error:
             job.done.cancel()
-            raise EngineError(f"requests in flight kept the engine busy for {DEADLINE:.0f} s") from error
+            raise EngineError(f"the engine was not done with a single pass after {DEADLINE:.0f} s") from error
 
     @torch.inference_mode()
     def _run(self) -> None:
         try:
             passes = 0
-            while self._receive(wait=not (self._running or self._waiting or self._jobs)):
+            while self._receive(wait=not (self._running or self._waiting)):
                 passes += 1
                 if passes >= _PATIENCE or not self._running:
                     self._admit()
                     passes = 0
-                if self._running:
-                    self._decode()
-                elif self._jobs:
-                    self._do(self._jobs.pop(0))
+                for adapter in dict.fromkeys(running.adapter for running in self._running):
+                    self._decode(adapter)
+                for number in self._adapters.let_go(each.adapter for each in (*self._running, *self._waiting)):
+                    self._slots.forget(number)
         except Exception as error:
             with self._gate:
                 self._closed = True
@@ -200,19 +188,31 @@ class TransformersEngine:
             match arrival:
                 case None:
                     return False
-                case _Running():
-                    self._waiting.append(arrival)
+                case _Asked():
+                    self._take_in(arrival)
                 case _Job():
-                    self._jobs.append(arrival)
+                    self._do(arrival)
+
+    def _take_in(self, asked: _Asked) -> None:
+        try:
+            adapter = self._adapters.find(asked.request.adapter_version)
+        except AdapterGone as error:
+            with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
+                asked.future.set_exception(error)
+            return
+        ids = np.asarray(asked.request.prompt_ids, dtype=np.int64)
+        self._waiting.append(_Running(asked.request, asked.future, ids, adapter))
 
     def _fail(self, error: EngineError) -> None:
-        self._receive(wait=False)
-        for running in self._running + self._waiting:
+        """Nothing arrives any more by then."""
+        futures: list[Future[Any]] = [running.future for running in self._running + self._waiting]
+        while not self._arrivals.empty():
+            match self._arrivals.get():
+                case _Asked(_, future) | _Job(_, future):
+                    futures.append(future)
+        for future in futures:
             with contextlib.suppress(InvalidStateError):
-                running.future.set_exception(error)
-        for job in self._jobs:
-            with contextlib.suppress(InvalidStateError):
-                job.done.set_exception(error)
+                future.set_exception(error)
 
     @staticmethod
     def _do(job: _Job) -> None:
@@ -224,21 +224,24 @@ class TransformersEngine:
             job.done.set_exception(error)
 
     def _admit(self) -> None:
-        """Fills free slots, in waves: a request that begins like one of this wave waits for it and copies."""
-        while self._waiting and not self._jobs:
+        """Fills free slots, in waves of one adapter: a request that begins like one of its wave waits and copies."""
+        while self._waiting:
             wave: list[_Running] = []
             prompts: list[bytes] = []
             postponed: list[_Running] = []
             for candidate in self._waiting:
                 if candidate.future.cancelled():
                     continue
+                if wave and candidate.adapter is not wave[0].adapter:
+                    postponed.append(candidate)
+                    continue
                 ids = candidate.ids
                 self._slots.reserve(len(ids))
-                shared = self._slots.shared_prefixes(ids)
+                shared = self._slots.shared_prefixes(ids, candidate.adapter.number)
                 worth_sharing = int(shared.max()) + _WORTH_WAITING
                 beginning = ids[:worth_sharing].tobytes()
                 waits = len(ids) >= worth_sharing and any(prompt.startswith(beginning) for prompt in prompts)
-                slot = None if waits else self._slots.take(ids, shared)
+                slot = None if waits else self._slots.take(ids, shared, candidate.adapter.number)
                 if slot is None:
                     postponed.append(candidate)
                 else:
@@ -264,14 +267,17 @@ class TransformersEngine:
         tokens = np.zeros((len(wave), width), dtype=np.int64)
         for row, running in enumerate(wave):
             tokens[row, : counts[row]] = running.ids[starts[row] :]
+        self._adapters.activate(wave[0].adapter)
         self._sample(wave, self._forward(rows, tokens, starts, counts))
 
-    def _decode(self) -> None:
+    def _decode(self, adapter: Held) -> None:
         self._running = [running for running in self._running if not self._dropped(running)]
-        if not self._running:
+        decoding = [running for running in self._running if running.adapter is adapter]
+        if not decoding:
             return
-        rows = np.array([running.slot for running in self._running])
-        newest = np.array([(running.token_ids or running.ids)[-1] for running in self._running])
+        self._adapters.activate(adapter)
+        rows = np.array([running.slot for running in decoding])
+        newest = np.array([(running.token_ids or running.ids)[-1] for running in decoding])
         batch = _span(rows)
         starts = self._slots.lengths[batch]
         self._slots.reserve(min(int(starts.max()) + 1, self.max_context))
@@ -282,7 +288,7 @@ class TransformersEngine:
         counts = np.zeros_like(starts)
         counts[place] = 1
         logits = self._forward(batch, tokens, starts, counts)
-        self._sample(self._running, logits[torch.from_numpy(place).to(logits.device)])
+        self._sample(decoding, logits[torch.from_numpy(place).to(logits.device)])
 
     def _dropped(self, running: _Running) -> bool:
         if running.future.cancelled():
@@ -349,7 +355,7 @@ class TransformersEngine:
         else:
             return False
         self._slots.release(running.slot)
-        result = Sampled(running.token_ids, running.logprobs, finish_reason, self._version)
+        result = Sampled(running.token_ids, running.logprobs, finish_reason, running.adapter.version)
         with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
             running.future.set_result(result)
         return True
@@ -376,18 +382,3 @@ def _span(rows: np.ndarray) -> np.ndarray:
     if len(rows) >= _DENSE * (last - first + 1):
         return np.arange(first, last + 1)
     return np.sort(rows)
-
-
-def uniform(seeds: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Numbers in [0, 1) that depend on seed and position alone: SplitMix64 (Steele et al., 2014). `[n]`"""
-    with np.errstate(over="ignore"):
-        state = _mix(seeds.astype(np.uint64)) + (positions.astype(np.uint64) + np.uint64(1)) * np.uint64(
-            0x9E3779B97F4A7C15
-        )
-        return (_mix(state) >> np.uint64(11)) * 2.0**-53
-
-
-def _mix(state: np.ndarray) -> np.ndarray:
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))

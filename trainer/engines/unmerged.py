@@ -18,16 +18,24 @@ class AdaptedLinear(torch.nn.Module):
     def __init__(self, plain: torch.nn.Module, factors: LoraFactors) -> None:
         super().__init__()
         self._plain = plain
-        self.factors = factors
+        self.factors: LoraFactors | None = factors
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self._plain(x)
+        if self.factors is None:
+            return y
         update = x.to(self.factors.a.dtype) @ self.factors.a.T @ self.factors.b.T
         return (y + update * self.factors.scale).to(y.dtype)
 
 
 def set_factors(model: Any, factors: Iterable[LoraFactors]) -> None:
-    """Puts an adapter beside the layers of `model`, in place of the one before. Raises AttributeError for no layer."""
+    """Puts an adapter beside the layers of `model`, in place of the one before. Raises AttributeError for no layer.
+
+    Without factors the model is the plain one.
+    """
+    for module in model.modules():
+        if isinstance(module, AdaptedLinear):
+            module.factors = None
     for each in factors:
         layer = model.get_submodule(each.layer)
         if isinstance(layer, AdaptedLinear):

@@ -20,7 +20,7 @@ import httpx
 import torch
 from httpx_aiohttp import HttpxAiohttpClient
 
-from trainer.engines import DEADLINE, Adapter, ContextOverflow, EngineError, Sampled, SamplingRequest
+from trainer.engines import DEADLINE, Adapter, AdapterGone, ContextOverflow, EngineError, Sampled, SamplingRequest
 from trainer.engines.server_process import ServerProcess
 
 P = ParamSpec("P")
@@ -53,8 +53,8 @@ _NO_SLEEP = "It must run with --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1; or
 _GO_ON = "Register the model again: it goes on from the last checkpoint."
 
 
-@dataclass(slots=True)
-class _Live:
+@dataclass(slots=True, eq=False)
+class _Held:
     """An adapter that the server knows; touched by the engine's own thread alone."""
 
     name: str
@@ -74,12 +74,14 @@ class VllmEngine:
         adapters: Path,
         *,
         max_context: int,
+        versions: int = 1,
         api_key: str | None = None,
         sleep: bool = False,
         process: ServerProcess | None = None,
     ) -> None:
         """`adapters` is the engine's own directory, which the server must see: adapters are handed over in it.
 
+        `versions`: adapters held, the live one among them; one that requests in flight use is held until they are done.
         With `sleep`, `making_room` puts the server to sleep. `process` is the server's when it is ours, and ends with
         the engine. Raises `EngineError` when the server does not serve `base_model`.
         """
@@ -95,8 +97,11 @@ class VllmEngine:
         self._awake = asyncio.Event()
         self._awake.set()
         self._idle = asyncio.Event()
-        self._retired: list[_Live] = []
-        self._live: _Live | None = None
+        self._versions = versions
+        self._published: list[_Held] = []
+        """The live one last; replaced whole, since other threads read it."""
+        self._retired: list[_Held] = []
+        """Those that nobody can ask for any more, but requests in flight still use."""
         self._scaled = True if process is not None else None
         """Whether log-probs are those of the sampling temperature: so with ours; another is tried out (None)."""
         self._adapters = adapters.absolute()
@@ -120,7 +125,11 @@ class VllmEngine:
 
     @property
     def adapter_version(self) -> int:
-        return self._live.version if self._live else 0
+        return self._published[-1].version if self._published else 0
+
+    @property
+    def adapter_versions(self) -> list[int]:
+        return [adapter.version for adapter in self._published]
 
     @property
     def closed(self) -> bool:
@@ -156,7 +165,7 @@ class VllmEngine:
         name = f"gavel@{version}-{secrets.token_hex(4)}"
         directory = self._adapters / name
         adapter.save_adapter(directory)
-        self._spawn(self._publish, _Live(name, version, directory)).result()
+        self._spawn(self._publish, _Held(name, version, directory)).result()
         if self._scaled is None:
             self._scaled = self._spawn(self._scales).result()
 
@@ -218,7 +227,7 @@ class VllmEngine:
         if self._process is None:  # a server that stays should not keep our adapters
             with contextlib.suppress(EngineError, TimeoutError):
                 async with asyncio.timeout(_FAREWELL_SECONDS):
-                    for adapter in self._known():
+                    for adapter in (*self._retired, *self._published):
                         await self._unload(adapter)
         await self._client.aclose()
 
@@ -242,7 +251,7 @@ class VllmEngine:
 
     async def _sample(self, request: SamplingRequest) -> Sampled:
         room = self._max_context - len(request.prompt_ids)
-        async with self._turn() as adapter:
+        async with self._turn(request.adapter_version) as adapter:
             choice = await self._complete(
                 adapter,
                 request.prompt_ids,
@@ -257,22 +266,24 @@ class VllmEngine:
         return Sampled(choice["token_ids"], logprobs, choice["finish_reason"], adapter.version)
 
     async def _score(self, token_ids: Sequence[int]) -> list[float]:
-        async with self._turn() as adapter:
+        async with self._turn(None) as adapter:
             choice = await self._complete(adapter, token_ids, max_tokens=1, temperature=0.0, prompt_logprobs=0)
         entries = choice["prompt_logprobs"][1:]
         return [entry[str(token)]["logprob"] for entry, token in zip(entries, token_ids[1:], strict=True)]
 
-    async def _complete(self, adapter: _Live, prompt_ids: Sequence[int], **asked: Any) -> dict[str, Any]:
+    async def _complete(self, adapter: _Held, prompt_ids: Sequence[int], **asked: Any) -> dict[str, Any]:
         body = _PLAIN | {"model": adapter.name, "prompt": list(prompt_ids)} | asked
         return (await self._call("POST", "/v1/completions", body)).json()["choices"][0]
 
     @contextlib.asynccontextmanager
-    async def _turn(self) -> AsyncIterator[_Live]:
-        """The live adapter, kept at the server until the turn ends; waits while the server sleeps."""
+    async def _turn(self, version: int | None) -> AsyncIterator[_Held]:
+        """An adapter (None: the live one), kept at the server until the turn ends; waits while the server sleeps."""
         await self._awake.wait()
-        adapter = self._live
-        if adapter is None:
+        if not self._published:
             raise EngineError("no adapter has been published yet")
+        adapter = next((held for held in reversed(self._published) if version in (None, held.version)), None)
+        if adapter is None:
+            raise AdapterGone(version or 0, self.adapter_versions)
         adapter.users += 1
         try:
             yield adapter
@@ -280,29 +291,27 @@ class VllmEngine:
             adapter.users -= 1
             self._idle.set()
 
-    async def _publish(self, new: _Live) -> None:
+    async def _publish(self, new: _Held) -> None:
         await self._awake.wait()
         await self._call(
             "POST", "/v1/load_lora_adapter", {"lora_name": new.name, "lora_path": str(new.directory)}, _NO_ADAPTERS
         )
-        earlier, self._live = self._known(), new
-        self._retired = [adapter for adapter in earlier if adapter.users]
-        for adapter in earlier:
+        earlier = self._published
+        self._published = [*(held for held in earlier if held.version != new.version), new][-self._versions :]
+        retired = [*self._retired, *(held for held in earlier if held not in self._published)]
+        self._retired = [adapter for adapter in retired if adapter.users]
+        for adapter in retired:
             if not adapter.users:
                 await self._unload(adapter)
 
-    def _known(self) -> list[_Live]:
-        """The adapters that the server holds."""
-        return [*self._retired, self._live] if self._live else self._retired
-
-    async def _unload(self, adapter: _Live) -> None:
+    async def _unload(self, adapter: _Held) -> None:
         await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": adapter.name})
         shutil.rmtree(adapter.directory, ignore_errors=True)
 
     async def _fall_asleep(self) -> None:
         self._awake.clear()
         try:
-            while any(adapter.users for adapter in self._known()):
+            while any(adapter.users for adapter in (*self._retired, *self._published)):
                 self._idle.clear()
                 await self._idle.wait()
             await self._call("POST", "/sleep?level=1", None, _NO_SLEEP)

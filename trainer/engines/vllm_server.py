@@ -45,6 +45,8 @@ class Served:
     """Conversations that are sampled at once."""
     max_context: int
     """Tokens."""
+    versions: int
+    """Adapters that can be asked for."""
     quantized: bool = False
     """Whether the base is held in 4 bits, as bitsandbytes has them."""
 
@@ -60,6 +62,7 @@ def vllm_engine(settings: VllmSettings, served: Served, directory: Path) -> Vllm
         served.base_model,
         directory / "adapters",
         max_context=served.max_context,
+        versions=served.versions,
         api_key=settings.api_key.get_secret_value() if settings.api_key else None,
         sleep=settings.sleep,
         process=process,
@@ -95,7 +98,7 @@ def _arguments(settings: VllmSettings, served: Served, port: int) -> list[str]:
         "dtype": str(served.dtype).removeprefix("torch."),
         "max-model-len": served.max_context,
         "max-num-seqs": served.slots,
-        "max-loras": 2,  # the live one, and the one that requests in flight began with
+        "max-loras": served.versions + 1,  # while the next is published, those before it are still in use
         "max-lora-rank": min((known for known in _RANKS if known >= served.rank), default=served.rank),
         "logprobs-mode": "processed_logprobs",
         "uvicorn-log-level": "warning",
