@@ -21,7 +21,7 @@ demo: $(TRAIN)
 	@$(BIN)/gavel demo
 
 test: lint
-	@$(BIN)/python -m pytest
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 test-vllm: $(DEV) $(VLLM)
 	@GAVEL_TEST_VLLM_PYTHON='$(CURDIR)/.venv-vllm/bin/python' $(BIN)/python -m pytest -m vllm
