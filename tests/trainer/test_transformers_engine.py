@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.trainer.conftest import VOCABULARY, WholeModel, full_logprobs, request_for, tiny_model
 from trainer.engines import ContextOverflow, EngineError, Sampled
 from trainer.engines.transformers import TransformersEngine
-from trainer.engines.uniform import uniform
+from trainer.engines.uniform import drawn, uniform
 
 DEADLINE = 30
 OTHER_WEIGHTS = 1
@@ -332,3 +332,24 @@ def test_uniform_numbers_depend_on_seed_and_position_alone(pairs):
     alone = [uniform(seeds[n : n + 1], positions[n : n + 1])[0] for n in range(len(pairs))]
     assert together.tolist() == alone
     assert len(set(alone)) == len(set(pairs))
+
+
+@given(st.integers(1, 400), st.integers(0, 2**32), st.floats(0, 1, exclude_max=True))
+def test_a_token_is_drawn_where_the_cumulative_distribution_passes_the_number(vocabulary, seed, number):
+    generator = torch.Generator().manual_seed(seed)
+    logits = 8 * torch.randn(1, vocabulary, generator=generator)
+    logits[torch.rand(1, vocabulary, generator=generator) < 0.3] = -torch.inf
+    logits[0, seed % vocabulary] = 0.0
+    probabilities = torch.softmax(logits, -1)
+    upto = probabilities[0].double().cumsum(0)
+    token = drawn(probabilities, torch.tensor([number], dtype=torch.float64)).item()
+    assert probabilities[0, token] > 0
+    assert upto[token] - probabilities[0, token] - 1e-6 <= number * upto[-1] <= upto[token] + 1e-6
+
+
+def test_tokens_come_as_often_as_they_are_likely():
+    probabilities = torch.tensor([0.5, 0.0, 0.3, *[0.0] * 100, 0.2])
+    numbers = torch.linspace(0, 1, 10_001, dtype=torch.float64)[:-1]
+    counts = torch.bincount(drawn(probabilities.expand(10_000, -1), numbers), minlength=104)
+    assert counts[[0, 2, 103]].tolist() == pytest.approx([5000, 3000, 2000], abs=2)
+    assert counts.sum() == counts[[0, 2, 103]].sum()

@@ -21,7 +21,7 @@ from trainer.engines import DEADLINE, Adapter, AdapterGone, ContextOverflow, Eng
 from trainer.engines.grouped import attend_grouped
 from trainer.engines.held import Held, HeldAdapters
 from trainer.engines.slots import Slots, SlotView
-from trainer.engines.uniform import uniform
+from trainer.engines.uniform import drawn, uniform
 
 _WORTH_WAITING = 16
 """Tokens of a prefix for which a request waits until another of its wave has computed them."""
@@ -329,9 +329,7 @@ class TransformersEngine:
                 np.array([len(running.token_ids) for running in sampling]),
             )
         ).to(logits.device)
-        cumulative = logprobs.double().exp().cumsum(-1)
-        drawn = torch.searchsorted(cumulative, uniforms[:, None] * cumulative[:, -1:], right=True)[:, 0]
-        chosen = drawn.clamp(max=logits.shape[1] - 1)
+        chosen = drawn(logprobs.exp(), uniforms)
         if (temperatures == 0).any():
             chosen = torch.where(temperatures > 0, chosen, logits.argmax(-1))
         chosen_logprobs = logprobs.gather(-1, chosen[:, None])[:, 0].tolist()
