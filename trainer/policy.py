@@ -36,6 +36,7 @@ from trainer.loaders import (
     unsloth_base,
 )
 from trainer.lora import LoraLinear
+from trainer.norms import fuse_norms
 from trainer.sharding import shard_layers
 
 _HUB_SECONDS = 20.0
@@ -98,6 +99,7 @@ class Policy:
                 "Put the tokenizer there that the model was trained with.",
             )
         self.parameter_count: int = base.num_parameters()
+        fuse_norms(base)
         self.model: PeftModel = unsloth_adapted(base, lora) if settings.loader == "unsloth" else _adapted(base, lora)
         self.model.eval()
         self.sharded = sharded

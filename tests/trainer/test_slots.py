@@ -24,7 +24,7 @@ def compute(slots: Slots, slot: int, ids: np.ndarray) -> None:
     start = int(slots.lengths[slot])
     new = torch.tensor(prefix_marks(ids, slots.adapters[slot])[start:])[None, None, :, None]
     positions = torch.arange(start, len(ids))[None]
-    view = SlotView(slots, torch.tensor([slot]), positions, len(ids))
+    view = SlotView(slots, np.array([slot]), positions, len(ids))
     keys, values = view.update(new, -new, layer=0)
     assert keys.shape == values.shape == (1, 1, len(ids), 1)
     slots.lengths[slot] = len(ids)
@@ -166,7 +166,7 @@ def test_rows_that_are_not_neighbours_see_their_own_keys():
     for token in range(4):
         fill(slots, [token, token])
     positions = torch.full((2, 1), 2)
-    keys, _ = SlotView(slots, torch.tensor([3, 1]), positions, 3).update(
+    keys, _ = SlotView(slots, np.array([3, 1]), positions, 3).update(
         torch.tensor([7.0, 8.0])[:, None, None, None], torch.zeros(2, 1, 1, 1), layer=0
     )
     assert keys[:, 0, :, 0].tolist() == [[*prefix_marks([3, 3]), 7.0], [*prefix_marks([1, 1]), 8.0]]

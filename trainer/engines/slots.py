@@ -51,9 +51,12 @@ class Slots:
     def shared_prefixes(self, ids: np.ndarray, adapter: int) -> np.ndarray:
         """For each slot, how many leading tokens of `ids` it holds as `adapter` computes them. `[slots]`"""
         width = min(len(ids), self.capacity)
-        same = self.ids[:, :width] == ids[:width]
-        same &= np.arange(width) < np.where(self.adapters == adapter, self.lengths, 0)[:, None]
-        return np.where(same.all(axis=1), width, same.argmin(axis=1)) if width else np.zeros(self.count, dtype=np.int64)
+        if not width:
+            return np.zeros(self.count, dtype=np.int64)
+        differs = self.ids[:, :width] != ids[:width]
+        first = differs.argmax(axis=1)
+        alike = np.where(differs[np.arange(self.count), first], first, width)
+        return np.minimum(alike, np.where(self.adapters == adapter, self.lengths, 0))
 
     def take(self, ids: np.ndarray, shared: np.ndarray, adapter: int) -> int | None:
         """A busy slot for `ids`; its `lengths` tells how many of them `adapter` has computed already (never all).
@@ -99,9 +102,9 @@ class SlotView:
     those rows. When the rows are neighbours, nothing is copied.
     """
 
-    def __init__(self, slots: Slots, rows: torch.Tensor, positions: torch.Tensor, width: int) -> None:
+    def __init__(self, slots: Slots, rows: np.ndarray, positions: torch.Tensor, width: int) -> None:
         self.slots = slots
-        self.rows = rows
+        self.rows = torch.from_numpy(rows).to(positions.device)
         self.positions = positions
         self.width = width
         first, last = int(rows[0]), int(rows[-1])

@@ -22,6 +22,7 @@ from trainer.engines.grouped import attend_grouped
 from trainer.engines.held import Held, HeldAdapters
 from trainer.engines.slots import Slots, SlotView
 from trainer.engines.uniform import drawn, uniform
+from trainer.norms import fuse_norms
 
 _WORTH_WAITING = 16
 """Tokens of a prefix for which a request waits until another of its wave has computed them."""
@@ -73,6 +74,7 @@ class TransformersEngine:
         self._model = model.eval()
         self._decoder = model.get_decoder()
         attend_grouped(self._decoder)
+        fuse_norms(self._decoder)
         self._head = model.get_output_embeddings()
         self._slots = Slots(slots, max_context)
         self._adapters = HeldAdapters(model, versions)
@@ -303,17 +305,17 @@ class TransformersEngine:
         real ones overwrite it.
         """
         device = self._model.device
-        row_index = torch.from_numpy(rows).to(device)
         new = torch.from_numpy(tokens).to(device)
         first = torch.from_numpy(starts).to(device)
         positions = (first[:, None] + torch.arange(new.shape[1], device=device)).clamp_(max=self._slots.capacity - 1)
         width = int(min((starts + tokens.shape[1]).max(), self._slots.capacity))
-        mask = torch.arange(width, device=device) <= positions[:, None, :, None]
+        seen = torch.arange(width, device=device) <= positions[:, None, :, None]
+        mask = torch.where(seen, 0.0, -torch.inf).to(self._model.dtype)  # once, instead of in every layer
         hidden = self._decoder(
             input_ids=new,
             position_ids=positions,
             attention_mask=mask,
-            past_key_values=SlotView(self._slots, row_index, positions, width),
+            past_key_values=SlotView(self._slots, rows, positions, width),
             use_cache=False,
         ).last_hidden_state
         self._slots.lengths[rows] = starts + counts
