@@ -164,7 +164,7 @@ class TrainingRun:
         checkpoints, metrics = self.directory.checkpoints, self.directory.metrics
         latest = checkpoints.latest()
         if latest is None:
-            if checkpoints.steps() or metrics.rows("train"):
+            if checkpoints.steps() or any(row["step"] for row in metrics.rows()):
                 raise RunDirectoryError(
                     f"the run in {self.directory.path} was trained, but none of its checkpoints is whole",
                     "Restore one of them, or give the new run another name.",

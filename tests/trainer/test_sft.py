@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from trainer.local import LocalBackend
 from trainer.model import TrainableModel
 from trainer.packing import unique_tokens
 from trainer.policy import Policy
+from trainer.run_directory import RunDirectoryError
 from trainer.sft import NO_TURN, TOO_LONG, UNSAYABLE, as_training, make_sft_batch
 from trainer.tokens import TokenError
 
@@ -213,6 +215,16 @@ async def test_a_kill_between_checkpoint_and_metrics_keeps_the_row_of_its_split(
         await again.register(backend)
         (row,) = backend.history(again)
     assert (row["step"], row["split"], row["trajectories_trained"]) == (1, "sft", 2)
+
+
+async def test_a_run_of_imitation_that_lost_its_checkpoints_does_not_begin_again_over_its_metrics(tmp_path: Path):
+    model = a_model("lost")
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await model.train_sft(await demonstrations(2))
+    shutil.rmtree(tmp_path / "tests" / "lost" / "checkpoints")
+    with pytest.raises(RunDirectoryError, match="none of its checkpoints is whole"):
+        await a_model("lost").register(LocalBackend(tmp_path))
 
 
 async def test_nothing_to_imitate_changes_nothing_and_the_result_says_why(tmp_path: Path):
