@@ -110,7 +110,7 @@ class TrainingRun:
     def train_sft(self, trajectories: list[Trajectory], config: SftConfig) -> TrainResult:
         """The same for what the trajectories say, as a step of its own."""
         with self._lock:
-            batch = make_sft_batch(trajectories, self.policy, config, self.step)
+            batch = make_sft_batch(trajectories, self.policy)
             learnt = self._learn(batch, as_training(config, batch))
             groups = [TrajectoryGroup([trajectory]) for trajectory in trajectories]
             return self._finish("sft", groups, batch, {name: learnt[name] for name in METRICS if name in learnt})
