@@ -61,10 +61,10 @@ def _sequences(number: int, trajectory: Trajectory, policy: Policy) -> list[Toke
         return NO_TURN
     if max(len(tokens.token_ids) for tokens in found) > policy.max_context:
         return TOO_LONG
-    largest = max(max(tokens.token_ids) for tokens in found)
-    if largest >= policy.vocabulary:
+    outside = {token for tokens in found for token in tokens.token_ids if not 0 <= token < policy.vocabulary}
+    if outside:
         raise TokenError(
-            f"trajectory {number} has the token id {largest}, but the base model knows {policy.vocabulary} tokens",
+            f"trajectory {number} has the token id {min(outside)}, but the base model knows {policy.vocabulary} tokens",
             "Leave out the token ids that another model sampled, or choose the tokenizer that fits the base model.",
         )
     return found

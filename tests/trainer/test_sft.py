@@ -144,9 +144,10 @@ def test_what_cannot_be_learnt_from_is_counted(policy):
     assert batch.trajectories == len(batch.sequences) == 1
 
 
-def test_token_ids_of_another_tokenizer_are_refused(policy):
-    with pytest.raises(TokenError, match=f"token id {policy.vocabulary}"):
-        make_sft_batch([attempt(sampled_turn([1, 2], [3, policy.vocabulary]))], policy)
+@pytest.mark.parametrize("token", [-1, 10**6])
+def test_token_ids_of_another_tokenizer_are_refused(policy, token):
+    with pytest.raises(TokenError, match=f"token id {token}"):
+        make_sft_batch([attempt(sampled_turn([1, 2], [3, token]))], policy)
 
 
 def a_model(name: str) -> TrainableModel:
