@@ -108,7 +108,7 @@ class Learner:
         state = copy.deepcopy(self.state()) if updates > 1 else None
         try:
             yield
-        except GavelError:
+        except Exception:
             self.optimizer.zero_grad(set_to_none=True)
             if state is not None:
                 with torch.no_grad():
