@@ -152,9 +152,10 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
         before = batch.trajectories
         for trajectory, advantage in zip(members, gains, strict=True):
             found = sequences(trajectory)
+            unfit = _why_unfit(found, space)  # before anything is spelled: it refuses tokens that spell nothing
             kinds = mismatches(trajectory, space.decode)
             batch.token_mismatches += kinds
-            if reason := _why_unfit(found, space) or _why_refused(kinds, config):
+            if reason := unfit or _why_refused(kinds, config):
                 batch.left_out_members[reason] += 1
                 continue
             batch.trajectories += 1

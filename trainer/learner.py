@@ -108,7 +108,7 @@ class Learner:
         state = copy.deepcopy(self.state()) if updates > 1 else None
         try:
             yield
-        except GavelError:
+        except Exception:
             self.optimizer.zero_grad(set_to_none=True)
             if state is not None:
                 with torch.no_grad():
@@ -182,32 +182,30 @@ class Learner:
                 chosen = [samples[at] for at in places] or [replace(samples[0], token_weight=0.0)]
                 with _advising([sample.sequence.tokens for sample in chosen], config):
                     self._accumulate(chosen, config, tally if places else Tally())
-        self._sum_gradients()
+        # A value head that this loss does not ask for has no gradient, and AdamW leaves it as it is.
+        trained = self.optimizer.param_groups if isinstance(config.loss, Ppo) else self.optimizer.param_groups[:1]
+        self._sum_gradients([parameter for group in trained for parameter in group["params"]])
         # The value head's gradient has a scale of its own, which must not decide how far the policy moves.
-        norms = [
-            torch.nn.utils.clip_grad_norm_(group["params"], config.max_gradient_norm)
-            for group in self.optimizer.param_groups
-        ]
-        norm = norms[0]
-        if not all(map(torch.isfinite, norms)):
+        norms = [torch.nn.utils.clip_grad_norm_(group["params"], config.max_gradient_norm) for group in trained]
+        infinite = next((norm for norm in norms if not norm.isfinite()), None)
+        if infinite is not None:
             raise LearnerError(
-                f"the gradient of an update is not finite ({norm.item()}), so nothing was changed",
+                f"the gradient of an update is not finite ({infinite.item()}), so nothing was changed",
                 "Look at the step's log-probs and rewards; a smaller learning rate or float32 usually helps.",
             )
-        for group in self.optimizer.param_groups:
+        for group in trained:
             group["lr"] = rate
             group["weight_decay"] = config.weight_decay
         if isinstance(config.loss, Ppo):
-            self.optimizer.param_groups[1]["lr"] = rate / config.learning_rate * config.loss.value_learning_rate
+            trained[1]["lr"] = rate / config.learning_rate * config.loss.value_learning_rate
         self.optimizer.step()
         tally.updates += 1
-        tally.gradient_norm += norm.item()
+        tally.gradient_norm += norms[0].item()
 
-    def _sum_gradients(self) -> None:
+    def _sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Over all processes, in one message; one that had nothing to learn adds nothing."""
         if self._world.size == 1:
             return
-        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters])
         self._world.sum_(flat)
         for parameter, summed in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):

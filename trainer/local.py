@@ -14,7 +14,7 @@ from trainer.metrics import trajectory_means
 from trainer.model import Model, NotRegisteredError, TrainableModel
 from trainer.run_directory import RunDirectory, runs_root
 from trainer.team import follow
-from trainer.training_run import PublishError, TrainingRun
+from trainer.training_run import PublishError, SaveError, TrainingRun
 
 _Key = tuple[str, str]
 _EXPERIMENT = "experiment.json"
@@ -150,7 +150,7 @@ class LocalBackend:
     async def _step(self, model: TrainableModel, make: Callable[[TrainingRun], TrainResult]) -> TrainResult:
         try:
             return await asyncio.to_thread(make, self._run(model))
-        except (EngineError, PublishError):
+        except (EngineError, PublishError, SaveError):
             await self._forget((model.project, model.name))
             raise
 

@@ -42,7 +42,13 @@ class RunDirectory:
     """Opens (and makes) the directory of one run and holds its lock until `close`."""
 
     def __init__(self, root: Path, project: str, name: str) -> None:
-        """Raises `RunDirectoryError` when it cannot be written, or another process is using it."""
+        """Raises `RunDirectoryError` when it cannot be named so or written, or another process is using it."""
+        for part in (project, name):
+            if part in ("", ".", "..") or "/" in part or "\0" in part:
+                raise RunDirectoryError(
+                    f"{part!r} cannot be the name of a directory",
+                    "Give the model a project and a name without slashes.",
+                )
         self.path = root / project / name
         self._made = [path for path in (self.path, *self.path.parents) if not path.exists()]
         try:

@@ -5,7 +5,6 @@ So it takes the way of every other step, through packing and scoring, and goes o
 """
 
 import logging
-import random
 from collections.abc import Iterable
 
 from scenarios.trajectory import Trajectory
@@ -25,32 +24,28 @@ METRICS = ("loss", "entropy", "gradient_norm", "learning_rate", "updates", "toke
 logger = logging.getLogger(__name__)
 
 
-def make_sft_batch(trajectories: Iterable[Trajectory], policy: Policy, config: SftConfig, seed: int) -> Batch:
-    """The trajectories' assistant turns as tokens; a group of the batch is what one update learns from.
+def make_sft_batch(trajectories: Iterable[Trajectory], policy: Policy) -> Batch:
+    """The trajectories' assistant turns as tokens; each is a group of its own, so that processes can share an update.
 
-    `seed` shuffles the trajectories into updates. What cannot be learnt from is left out and counted. Raises
-    `DemonstrationError` for a malformed message, and `TokenError` for token ids that the base model does not have.
+    What cannot be learnt from is left out and counted. Raises `DemonstrationError` for a malformed message, and
+    `TokenError` for token ids that the base model does not have.
     """
     batch = Batch()
-    kept: list[list[TokenSequence]] = []
     for number, trajectory in enumerate(trajectories):
         found = _sequences(number, trajectory, policy)
         if isinstance(found, str):
             batch.left_out_members[found] += 1
-        else:
-            kept.append(found)
-    random.Random(f"sft {seed}").shuffle(kept)
-    batch.trajectories = len(kept)
-    batch.groups = -(-len(kept) // config.batch_size)
-    for place, found in enumerate(kept):
-        batch.sequences += [TrainedSequence(tokens, 1.0, place % batch.groups) for tokens in found]
+            continue
+        batch.sequences += [TrainedSequence(tokens, 1.0, batch.trajectories) for tokens in found]
+        batch.trajectories += 1
+    batch.groups = batch.trajectories
     return batch
 
 
 def as_training(config: SftConfig, batch: Batch) -> TrainConfig:
-    """The training step that makes one update of each group of `batch` in every epoch."""
+    """The training step whose updates learn from at most `batch_size` trajectories each, dealt anew in every epoch."""
     shared = config.model_dump(exclude={"batch_size"})
-    return TrainConfig(loss=Reinforce(), mini_batches=max(1, batch.groups), **shared)
+    return TrainConfig(loss=Reinforce(), mini_batches=max(1, -(-batch.trajectories // config.batch_size)), **shared)
 
 
 def _sequences(number: int, trajectory: Trajectory, policy: Policy) -> list[TokenSequence] | str:
@@ -66,10 +61,10 @@ def _sequences(number: int, trajectory: Trajectory, policy: Policy) -> list[Toke
         return NO_TURN
     if max(len(tokens.token_ids) for tokens in found) > policy.max_context:
         return TOO_LONG
-    largest = max(max(tokens.token_ids) for tokens in found)
-    if largest >= policy.vocabulary:
+    outside = {token for tokens in found for token in tokens.token_ids if not 0 <= token < policy.vocabulary}
+    if outside:
         raise TokenError(
-            f"trajectory {number} has the token id {largest}, but the base model knows {policy.vocabulary} tokens",
+            f"trajectory {number} has the token id {min(outside)}, but the base model knows {policy.vocabulary} tokens",
             "Leave out the token ids that another model sampled, or choose the tokenizer that fits the base model.",
         )
     return found

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 
 from scenarios.errors import GavelError
 from scenarios.trajectory import Trajectory, TrajectoryGroup
@@ -40,6 +41,10 @@ _PROOF_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3, torch.float16: 0.1
 
 class PublishError(GavelError):
     """The sampler does not follow the adapter that was published."""
+
+
+class SaveError(GavelError):
+    """A step was learnt, but could not be written down."""
 
 
 class TrainingRun:
@@ -110,7 +115,7 @@ class TrainingRun:
     def train_sft(self, trajectories: list[Trajectory], config: SftConfig) -> TrainResult:
         """The same for what the trajectories say, as a step of its own."""
         with self._lock:
-            batch = make_sft_batch(trajectories, self.policy, config, self.step)
+            batch = make_sft_batch(trajectories, self.policy)
             learnt = self._learn(batch, as_training(config, batch))
             groups = [TrajectoryGroup([trajectory]) for trajectory in trajectories]
             return self._finish("sft", groups, batch, {name: learnt[name] for name in METRICS if name in learnt})
@@ -139,8 +144,14 @@ class TrainingRun:
         metrics = trajectory_means(groups) | _account(batch) | learnt
         trained = bool(batch.sequences)
         step = self.step + 1
-        self.directory.fresh_trajectories(split, step).extend(groups)
-        self._save(step, split, metrics)
+        try:
+            self.directory.fresh_trajectories(split, step).extend(groups)
+            self._save(step, split, metrics)
+        except (OSError, RuntimeError, SafetensorError) as error:  # which of them a full disk is depends on who writes
+            raise SaveError(
+                f"step {step} could not be saved: {error}",
+                "Make room, and register the model again: it goes on from the last checkpoint.",
+            ) from error
         self._engine.publish(self.policy, step)
         if trained:
             metrics["publish_gap"] = self._prove_live(batch.sequences[0].tokens.token_ids)
@@ -164,7 +175,7 @@ class TrainingRun:
         checkpoints, metrics = self.directory.checkpoints, self.directory.metrics
         latest = checkpoints.latest()
         if latest is None:
-            if checkpoints.steps() or metrics.rows("train"):
+            if checkpoints.steps() or any(row["step"] for row in metrics.rows()):
                 raise RunDirectoryError(
                     f"the run in {self.directory.path} was trained, but none of its checkpoints is whole",
                     "Restore one of them, or give the new run another name.",

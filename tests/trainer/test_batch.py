@@ -261,6 +261,13 @@ def test_a_token_that_the_base_model_does_not_have_is_an_error_that_names_both(t
     assert "tokenizer" in error.value.remedy
 
 
+def test_tokens_that_spell_nothing_are_refused_before_anybody_spells_them(monkeypatch):
+    monkeypatch.setattr(Letters, "decode", lambda *_: pytest.fail("spelled"))
+    torn = attempt(sampled_turn([1], [-1]), sampled_turn([2], [3]), reward=1.0)
+    with pytest.raises(TokenError, match="the token -1"):
+        make_batch([TrajectoryGroup([torn, member(0.0)])], CONFIG)
+
+
 def test_the_tokens_that_sequences_share_are_counted_once():
     batch = make_batch([group(0.0, 0.5, 1.0), TrajectoryGroup([member(0.0, 3), member(1.0, 4)])], CONFIG)
     assert batch.trained_tokens == 13

@@ -6,6 +6,8 @@ import socket
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from scenarios.errors import GavelError
 from scenarios.judgement import GroupJudgement
@@ -22,6 +24,7 @@ from trainer.model import Model, NotRegisteredError, TrainableModel
 from trainer.policy import BaseModelError
 from trainer.run_directory import RunDirectoryError
 from trainer.tokens import TokenError
+from trainer.training_run import SaveError
 
 
 def a_model(name: str = "clerk") -> TrainableModel:
@@ -280,6 +283,30 @@ async def test_closing_waits_for_the_step_in_progress(tmp_path: Path) -> None:
         await again.register(backend)
         assert await again.get_step() == 1
         assert [row["step"] for row in backend.history(again, "train")] == [1]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("failed writing file")])
+async def test_a_step_that_could_not_be_saved_is_not_trained_on(tmp_path: Path, monkeypatch, error: Exception) -> None:
+    def full(*given: object) -> None:
+        raise error
+
+    model, other = a_model(), a_model("other")
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await other.register(backend)
+        group = await a_group(model, [0.0, 1.0])
+        with monkeypatch.context() as patched:
+            patched.setattr(torch, "save", full)
+            with pytest.raises(SaveError, match="step 1 could not be saved"):
+                await model.train([group])
+        with pytest.raises(NotRegisteredError):
+            await model.train([group])
+        await model.register(backend)
+        for each in (model, other):
+            assert (await each.train([group])).step == 1
+    saved = (tmp_path / "tests" / name / "checkpoints" / "000001" for name in ("clerk", "other"))
+    one, two = (load_file(checkpoint / "adapter_model.safetensors") for checkpoint in saved)
+    assert all(torch.equal(one[name], two[name]) for name in one)
 
 
 async def test_registering_again_starts_an_engine_that_has_stopped(tmp_path: Path) -> None:

@@ -60,6 +60,14 @@ def test_a_directory_that_cannot_be_written_is_an_error_with_a_remedy(tmp_path, 
     assert file.read_text() == "in the way"
 
 
+@pytest.mark.parametrize("name", ["", "..", "../elsewhere", "a/b"])
+def test_a_name_never_leads_to_another_directory(tmp_path, name):
+    for project, run in ((name, "clerk"), ("orders", name)):
+        with pytest.raises(RunDirectoryError, match="cannot be the name"):
+            RunDirectory(tmp_path / "runs", project, run)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_run_goes_on_with_the_description_that_it_was_begun_with(tmp_path):
     run = open_run(tmp_path)
     run.describe(DESCRIPTION)

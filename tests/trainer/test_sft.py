@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,16 @@ from scenarios.store import TrajectoryStore
 from scenarios.task import Task
 from scenarios.trajectory import Message, Trajectory, TrajectoryGroup
 from tests.trainer.conftest import OPENING, attempt, sampled_turn
+from trainer.batch import mini_batches
 from trainer.config import SftConfig, TrainConfig
 from trainer.demonstrations import DemonstrationError
 from trainer.embedded import EMBEDDED_POLICY
 from trainer.learner import Learner
 from trainer.local import LocalBackend
 from trainer.model import TrainableModel
-from trainer.packing import unique_tokens
+from trainer.packing import spread, unique_tokens
 from trainer.policy import Policy
+from trainer.run_directory import RunDirectoryError
 from trainer.sft import NO_TURN, TOO_LONG, UNSAYABLE, as_training, make_sft_batch
 from trainer.tokens import TokenError
 
@@ -87,7 +90,7 @@ async def test_the_loss_and_its_gradient_are_the_written_out_cross_entropy(fresh
     reasoned = [*OPENING, {**CLOSING, "reasoning_content": "Short."}, *OPENING[1:], CLOSING]
     given = [*await demonstrations(6), Trajectory(messages_and_choices=reasoned)]
     config = SftConfig(micro_batch_tokens=micro_batch_tokens, max_gradient_norm=1e9)
-    batch = make_sft_batch(given, policy, config, 0)
+    batch = make_sft_batch(given, policy)
     assert (batch.trajectories, len(batch.sequences)) == (7, 8)
     expected, gradient = slow_loss_and_gradient(policy, batch)
     metrics = Learner(policy).step(batch, as_training(config, batch))
@@ -104,7 +107,7 @@ async def test_an_update_averages_over_its_own_tokens_whatever_the_size_of_its_m
     for tokens in (200, 10**6):
         fresh_policy.model.load_state_dict(state)
         config = SftConfig(batch_size=3, epochs=2, micro_batch_tokens=tokens)
-        batch = make_sft_batch(given, fresh_policy, config, 0)
+        batch = make_sft_batch(given, fresh_policy)
         metrics = Learner(fresh_policy).step(batch, as_training(config, batch))
         outcomes.append((metrics["loss"], metrics["updates"]))
     assert outcomes[0] == pytest.approx(outcomes[1], rel=1e-3)
@@ -113,20 +116,20 @@ async def test_an_update_averages_over_its_own_tokens_whatever_the_size_of_its_m
 
 async def test_what_the_demonstrations_of_an_update_share_is_computed_once(fresh_policy):
     given = await demonstrations(8)
-    batch = make_sft_batch(given, fresh_policy, SftConfig(), 0)
+    batch = make_sft_batch(given, fresh_policy)
     metrics = Learner(fresh_policy).step(batch, as_training(SftConfig(), batch))
     tokens = [s.tokens for s in batch.sequences]
     assert metrics["tokens_forwarded"] == unique_tokens(tokens) < 0.7 * sum(len(t.token_ids) for t in tokens)
 
 
-async def test_the_shuffle_depends_on_the_seed_alone(policy):
-    given, config = await demonstrations(9), SftConfig(batch_size=2)
-
-    def dealt(seed: int) -> list[tuple[int, list[int]]]:
-        return [(s.group, s.tokens.token_ids) for s in make_sft_batch(given, policy, config, seed).sequences]
-
-    assert dealt(0) == dealt(0)
-    assert dealt(0) != dealt(1)
+async def test_several_processes_share_an_update(policy):
+    batch = make_sft_batch(await demonstrations(9), policy)
+    groups = [s.group for s in batch.sequences]
+    updates = mini_batches(groups, as_training(SftConfig(batch_size=3), batch).mini_batches, "a seed")
+    assert sorted(at for update in updates for at in update) == list(range(9))
+    for update in updates:
+        parts = spread([batch.sequences[at].tokens for at in update], [groups[at] for at in update], 3)
+        assert [len(part) for part in parts] == [1, 1, 1]
 
 
 def test_what_cannot_be_learnt_from_is_counted(policy):
@@ -136,14 +139,15 @@ def test_what_cannot_be_learnt_from_is_counted(policy):
         Trajectory(messages_and_choices=[*OPENING, {**CLOSING, "content": "<think>in the text</think>"}]),
         Trajectory(messages_and_choices=[*OPENING, CLOSING]),
     ]
-    batch = make_sft_batch(given, policy, SftConfig(), 0)
+    batch = make_sft_batch(given, policy)
     assert batch.left_out_members == {NO_TURN: 1, TOO_LONG: 1, UNSAYABLE: 1}
     assert batch.trajectories == len(batch.sequences) == 1
 
 
-def test_token_ids_of_another_tokenizer_are_refused(policy):
-    with pytest.raises(TokenError, match=f"token id {policy.vocabulary}"):
-        make_sft_batch([attempt(sampled_turn([1, 2], [3, policy.vocabulary]))], policy, SftConfig(), 0)
+@pytest.mark.parametrize("token", [-1, 10**6])
+def test_token_ids_of_another_tokenizer_are_refused(policy, token):
+    with pytest.raises(TokenError, match=f"token id {token}"):
+        make_sft_batch([attempt(sampled_turn([1, 2], [3, token]))], policy)
 
 
 def a_model(name: str) -> TrainableModel:
@@ -213,6 +217,16 @@ async def test_a_kill_between_checkpoint_and_metrics_keeps_the_row_of_its_split(
         await again.register(backend)
         (row,) = backend.history(again)
     assert (row["step"], row["split"], row["trajectories_trained"]) == (1, "sft", 2)
+
+
+async def test_a_run_of_imitation_that_lost_its_checkpoints_does_not_begin_again_over_its_metrics(tmp_path: Path):
+    model = a_model("lost")
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await model.train_sft(await demonstrations(2))
+    shutil.rmtree(tmp_path / "tests" / "lost" / "checkpoints")
+    with pytest.raises(RunDirectoryError, match="none of its checkpoints is whole"):
+        await a_model("lost").register(LocalBackend(tmp_path))
 
 
 async def test_nothing_to_imitate_changes_nothing_and_the_result_says_why(tmp_path: Path):

@@ -17,7 +17,7 @@ from trainer import batch as room
 from trainer.batch import NO_MEMBER, UNFIT_STEP_REWARDS, UNSCORED, Batch
 from trainer.config import ClippedSurrogate, LoraSettings, Ppo, SamplerCorrection, TrainConfig
 from trainer.embedded import EMBEDDED_POLICY
-from trainer.learner import Learner
+from trainer.learner import Learner, LearnerError
 from trainer.losses import Scores, token_losses, token_weights
 from trainer.packing import unique_tokens
 from trainer.policy import Policy
@@ -308,6 +308,15 @@ def test_a_loss_without_values_leaves_the_value_head_alone(fresh_policy, batch):
     metrics = learner.step(plain, TrainConfig(loss=ClippedSurrogate(), learning_rate=1e-3))
     assert "value_loss" not in metrics
     assert torch.equal(learner.value_head.weight, before)
+
+
+def test_a_value_gradient_that_is_not_finite_is_told_and_changes_nothing(fresh_policy, batch):
+    learner = Learner(fresh_policy)
+    before = [parameter.detach().clone() for parameter in fresh_policy.parameters()]
+    learner._critic().weight.register_hook(lambda gradient: gradient * math.nan)
+    with pytest.raises(LearnerError, match=r"not finite \(nan\)"):
+        learner.step(batch, PPO)
+    assert all(torch.equal(*pair) for pair in zip(before, fresh_policy.parameters(), strict=True))
 
 
 def test_a_large_value_gradient_does_not_hold_the_policy_back(fresh_policy, batch):

@@ -232,8 +232,9 @@ async def register(tmp_path: Path, settings: VllmSettings | str) -> None:
 async def test_an_address_where_nothing_listens_is_an_error_that_names_it(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    with pytest.raises(EngineError, match=f"http://127.0.0.1:{port} is gone"):
+    with pytest.raises(EngineError, match=f"http://127.0.0.1:{port} is gone") as error:
         await register(tmp_path, VllmSettings(url=f"http://127.0.0.1:{port}"))
+    assert "Start it" in error.value.remedy
 
 
 @pytest.mark.parametrize("python", ["/no/such/python", None])

@@ -50,6 +50,7 @@ _NO_ADAPTERS = (
 )
 _TOO_OLD = "It must be a vLLM that knows return_token_ids, 0.10.2 or newer."
 _NO_SLEEP = "It must run with --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1; or leave sleep off."
+_NOT_THERE = "Start it, or name the address of one that runs."
 _GO_ON = "Register the model again: it goes on from the last checkpoint."
 
 
@@ -331,7 +332,8 @@ class VllmEngine:
             response = await self._client.request(method, path, json=body)
         except httpx.HTTPError as error:
             told = f" {self._process.log_tail()}" if self._process else ""
-            lost = EngineError(f"the server at {self._url} is gone ({type(error).__name__} {error}).{told}", _GO_ON)
+            what = f"the server at {self._url} is gone ({type(error).__name__} {error}).{told}"
+            lost = EngineError(what, _GO_ON if self._published else _NOT_THERE)
             self._error = self._error or lost
             raise lost from error
         if response.is_success:
