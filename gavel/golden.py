@@ -44,17 +44,23 @@ def golden_command(
 ) -> None:
     """Check a judge and its prompts on groups of known order, and tell which verdicts have turned."""
     from gavel.score import rubric_text
-    from gavel.settings import Settings
+    from gavel.settings import STAND_IN, Settings
     from judge.cassette import Cassette
     from judge.errors import JudgeError
     from judge.golden import SHIPPED, changed_prompts, check_golden, load_golden, turned
     from judge.judge import Judge
 
     settings = Settings.read()
+    model = judge or settings.judge
+    if model == STAND_IN:
+        raise JudgeError(
+            "the stand-in checks rules of a rubric and reads no answers, so a golden set says nothing of it.",
+            "Name a judge model: --judge openai/o3, or GAVEL_JUDGE_MODEL.",
+        )
     tape = Cassette(cassette or settings.runs / "golden.sqlite", "replay" if replay else "cache")
     beside = tape.path.with_name(f"{tape.path.name}.json")
     records = _read_records(beside)
-    engine = Judge(judge or settings.judge, rubric=rubric_text(rubric), cassette=tape)
+    engine = Judge(model, rubric=rubric_text(rubric), cassette=tape)
     name = " + ".join(engine.names)
     results = asyncio.run(check_golden(engine, load_golden(groups or SHIPPED)))
     tape.close()

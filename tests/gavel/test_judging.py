@@ -175,13 +175,18 @@ def test_a_judge_that_is_down_records_nothing(model: Endpoint, golden: list[str]
     assert not (tmp_path / "tape.sqlite.json").exists()
 
 
-def test_a_broken_record_is_named(golden: list[str], tmp_path: Path):
+def test_a_broken_record_is_named(model: Endpoint, golden: list[str], tmp_path: Path):
     (tmp_path / "tape.sqlite.json").write_text("{")
     assert "tape.sqlite.json cannot be read" in error(judge(*golden)).message
 
 
 def test_the_shipped_set_and_the_place_among_the_runs_are_the_defaults(tmp_path: Path):
-    result = judge("golden")
+    result = judge("golden", "--judge", "constant")
     assert result.exit_code == 0, result
-    assert "judge gavel/stand-in" in " ".join(result.output.split())
+    assert "judge gavel/constant" in " ".join(result.output.split())
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["golden.sqlite", "golden.sqlite.json"]
+
+
+def test_the_stand_in_is_not_put_to_the_test(golden: list[str], tmp_path: Path):
+    assert "says nothing of it" in error(judge(*golden, "--judge", "stand-in")).message
+    assert not (tmp_path / "tape.sqlite").exists()
