@@ -152,15 +152,16 @@ def join() -> World:
         world = World(rank, size)
     except RuntimeError as error:
         raise _unreachable(error) from error
-    if rank == 0:
-        atexit.register(_leave, world)
+    atexit.register(_leave, world)
     return world
 
 
 def _leave(world: World) -> None:
-    """Lets the others go, at the end of the leading process."""
-    with contextlib.suppress(WorldError):  # they may be gone before it
-        world.tell(None)
+    """At the end of a process: the leader lets the others go, and each ends its threads while Python still runs."""
+    if world.rank == 0:
+        with contextlib.suppress(WorldError):  # they may be gone before it
+            world.tell(None)
+    dist.destroy_process_group()
 
 
 def launch(processes: int) -> int:
