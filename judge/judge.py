@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Literal, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from judge.anchors import Anchor, checked, seat
 from judge.ballot import SlotMeans
@@ -26,7 +27,7 @@ from judge.criteria import ids_to_score, read_scores
 from judge.errors import ContextError, ContextTooSmallError, JudgeError, NotAskedError
 from judge.gate import checked_caps, flagged, record_flags
 from judge.juror import Models, jury
-from judge.limits import Limits
+from judge.limits import Limits, Places
 from judge.pairs import pairings
 from judge.prices import Prices, checked_prices, prices_from_environment
 from judge.prompt import fitted, members_that_fit, templates, tokens
@@ -35,13 +36,17 @@ from judge.rubric import Rubric
 from judge.transcript import Marks, draw_marks
 from judge.verdict import VerdictError, reply_schema
 from prompts import template_id
-from scenarios.trajectory import Message, TrajectoryGroup
+from scenarios.judgement import GroupJudgement, Judgement
+from scenarios.trajectory import Message, Trajectory, TrajectoryGroup
 
 _LIMITS = Limits()
 _INSTRUCTIONS, _LINE = 8_000, 40
 """Bytes of a prompt around its texts, and around each of them: more than usual, to save counting tokens."""
 _ECHO = 4_000
 """Characters of a reply that cannot be used which its judge is shown again."""
+_AHEAD = 2
+"""Groups that are read and asked about for each call that may run. More would fill memory with prompts that wait, and
+keep the first call waiting until all groups are read."""
 _FITTINGS = 5
 """How often a prompt is made to fit a context whose size is not known."""
 _LONG = 200_000
@@ -115,6 +120,8 @@ class Judge:
         """What each place has gained so far, by the number of members shown: how biased by position the judge is."""
         self.budget = budget or Budget()
         self.cassette = Cassette(cassette) if isinstance(cassette, str | Path) else cassette
+        self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, Places] = WeakKeyDictionary()
+        self._most_open = _AHEAD * concurrency
         limits = Limits(concurrency, timeout, deadline, _LIMITS.attempts, requests_per_minute, tokens_per_minute)
         prices = prices_from_environment() if prices is None else checked_prices(prices)
         self._clients = [
@@ -154,6 +161,16 @@ class Judge:
                 f"trajectory {silent[0]} of the group (counted from 0) has no messages.",
                 'Leave it out, or mark it as failed: Trajectory(status="failed", status_reason=…).',
             )
+        places = self._open.setdefault(asyncio.get_running_loop(), Places())
+        async with places.one_of(self._most_open):
+            scored, whole = await self._judge(group, attempts)
+        whole.seconds = time.monotonic() - started
+        return with_judgements(group, scored, whole)
+
+    async def _judge(
+        self, group: TrajectoryGroup, attempts: Mapping[int, Trajectory]
+    ) -> tuple[list[Judgement], GroupJudgement]:
+        """Of the group's trajectories, of which `attempts`, by their places, have not failed."""
         failures = canonicalise({i: t for i, t in enumerate(group.trajectories) if i not in attempts})
         failed = await _read(failures, flagged, failures)
         seated, fixed = seat(attempts, self.anchors)
@@ -174,8 +191,7 @@ class Judge:
         whole.models = self.names
         whole.prompt_ids = [self.rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]
         whole.seed = self.seed
-        whole.seconds = time.monotonic() - started
-        return with_judgements(group, members, whole)
+        return members, whole
 
     def _position_warnings(self, sizes: set[int]) -> list[str]:
         """A sentence for each number of members shown at which places surely matter to the judge."""

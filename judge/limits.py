@@ -7,7 +7,8 @@ is a sliding one, so that no 60 seconds, wherever they begin, hold more than is 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import AsyncIterator, Hashable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -63,6 +64,15 @@ class Places:
     def give_back(self) -> None:
         self._taken -= 1
         self._admit()
+
+    @asynccontextmanager
+    async def one_of(self, limit: int) -> AsyncIterator[None]:
+        """Within, a place is held."""
+        await self.take(limit)
+        try:
+            yield
+        finally:
+            self.give_back()
 
     def _admit(self) -> None:
         while self._queue:

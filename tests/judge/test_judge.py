@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from judge.canonical import canonicalise
 from judge.errors import JudgeError, MissingKeyError, UnknownModelError
 from judge.judge import Judge
 from judge.juror import Juror
@@ -39,6 +40,33 @@ async def test_scores_do_not_depend_on_the_order_of_arrival():
     forward = await Judge(prefers_length).score(saying("a", "bb", "ccc"))
     backward = await Judge(prefers_length).score(saying("ccc", "bb", "a"))
     assert [t.judgement for t in forward] == [t.judgement for t in reversed(list(backward))]
+
+
+def test_groups_are_read_when_their_turn_comes_in_every_event_loop(monkeypatch):
+    ahead: list[int] = []
+    read = 0
+
+    def counted(trajectories):
+        nonlocal read
+        read += 1
+        return canonicalise(trajectories)
+
+    async def slow(messages, schema):
+        await asyncio.sleep(0)
+        ahead.append(read - len(ahead))
+        return by_length(messages)
+
+    monkeypatch.setattr("judge.judge.canonicalise", counted)
+    judge = Judge(slow, orders=1, concurrency=2)
+
+    async def score_all() -> list[TrajectoryGroup]:
+        return await asyncio.gather(*(judge.score(saying("a" * (n + 1), "b")) for n in range(9)))
+
+    for _ in range(2):
+        judged = asyncio.run(score_all())
+        assert [group.trajectories[0].reward for group in judged] == [(n + 1) / 10 for n in range(9)]
+    assert len(ahead) == 18
+    assert max(ahead) <= 4
 
 
 async def test_the_same_seed_shows_the_same_prompts():
