@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Any
 
 from prompts import content_hash
@@ -65,10 +65,13 @@ class CanonicalGroup:
     tools: tuple[str, ...] = ()
     """Every tool of any conversation."""
 
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
     @cached_property
     def characters(self) -> int:
         """The length of all text."""
-        return sum(map(len, self.texts()))
+        return sum(map(len, self.texts))
 
     @cached_property
     def digest(self) -> str:
@@ -78,12 +81,11 @@ class CanonicalGroup:
             parts += [str(len(member.conversations)), *_parts(member.conversations)]
         return content_hash("".join(f"{len(part)}:{part}" for part in parts))
 
-    def texts(self) -> Iterable[str]:
+    @cached_property
+    def texts(self) -> tuple[str, ...]:
         """All text that came from outside."""
-        yield from self.tools
-        yield from texts_of(self.shared)
-        for conversation in (c for member in self.members for c in member.conversations):
-            yield from texts_of(conversation.events)
+        events = chain(self.shared, *(c.events for member in self.members for c in member.conversations))
+        return (*self.tools, *texts_of(events))
 
 
 def canonicalise(trajectories: Mapping[int, Trajectory]) -> CanonicalGroup:
@@ -135,7 +137,9 @@ def _conversation(history: History) -> Conversation:
                 events.append(Said("tool", text))
             else:
                 del waiting[place]
-                events[place] = replace(events[place], result=text)
+                called = events[place]
+                assert isinstance(called, Called)
+                events[place] = Called(called.name, called.arguments, text)
             continue
         calls = list(_calls(message))
         if text or not calls:

@@ -68,7 +68,7 @@ def flagged(group: CanonicalGroup) -> CanonicalGroup:
     when no tool was called and all that was said, in the member's own part if there is any, is openers and
     punctuation.
     """
-    nobody_appeals = not addresses_judge("\n".join(dict.fromkeys(group.texts())))  # usual, and quickly found out
+    nobody_appeals = not addresses_judge("\n".join(dict.fromkeys(group.texts)))  # usual, and quickly found out
     is_appeal = (lambda text: False) if nobody_appeals else cache(addresses_judge)
     of_shared = _appeals(group.shared, is_appeal)
 

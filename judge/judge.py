@@ -226,7 +226,7 @@ class Judge:
         room = min(
             client.room(LARGEST * max(1, len(self.rubric.criteria))) for client in chain.from_iterable(self._clients)
         )
-        if sum(len(text.encode(errors="replace")) + _LINE for text in set(group.texts())) < room - _INSTRUCTIONS:
+        if sum(len(text.encode(errors="replace")) + _LINE for text in set(group.texts)) < room - _INSTRUCTIONS:
             return LARGEST
         return members_that_fit(group, self.rubric, room)
 

@@ -89,8 +89,8 @@ def judge_members(
             judgement = _lone(group, standings.get(number))
         else:
             judgement = _judgement(number, ballots, standings.get(number, ""), quorum)
-        for index in member.indices:
-            judgements[index] = judgement.model_copy(deep=True)
+        for copies, index in enumerate(member.indices):
+            judgements[index] = judgement.model_copy(deep=True) if copies else judgement
     return judgements
 
 

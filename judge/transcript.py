@@ -62,7 +62,7 @@ def draw_marks(group: CanonicalGroup, random: Random) -> Marks:
 @lru_cache(maxsize=1)
 def _haystack(group: CanonicalGroup) -> str:
     """The group's text raw and as it is shown, in which no mark may occur; one group's marks are drawn in a row."""
-    return "\n".join(revealed(version) for text in set(group.texts()) for version in {text, sanitise(text)})
+    return "\n".join(revealed(version) for text in set(group.texts) for version in {text, sanitise(text)})
 
 
 def render_transcripts(group: CanonicalGroup, order: Sequence[int], marks: Marks) -> str:
