@@ -1,5 +1,6 @@
 """RMS norms by one call of PyTorch instead of the six that transformers makes of them."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -8,16 +9,22 @@ import torch
 _SAME = 1e-6
 
 
-def fuse_norms(model: Any) -> int:
+def fuse_norms(model: Any, *, exact: bool = True) -> int:
     """Exchanges those norms of `model` that compute what PyTorch's own does; returns how many.
 
-    What a module computes is found out by trying it: families differ in where the weight is applied, and in rounding.
+    `exact`: bit for bit as before, on a CPU; otherwise within rounding, in half of the passes over memory that PyTorch
+    makes there, where no gradient is wanted. What a module computes is found out by trying it: families differ in
+    where the weight is applied, and in rounding.
     """
-    return sum(_fused(module) for module in model.modules() if type(module).__name__.endswith("RMSNorm"))
+    return sum(
+        _fused(module, _rms_norm if exact else _few_passes)
+        for module in model.modules()
+        if type(module).__name__.endswith("RMSNorm")
+    )
 
 
 @torch.no_grad()
-def _fused(module: Any) -> bool:
+def _fused(module: Any, norm: Callable[[Any, float, torch.Tensor], torch.Tensor]) -> bool:
     weight, epsilon = getattr(module, "weight", None), getattr(module, "variance_epsilon", None)
     if not isinstance(weight, torch.nn.Parameter) or not isinstance(epsilon, float):
         return False
@@ -27,9 +34,17 @@ def _fused(module: Any) -> bool:
     same = (_rms_norm(module, epsilon, trial) - module(trial)).abs().max() <= _SAME
     weight.copy_(kept)
     if same:
-        module.forward = partial(_rms_norm, module, epsilon)
+        module.forward = partial(norm, module, epsilon)
     return bool(same)
 
 
 def _rms_norm(module: Any, epsilon: float, hidden: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.rms_norm(hidden, module.weight.shape, module.weight, epsilon)
+
+
+def _few_passes(module: Any, epsilon: float, hidden: torch.Tensor) -> torch.Tensor:
+    if hidden.is_cuda or hidden.dtype != torch.float32 or torch.is_grad_enabled():
+        return _rms_norm(module, epsilon, hidden)
+    length = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
+    scale = length.square_().div_(hidden.shape[-1]).add_(epsilon).rsqrt_()
+    return (hidden * scale).mul_(module.weight)

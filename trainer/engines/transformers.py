@@ -74,7 +74,7 @@ class TransformersEngine:
         self._model = model.eval()
         self._decoder = model.get_decoder()
         attend_grouped(self._decoder)
-        fuse_norms(self._decoder)
+        fuse_norms(self._decoder, exact=False)
         self._head = model.get_output_embeddings()
         self._slots = Slots(slots, max_context)
         self._adapters = HeldAdapters(model, versions)
@@ -202,7 +202,7 @@ class TransformersEngine:
             with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
                 asked.future.set_exception(error)
             return
-        ids = np.asarray(asked.request.prompt_ids, dtype=np.int64)
+        ids = np.asarray(asked.request.prompt_ids, dtype=np.int32)
         self._waiting.append(_Running(asked.request, asked.future, ids, adapter))
 
     def _fail(self, error: EngineError) -> None:
