@@ -33,9 +33,8 @@ def test_fused_norms_compute_and_learn_the_same():
 def test_norms_in_few_passes_are_as_exact_as_rounding():
     plain, fused = qwen().model.norm, qwen().model.norm
     fuse_norms(torch.nn.ModuleList([fused]), exact=False)
-    hidden = (
-        torch.randn(3, 5, 16) * torch.tensor([1e-4, 1.0, 1e3])[:, None, None]
-    )  # where epsilon matters, and where not
+    sizes = torch.tensor([1e-4, 1.0, 1e3])  # where epsilon matters, and where not
+    hidden = torch.randn(3, 5, 16) * sizes[:, None, None]
     hidden[0, 0] = 0
     with torch.no_grad():
         assert torch.allclose(plain(hidden), fused(hidden), rtol=1e-5, atol=1e-6)
