@@ -32,14 +32,14 @@ import torch
 from renderers import Renderer
 from renderers.base import ToolCallParseStatus
 
-from scenarios.library.returns_desk import scenario
-from scenarios.seeds import seed_of
-from scenarios.task import Task
-from trainer.config import LoraSettings
-from trainer.embedded import EMBEDDED_POLICY
-from trainer.engines import Sampled, SamplingRequest
-from trainer.engines.transformers import TransformersEngine
-from trainer.policy import Policy, load_base
+from gavel.scenarios.library.returns_desk import scenario
+from gavel.scenarios.seeds import seed_of
+from gavel.scenarios.task import Task
+from gavel.trainer.config import LoraSettings
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.engines.protocol import Sampled, SamplingRequest
+from gavel.trainer.engines.transformers import TransformersEngine
+from gavel.trainer.policy.policy import Policy, load_base
 
 TASKS, MEMBERS, CONTEXT, LONGEST_TURN = 16, 8, 2048, 256
 RATIO_BAR, LOGPROB_BAR = 3.0, 1e-4

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from scenarios.trajectory import Message, MessagesAndChoices, Trajectory, TrajectoryGroup
+from gavel.llm.types import Message
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import MessagesAndChoices, Trajectory
 
 SIZE = 8
 

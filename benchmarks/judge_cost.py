@@ -23,11 +23,12 @@ from typing import Any
 from judge_corpora import CORPORA, corpus
 from judge_throughput import server
 
-from judge.judge import Judge
-from judge.juror import Juror
-from judge.providers import load_litellm
-from judge.rubric import Rubric
-from scenarios.trajectory import Message, TrajectoryGroup
+from gavel.judge.judge import Judge
+from gavel.judge.panel.juror import Juror
+from gavel.judge.rubric import Rubric
+from gavel.llm.providers import load_litellm
+from gavel.llm.types import Message
+from gavel.scenarios.group import TrajectoryGroup
 
 MOST = {"English tool use": 1.02, "Chinese": 0.30, "code with large tool dumps": 0.60, "partial duplicates": 0.60}
 """Our tokens over theirs, of a whole corpus. The tiny groups have no bar: there the instructions are most of a prompt,

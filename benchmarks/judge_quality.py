@@ -2,8 +2,9 @@
 
     python benchmarks/judge_quality.py --json
 
-The judge is simulated (`judge.simulate` states the model); everything between it and the reward is the engine's own:
-prompts, labels, orders, replies, votes. `judge.quality` says what is measured; `±` is the standard error of tau.
+The judge is simulated (`gavel.judge.offline.simulated` states the model); everything between it and the reward is the
+engine's own: prompts, labels, orders, replies, votes. `gavel.judge.audit.engine_quality` says what is measured; `±` is
+the standard error of tau.
 Three minutes on one core. Exits with 1 when a bar is missed.
 """
 
@@ -17,12 +18,13 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from judge.anchors import Anchor
-from judge.judge import Judge
-from judge.quality import Case, Scorer, cases, engine, in_one_prompt, measure, plainly
-from judge.ruler import JudgeOptions
-from judge.simulate import POSITION_BIASED, Faults, Latent, SimulatedJudge
-from scenarios.trajectory import Trajectory, TrajectoryGroup
+from gavel.judge.audit.engine_quality import Case, Scorer, cases, engine, in_one_prompt, measure, plainly
+from gavel.judge.judge import Judge
+from gavel.judge.offline.simulated import POSITION_BIASED, Faults, Latent, SimulatedJudge
+from gavel.judge.panel.anchors import Anchor
+from gavel.judge.ruler import JudgeOptions
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
 
 SORTS = Faults(sorted_reply=0.3)
 EVERY_FAULT = Faults(

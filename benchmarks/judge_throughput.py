@@ -24,9 +24,10 @@ from typing import Any
 from openai import AsyncOpenAI
 from openai.types.chat.chat_completion import Choice
 
-from judge.judge import Judge
-from judge.juror import Juror
-from scenarios.trajectory import Trajectory, TrajectoryGroup
+from gavel.judge.judge import Judge
+from gavel.judge.panel.juror import Juror
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
 
 SERVER = r"""
 import asyncio, json, re, sys

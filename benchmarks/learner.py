@@ -37,14 +37,14 @@ import peft
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from trainer.batch import Batch, TrainedSequence
-from trainer.config import ClippedSurrogate, LoraSettings, TrainConfig
-from trainer.embedded import EMBEDDED_PATH
-from trainer.learner import Learner
-from trainer.packing import pack
-from trainer.policy import Policy
-from trainer.scoring import trained_logprobs
-from trainer.tokens import TokenSequence
+from gavel.trainer.config import ClippedSurrogate, LoraSettings, TrainConfig
+from gavel.trainer.data.batch import Batch, TrainedSequence
+from gavel.trainer.data.packing import pack
+from gavel.trainer.data.tokens import TokenSequence
+from gavel.trainer.embedded import EMBEDDED_PATH
+from gavel.trainer.learner.learner import Learner
+from gavel.trainer.learner.logprobs import trained_logprobs
+from gavel.trainer.policy.policy import Policy
 
 VOCABULARY, HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_SIZE, WIDE, RANK = 32768, 256, 4, 4, 2, 64, 768, 8
 CLIP, RATE = 0.2, 1e-9

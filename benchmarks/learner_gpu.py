@@ -31,14 +31,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from trainer.batch import Batch, TrainedSequence
-from trainer.config import LoraSettings, TrainConfig
-from trainer.embedded import EMBEDDED_POLICY
-from trainer.learner import Learner
-from trainer.packing import pack
-from trainer.policy import Policy
-from trainer.scoring import trained_logprobs
-from trainer.tokens import TokenSequence
+from gavel.trainer.config import LoraSettings, TrainConfig
+from gavel.trainer.data.batch import Batch, TrainedSequence
+from gavel.trainer.data.packing import pack
+from gavel.trainer.data.tokens import TokenSequence
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.learner.learner import Learner
+from gavel.trainer.learner.logprobs import trained_logprobs
+from gavel.trainer.policy.policy import Policy
 
 MFU_BAR = 0.45
 MEMBERS = 8

@@ -6,7 +6,7 @@ What an extra's absence forbids raises `MissingExtraError`, which names the extr
 import re
 from importlib.metadata import PackageNotFoundError, requires, version
 
-from scenarios.errors import GavelError
+from gavel.errors import GavelError
 
 DISTRIBUTION = "gavel-rl"
 EXTRAS = ("train", "service", "cloud", "gpu")

@@ -1,5 +1,5 @@
 """`from gavel.local import LocalBackend`: the place where code written for ART looks for it."""
 
-from trainer.local import LocalBackend
+from gavel.trainer.backends.local import LocalBackend
 
 __all__ = ["LocalBackend"]

@@ -1,9 +1,38 @@
-"""Settings of all tests: on a build machine, property tests try the same examples every time."""
+"""Settings and fixtures of all tests."""
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
-settings.register_profile("ci", derandomize=True)
+from tests.endpoint import Endpoint
+
+settings.register_profile("ci", derandomize=True)  # on a build machine, the same examples every time
 if os.environ.get("CI"):
     settings.load_profile("ci")
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    """A scripted OpenAI-compatible server on loopback, in a model's place."""
+    running = Endpoint()
+    yield running
+    running.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "GAVEL_JUDGE_MODEL",
+        "GAVEL_PRICES",
+        "GAVEL_RUNS",
+        "OPENAI_API_KEY",
+        "OPENAI_API_BASE",
+        "OPENAI_BASE_URL",
+        "ANTHROPIC_API_KEY",
+        "OPENROUTER_API_KEY",
+        "WANDB_API_KEY",
+        "WANDB_MODE",
+    ):
+        monkeypatch.delenv(name, raising=False)

@@ -16,7 +16,10 @@ def test_a_wheel_ships_the_embedded_policy_and_every_template(tmp_path: Path) ->
     for name in files:
         target = source / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes((ROOT / name).read_bytes())
+        if (ROOT / name).is_symlink():
+            target.symlink_to((ROOT / name).readlink())
+        else:
+            target.write_bytes((ROOT / name).read_bytes())
     command = [
         sys.executable,
         "-m",
@@ -28,11 +31,13 @@ def test_a_wheel_ships_the_embedded_policy_and_every_template(tmp_path: Path) ->
         "-w",
         str(tmp_path),
     ]
-    subprocess.run([*command, str(source)], check=True, timeout=120)
+    subprocess.run([*command, str(source)], check=True, timeout=600)
     (wheel,) = tmp_path.glob("gavel_rl-*.whl")
     held = set(zipfile.ZipFile(wheel).namelist())
-    shipped = (".j2", ".safetensors", "golden.json")
+    shipped = (".j2", ".safetensors", ".json", ".pyi")
     needed = {name for name in files if name.endswith(shipped) or "/returns_desk/" in name}
-    needed = {name for name in needed if not name.startswith(("tests/", "docs/"))}
+    needed = {name for name in needed if not name.startswith(("tests/", "docs/", "examples/"))}
     assert needed
     assert needed <= held
+    assert {name.partition("/")[0] for name in held if ".dist-info/" not in name} == {"gavel"}
+    assert "gavel/py.typed" in held

@@ -1,4 +1,4 @@
-"""`import gavel` in processes of their own: what it loads, and what it says when it cannot."""
+"""`import gavel` in processes of their own: what it loads, and what it leaves to the user's own modules."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 import gavel
 
-HEAVY = ("litellm", "torch", "transformers", "peft", "wandb", "sky")
+HEAVY = ("litellm", "torch", "transformers", "peft", "wandb", "sky", "fastapi")
 PRINT_LOADED = f"import sys; print(*(name for name in {(*HEAVY, 'openai')!r} if name in sys.modules))"
 
 
@@ -17,7 +17,7 @@ def run(directory: Path, script: str, name: str = "script.py") -> subprocess.Com
     (directory / name).write_text(script)
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     return subprocess.run(
-        [sys.executable, name], cwd=directory, env=env, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, name], cwd=directory, env=env, capture_output=True, text=True, timeout=600, check=False
     )
 
 
@@ -41,40 +41,68 @@ def test_a_judge_can_be_made_without_loading_torch(tmp_path: Path):
 
 
 def test_every_public_name_is_there_and_listed():
-    for name in gavel.__all__:
+    for name in (*gavel.__all__, "__version__"):
         assert getattr(gavel, name) is not None
-    assert set(gavel.__all__) <= set(dir(gavel))
-    assert set(gavel._HOMES) | {"__version__"} == set(gavel.__all__)
+    assert set(gavel.__all__) - {"__version__"} <= set(dir(gavel))
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'Juge'"):
+    with pytest.raises(AttributeError, match="Juge"):
         gavel.Juge  # type: ignore[attr-defined] # noqa: B018
 
 
-@pytest.mark.parametrize("floor", ["scenarios", "judge", "trainer", "prompts"])
-def test_a_users_module_in_the_way_is_named(tmp_path: Path, floor: str):
-    (tmp_path / f"{floor}.py").write_text("")
-    done = run(tmp_path, "import gavel")
-    assert done.returncode == 1
-    assert f"{tmp_path / floor}.py takes the name of Gavel's own package '{floor}'" in done.stderr
-    assert f"Rename it, {floor}_of_mine say." in done.stderr
+USE_EVERY_PART = """
+import asyncio
+import gavel
+
+member = [{"role": "user", "content": "hello"}]
+members = [gavel.Trajectory(messages_and_choices=[*member, {"role": "assistant", "content": c}]) for c in ("hi", "")]
+judged = asyncio.run(gavel.Judge("stand-in").score(gavel.TrajectoryGroup(members)))
+assert judged.judgement.status == "scored"
+assert gavel.find_scenario("returns_desk").system
+assert gavel.TrainConfig and gavel.TrainableModel
+print("done")
+"""
+THEIRS = "raise RuntimeError('a module of the user was imported in place of one of Gavel')"
 
 
-def test_a_script_that_is_itself_in_the_way_is_named(tmp_path: Path):
-    assert f"{tmp_path / 'judge.py'} takes the name" in run(tmp_path, "import gavel", name="judge.py").stderr
+@pytest.mark.parametrize("shape", ["module", "package", "folder"])
+def test_a_users_own_names_harm_nothing(tmp_path: Path, shape: str):
+    for name in ("judge", "trainer", "scenarios", "prompts"):
+        match shape:
+            case "module":
+                (tmp_path / f"{name}.py").write_text(THEIRS)
+            case "package":
+                (tmp_path / name).mkdir()
+                (tmp_path / name / "__init__.py").write_text(THEIRS)
+            case "folder":
+                (tmp_path / name).mkdir()
+    done = run(tmp_path, USE_EVERY_PART)
+    assert done.stdout == "done\n", done.stderr
 
 
-def test_a_package_in_the_way_is_named(tmp_path: Path):
-    (tmp_path / "prompts").mkdir()
-    (tmp_path / "prompts" / "__init__.py").write_text("")
-    assert f"{tmp_path / 'prompts' / '__init__.py'} takes the name" in run(tmp_path, "import gavel").stderr
+def test_a_script_may_be_called_judge(tmp_path: Path):
+    done = run(tmp_path, USE_EVERY_PART, name="judge.py")
+    assert done.stdout == "done\n", done.stderr
+
+
+def test_a_scenario_files_own_import_finds_the_users_module(tmp_path: Path):
+    (tmp_path / "prompts.py").write_text("SYSTEM = 'You are polite.'")
+    (tmp_path / "mine.py").write_text(
+        "import gavel\nfrom prompts import SYSTEM\n"
+        "mine = gavel.Scenario(name='mine', system=SYSTEM, tasks=[gavel.Task(user=str(n)) for n in range(5)])\n"
+    )
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    done = run(elsewhere, f"import gavel; print(gavel.find_scenario({str(tmp_path / 'mine.py')!r}).system)")
+    assert done.stdout == "You are polite.\n", done.stderr
 
 
 def test_a_missing_extra_is_named_with_the_line_that_installs_it(tmp_path: Path):
     done = run(tmp_path, "import sys; sys.modules['torch'] = None; import gavel; gavel.LocalBackend")
     assert "gavel.LocalBackend needs torch, which is not installed." in done.stderr
-    assert "pip install 'gavel-rl[train]'" in done.stderr
+    assert "pip install" in done.stderr
+    assert "[train]'" in done.stderr
 
 
 def test_what_needs_no_extra_works_without_one(tmp_path: Path):

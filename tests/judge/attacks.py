@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from openai.types.chat.chat_completion import Choice
 
-from scenarios.trajectory import History, Message, Trajectory
+from gavel.llm.types import Message
+from gavel.scenarios.trajectory import History, Trajectory
 from tests.judge.groups import OPENING, TOOLS, choice
 
 Place = Literal[

@@ -6,7 +6,9 @@ from typing import Any
 
 from openai.types.chat.chat_completion import Choice
 
-from scenarios.trajectory import Message, MessagesAndChoices, Trajectory, TrajectoryGroup
+from gavel.llm.types import Message
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import MessagesAndChoices, Trajectory
 
 TOOLS = [
     {

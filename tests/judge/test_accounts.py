@@ -12,16 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from judge.budget import Budget
-from judge.cassette import Cassette
-from judge.client import Client
-from judge.errors import BudgetError, JudgeError, UnknownPriceError
-from judge.judge import Judge
-from judge.juror import Juror
-from judge.limits import Limits, Minute
-from judge.ruler import ruler_score_group
-from scenarios.trajectory import TrajectoryGroup
-from tests.judge.endpoint import Endpoint, Request, fails, says, scores
+from gavel.judge.errors import JudgeError
+from gavel.judge.judge import Judge
+from gavel.judge.panel.juror import Juror
+from gavel.judge.ruler import ruler_score_group
+from gavel.llm.budget import Budget
+from gavel.llm.cassette import Cassette
+from gavel.llm.client import Client
+from gavel.llm.errors import BudgetError, LlmError
+from gavel.llm.rate_limits import Limits, Minute
+from gavel.scenarios.group import TrajectoryGroup
+from tests.endpoint import Endpoint, Request, fails, says, scores
 from tests.judge.groups import saying
 
 PRICES = {"openai/judge": (2.0, 8.0)}
@@ -70,7 +71,7 @@ async def test_a_budget_in_tokens_holds_for_models_without_a_price(endpoint):
 
 
 async def test_a_budget_in_dollars_needs_a_price_before_any_call(endpoint):
-    with pytest.raises(UnknownPriceError, match="nobody knows the price of openai/judge"):
+    with pytest.raises(JudgeError, match="nobody knows the price of openai/judge"):
         await judge_of(endpoint, budget=Budget(max_cost_usd=1), prices={}).score(saying("a", "b"))
     assert endpoint.requests == []
 
@@ -86,10 +87,10 @@ async def test_what_fails_costs_nothing_and_what_is_given_up_counts_as_expected(
     budget = Budget(max_tokens=1_000_000)
     endpoint.script = [fails(500), fails(429), lambda _: time.sleep(1) or says("late")]
     asking = Client("openai/judge", endpoint.params, Limits(timeout=0.3, attempts=2), budget=budget)
-    with pytest.raises(JudgeError):
+    with pytest.raises(LlmError):
         await asking.ask(PROMPT, {})
     assert budget.spent_tokens == 0
-    with pytest.raises(JudgeError):
+    with pytest.raises(LlmError):
         await Client("openai/judge", endpoint.params, Limits(timeout=0.3, attempts=1), budget=budget).ask(PROMPT, {})
     assert budget.spent_tokens > 1000
     assert budget._in_flight == []
@@ -108,7 +109,7 @@ async def test_a_budget_counts_callables_too():
 
 
 async def test_requests_leave_no_faster_than_the_minute_allows_and_retries_count(endpoint, monkeypatch):
-    monkeypatch.setattr("judge.limits.MINUTE", 0.25)
+    monkeypatch.setattr("gavel.llm.rate_limits.MINUTE", 0.25)
     left: list[float] = []
     leave = Minute.leave
     monkeypatch.setattr(Minute, "leave", lambda self, now, tokens: left.append(now) or leave(self, now, tokens))
@@ -121,7 +122,7 @@ async def test_requests_leave_no_faster_than_the_minute_allows_and_retries_count
 
 
 async def test_tokens_are_limited_by_what_replies_came_to(endpoint, monkeypatch):
-    monkeypatch.setattr("judge.limits.MINUTE", 0.25)
+    monkeypatch.setattr("gavel.llm.rate_limits.MINUTE", 0.25)
     left: list[float] = []
     leave = Minute.leave
     monkeypatch.setattr(Minute, "leave", lambda self, now, tokens: left.append(now) or leave(self, now, tokens))
@@ -133,7 +134,7 @@ async def test_tokens_are_limited_by_what_replies_came_to(endpoint, monkeypatch)
 
 
 async def test_the_deadline_does_not_run_while_a_limit_is_waited_for(endpoint, monkeypatch):
-    monkeypatch.setattr("judge.limits.MINUTE", 1.5)
+    monkeypatch.setattr("gavel.llm.rate_limits.MINUTE", 1.5)
     endpoint.script = [lambda _: says("hi")]
     asking = Client("openai/judge", endpoint.params, Limits(deadline=1.0, requests_per_minute=1))
     replies = [await asking.ask(PROMPT, {}), await asking.ask(PROMPT, {})]
@@ -191,7 +192,7 @@ async def test_a_group_that_was_judged_costs_nothing_the_second_time(endpoint, t
 async def test_a_server_without_schemas_finds_its_replies_again_in_a_new_process(endpoint, tmp_path):
     endpoint.script = [lambda r: fails(400, "unknown field")(r) if "response_format" in r else scores(0.5)(r)]
     await judged(judge_of(endpoint, cassette=tmp_path / "c.sqlite"), 1)
-    from judge.client import _formats
+    from gavel.llm.client import _formats
 
     _formats.clear()
     endpoint.requests.clear()
@@ -218,9 +219,9 @@ async def test_a_replay_needs_no_server_no_key_and_no_price(endpoint, tmp_path, 
 
 PROMPTS = """
 import asyncio, hashlib
-from judge.judge import Judge
+from gavel.judge.judge import Judge
 from tests.judge.groups import TOOLS, desk, saying
-from scenarios.trajectory import TrajectoryGroup
+from gavel.scenarios.group import TrajectoryGroup
 
 async def judge(messages, schema):
     print(hashlib.sha256(repr((messages, schema)).encode()).hexdigest())
@@ -243,8 +244,8 @@ def test_the_same_group_makes_the_same_questions_in_every_process():
 
 RUN = """
 import asyncio, json, sys
-from judge.judge import Judge
-from judge.juror import Juror
+from gavel.judge.judge import Judge
+from gavel.judge.panel.juror import Juror
 from tests.judge.groups import saying
 
 async def main(params, cassette):

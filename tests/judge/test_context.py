@@ -4,14 +4,14 @@ import threading
 
 import pytest
 
-import judge.judge
-import judge.prompt
-from judge.errors import ContextTooSmallError
-from judge.judge import Judge
-from judge.juror import Juror
-from judge.tokens import count_tokens
-from judge.transcript import read_transcripts
-from tests.judge.endpoint import fails, scores
+import gavel.judge.judge
+from gavel.judge.errors import ContextTooSmallError
+from gavel.judge.judge import Judge
+from gavel.judge.panel.juror import Juror
+from gavel.judge.prompt import messages
+from gavel.judge.prompt.tokens import count_tokens
+from gavel.judge.prompt.transcript import read_transcripts
+from tests.endpoint import fails, scores
 from tests.judge.groups import saying
 
 
@@ -92,7 +92,7 @@ def refuses_above(limit: int, words: str):
 async def test_a_fallback_with_more_room_answers_for_a_model_without(endpoint, monkeypatch):
     endpoint.script = [scores(0.2, 0.4, 0.6)]
     rooms = {"openai/small": 400, "openai/large": 100_000}
-    monkeypatch.setattr("judge.client.facts", lambda model: {"max_input_tokens": rooms[model]})
+    monkeypatch.setattr("gavel.llm.client.facts", lambda model: {"max_input_tokens": rooms[model]})
     judged = await Judge(Juror(list(rooms), params=endpoint.params), orders=2).score(long_group(3, 50))
     assert judged.judgement.status == "scored"
     assert {vote.model for t in judged for vote in t.judgement.votes} == {"openai/large"}
@@ -123,9 +123,9 @@ async def test_other_tasks_run_while_a_prompt_is_made_to_fit(monkeypatch):
 
     def fitted(*arguments):
         assert others_run.wait(20)
-        return judge.prompt.fitted(*arguments)
+        return messages.fitted(*arguments)
 
-    monkeypatch.setattr(judge.judge, "fitted", fitted)
+    monkeypatch.setattr(gavel.judge.judge, "fitted", fitted)
     async with asyncio.TaskGroup() as tasks:
         judging = tasks.create_task(Judge(Juror(Reads(), context=4_000)).score(long_group(3, 20_000)))
         await asyncio.sleep(0)

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from judge.judge import Judge
-from judge.juror import Juror
-from tests.judge.endpoint import Answer, Endpoint, Request, fails, labels_in, says, scores
+from gavel.judge.judge import Judge
+from gavel.judge.panel.juror import Juror
+from tests.endpoint import Answer, Endpoint, Request, fails, labels_in, says, scores
 from tests.judge.groups import saying
 
 GOOD = (0.75, 0.25)
@@ -57,7 +57,7 @@ class _Fickle:
 
 @pytest.mark.parametrize(("share", "groups"), [(0.3, 500), (0.9, 60)])
 async def test_every_group_is_right_or_unscored_with_its_reason(endpoint: Endpoint, monkeypatch, share, groups):
-    monkeypatch.setattr("judge.retry._backoff", lambda state: 0.0)
+    monkeypatch.setattr("gavel.llm.retry._backoff", lambda state: 0.0)
     fickle = _Fickle(7, share)
     endpoint.script = [fickle]
     juror = Juror("openai/judge", params=endpoint.params)

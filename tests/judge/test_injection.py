@@ -9,13 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-from judge import transcript
-from judge.canonical import Called, Conversation, Event, Said, canonicalise
-from judge.gate import ADDRESSES_JUDGE
-from judge.judge import Judge
-from judge.sanitise import sanitise
-from judge.transcript import Marks, read_transcripts, render_transcripts
-from scenarios.trajectory import Message, Trajectory, TrajectoryGroup
+from gavel.judge.judge import Judge
+from gavel.judge.prompt import transcript
+from gavel.judge.prompt.canonical import Called, Conversation, Event, Said, canonicalise
+from gavel.judge.prompt.flags import ADDRESSES_JUDGE
+from gavel.judge.prompt.sanitize import sanitise
+from gavel.judge.prompt.transcript import Marks, read_transcripts, render_transcripts
+from gavel.llm.types import Message
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
 from tests.judge.attacks import ATTACKS, HUGE, Attack, attacked, member
 
 QUALITY = {"sim-0": 0.25, "sim-1": 0.5, "sim-2": 0.75}

@@ -6,12 +6,13 @@ import re
 
 import pytest
 
-from judge.canonical import canonicalise
-from judge.errors import JudgeError, MissingKeyError, UnknownModelError
-from judge.judge import Judge
-from judge.juror import Juror
-from scenarios.trajectory import Trajectory, TrajectoryGroup
-from tests.judge.endpoint import Endpoint, fails, labels_in, says, scores
+from gavel.judge.errors import JudgeError
+from gavel.judge.judge import Judge
+from gavel.judge.panel.juror import Juror
+from gavel.judge.prompt.canonical import canonicalise
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+from tests.endpoint import Endpoint, fails, labels_in, says, scores
 from tests.judge.groups import desk, saying
 
 
@@ -56,7 +57,7 @@ def test_groups_are_read_when_their_turn_comes_in_every_event_loop(monkeypatch):
         ahead.append(read - len(ahead))
         return by_length(messages)
 
-    monkeypatch.setattr("judge.judge.canonicalise", counted)
+    monkeypatch.setattr("gavel.judge.judge.canonicalise", counted)
     judge = Judge(slow, orders=1, concurrency=2)
 
     async def score_all() -> list[TrajectoryGroup]:
@@ -374,13 +375,13 @@ async def test_a_judge_that_is_down_leaves_no_number(endpoint):
 
 
 async def test_a_missing_key_is_told_before_anyone_is_asked():
-    with pytest.raises(MissingKeyError):
+    with pytest.raises(JudgeError):
         await Judge("openai/o3").score(saying("a", "b"))
 
 
 async def test_a_model_that_nobody_serves_is_told_before_anyone_is_asked(endpoint):
     judge = Judge([Juror("openai/judge", params=endpoint.params), "not-a-model"])
-    with pytest.raises(UnknownModelError, match="there is no judge model not-a-model"):
+    with pytest.raises(JudgeError, match="there is no judge model not-a-model"):
         await judge.score(saying("a", "b"))
     assert endpoint.requests == []
 

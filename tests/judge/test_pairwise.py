@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from judge.errors import JudgeError
-from judge.judge import Judge
-from judge.juror import Juror
-from judge.pairs import MEETINGS
-from judge.ruler import ruler_score_group
+from gavel.judge.errors import JudgeError
+from gavel.judge.judge import Judge
+from gavel.judge.panel.bradley_terry import MEETINGS
+from gavel.judge.panel.juror import Juror
+from gavel.judge.ruler import ruler_score_group
 from tests.judge.groups import saying
 
 

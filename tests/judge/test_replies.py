@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from judge.judge import Judge
-from judge.juror import Juror
-from scenarios.trajectory import Message, TrajectoryGroup
-from tests.judge.endpoint import Answer, Request, labels_in, says
+from gavel.judge.judge import Judge
+from gavel.judge.panel.juror import Juror
+from gavel.llm.types import Message
+from gavel.scenarios.group import TrajectoryGroup
+from tests.endpoint import Answer, Request, labels_in, says
 from tests.judge.groups import saying
 
 REPLIES = json.loads((Path(__file__).parent / "data" / "replies.json").read_text(encoding="utf-8"))

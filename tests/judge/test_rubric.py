@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge.errors import JudgeError
-from judge.rubric import Criterion, Rubric
-from judge.rules import read_rules
+from gavel.judge.errors import JudgeError
+from gavel.judge.offline.rules import read_rules
+from gavel.judge.rubric import Criterion, Rubric
 
 LOOKS = Criterion("looks first", "Reads the policy before it acts.", 2)
 TELLS = Criterion("tells", "Says what was done.")

@@ -1,9 +1,9 @@
 import pytest
 
-from judge.errors import JudgeError, MissingKeyError
-from judge.ruler import ruler, ruler_score_group
-from scenarios.trajectory import TrajectoryGroup
-from tests.judge.endpoint import fails, scores
+from gavel.judge.errors import JudgeError
+from gavel.judge.ruler import ruler, ruler_score_group
+from gavel.scenarios.group import TrajectoryGroup
+from tests.endpoint import fails, scores
 from tests.judge.groups import OPENING, TOOLS, desk, saying
 
 
@@ -32,7 +32,7 @@ async def test_a_judge_that_fails_raises_unless_told_otherwise():
 
 
 async def test_a_missing_key_raises_or_is_told_in_the_judgement():
-    with pytest.raises(MissingKeyError):
+    with pytest.raises(JudgeError):
         await ruler_score_group(saying("a", "b"), "openai/o3")
     judged = await ruler_score_group(saying("a", "b"), "openai/o3", swallow_exceptions=True)
     assert judged.judgement is not None

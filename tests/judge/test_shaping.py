@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge.errors import JudgeError
-from judge.judge import Judge
-from judge.shaping import NEAR_TIE, Shaping, ShapingKind, reliability, shape_group, shape_rewards
-from scenarios.judgement import Judgement
-from scenarios.trajectory import Trajectory, TrajectoryGroup
+from gavel.judge.errors import JudgeError
+from gavel.judge.judge import Judge
+from gavel.judge.shaping import NEAR_TIE, Shaping, ShapingKind, reliability, shape_group, shape_rewards
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.judgement import Judgement
+from gavel.scenarios.trajectory import Trajectory
 from tests.judge.groups import desk
 
 KINDS: tuple[ShapingKind, ...] = ("raw", "centred", "rank", "shrunk")

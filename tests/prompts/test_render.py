@@ -1,7 +1,7 @@
 import jinja2
 import pytest
 
-from prompts import render, template_id
+from gavel.prompts import render, template_id
 
 
 def test_a_template_is_filled_with_its_values():

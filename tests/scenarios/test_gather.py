@@ -11,9 +11,10 @@ from contextlib import contextmanager
 import pytest
 from openai.types.chat.chat_completion import Choice
 
-from scenarios.gather import GatherError, gather_trajectories, gather_trajectory_groups
-from scenarios.progress import GroupTally, completion_tokens, figures, metric_means
-from scenarios.trajectory import History, RolloutError, Trajectory, TrajectoryGroup
+from gavel.scenarios.gather import GatherError, gather_trajectories, gather_trajectory_groups
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.progress import GroupTally, completion_tokens, figures, metric_means
+from gavel.scenarios.trajectory import History, RolloutError, Trajectory
 
 
 async def act(

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from scenarios.rollout import rollout
-from scenarios.scenario import Scenario
-from scenarios.task import Task
-from scenarios.tools import done
-from scenarios.trajectory import Trajectory
-from tests.judge.endpoint import Answer, Endpoint, Request, fails, says
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.task import Task
+from gavel.scenarios.tools import done
+from gavel.scenarios.trajectory import Trajectory
+from tests.endpoint import Answer, Endpoint, Request, fails, says
 
 SECRET = "the hidden word"
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.errors import GavelError
-from scenarios.scenario import Scenario, ScenarioError, Split, find_scenario, shipped_scenarios
-from scenarios.task import Task
+from gavel.errors import GavelError
+from gavel.scenarios.scenario import Scenario, ScenarioError, Split, find_scenario, shipped_scenarios
+from gavel.scenarios.task import Task
 
 untimed = settings(deadline=None)
 
@@ -123,8 +123,8 @@ def _modules_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 ONE = """
-    from scenarios.scenario import Scenario
-    from scenarios.task import Task
+    from gavel.scenarios.scenario import Scenario
+    from gavel.scenarios.task import Task
 
     {name} = Scenario("{name}", system="", tasks=[Task(user="hello")])
 """
@@ -203,8 +203,8 @@ def test_a_file_with_an_error_is_told_with_its_line(tmp_path: Path, source: str,
 
 def test_a_mistake_that_has_a_remedy_of_its_own_keeps_it(tmp_path: Path) -> None:
     source = """
-        from scenarios.scenario import Scenario
-        from scenarios.task import Task
+        from gavel.scenarios.scenario import Scenario
+        from gavel.scenarios.task import Task
 
         def act(x): ...
 
@@ -228,8 +228,8 @@ def test_the_tools_of_a_file_may_use_its_own_types(tmp_path: Path) -> None:
 
         from pydantic import BaseModel
 
-        from scenarios.scenario import Scenario
-        from scenarios.task import Task
+        from gavel.scenarios.scenario import Scenario
+        from gavel.scenarios.task import Task
 
         class Point(BaseModel):
             x: int

@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.seeds import seed_of
+from gavel.scenarios.seeds import seed_of
 
 untimed = settings(deadline=None)
 

@@ -17,13 +17,14 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from scenarios.store import CHUNK, StoreError, TrajectoryStore
-from scenarios.trajectory import PendingGroupError, Trajectory, TrajectoryGroup
+from gavel.scenarios.group import PendingGroupError, TrajectoryGroup
+from gavel.scenarios.store import CHUNK, StoreError, TrajectoryStore
+from gavel.scenarios.trajectory import Trajectory
 
 WRITER = """
 import random, sys
-from scenarios.store import TrajectoryStore
-from scenarios.trajectory import TrajectoryGroup
+from gavel.scenarios.store import TrajectoryStore
+from gavel.scenarios.group import TrajectoryGroup
 
 path, writer, count, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 store = TrajectoryStore(path)
@@ -304,6 +305,6 @@ def test_cutting_an_end_is_logged(path: Path, caplog: pytest.LogCaptureFixture) 
     store.append(group(0))
     with open(path, "ab") as file:
         file.write(b"\x28\xb5")
-    with caplog.at_level(logging.WARNING, logger="scenarios.store"):
+    with caplog.at_level(logging.WARNING, logger="gavel.scenarios.store"):
         store.append(group(1))
     assert "cut off an unfinished record at its end (2 bytes)" in caplog.text

@@ -5,8 +5,8 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.task import Task
-from scenarios.trajectory import Trajectory
+from gavel.scenarios.task import Task
+from gavel.scenarios.trajectory import Trajectory
 
 untimed = settings(deadline=None)
 

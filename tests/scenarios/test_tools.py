@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from scenarios.task import Task
-from scenarios.tools import Tool, Toolbox, ToolDefinitionError, ToolResult, done
+from gavel.scenarios.task import Task
+from gavel.scenarios.tools import Tool, Toolbox, ToolDefinitionError, ToolResult, done
 
 untimed = settings(deadline=None)
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion
 from openai.types.chat.chat_completion import Choice
 
-from scenarios.judgement import GroupJudgement, Judgement, Vote
-from scenarios.trajectory import History, PendingGroupError, RolloutError, Trajectory, TrajectoryGroup
+from gavel.scenarios.group import PendingGroupError, TrajectoryGroup
+from gavel.scenarios.judgement import GroupJudgement, Judgement, Vote
+from gavel.scenarios.trajectory import History, RolloutError, Trajectory
 
 any_text = st.text(st.characters())
 """Lone surrogates included."""

@@ -10,13 +10,14 @@ import torch
 from openai.types.chat.chat_completion import Choice
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from scenarios.trajectory import Message, Trajectory
-from trainer.config import LoraSettings
-from trainer.embedded import EMBEDDED_POLICY
-from trainer.engines import LoraFactors, SamplingRequest
-from trainer.engines.transformers import TransformersEngine
-from trainer.policy import Policy, load_base
-from trainer.tokens import TokenSequence
+from gavel.llm.types import Message
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.config import LoraSettings
+from gavel.trainer.data.tokens import TokenSequence
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.engines.protocol import LoraFactors, SamplingRequest
+from gavel.trainer.engines.transformers import TransformersEngine
+from gavel.trainer.policy.policy import Policy, load_base
 
 VOCABULARY = 64
 

@@ -3,14 +3,14 @@
 import asyncio
 import sys
 
-from judge.judge import Judge
-from scenarios.scenario import find_scenario
-from trainer.config import LoopConfig, TrainConfig
-from trainer.embedded import EMBEDDED_POLICY
-from trainer.evaluation import Evaluation
-from trainer.local import LocalBackend
-from trainer.loop import Observer, StepReport, train_scenario
-from trainer.model import TrainableModel
+from gavel.judge.judge import Judge
+from gavel.scenarios.scenario import find_scenario
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.config import LoopConfig, TrainConfig
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.loop.evaluation import Evaluation
+from gavel.trainer.loop.train_loop import Observer, StepReport, train_scenario
+from gavel.trainer.model import TrainableModel
 
 
 class Telling(Observer):

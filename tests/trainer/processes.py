@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from trainer.distributed import World, join
-from trainer.engines.vllm_server import free_port
-from trainer.team import follow
+from gavel.trainer.distributed import World, join
+from gavel.trainer.engines.vllm_server import free_port
+from gavel.trainer.learner.replicas import follow
 
 DEADLINE = 120
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.trainer.processes", "tests.trainer.test_learner"])
+_context.set_forkserver_preload(["tests.trainer.processes", "tests.trainer.learner.test_learner"])
 
 
 def led(lead: Callable[..., Any], *arguments: Any, nodes: int = 1, per_node: int = 2, prepare: Any = None) -> Any:

@@ -16,11 +16,11 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFL
 
 import torch
 
-from scenarios.store import TrajectoryStore
-from trainer.config import LoraSettings, TrainConfig
-from trainer.embedded import EMBEDDED_POLICY
-from trainer.local import LocalBackend
-from trainer.model import TrainableModel
+from gavel.scenarios.store import TrajectoryStore
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.config import LoraSettings, TrainConfig
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.model import TrainableModel
 
 CHANGES = {"os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate"}
 OF_THE_WHOLE = 40

@@ -13,18 +13,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from scenarios.trajectory import TrajectoryGroup
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.config import LoraSettings, Ppo, SamplerCorrection, TrainConfig
+from gavel.trainer.distributed import World, WorldError
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.learner import learner as learner_room
+from gavel.trainer.learner.learner import LearnerError
+from gavel.trainer.learner.replicas import Team
+from gavel.trainer.policy.policy import BaseModelError, Policy
+from tests.trainer.backends.test_local import a_group, a_model
+from tests.trainer.learner.test_learner import adapter, flat, make_batch, make_sequences
 from tests.trainer.processes import DEADLINE, led
-from tests.trainer.test_learner import adapter, flat, make_batch, make_sequences
-from tests.trainer.test_local import a_group, a_model
-from trainer import learner as learner_room
-from trainer.config import LoraSettings, Ppo, SamplerCorrection, TrainConfig
-from trainer.distributed import World, WorldError
-from trainer.embedded import EMBEDDED_POLICY
-from trainer.learner import LearnerError
-from trainer.local import LocalBackend
-from trainer.policy import BaseModelError, Policy
-from trainer.team import Team
 
 ROOT = Path(__file__).parents[2]
 LORA = LoraSettings(rank=4)

@@ -5,16 +5,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from scenarios.rollout import rollout
-from scenarios.scenario import find_scenario
-from scenarios.trajectory import Trajectory, TrajectoryGroup
-from trainer.embedded import EMBEDDED_POLICY
-from trainer.engines import Sampled, SamplingRequest
-from trainer.engines.transformers import TransformersEngine
-from trainer.local import LocalBackend
-from trainer.model import TrainableModel
-from trainer.scoring import trained_logprobs
-from trainer.tokens import sequences
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import find_scenario
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.data.tokens import sequences
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.engines.protocol import Sampled, SamplingRequest
+from gavel.trainer.engines.transformers import TransformersEngine
+from gavel.trainer.learner.logprobs import trained_logprobs
+from gavel.trainer.model import TrainableModel
 
 
 @pytest.fixture

@@ -16,19 +16,20 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from judge.judge import Judge
-from scenarios.gather import gather_trajectory_groups
-from scenarios.rollout import rollout
-from scenarios.scenario import find_scenario
-from scenarios.seeds import seed_of
-from scenarios.store import TrajectoryStore
-from scenarios.task import Task
-from scenarios.trajectory import Trajectory, TrajectoryGroup
-from trainer.checkpoint import Checkpoints
-from trainer.config import TrainConfig
-from trainer.embedded import EMBEDDED_POLICY
-from trainer.local import LocalBackend
-from trainer.model import TrainableModel
+from gavel.judge.judge import Judge
+from gavel.scenarios.gather import gather_trajectory_groups
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import find_scenario
+from gavel.scenarios.seeds import seed_of
+from gavel.scenarios.store import TrajectoryStore
+from gavel.scenarios.task import Task
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.config import TrainConfig
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.model import TrainableModel
+from gavel.trainer.runs.checkpoints import Checkpoints
 
 SCRIPT = Path(__file__).parent / "resume_run.py"
 KILLED = -signal.SIGKILL

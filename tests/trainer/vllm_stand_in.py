@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from gavel.trainer.engines.protocol import SamplingRequest
+from gavel.trainer.engines.transformers import TransformersEngine
+from gavel.trainer.engines.vllm_server import free_port
 from tests.trainer.conftest import tiny_model
-from trainer.engines import SamplingRequest
-from trainer.engines.transformers import TransformersEngine
-from trainer.engines.vllm_server import free_port
 
 BASE = "org/base"
 MAX_CONTEXT = 256

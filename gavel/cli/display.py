@@ -1,0 +1,88 @@
+"""How a training run looks in the terminal: one live line while it runs, plain lines where nobody watches."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.text import Text
+
+from gavel.trainer.loop.evaluation import Evaluation
+from gavel.trainer.loop.train_loop import Observer, StepReport
+
+
+class _Line(ProgressColumn):
+    """The figures behind the bar."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["figures"], style="dim", no_wrap=True, overflow="ellipsis")
+
+
+class RunDisplay(Observer):
+    """Follows a training loop on `console`."""
+
+    def __init__(self, console: Console, steps: int, start: int = 0, first_success: float | None = None) -> None:
+        self._console = console
+        self._steps = steps
+        self._step = start
+        self._first = self._latest = first_success
+        self._score: float | None = None
+        self._seconds = {"rollouts": 0.0, "judge": 0.0, "learning": 0.0}
+        self._doing = "starting"
+        self._progress = Progress(
+            TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+            BarColumn(bar_width=24),
+            _Line(),
+            console=console,
+            transient=True,
+        )
+        self._task = self._progress.add_task("", total=steps, completed=start, figures="")
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        if not self._console.is_terminal:
+            yield
+            return
+        with self._progress:
+            yield
+
+    def doing(self, what: str) -> None:
+        self._doing = what
+        self._refresh()
+
+    def stepped(self, report: StepReport) -> None:
+        self._step = report.result.step
+        self._score = report.result.metrics.get("judge_score")
+        self._seconds["rollouts"] += report.rollout
+        self._seconds["judge"] += report.judge
+        self._seconds["learning"] += report.train
+        if not report.result.trained:
+            line = f"step {self._step}: {report.result.reason}"
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self._refresh()
+
+    def evaluated(self, step: int, evaluation: Evaluation) -> None:
+        if evaluation.success is None:
+            return
+        self._latest = evaluation.success
+        if self._first is None:
+            self._first = evaluation.success
+        if self._console.is_terminal:
+            self._refresh()
+        else:
+            self._console.print(f"step {step}/{self._steps}  {self._figures()}", highlight=False, soft_wrap=True)
+
+    def _refresh(self) -> None:
+        self._progress.update(self._task, completed=self._step, figures=self._figures(self._doing))
+
+    def _figures(self, doing: str | None = None) -> str:
+        """What matters most first: a narrow terminal cuts the end off."""
+        parts = []
+        if self._latest is not None and self._first is not None:
+            parts.append(f"held-out success {self._first:.2f} → {self._latest:.2f}")
+        if self._score is not None:
+            parts.append(f"score {self._score:.2f}")
+        if doing is not None:
+            parts.append(doing)
+        parts.append(" · ".join(f"{seconds:.0f} s {name}" for name, seconds in self._seconds.items()))
+        return "   ".join(parts)

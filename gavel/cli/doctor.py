@@ -1,0 +1,133 @@
+"""`gavel doctor`: what is here, what is missing, and what to type next.
+
+It looks without loading: no model library is imported, except LiteLLM when a judge model is set, to ask which key that
+judge needs. Keys are named, never shown.
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+import gavel.judge.offline  # noqa: F401 - makes the stand-in known by name
+from gavel.cli.settings import STAND_IN, Settings
+from gavel.errors import GavelError
+from gavel.extras import EXTRAS, install_line, installed_version, missing_parts
+from gavel.llm.prices import prices_from_environment
+from gavel.llm.providers import check_judge
+
+KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY")
+_NVIDIA_SECONDS = 10
+_GAP = "    "
+
+Problem = GavelError | None
+
+
+def doctor(console: Console) -> int:
+    """Prints the report; gives the exit status: 1 when something that was set cannot work."""
+    try:
+        settings = Settings.read()
+        prices_from_environment()
+    except GavelError as error:
+        _print_problem(console, error)
+        return 1
+    untrained = missing_parts("train")
+    with console.status("looking …"):
+        judge, judge_problem = _judge(settings)
+        runs, runs_problem = _runs(settings.runs)
+        gpu, gpu_problem = _gpu(installed_version("torch"))
+    report = Table.grid(padding=(0, 2))
+    report.add_row("python", _versions())
+    report.add_row("GPU", gpu)
+    report.add_row("judge", judge)
+    report.add_row("keys", Text(_GAP).join(_mark(key, bool(os.environ.get(key))) for key in KEYS))
+    report.add_row("extras", Text("\n").join(_extras()))
+    report.add_row("W&B", settings.wandb)
+    report.add_row("runs", runs)
+    console.print(report)
+    problems = [problem for problem in (judge_problem, runs_problem, gpu_problem) if problem]
+    for problem in problems:
+        _print_problem(console, problem)
+    if not problems:
+        console.print(Text(f"Next: {_next_step(settings, can_train=not untrained)}"))
+    return 1 if problems else 0
+
+
+def _print_problem(console: Console, problem: GavelError) -> None:
+    console.print(Text.assemble(("✗ ", "red"), problem.message))
+    console.print(Text(f"  {problem.remedy}"))
+
+
+def _mark(name: str, there: bool) -> Text:
+    return Text.assemble(name, " ", ("✓", "green") if there else ("–", "dim"))
+
+
+def _versions() -> Text:
+    torch = installed_version("torch")
+    return Text(_GAP).join([_mark(platform.python_version(), True), _mark(f"torch {torch or ''}".strip(), bool(torch))])
+
+
+def _judge(settings: Settings) -> tuple[Text, Problem]:
+    line = Text(settings.judge_model or f"GAVEL_JUDGE_MODEL not set → {STAND_IN} (rules, no key)")
+    try:
+        check_judge(settings.judge)
+    except GavelError as error:
+        return line, error
+    return line, None
+
+
+def _extras() -> list[Text]:
+    """Which extras are here, and the line that installs the first one that is not."""
+    missing = {extra: bool(missing_parts(extra)) for extra in EXTRAS}
+    lines = [Text(_GAP).join(_mark(extra, not lacking) for extra, lacking in missing.items())]
+    lines += [Text(f"more: {install_line(extra)}") for extra, lacking in missing.items() if lacking][:1]
+    return lines
+
+
+def _runs(directory: Path) -> tuple[Text, Problem]:
+    path = directory.absolute()
+    there = next(place for place in (path, *path.parents) if place.exists())
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return _mark(str(directory), True), None
+    why = f"{there} is no directory" if not there.is_dir() else f"{there} is not yours to write"
+    return Text(str(directory)), GavelError(
+        f"the run directory {directory} cannot be written: {why}.", "Choose another with GAVEL_RUNS=…"
+    )
+
+
+def _gpu(torch: str | None) -> tuple[Text, Problem]:
+    """What the driver says, so that torch need not be loaded to ask it."""
+    try:
+        names = _nvidia_gpus()
+    except (OSError, subprocess.SubprocessError) as error:
+        return Text("not usable"), GavelError(f"nvidia-smi failed: {error}", "Mend the driver; until then: the CPU.")
+    if not names:
+        return Text("none (training uses the CPU: fine for tiny models)"), None
+    line = Text(", ".join(names))
+    if torch and torch.endswith("+cpu"):
+        return line, GavelError(
+            f"there is a GPU, but torch {torch} is a build for the CPU.",
+            "Install a CUDA build of the same version; pytorch.org/get-started says how.",
+        )
+    return line, None
+
+
+def _nvidia_gpus() -> list[str]:
+    if tool := shutil.which("nvidia-smi"):
+        query = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader"]
+        found = subprocess.run(query, capture_output=True, text=True, timeout=_NVIDIA_SECONDS, check=True)
+        return [line.strip() for line in found.stdout.splitlines() if line.strip()]
+    return ["NVIDIA"] if Path("/proc/driver/nvidia/version").exists() else []
+
+
+def _next_step(settings: Settings, *, can_train: bool) -> str:
+    if not can_train:
+        return f"{install_line('train')} to train, or `gavel score FILE` to judge what you have."
+    if settings.judge_model is None:
+        return "`gavel demo`, or set GAVEL_JUDGE_MODEL to judge with a real model."
+    return "`gavel train my_scenario.py`, or `gavel demo` first."

@@ -1,0 +1,160 @@
+"""`gavel judge golden`: does a judge, with the prompts as they are, put groups of known order right?
+
+Replies are kept on a cassette, so only questions that are not yet on it are asked: none, or after a change of prompts
+those that it changed. The scores that were recorded are kept beside it, and each verdict that turned is named.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from textwrap import shorten
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from gavel.errors import GavelError
+
+if TYPE_CHECKING:
+    from gavel.judge.audit.golden import GoldenResult, Turned
+
+
+class _Record(BaseModel):
+    """What one judge said of one group, to be compared with what it says later."""
+
+    prompt_ids: list[str]
+    scores: dict[str, float]
+    """By member."""
+
+
+_Records = dict[str, dict[str, _Record]]
+"""By judge and group."""
+
+
+def golden_command(
+    judge: Annotated[str | None, typer.Option(help="Judge model. Default: GAVEL_JUDGE_MODEL.")] = None,
+    rubric: Annotated[str | None, typer.Option(help="What good work is; @FILE reads it from a file.")] = None,
+    groups: Annotated[Path | None, typer.Option(help="A golden set of your own (JSON). Default: the shipped.")] = None,
+    cassette: Annotated[
+        Path | None, typer.Option(help="Where replies are kept. Default: golden.sqlite among the runs.")
+    ] = None,
+    replay: Annotated[bool, typer.Option("--replay", help="Ask nobody: only what is on the cassette.")] = False,
+    record: Annotated[bool, typer.Option("--record", help="Compare later runs with this one.")] = False,
+) -> None:
+    """Check a judge and its prompts on groups of known order, and tell which verdicts have turned."""
+    from gavel.cli.score import rubric_text
+    from gavel.cli.settings import STAND_IN, Settings
+    from gavel.judge.audit.golden import SHIPPED, changed_prompts, check_golden, load_golden, turned
+    from gavel.judge.errors import JudgeError
+    from gavel.judge.judge import Judge
+    from gavel.llm.cassette import Cassette
+
+    settings = Settings.read()
+    model = judge or settings.judge
+    if model == STAND_IN:
+        raise JudgeError(
+            "the stand-in checks rules of a rubric and reads no answers, so a golden set says nothing of it.",
+            "Name a judge model: --judge openai/o3, or GAVEL_JUDGE_MODEL.",
+        )
+    tape = Cassette(cassette or settings.runs / "golden.sqlite", "replay" if replay else "cache")
+    beside = tape.path.with_name(f"{tape.path.name}.json")
+    records = _read_records(beside)
+    engine = Judge(model, rubric=rubric_text(rubric), cassette=tape)
+    name = " + ".join(engine.names)
+    results = asyncio.run(check_golden(engine, load_golden(groups or SHIPPED)))
+    tape.close()
+    _print_results(results, name)
+    before = records.get(name, {})
+    found = list(turned(results, {group: old.scores for group, old in before.items()}))
+    if before:
+        old_ids = set(chain.from_iterable(old.prompt_ids for old in before.values()))
+        _print_changes(found, changed_prompts(old_ids, chain.from_iterable(result.prompt_ids for result in results)))
+    if replay and tape.misses:
+        questions = tape.misses + sum(result.cached_calls for result in results)
+        raise JudgeError(
+            f"changed prompt: {tape.misses} of {questions} questions are not on the cassette {tape.path}.",
+            "Ask them: the same command without --replay.",
+        )
+    if failed := [result for result in results if not result.scores]:
+        raise JudgeError(
+            f"{len(failed)} of {len(results)} groups were not judged: {failed[0].reason}",
+            "Nothing is recorded; try again: what was answered is not asked twice.",
+        )
+    if (wrong := sum(not each.is_right for each in found)) and not record:
+        raise JudgeError(
+            f"{wrong} verdict{'s' * (wrong != 1)} turned from right to wrong since the record.",
+            "Mend the prompt, or accept what the judge says by now: --record.",
+        )
+    fresh = {
+        result.group.name: _Record(prompt_ids=list(result.prompt_ids), scores=dict(result.scores))
+        for result in results
+        if record or result.group.name not in before
+    }
+    if fresh:
+        _write_records(beside, records | {name: before | fresh})
+        groups_are = "1 group is" if len(fresh) == 1 else f"{len(fresh)} groups are"
+        typer.echo(f"{groups_are} recorded in {beside}: later runs are compared with this one.")
+
+
+def _read_records(path: Path) -> _Records:
+    try:
+        return TypeAdapter(_Records).validate_json(path.read_bytes()) if path.exists() else {}
+    except (OSError, ValidationError) as error:
+        raise GavelError(f"the record {path} cannot be read: {error}", "Delete it; the next run makes one.") from error
+
+
+def _write_records(path: Path, records: _Records) -> None:
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        unfinished.write_bytes(TypeAdapter(_Records).dump_json(records, indent=2))
+        unfinished.replace(path)
+    except OSError as error:
+        raise GavelError(f"{path} cannot be written: {error}", "Choose another place with --cassette.") from error
+
+
+def _print_results(results: "Sequence[GoldenResult]", judge: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_edge=False, pad_edge=False)
+    table.add_column("group", overflow="fold")
+    table.add_column("right", justify="right", no_wrap=True)
+    table.add_column("as it should be", overflow="fold")
+    for result in results:
+        right = f"{result.right}/{len(result.group.pairs)}" if result.scores else "–"
+        table.add_row(Text(result.group.name), right, Text(_standing(result)))
+    judged = [result for result in results if result.scores]
+    costs = [result.cost_usd for result in results if result.calls]
+    known = [cost for cost in costs if cost is not None]
+    account = [
+        f"{sum(r.right for r in judged)} of {sum(len(r.group.pairs) for r in judged)} verdicts right",
+        f"{len(judged)} of {len(results)} groups judged",
+        f"judge {judge}",
+        f"{sum(r.calls for r in results)} calls, {sum(r.cached_calls for r in results)} replies from the cassette",
+        f"{sum(known):.4f} USD" if len(known) == len(costs) else "cost unknown (set GAVEL_PRICES)",
+    ]
+    console = Console()
+    console.print(table)
+    console.print(Text(" · ".join(account)))
+
+
+def _standing(result: "GoldenResult") -> str:
+    """`careful 0.90 > hasty 0.20 · lazy 0.10`, in the right order, or why there is no score."""
+    if not result.scores:
+        return shorten(result.reason, 90, placeholder=" …")
+    tiers = [" · ".join(f"{name} {result.scores[name]:.2f}" for name in tier) for tier in result.group.order]
+    return " > ".join(tiers)
+
+
+def _print_changes(found: "Sequence[Turned]", prompts: Sequence[str]) -> None:
+    count = f"{len(found)} verdict{'s' * (len(found) != 1)} turned"
+    what = f"changed {', '.join(prompts)}" if prompts else "no prompt changed"
+    typer.echo(f"Since the record: {what}; {count}.")
+    for each in found:
+        (was_better, was_worse), (better, worse) = each.before, each.after
+        typer.echo(
+            f"  {'right' if each.is_right else 'WRONG'} by now: {each.group}: {each.better} above {each.worse} "
+            f"(was {was_better:.2f} and {was_worse:.2f}, is {better:.2f} and {worse:.2f})"
+        )

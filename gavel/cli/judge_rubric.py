@@ -1,0 +1,36 @@
+"""`gavel judge rubric`: a judge model drafts a rubric, for its owner to read and better."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gavel.errors import GavelError
+
+
+def rubric_command(
+    description: Annotated[str, typer.Argument(help="What the agent's job is, in a sentence or more.")],
+    model: Annotated[str | None, typer.Option(help="Who drafts: any LiteLLM id. Default: GAVEL_JUDGE_MODEL.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A file to write it to as well, for --rubric @FILE.")] = None,
+    criteria: Annotated[bool, typer.Option("--criteria", help="Weighted criteria (JSON) instead of a text.")] = False,
+) -> None:
+    """Draft a rubric for a job with a judge model."""
+    from gavel.cli.settings import Settings
+    from gavel.judge.rubric_draft import draft_rubric
+    from gavel.llm.client import Client
+    from gavel.llm.prices import prices_from_environment
+
+    if out is not None and out.exists():
+        raise GavelError(f"{out} is there already.", "Choose another file with --out, or move this one away.")
+    client = Client(model or Settings.read().judge, prices=prices_from_environment())
+    text = asyncio.run(draft_rubric(client, description, criteria=criteria)).dump()
+    typer.echo(text)  # first of all, whatever becomes of the file: it was paid for
+    if out is None:
+        return
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise GavelError(f"{out} cannot be written: {error}", "Copy the rubric from above.") from error
+    typer.echo(f"Written to {out}. Read it, better it, then: gavel score FILE --rubric @{out}", err=True)

@@ -1,0 +1,186 @@
+"""`gavel score`: judges trajectories that lie in a file, whoever made them.
+
+The file is read whole, and found good, before the first call to a judge. The judged groups are written whole or not
+at all, and a group that the judge failed on is written as unscored, with the reason.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+from gavel.cli.settings import Settings
+from gavel.cli.terminal import plain
+from gavel.errors import GavelError
+from gavel.judge.errors import JudgeError
+from gavel.judge.judge import Judge
+from gavel.judge.panel.judgements import unscored
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.jsonl import read_groups
+from gavel.scenarios.store import TrajectoryStore
+from gavel.scenarios.trajectory import Trajectory
+
+
+def score_command(
+    file: Path,
+    judge: str | None,
+    rubric: str | None,
+    orders: int,
+    by: str | None,
+    out: Path | None,
+    mode: Literal["groupwise", "pairwise"] = "groupwise",
+) -> None:
+    """What `gavel score` does. `judge` None = the one in the settings; `rubric` is text, or `@FILE`.
+
+    Raises a `GavelError` when the file is not usable, and after all else is done when the judge failed on a group.
+    """
+    engine = Judge(judge or Settings.read().judge, rubric=rubric_text(rubric), orders=orders, mode=mode)
+    judged = asyncio.run(score_file(file, engine, by=by, out=out))
+    print_scores(Console(), judged, by)
+    failed = [group.judgement for group in judged if _judge_failed(group)]
+    if failed:
+        raise JudgeError(
+            f"the judge scored nobody in {len(failed)} of {len(judged)} groups: {failed[0] and failed[0].reason}",
+            "What was scored is shown above; try again, or with another judge: --judge MODEL.",
+        )
+
+
+async def score_file(
+    file: Path, judge: Judge, *, by: str | None = None, out: Path | None = None
+) -> list[TrajectoryGroup]:
+    """The judged groups of `file` (see `read_groups`), also written to `out`; its progress goes to stderr.
+
+    A name that ends in `.zst` makes `out` a trajectory store, any other makes it JSONL. Raises `RowError` or
+    `StoreError` when the file cannot be read, and `GavelError` when the judge has no key or `out` cannot be written;
+    nothing is judged then.
+    """
+    groups = await asyncio.to_thread(read_groups, file, by)
+    judge.check()
+    if out is None:
+        return await _judge_all(groups, judge)
+    unfinished = _begin(out)
+    try:
+        judged = await _judge_all(groups, judge)
+        with _os_errors(out):
+            await asyncio.to_thread(_write, unfinished, judged, store=out.suffix == ".zst")
+            unfinished.replace(out)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return judged
+
+
+async def _judge_all(groups: Sequence[TrajectoryGroup], judge: Judge) -> list[TrajectoryGroup]:
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(f"judging {len(groups)} groups", total=len(groups))
+
+        async def score(group: TrajectoryGroup) -> TrajectoryGroup:
+            # All of a group's rollouts may have failed; that is no reason to leave the others unjudged.
+            nobody = f"no trajectories: {len(group.exceptions)} rollouts failed"
+            judged = await judge.score(group) if group.trajectories else unscored(group, nobody)
+            progress.advance(bar)
+            return judged
+
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(score(group)) for group in groups]
+    return [task.result() for task in running]
+
+
+def print_scores(console: Console, groups: Sequence[TrajectoryGroup], by: str | None = None) -> None:
+    """A table of all members, and what judging them took."""
+    table = Table(show_edge=False, pad_edge=False)
+    table.add_column("group", overflow="fold")
+    table.add_column("member", justify="right")
+    table.add_column("score", no_wrap=True)
+    table.add_column("explanation", overflow="fold")
+    for number, group in enumerate(groups, 1):
+        label = str(group.metadata.get(by, number)) if by else str(number)
+        if not group.trajectories and group.judgement:
+            table.add_row(plain(label), "", "–", plain(group.judgement.reason or ""))
+        for member, trajectory in enumerate(group, 1):
+            last = member == len(group)
+            table.add_row(plain(label if member == 1 else ""), str(member), *_score_cells(trajectory), end_section=last)
+    console.print(table)
+    console.print(plain(_account(groups)))
+
+
+def _score_cells(trajectory: Trajectory) -> tuple[Text, Text]:
+    judgement = trajectory.judgement
+    if judgement is None or judgement.score is None:
+        return Text("–"), plain((judgement and judgement.reason) or "not judged")
+    flags = "".join(f"[{flag}] " for flag in judgement.flags)
+    error = "" if judgement.standard_error is None else f" ± {judgement.standard_error:.2f}"
+    return Text(f"{judgement.score:.2f}{error}"), plain(flags + judgement.explanation)
+
+
+def _account(groups: Sequence[TrajectoryGroup]) -> str:
+    """`2 groups · 7 of 8 trajectories scored · judge openai/o3 · 4 calls · 5,120 + 610 tokens · 0.02 USD`"""
+    wholes = [group.judgement for group in groups if group.judgement]
+    members = [trajectory for group in groups for trajectory in group]
+    scored = sum(trajectory.reward is not None for trajectory in members)
+    models = dict.fromkeys(model for whole in wholes for model in whole.models)
+    asked = [whole for whole in wholes if whole.calls]
+    costs = [whole.cost_usd for whole in asked if whole.cost_usd is not None]
+    return " · ".join(
+        [
+            f"{len(groups):,} group{'s' * (len(groups) != 1)}",
+            f"{scored:,} of {len(members):,} trajectories scored",
+            f"judge {', '.join(models)}",
+            f"{sum(whole.calls for whole in wholes):,} calls",
+            f"{sum(w.prompt_tokens for w in wholes):,} + {sum(w.completion_tokens for w in wholes):,} tokens",
+            f"{sum(costs):.4f} USD" if len(costs) == len(asked) else "cost unknown (set GAVEL_PRICES)",
+        ]
+    )
+
+
+def _judge_failed(group: TrajectoryGroup) -> bool:
+    """Whether nobody got a score from a judge that was to be asked; a group without a comparison is no failure."""
+    whole = group.judgement
+    return whole is not None and whole.status == "unscored" and bool(whole.calls or whole.warnings)
+
+
+def rubric_text(rubric: str | None) -> str | None:
+    """What an option --rubric says: the text itself, or with `@FILE` what the file holds. Raises `GavelError`."""
+    if rubric is None or not rubric.startswith("@"):
+        return rubric
+    try:
+        return Path(rubric[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise GavelError(
+            f"the rubric {rubric[1:]} cannot be read: {error}", "Give the path of a text file after @."
+        ) from error
+
+
+def _begin(path: Path) -> Path:
+    """An empty file beside `path`, to be filled and renamed: what cannot be written is found out before judging."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    with _os_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError("it is a directory")
+        unfinished.touch()
+    return unfinished
+
+
+@contextmanager
+def _os_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise GavelError(f"{path} cannot be written: {error}", "Choose another file with --out.") from error
+
+
+def _write(path: Path, groups: Sequence[TrajectoryGroup], *, store: bool) -> None:
+    if store:
+        TrajectoryStore(path).extend(groups)
+        return
+    with path.open("w", encoding="ascii") as stream:
+        stream.writelines(f"{group.to_json()}\n" for group in groups)
+        stream.flush()
+        os.fsync(stream.fileno())

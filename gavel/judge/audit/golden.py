@@ -1,0 +1,200 @@
+"""The golden set: groups whose right order nobody disputes, and what a judge makes of them.
+
+A verdict is what a judge said of two members of which one is better. It is right only when the better one scored
+higher; a group that was not judged in full has no verdicts, right or wrong. What was recorded once is compared with
+what is said of the same members later, so a change of prompts shows by the verdicts that it turns.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from gavel.judge.errors import JudgeError
+from gavel.judge.judge import Judge
+from gavel.llm.types import Message
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+
+SHIPPED = Path(__file__).with_name("golden.json")
+
+
+class GoldenGroup(BaseModel):
+    """Attempts at one task, and which of them are better."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    shows: str = ""
+    """What a judge that gets it right has understood."""
+    opening: list[Message] = Field(default_factory=list)
+    """OpenAI messages with which every member begins."""
+    tools: list[Message] = Field(default_factory=list)
+    """OpenAI tool schemas, of every member."""
+    members: dict[str, Annotated[list[Message], Field(min_length=1)]]
+    """By name, which no judge sees: the messages that follow the opening."""
+    order: list[list[str]]
+    """Names, the best first; members that stand together are not compared."""
+
+    @model_validator(mode="after")
+    def _orders_its_members(self) -> Self:
+        if sorted(name for tier in self.order for name in tier) != sorted(self.members):
+            raise ValueError(f"the order of {self.name!r} must name each of its members once")
+        if not self.pairs:
+            raise ValueError(f"the order of {self.name!r} puts no member above another")
+        return self
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The better and the worse of every two members that are compared."""
+        return [pair for above, below in combinations(self.order, 2) for pair in product(above, below)]
+
+    def group(self) -> TrajectoryGroup:
+        """Its members as they are judged, in the order of their names on file."""
+        return TrajectoryGroup(
+            Trajectory(messages_and_choices=[*self.opening, *messages], tools=self.tools or None)
+            for messages in self.members.values()
+        )
+
+
+def load_golden(path: Path = SHIPPED) -> list[GoldenGroup]:
+    """The golden set in a JSON file, a list of `GoldenGroup`s; by default the one that is shipped.
+
+    Raises `JudgeError` when the file cannot be read, or holds anything else.
+    """
+    remedy = f"See {SHIPPED} for the form."
+    try:
+        groups = TypeAdapter(list[GoldenGroup]).validate_json(path.read_bytes())
+    except OSError as error:
+        raise JudgeError(
+            f"the golden set {path} cannot be read: {error.strerror or error}.", "Check the path."
+        ) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        what = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+        raise JudgeError(f"{path} is no golden set: {what}.", remedy) from error
+    names = [group.name for group in groups]
+    if not groups or len(set(names)) < len(names):
+        raise JudgeError(f"{path} is no golden set: it needs groups, each with a name of its own.", remedy)
+    return groups
+
+
+Scores = Mapping[str, float]
+"""By member."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenResult:
+    """What a judge made of a golden group."""
+
+    group: GoldenGroup
+    scores: Scores
+    """Of all members, or of none."""
+    reason: str = ""
+    """Why there are no scores."""
+    prompt_ids: tuple[str, ...] = ()
+    calls: int = 0
+    """Asked for now."""
+    cached_calls: int = 0
+    """Answered by a cassette."""
+    cost_usd: float | None = None
+    """Of `calls`; None = unknown."""
+
+    @property
+    def right(self) -> int:
+        """How many verdicts are right."""
+        return len(self.group.pairs) - len(self.violated) if self.scores else 0
+
+    @property
+    def violated(self) -> list[tuple[str, str]]:
+        """The pairs of which the better member did not score higher."""
+        if not self.scores:
+            return []
+        return [(better, worse) for better, worse in self.group.pairs if not _is_right(self.scores, better, worse)]
+
+    @property
+    def agreement(self) -> float | None:
+        """Share of right verdicts, 0 to 1; None without scores."""
+        return self.right / len(self.group.pairs) if self.scores else None
+
+
+async def check_golden(judge: Judge, groups: Iterable[GoldenGroup]) -> list[GoldenResult]:
+    """What the judge makes of each group, in order; all are asked for at once.
+
+    A group of which one call was lost has no scores: fewer votes may say something else. Raises `JudgeError` when the
+    judge cannot be asked at all (see `Judge.check`).
+    """
+    judge.check()
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(_check(judge, group)) for group in groups]
+    return [task.result() for task in running]
+
+
+async def _check(judge: Judge, group: GoldenGroup) -> GoldenResult:
+    judged = await judge.score(group.group())
+    whole = judged.judgement
+    assert whole is not None
+    rewards = [trajectory.reward for trajectory in judged]
+    scores = {name: reward for name, reward in zip(group.members, rewards, strict=True) if reward is not None}
+    lost = len(scores) < len(rewards) or whole.lost_orders > 0
+    return GoldenResult(
+        group=group,
+        scores={} if lost else scores,
+        reason=(whole.reason or "; ".join(whole.warnings)) if lost else "",
+        prompt_ids=tuple(whole.prompt_ids),
+        calls=whole.calls,
+        cached_calls=whole.cached_calls,
+        cost_usd=whole.cost_usd,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """A verdict that is another than it was."""
+
+    group: str
+    better: str
+    worse: str
+    before: tuple[float, float]
+    """Scores of the better and the worse member."""
+    after: tuple[float, float]
+
+    @property
+    def is_right(self) -> bool:
+        """Whether it is right by now, and was wrong before."""
+        return self.after[0] > self.after[1]
+
+
+def turned(results: Sequence[GoldenResult], before: Mapping[str, Scores]) -> Iterator[Turned]:
+    """The verdicts that turned from right to wrong or back since the scores in `before`, which are by group.
+
+    Only members that have scores on both sides are compared.
+    """
+    for result in results:
+        old, new = before.get(result.group.name, {}), result.scores
+        for better, worse in result.group.pairs:
+            if {better, worse} <= old.keys() & new.keys() and (
+                _is_right(old, better, worse) != _is_right(new, better, worse)
+            ):
+                yield Turned(result.group.name, better, worse, (old[better], old[worse]), (new[better], new[worse]))
+
+
+def changed_prompts(before: Iterable[str], after: Iterable[str]) -> list[str]:
+    """The names of which the `name@hash` ids before and after have no hash in common."""
+    old, new = _hashes(before), _hashes(after)
+    return [name for name, hashes in new.items() if name in old and not hashes & old[name]]
+
+
+def _hashes(ids: Iterable[str]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for name, _, digest in (each.rpartition("@") for each in ids):
+        found.setdefault(name, set()).add(digest)
+    return found
+
+
+def _is_right(scores: Scores, better: str, worse: str) -> bool:
+    return scores[better] > scores[worse]

@@ -1,0 +1,168 @@
+"""How well judges agree with each other, and a judge with itself when it is asked again.
+
+Raters score the members of all groups: judges by the mean of their votes, or single calls. Of the figures, ICC and
+alpha also count how the scores of different groups differ and how harsh a rater is; tau and its kin (`pairs`) only
+see the order within groups.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from gavel.judge.audit.agreement import Agreement, compare
+from gavel.judge.audit.bootstrap import Estimate, defined, estimate
+from gavel.judge.audit.votes import calls, judged_groups, voters
+from gavel.scenarios.group import TrajectoryGroup
+
+if TYPE_CHECKING:
+    from gavel.judge.audit.bootstrap import Array
+
+Ratings = Sequence[Sequence[float | None]]
+"""Of one group: for each member the scores by rater, None where a rater gave none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reliability:
+    """Raters beside each other."""
+
+    raters: tuple[str, ...]
+    icc_single: Estimate
+    """ICC(2,1): the share of a single rater's variance that is the members' own. Over members that all rated."""
+    icc_mean: Estimate
+    """ICC(2,k): the same for the mean of all k raters."""
+    alpha: Estimate
+    """Krippendorff's alpha with the interval metric: 1 - observed / expected disagreement; scores may be missing."""
+    pairs: Mapping[tuple[str, str], Agreement]
+    """Each two judges, the second as the reference of the first; empty where the raters are calls."""
+
+
+def judge_vs_judge(groups: Iterable[TrajectoryGroup]) -> Reliability | None:
+    """The judge models that voted, each by the mean of its votes for a member; None with fewer than two.
+
+    Raises `JudgeError` when no member is judged.
+    """
+    groups = judged_groups(groups)
+    judges = voters(groups)
+    if len(judges) < 2:
+        return None
+    ratings = [_by_judge(group, judges) for group in groups]
+    pairs = {
+        (judges[one], judges[other]): compare([_both(members, one, other) for members in ratings], judges[other])
+        for one, other in combinations(range(len(judges)), 2)
+    }
+    return reliability(ratings, judges, pairs)
+
+
+def call_vs_call(groups: Iterable[TrajectoryGroup]) -> Reliability | None:
+    """The calls of the same group: the n-th score that a judge gave to each member; None with fewer than two.
+
+    Calls differ in order of presentation, so what a place adds is error here; ICC(2,k) is the reliability of the
+    judge's score, the mean of its calls. Raises `JudgeError` when no member is judged.
+    """
+    rated = [_by_call(group) for group in judged_groups(groups)]
+    raters = list(dict.fromkeys(rater for members in rated for scores in members for rater in scores))
+    if len(raters) < 2:
+        return None
+    ratings = [[[scores.get(rater) for rater in raters] for scores in members] for members in rated]
+    return reliability(ratings, [f"{model} call {number}" for model, number in raters])
+
+
+def _by_judge(group: TrajectoryGroup, judges: Sequence[str]) -> Ratings:
+    votes: dict[int, dict[str, list[float]]] = {}
+    for call in calls(group):
+        for member, score in call.scores.items():
+            votes.setdefault(member, {}).setdefault(call.model, []).append(score)
+    return [[fmean(of[judge]) if judge in of else None for judge in judges] for of in votes.values()]
+
+
+def _by_call(group: TrajectoryGroup) -> list[dict[tuple[str, int], float]]:
+    scores: dict[int, dict[tuple[str, int], float]] = {}
+    seen: Counter[tuple[int, str]] = Counter()
+    for call in calls(group):
+        for member, score in call.scores.items():
+            seen[member, call.model] += 1
+            scores.setdefault(member, {})[call.model, seen[member, call.model]] = score
+    return list(scores.values())
+
+
+def reliability(
+    groups: Sequence[Ratings], raters: Sequence[str], pairs: Mapping[tuple[str, str], Agreement] | None = None
+) -> Reliability:
+    """The statistics of plain numbers."""
+    single, mean = intraclass_correlation(groups)
+    return Reliability(tuple(raters), single, mean, krippendorff_alpha(groups), pairs or {})
+
+
+def _both(members: Ratings, one: int, other: int) -> list[tuple[float, float]]:
+    return [(a, b) for row in members if (a := row[one]) is not None and (b := row[other]) is not None]
+
+
+def intraclass_correlation(groups: Sequence[Ratings]) -> tuple[Estimate, Estimate]:
+    """ICC(2,1) and ICC(2,k) over the members that every rater scored: two-way random effects, absolute agreement.
+
+    Shrout and Fleiss 1979, cases 2; McGraw and Wong 1996, ICC(A,1) and ICC(A,k). With n members and k raters, from
+    the mean squares of members R, raters C and the rest E: (R - E) / (R + (k - 1)E + k(C - E)/n), and
+    (R - E) / (R + (C - E)/n).
+    """
+    import numpy as np
+
+    k = next((len(row) for members in groups for row in members), 0)
+    if k < 2:
+        return Estimate(None, None, None, 0), Estimate(None, None, None, 0)
+    rows = [[row for row in members if None not in row] for members in groups]
+    complete = [np.array(row, float).reshape(-1, k) for row in rows]
+    count = np.array([len(scores) for scores in complete], float)
+    squares = np.array([(scores**2).sum() for scores in complete])
+    of_members = np.array([(scores.sum(axis=1) ** 2).sum() for scores in complete])
+    of_raters = np.array([scores.sum(axis=0) for scores in complete])
+
+    def mean_squares(weights: "Array") -> "tuple[Array, Array, Array, Array]":
+        n = weights @ count
+        n = np.where(n > 1, n, np.nan)
+        raters = weights @ of_raters
+        mean = raters.sum(axis=1) ** 2 / (n * k)
+        members = (weights @ of_members) / k - mean
+        columns = (raters**2).sum(axis=1) / n - mean
+        rest = weights @ squares - mean - members - columns
+        return n, members / (n - 1), columns / (k - 1), rest / ((n - 1) * (k - 1))
+
+    def single(weights: "Array") -> "Array":
+        n, r, c, e = mean_squares(weights)
+        return (r - e) / defined(r + (k - 1) * e + k * (c - e) / n)
+
+    def mean(weights: "Array") -> "Array":
+        n, r, c, e = mean_squares(weights)
+        return (r - e) / defined(r + (c - e) / n)
+
+    contributing = int((count > 0).sum())
+    return estimate(single, len(groups), contributing), estimate(mean, len(groups), contributing)
+
+
+def krippendorff_alpha(groups: Sequence[Ratings]) -> Estimate:
+    """Alpha over the members with at least two scores, interval metric (Krippendorff 2011, "Computing Krippendorff's
+    alpha-reliability"): 1 - mean squared difference within members / that between any two scores."""
+    import numpy as np
+
+    rows = [[_moments(scores) for row in members if len(scores := _known(row)) > 1] for members in groups]
+    sums = np.array([[sum(column) for column in zip(*of, strict=True)] if of else [0.0] * 4 for of in rows])
+
+    def statistic(weights: "Array") -> "Array":
+        count, total, squares, within = (weights @ sums).T
+        expected = 2 * (count * squares - total**2) / (count * (count - 1))
+        return 1 - within / count / defined(expected)
+
+    return estimate(statistic, len(groups), sum(map(bool, rows)))
+
+
+def _known(row: Sequence[float | None]) -> list[float]:
+    return [score for score in row if score is not None]
+
+
+def _moments(scores: Sequence[float]) -> tuple[float, float, float, float]:
+    """Count, sum and sum of squares of a member's scores, and the squared differences of all ordered pairs of them
+    by the number of others."""
+    count, total, squares = len(scores), sum(scores), sum(score**2 for score in scores)
+    return count, total, squares, 2 * (count * squares - total**2) / (count - 1)

@@ -1,0 +1,196 @@
+"""Canonical group -> text for a judge that no trajectory can forge, and back.
+
+Every line of structure begins with the fence: the reserved character and a random code. The reserved character
+cannot occur in trajectory text (it is replaced), and code and labels are drawn so that they do not occur in it
+either. So no text closes its fence, opens another, speaks as another role or names another member:
+`read_transcripts` gives back exactly what `render_transcripts` was given, whatever the text.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import chain
+from random import Random
+
+from gavel.judge.prompt.canonical import Called, CanonicalGroup, Conversation, Event, Said
+from gavel.judge.prompt.dedup import common_starts, repeated_texts
+from gavel.judge.prompt.flags import ADDRESSES_JUDGE, CONTENTLESS, EMPTY, TOOL_ADDRESSES_JUDGE
+from gavel.judge.prompt.sanitize import RESERVED, revealed, sanitise
+
+_LETTERS = "BCDFGHJKMNPQRSTVWXZ"
+_DIGITS = "3479"
+_EVERY = "of every trajectory"
+_REFERENCE = " = block "
+
+_NOTES = {
+    EMPTY: "the agent said and did nothing",
+    CONTENTLESS: "it says nothing but an opener or punctuation",
+    ADDRESSES_JUDGE: "its text addresses the judge",
+    TOOL_ADDRESSES_JUDGE: "text that a tool returned addresses the judge",
+}
+"""What the judge is told of each flag."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What a prompt is fenced and labelled with; `labels[i]` names member i of the canonical group."""
+
+    code: str
+    labels: tuple[str, ...]
+
+    @property
+    def fence(self) -> str:
+        return f"{RESERVED}{self.code} "
+
+
+def draw_marks(group: CanonicalGroup, random: Random) -> Marks:
+    """A code and a label for each member, all different, none of which occurs in the group's text, hidden or not."""
+    haystack = _haystack(group)
+    drawn: list[str] = []
+    tries = 0
+    while len(drawn) <= len(group.members):
+        size = 4 + tries // 100
+        tries += 1
+        mark = random.choice(_LETTERS) + "".join(random.choices(_LETTERS + _DIGITS, k=size - 1))
+        if mark not in drawn and mark.casefold() not in haystack:
+            drawn.append(mark)
+    code, *labels = drawn
+    return Marks(code.lower(), tuple(labels))
+
+
+@lru_cache(maxsize=1)
+def _haystack(group: CanonicalGroup) -> str:
+    """The group's text raw and as it is shown, in which no mark may occur; one group's marks are drawn in a row."""
+    return "\n".join(revealed(version) for text in set(group.texts) for version in {text, sanitise(text)})
+
+
+def render_transcripts(group: CanonicalGroup, order: Sequence[int], marks: Marks) -> str:
+    """The group's text with its members in `order` (indices into `group.members`).
+
+    What the members shown have in common, beginnings and long texts, is shown once and referred to by number.
+    """
+    shown = [(member, number) for member in sorted(order) for number in _numbers(group, member)]
+    sharing = common_starts([group.members[member].conversations[number].events for member, number in shown])
+    events = chain(group.shared, *(start.events for start in sharing.starts), *sharing.rests)
+    blocks = repeated_texts(events)
+    lines: list[str] = []
+    if group.tools:
+        lines += ["tools", *(f"- {number} {sanitise(tool)}" for number, tool in enumerate(group.tools, start=1))]
+    lines += [f"block {number}: {sanitise(text)}" for text, number in blocks.items()]
+    if group.shared:
+        lines += [f"start {_EVERY}", *_events(group.shared, blocks)]
+    for number, start in enumerate(sharing.starts, start=1):
+        lines += [f"start {number}", *_goes_on(start.parent), *_events(start.events, blocks)]
+    place = {key: n for n, key in enumerate(shown)}
+    for member in order:
+        lines.append(f"trajectory {marks.labels[member]}")
+        lines += [f"note: {_NOTES[flag]}" for flag in group.members[member].flags]
+        for number in _numbers(group, member):
+            if number > 0:
+                lines.append(f"conversation {number + 1}")
+            tools = group.members[member].conversations[number].tools
+            if tools is not None:
+                lines.append(f"only tools {', '.join(str(group.tools.index(t) + 1) for t in tools) or 'none'}")
+            n = place[member, number]
+            lines += [*_goes_on(sharing.start_of[n]), *_events(sharing.rests[n], blocks)]
+    return "\n".join(marks.fence + line for line in [*lines, "end of all"])
+
+
+def _numbers(group: CanonicalGroup, member: int) -> range:
+    return range(len(group.members[member].conversations))
+
+
+def _goes_on(start: int | None) -> list[str]:
+    return [] if start is None else [f"goes on from start {start + 1}"]
+
+
+def _events(events: Sequence[Event], blocks: Mapping[str, int]) -> list[str]:
+    lines: list[str] = []
+    for event in events:
+        match event:
+            case Said(role, text):
+                lines.append(f"{role}{_text(text, blocks, ': ')}")
+            case Called(name, arguments, result):
+                lines.append(f"call {_name(name)}{_text(arguments, blocks, '(', ')')}")
+                if result is not None:
+                    lines.append(f"result{_text(result, blocks, ': ')}")
+    return lines
+
+
+def _text(text: str, blocks: Mapping[str, int], before: str, after: str = "") -> str:
+    return f"{_REFERENCE}{blocks[text]}" if text in blocks else f"{before}{sanitise(text)}{after}"
+
+
+def _name(tool: str) -> str:
+    return re.sub(r"[^\w.:/-]", "_", sanitise(tool)) or "_"
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A conversation whose lines are still being read."""
+
+    events: list[Event] = field(default_factory=list)
+    tools: list[str] | None = None
+
+
+def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
+    """Each attempt in full (what is shown once for all included) by its label, in the order shown."""
+    opening = re.search(rf"^{RESERVED}\w+ ", prompt, re.MULTILINE)
+    if opening is None:
+        return {}
+    common = conversation = _Reading()
+    tools: dict[str, str] = {}
+    blocks: dict[str, str] = {}
+    starts: dict[str, _Reading] = {}
+    attempts: dict[str, list[_Reading]] = {}
+    attempt: list[_Reading] = []
+    for piece in f"\n{prompt}".split(f"\n{opening[0]}")[1:]:
+        head, _, rest = piece.partition(" ")
+        match head:
+            case "-":
+                number, _, tools[number] = rest.partition(" ")
+            case "only":
+                numbers = rest.removeprefix("tools ")
+                conversation.tools = [] if numbers == "none" else [tools[number] for number in numbers.split(", ")]
+            case "block":
+                number, _, blocks[number] = rest.partition(": ")
+            case "start":
+                if rest != _EVERY:
+                    conversation = starts[rest] = _Reading()
+            case "goes":
+                conversation.events += starts[rest.removeprefix("on from start ")].events
+            case "trajectory":
+                conversation = _Reading()
+                attempt = attempts[rest] = [conversation]
+            case "conversation":
+                conversation = _Reading()
+                attempt.append(conversation)
+            case "tools" | "end" | "note:":
+                pass
+            case "call":
+                name, mark, arguments = rest.partition(_REFERENCE)
+                if not mark or "(" in name:
+                    name, _, arguments = rest.partition("(")
+                    arguments = arguments[:-1]
+                else:
+                    arguments = blocks[arguments]
+                conversation.events.append(Called(name, arguments))
+            case "result" | "result:":
+                call = conversation.events.pop()
+                conversation.events.append(replace(call, result=_said(head, rest, blocks)))
+            case role:
+                conversation.events.append(Said(role.removesuffix(":"), _said(head, rest, blocks)))
+    return {label: _full(common, tuple(tools.values()), *readings) for label, readings in attempts.items()}
+
+
+def _said(head: str, rest: str, blocks: Mapping[str, str]) -> str:
+    """A head without a colon is followed by a reference."""
+    return rest if head.endswith(":") else blocks[rest.removeprefix(_REFERENCE.lstrip())]
+
+
+def _full(common: _Reading, tools: tuple[str, ...], main: _Reading, *others: _Reading) -> tuple[Conversation, ...]:
+    main.events = common.events + main.events
+    return tuple(
+        Conversation(tuple(each.events), tools if each.tools is None else tuple(each.tools)) for each in (main, *others)
+    )

@@ -1,0 +1,106 @@
+"""A task's description -> a rubric, drafted by a judge model.
+
+A draft is a rubric or nothing: what comes back is read by the rules that a rubric on file is read by, what breaks
+them goes back to the model with the reason, and a model that does not mend it in time drafts nothing.
+"""
+
+import json
+from typing import Any
+
+from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
+from gavel.judge.prompt.transcript import sanitise
+from gavel.judge.reply.lenient_json import Broken, Found, find_values
+from gavel.judge.rubric import Rubric
+from gavel.llm.client import Client
+from gavel.llm.types import Message, Schema
+from gavel.prompts import render
+
+LONGEST = 4000
+"""Characters of a draft: it is paid for with every call of the judge that uses it."""
+MOST_CRITERIA = 10
+
+
+class DraftError(JudgeError):
+    """What came back is no rubric; the message says why, for the model to mend."""
+
+
+async def draft_rubric(client: Client, description: str, *, criteria: bool = False, content_retries: int = 2) -> Rubric:
+    """A rubric for the job that `description` describes: a text, or with `criteria` weighted criteria.
+
+    `content_retries`: how often a reply that is no rubric is asked for again. Raises `DraftError` when it stays none,
+    and `JudgeError` when the description is empty or the model cannot be asked.
+    """
+    if not description.strip():
+        raise JudgeError("there is no description of the task.", "Say in a sentence or more what the agent's job is.")
+    if client.name.startswith("gavel/"):
+        raise JudgeError(
+            f"{client.name} goes by rules and cannot draft a rubric.",
+            "Name a model that can write, with --model or GAVEL_JUDGE_MODEL: openai/o3, ollama/qwen3.",
+        )
+    with llm_errors_as_judge_errors():
+        client.check()
+    prompt = draft_prompt(description, criteria=criteria)
+    repair: list[Message] = []
+    problem = ""
+    for _ in range(1 + content_retries):
+        with llm_errors_as_judge_errors():
+            reply = await client.ask(prompt + repair, draft_schema(criteria=criteria))
+        try:
+            return read_draft(reply.text, criteria=criteria)
+        except DraftError as error:
+            problem = error.message.removesuffix(".")
+            repair = [
+                {"role": "assistant", "content": reply.text.strip() or "(no reply)"},
+                {"role": "user", "content": render("judge/draft_repair.j2", problem=problem)},
+            ]
+    raise DraftError(f"{client.name} drafted no rubric: {problem}.", "Try again, or with another model: --model MODEL.")
+
+
+def draft_prompt(description: str, *, criteria: bool) -> list[Message]:
+    words = render("judge/draft_rubric.j2", description=sanitise(description.strip()), criteria=criteria)
+    return [{"role": "user", "content": words}]
+
+
+def draft_schema(*, criteria: bool) -> Schema:
+    """The JSON schema of a draft."""
+    if not criteria:
+        return _object({"text": {"type": "string"}})
+    criterion = _object({"name": {"type": "string"}, "text": {"type": "string"}, "weight": {"type": "number"}})
+    return _object({"criteria": {"type": "array", "items": criterion}})
+
+
+def _object(properties: Schema) -> Schema:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def read_draft(reply: str, *, criteria: bool) -> Rubric:
+    """The rubric in a reply, its last JSON object. Raises `DraftError`."""
+    value = _last_object(reply)
+    try:
+        rubric = Rubric.of(sanitise(json.dumps(value, ensure_ascii=False, default=lambda _: None)))
+    except JudgeError as error:
+        raise DraftError(error.message) from error
+    if criteria and not 2 <= len(rubric.criteria) <= MOST_CRITERIA:
+        raise DraftError(f"it has {len(rubric.criteria)} criteria, not 2 to {MOST_CRITERIA}")
+    if not criteria and (rubric.criteria or not rubric.text):
+        raise DraftError("it has criteria where a text was asked for")
+    if len(rubric.words) > LONGEST:
+        raise DraftError(f"it is {len(rubric.words):,} characters long, and {LONGEST:,} are the most")
+    return rubric
+
+
+def _last_object(reply: str) -> dict[str, Any]:
+    last: dict[str, Any] | Broken | None = None
+    for found in find_values(reply):
+        match found:
+            case "thoughts":
+                last = None
+            case Broken():
+                last = found
+            case Found(dict() as value):
+                last = value
+    if last is None:
+        raise DraftError("it holds no JSON object")
+    if isinstance(last, Broken):
+        raise DraftError("its last JSON object breaks off or is not valid JSON")
+    return last

@@ -1,0 +1,288 @@
+"""A store of judge replies on disk: cache, replay and audit in one SQLite file.
+
+A reply lies under the hash of model, parameters and rendered messages, and it is committed before anyone uses it:
+what was paid for once is never asked for again, whatever was killed in between. (Where it cannot be written, on a full
+disk, it is used all the same.) The first reply to a question is its answer for good. Tasks and processes may share a
+file.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from gavel.llm.errors import CassetteError, CassetteMissError
+from gavel.llm.types import Message, Reply, Schema
+
+Mode = Literal["cache", "replay"]
+
+_PRIVATE = re.compile(r"(^|_)(key|key_id|token|secret|password|credentials?|headers|client)$")
+"""Parameters that identify who asks, and are neither part of the question nor written down."""
+_LOCKED_SECONDS = 60.0
+_T = TypeVar("_T")
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS replies (
+    id INTEGER PRIMARY KEY,
+    key TEXT NOT NULL,
+    messages_key TEXT NOT NULL,
+    model TEXT NOT NULL,
+    params TEXT NOT NULL,
+    schema TEXT NOT NULL,
+    messages TEXT NOT NULL,
+    text BLOB NOT NULL,
+    prompt_tokens INTEGER NOT NULL,
+    completion_tokens INTEGER NOT NULL,
+    cost_usd REAL,
+    finish_reason TEXT NOT NULL,
+    served_by TEXT NOT NULL,
+    replied_at REAL NOT NULL
+) STRICT
+"""
+_INDEXES = (
+    "CREATE INDEX IF NOT EXISTS by_key ON replies (key, id)",
+    "CREATE INDEX IF NOT EXISTS by_messages ON replies (messages_key)",
+)
+_FIRST = """
+SELECT text, prompt_tokens, completion_tokens, cost_usd, finish_reason, served_by
+FROM replies WHERE key = ? ORDER BY id LIMIT 1
+"""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of a judge model, as far as the reply depends on it."""
+
+    model: str
+    params: Mapping[str, Any]
+    schema: Schema
+    messages: Sequence[Message]
+
+    @cached_property
+    def parts(self) -> dict[str, str]:
+        """Canonical JSON of each part. Raises `CassetteError` for a parameter that JSON cannot hold."""
+        params = {name: value for name, value in self.params.items() if not _PRIVATE.search(name)}
+        try:
+            return {
+                "model": self.model,
+                "params": _canonical(params),
+                "schema": _canonical(self.schema),
+                "messages": _canonical(self.messages),
+            }
+        except (TypeError, ValueError) as error:
+            raise CassetteError(
+                f"the question to {self.model} cannot be stored: {error}.",
+                "Give the judge plain parameters, or no cassette.",
+            ) from error
+
+    @cached_property
+    def key(self) -> str:
+        return _hash(_canonical(self.parts))
+
+    @cached_property
+    def messages_key(self) -> str:
+        return _hash(self.parts["messages"])
+
+
+class Cassette:
+    """Replies in the SQLite file at `path`.
+
+    "cache": known questions are answered from the file, others are asked and stored. "replay": nobody is asked,
+    and a question that is not in the file is a `CassetteMissError`.
+    """
+
+    def __init__(self, path: str | Path, mode: Mode = "cache") -> None:
+        if mode not in ("cache", "replay"):
+            raise CassetteError(f'a cassette has the mode "cache" or "replay", not "{mode}".')
+        self.path = Path(path)
+        self.mode: Mode = mode
+        self.misses = 0
+        """Questions that were not in the file when they came."""
+        self._asking: dict[tuple[str, int], asyncio.Future[Reply]] = {}
+        self._worker: tuple[int, _Worker] | None = None
+
+    async def answer(self, question: Question, ask: Callable[[], Awaitable[Reply]]) -> Reply:
+        """The reply to the question, by `ask` when nobody has asked before; the same question is asked once at a time.
+
+        Raises what `ask` raises, `CassetteError`, and when replaying `CassetteMissError`.
+        """
+        asking = question.key, id(asyncio.get_running_loop())
+        while others := self._asking.get(asking):
+            await asyncio.wait([others])
+            if not others.cancelled():
+                return replace(others.result(), cached=True)
+        mine = self._asking[asking] = asyncio.get_running_loop().create_future()
+        try:
+            reply = await self._answer(question, ask)
+            mine.set_result(reply)
+            return reply
+        except Exception as error:
+            mine.set_exception(error)
+            mine.exception()  # it is raised here; that nobody else waits for it is no fault
+            raise
+        finally:
+            mine.cancel()
+            del self._asking[asking]
+
+    async def _answer(self, question: Question, ask: Callable[[], Awaitable[Reply]]) -> Reply:
+        key = question.key
+        if reply := await self._run(lambda db: _read(db, key)):
+            return reply
+        self.misses += 1
+        if self.mode == "replay":
+            raise await self._run(lambda db: _miss(db, question, self.path))
+        reply = await ask()
+        try:
+            return await asyncio.shield(self._run(lambda db: _write(db, question, reply)))
+        except CassetteError as error:  # a full disk, say: what was paid for is used all the same
+            logging.getLogger(__name__).warning("a reply is used, but not kept: %s", error.message)
+            return reply
+
+    def _run(self, work: "Callable[[sqlite3.Connection], _T]") -> asyncio.Future[_T]:
+        """Does the work in the one thread that holds the connection of this process."""
+        if self._worker is None or self._worker[0] != os.getpid():  # connections do not survive a fork
+            if self.mode == "replay" and not self.path.exists():
+                raise CassetteError(f"there is no cassette to replay at {self.path}.")
+            self._worker = os.getpid(), _Worker(self.path, self.mode)
+        return asyncio.wrap_future(self._worker[1].submit(work))
+
+    def close(self) -> None:
+        """Lets go of the file; the next question opens it again."""
+        if self._worker and self._worker[0] == os.getpid():
+            self._worker[1].close()
+        self._worker = None
+
+
+class _Worker:
+    """A thread with a connection."""
+
+    def __init__(self, path: Path, mode: Mode) -> None:
+        self._path = path
+        self._mode: Mode = mode
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cassette")
+        self._connection: sqlite3.Connection | None = None
+
+    def submit(self, work: Callable[[sqlite3.Connection], _T]) -> Future[_T]:
+        return self._thread.submit(self._do, work)
+
+    def _do(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        try:
+            if self._connection is None:
+                self._connection = _open(self._path, self._mode)
+            return work(self._connection)
+        except (sqlite3.Error, OSError) as error:
+            raise CassetteError(f"the cassette {self._path} cannot be used: {error}.") from error
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._thread.submit(self._connection.close).result()
+        self._thread.shutdown()
+
+
+def _open(path: Path, mode: Mode) -> sqlite3.Connection:
+    """A connection in autocommit mode: every statement that returned is on file, whatever kills the process."""
+    if mode == "replay":
+        return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_LOCKED_SECONDS)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, timeout=_LOCKED_SECONDS, isolation_level=None)
+    patience = time.monotonic() + _LOCKED_SECONDS
+    while True:  # SQLite does not wait for the lock that changing to WAL takes
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            break
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > patience:
+                raise
+            time.sleep(0.01)
+    connection.execute("PRAGMA synchronous = NORMAL")  # survives a kill; only a power cut may cost the last rows
+    for statement in (_TABLE, *_INDEXES):
+        connection.execute(statement)
+    return connection
+
+
+def _read(db: sqlite3.Connection, key: str) -> Reply | None:
+    with closing(db.execute(_FIRST, (key,))) as rows:
+        row = rows.fetchone()
+    if row is None:
+        return None
+    text, *rest = row
+    return Reply(text.decode("utf-8", "surrogatepass"), *rest, cached=True)
+
+
+def _write(db: sqlite3.Connection, question: Question, reply: Reply) -> Reply:
+    """Stores the reply. The answer is that of the first who asked: another process may have been faster."""
+    row = {
+        "key": question.key,
+        "messages_key": question.messages_key,
+        **question.parts,
+        "text": reply.text.encode("utf-8", "surrogatepass"),
+        "prompt_tokens": reply.prompt_tokens,
+        "completion_tokens": reply.completion_tokens,
+        "cost_usd": reply.cost_usd,
+        "finish_reason": reply.finish_reason,
+        "served_by": reply.served_by,
+        "replied_at": time.time(),
+    }
+    db.execute(f"INSERT INTO replies ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", tuple(row.values()))
+    first = _read(db, question.key)
+    assert first is not None
+    return replace(reply, text=first.text, finish_reason=first.finish_reason, served_by=first.served_by)
+
+
+def _miss(db: sqlite3.Connection, question: Question, path: Path) -> CassetteMissError:
+    """Names what differs from the most similar question on file."""
+    columns = "model, params, schema, messages"
+    same = db.execute(f"SELECT {columns} FROM replies WHERE messages_key = ?", (question.messages_key,)).fetchall()
+    near = same or db.execute(
+        f"SELECT {columns} FROM replies ORDER BY model = ? DESC, id DESC LIMIT 50", (question.model,)
+    )
+    names = list(question.parts)
+    stored = [dict(zip(names, row, strict=True)) for row in near]
+    if not stored:
+        return CassetteMissError(f"the cassette {path} is empty.", 'Record it first: Cassette(path, mode="cache").')
+
+    def likeness(other: dict[str, str]) -> tuple[int, int]:
+        return (
+            sum(other[name] == question.parts[name] for name in names),
+            _first_difference(other["messages"], question.parts["messages"]),
+        )
+
+    nearest = max(stored, key=likeness)
+    differences = [_difference(name, nearest[name], question.parts[name]) for name in names]
+    return CassetteMissError(
+        f"the cassette {path} has no reply to this question; from the nearest on file differ "
+        + "; ".join(filter(None, differences)),
+        'Ask what was recorded, or record it: Cassette(path, mode="cache").',
+    )
+
+
+def _difference(name: str, stored: str, asked: str) -> str:
+    if stored == asked:
+        return ""
+    start = max(0, _first_difference(stored, asked) - 20)
+    return f"the {name} (on file …{stored[start : start + 60]}…, asked …{asked[start : start + 60]}…)"
+
+
+def _first_difference(one: str, other: str) -> int:
+    """How many characters the texts begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,75 @@
+"""LiteLLM, loaded on first use, and what it takes to reach a model through it."""
+
+import logging
+import os
+from collections.abc import Mapping
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from gavel.llm.errors import MissingKeyError, UnknownModelError
+from gavel.llm.local_models import PROVIDER, model_id, names, provider
+
+_KEYLESS = ("gavel/", "ollama/", "ollama_chat/", "hosted_vllm/", "lm_studio/", "llamafile/", "azure/")
+"""Models that run here or next door, and one that has more ways to identify oneself than keys."""
+
+
+@cache
+def load_litellm() -> ModuleType:
+    """LiteLLM with Gavel's local models. The first call takes seconds."""
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    import litellm
+
+    litellm.suppress_debug_info = True  # it prints advertisements to stdout on errors
+    litellm.custom_provider_map.append({"provider": PROVIDER, "custom_handler": provider()})
+    return litellm
+
+
+@cache
+def facts(model: str) -> Mapping[str, Any]:
+    """What LiteLLM's table says of a model: prices per token, `max_output_tokens`; nothing when it is not listed."""
+    litellm = load_litellm()
+    try:
+        return dict(litellm.get_model_info(model))
+    except Exception as error:  # of many types, for a model that is not listed
+        logging.getLogger(__name__).debug("LiteLLM's table has no %s: %s", model, error)
+        return {}
+
+
+def check_judge(model: str, params: Mapping[str, Any] | None = None) -> None:
+    """Raises `UnknownModelError` when no provider serves the judge model `model`, and `MissingKeyError` when it cannot
+    be asked for want of an API key.
+
+    `params` are the extra LiteLLM parameters of the call. Asks nobody: a wrong key, or a model that its provider does
+    not have, is not noticed here.
+    """
+    model, params = model_id(model), params or {}
+    _check_name(model, params)
+    if model.startswith(_KEYLESS) or params.keys() & {"api_key", "api_base", "base_url", "client"}:
+        return
+    provider = model.partition("/")[0]
+    if {f"{provider.upper()}_{name}" for name in ("API_BASE", "BASE_URL")} & os.environ.keys():
+        return
+    needed = load_litellm().validate_environment(model)["missing_keys"]
+    keys = [key for key in needed if key.endswith("_API_KEY")]  # clouds identify in other ways too, and say so late
+    if keys:
+        raise MissingKeyError(
+            f"the judge {model} needs {' or '.join(keys)}, which is not set.",
+            "Set it in .env (see .env.example), or pick another judge: --judge stand-in, --judge ollama/qwen3.",
+        )
+
+
+def _check_name(model: str, params: Mapping[str, Any]) -> None:
+    provider, _, name = model.rpartition("/")
+    if provider == PROVIDER:
+        if name not in names():
+            raise UnknownModelError(f"there is no judge model {model}.", f"There are: {', '.join(names())}.")
+        return
+    litellm = load_litellm()
+    try:
+        litellm.get_llm_provider(model, params.get("custom_llm_provider"))
+    except litellm.BadRequestError as error:
+        raise UnknownModelError(
+            f"there is no judge model {model or '(an empty name)'}: LiteLLM knows nobody who serves it.",
+            f"Put its provider first, as in openai/{name or 'o3'}, anthropic/…, ollama/…; or take --judge stand-in.",
+        ) from error

@@ -1,0 +1,147 @@
+"""What a finished run came to, read from its run directory alone.
+
+A run that was interrupted and continued has the same outcome as one that was not, because everything
+here comes from what the steps left on disk.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gavel.judge.audit.agreement import mean_kendall_tau
+from gavel.judge.judge import Judge
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.store import TrajectoryStore
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.loop.evaluation import interval
+from gavel.trainer.loop.train_loop import EVALUATION, TIMES
+
+Row = dict[str, Any]
+
+_PLACE = ("step", "split", "time")
+"""What every metrics row says of itself; the rest are figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point of the learning curve on held-out tasks."""
+
+    step: int
+    success: float
+    tasks: int
+    measures: dict[str, float]
+
+    @property
+    def half_width(self) -> float:
+        """Of the 95 % interval of `success`."""
+        return interval(self.success, self.tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The figures of a run."""
+
+    curve: list[Point]
+    rewards: list[tuple[int, float]]
+    """(step, mean judge score of its rollouts)."""
+    scored: list[tuple[float, bool]]
+    """(judge score, true success) of every scored rollout of the training."""
+    tau: float | None
+    """Mean Kendall tau-b between judge and true success within the groups."""
+    statuses: Counter[str]
+    """Groups by the status of their judgement."""
+    left_out: Counter[str]
+    """Groups and members that were not trained, by reason."""
+    trained_steps: int
+    """Steps that changed the adapter."""
+    seconds: dict[str, float]
+    before: Trajectory
+    after: Trajectory
+    """The same held-out task, before and after the training; where there is one, a failure that became a success."""
+
+    @property
+    def base(self) -> Point:
+        return self.curve[0]
+
+    @property
+    def trained(self) -> Point:
+        return self.curve[-1]
+
+
+def read_outcome(directory: Path, history: list[Row]) -> Outcome:
+    """The outcome of the run in `directory`, whose metric rows are `history`."""
+    evaluations = [row for row in history if row["split"] == EVALUATION]
+    curve = [_point(row) for row in evaluations]
+    training = [row for row in history if row["split"] == "train"]
+    groups = list(_groups(directory / "trajectories" / "train"))
+    left_out: Counter[str] = Counter()
+    for row in training:
+        left_out.update({k.removeprefix("left_out/"): int(v) for k, v in row.items() if k.startswith("left_out/")})
+    before, after = _pair(_held_out(directory, curve[0].step), _held_out(directory, curve[-1].step))
+    return Outcome(
+        curve=curve,
+        rewards=[(row["step"], row["reward"]) for row in training if row.get("reward") is not None],
+        scored=[pair for pairs in groups for pair in pairs.scored],
+        tau=mean_kendall_tau([[(score, float(ok)) for score, ok in pairs.scored] for pairs in groups]),
+        statuses=Counter(pairs.status for pairs in groups),
+        left_out=left_out,
+        trained_steps=sum(bool(row["groups_trained"]) for row in training),
+        seconds=_seconds(history),
+        before=before,
+        after=after,
+    )
+
+
+async def judged_pair(outcome: Outcome, judge: Judge) -> tuple[Trajectory, Trajectory]:
+    """`before` and `after` with the judge's reasons, from judging the two against each other."""
+    pair = await judge.score(TrajectoryGroup([outcome.before, outcome.after]))
+    return pair.trajectories[0], pair.trajectories[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    status: str
+    scored: list[tuple[float, bool]]
+
+
+def _groups(directory: Path) -> Iterator[_Pairs]:
+    for file in sorted(directory.glob("*.jsonl.zst")):
+        for group in TrajectoryStore(file):
+            status = group.judgement.status if group.judgement else "unscored"
+            yield _Pairs(status, [(t.reward, bool(t.metrics["success"])) for t in group if t.reward is not None])
+
+
+def _held_out(directory: Path, step: int) -> dict[str, Trajectory]:
+    """The trajectories of an evaluation by task id."""
+    store = TrajectoryStore(directory / "trajectories" / EVALUATION / f"{step:06d}.jsonl.zst")
+    return {_task_id(trajectory): trajectory for group in store for trajectory in group}
+
+
+def _task_id(trajectory: Trajectory) -> str:
+    task = trajectory.metadata["task"]
+    assert isinstance(task, dict)
+    return str(task["id"])
+
+
+def _pair(before: dict[str, Trajectory], after: dict[str, Trajectory]) -> tuple[Trajectory, Trajectory]:
+    both = [task for task in before if task in after]
+    mended = [task for task in both if after[task].metrics["success"] and not before[task].metrics["success"]]
+    task = (mended or both)[0]
+    return before[task], after[task]
+
+
+def _point(row: Row) -> Point:
+    measures: dict[str, float] = {
+        name: value for name, value in row.items() if name not in _PLACE and isinstance(value, int | float)
+    }
+    return Point(row["step"], row["success"], int(row["trajectories"]), measures)
+
+
+def _seconds(history: list[Row]) -> dict[str, float]:
+    total: Counter[str] = Counter()
+    for row in history:
+        if row["split"] == TIMES:
+            total.update({name: value for name, value in row.items() if name not in _PLACE})
+    return {"rollout": total["rollout"] + total["evaluation"], "judge": total["judge"], "train": total["train"]}

@@ -1,0 +1,242 @@
+"""Many rollouts at once: bounded, in input order, each failure kept to itself.
+
+A group goes to `after_each` as soon as its own members are done, while others still roll out. A failure costs one
+member, or one group's scores, until there are more than `max_exceptions` allows: then all the rest is cancelled.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
+
+from gavel.errors import GavelError
+from gavel.llm.cancellation import contained
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.progress import GroupTally, completion_tokens, gather_display
+from gavel.scenarios.running import discard, member_runner, run_member
+from gavel.scenarios.trajectory import RolloutError, Trajectory
+
+AfterEach = Callable[[TrajectoryGroup], Awaitable[TrajectoryGroup | list[TrajectoryGroup] | None]]
+
+
+class GatherError(GavelError):
+    """More failures than `max_exceptions` allows. The first one is the cause (`__cause__`)."""
+
+
+async def gather_trajectory_groups(
+    groups: Iterable[Awaitable[TrajectoryGroup]],
+    *,
+    pbar_desc: str | None = "gather",
+    pbar_total_completion_tokens: bool = True,
+    max_exceptions: int | float = 0,
+    max_metrics: int | None = None,
+    after_each: AfterEach | None = None,
+    concurrency: int | None = None,
+    progress: bool | None = None,
+) -> list[TrajectoryGroup]:
+    """Runs the rollouts of all groups at once; gives the groups in input order, members in input order.
+
+    A group may be pending, complete, or a coroutine that returns one. `after_each(group)` gives the group to keep, a
+    list of groups, or None to drop it. What fails is recorded in the `exceptions` of its group: a member that raises;
+    a coroutine that raises (an empty group); an `after_each` that raises (the group stays as it was, unscored).
+
+    `max_exceptions`: failures to bear; between 0 and 1, a share of all rollouts.
+    `concurrency`: rollouts running at a time, over all groups (None = all). Tasks that already run, and rollouts that
+    a coroutine makes without awaiting a `TrajectoryGroup`, are beyond its reach; so are groups that a rollout runs
+    within itself. A gather within a group counts toward both.
+    `progress`: None = a line on stderr if that is a free terminal. `max_metrics`: how many metric means it shows.
+
+    Raises `GatherError` from the first failure when there are more than `max_exceptions`.
+    """
+    sources: list[Awaitable[TrajectoryGroup]] = []
+    try:
+        sources.extend(groups)
+        gathering = _Gathering(sources, after_each, max_exceptions=max_exceptions, concurrency=concurrency)
+        with gather_display(
+            gathering.tallies,
+            pbar_desc,
+            shown=progress,
+            tokens=pbar_total_completion_tokens,
+            max_metrics=max_metrics,
+        ):
+            return await gathering.run()
+    finally:
+        for source in sources:
+            if isinstance(source, TrajectoryGroup):
+                source.discard_pending()
+            else:
+                discard(source)
+
+
+async def gather_trajectories(
+    trajectories: Iterable[Awaitable[Trajectory]],
+    *,
+    pbar_desc: str | None = "gather",
+    pbar_total_completion_tokens: bool = True,
+    max_exceptions: int | float = 0,
+    max_metrics: int | None = None,
+    concurrency: int | None = None,
+    progress: bool | None = None,
+) -> list[Trajectory]:
+    """Runs rollouts at once; gives their trajectories in input order, without those that failed.
+
+    Options and errors as in `gather_trajectory_groups`.
+    """
+    groups = await gather_trajectory_groups(
+        [TrajectoryGroup(trajectories)],
+        pbar_desc=pbar_desc,
+        pbar_total_completion_tokens=pbar_total_completion_tokens,
+        max_exceptions=max_exceptions,
+        max_metrics=max_metrics,
+        concurrency=concurrency,
+        progress=progress,
+    )
+    return groups[0].trajectories
+
+
+class _Gathering:
+    """One call's shared state: a tally of each group, the slots for rollouts, and the first failure."""
+
+    def __init__(
+        self,
+        sources: Sequence[Awaitable[TrajectoryGroup]],
+        after_each: AfterEach | None,
+        *,
+        max_exceptions: float,
+        concurrency: int | None,
+    ) -> None:
+        if not max_exceptions >= 0:
+            raise ValueError(f"max_exceptions must be a count, or a share between 0 and 1; it is {max_exceptions}")
+        if concurrency is not None and concurrency < 1:
+            raise ValueError(f"concurrency must be at least 1, or None for no bound; it is {concurrency}")
+        self.sources = sources
+        self.after_each = after_each
+        self.max_exceptions = max_exceptions
+        self.slots: AbstractAsyncContextManager[None] = (
+            nullcontext() if concurrency is None else asyncio.Semaphore(concurrency)
+        )
+        self.outer_runner = member_runner.get()
+        self.tallies = [_tally(source) for source in sources]
+        self.tasks: list[asyncio.Task[list[TrajectoryGroup]]] = []
+        self.first: Exception | RolloutError | None = None
+        self.stopped = False
+
+    async def run(self) -> list[TrajectoryGroup]:
+        async with asyncio.TaskGroup() as tasks:
+            self.tasks = [
+                tasks.create_task(self._run_group(source, tally))
+                for source, tally in zip(self.sources, self.tallies, strict=True)
+            ]
+        if self.stopped:
+            raise self._error() from (self.first if isinstance(self.first, Exception) else None)
+        return [group for task in self.tasks for group in task.result()]
+
+    async def _run_group(self, source: Awaitable[TrajectoryGroup], tally: GroupTally) -> list[TrajectoryGroup]:
+        # The task has a context of its own: this runner holds for this group's members, wherever they are awaited.
+        member_runner.set(partial(self._run_member, tally))
+        old_exceptions = len(source.exceptions) if isinstance(source, TrajectoryGroup) else 0
+        try:
+            group = await contained(_complete(source))
+        except Exception as error:
+            self.first = self.first or error
+            failed = TrajectoryGroup(exceptions=[error])
+            self._settle(tally, failed, old_exceptions=0)
+            return [failed]
+        self._settle(tally, group, old_exceptions)
+        finished = await self._finish(tally, group)
+        tally.trajectories = [trajectory for group in finished for trajectory in group.trajectories]
+        return finished
+
+    async def _run_member(self, tally: GroupTally, member: Awaitable[Trajectory]) -> Trajectory:
+        tally.started += 1
+        tally.members = max(tally.members, tally.started)
+        async with self.slots:
+            # A group that a rollout runs within itself must not wait for a slot: the rollout holds one.
+            member_runner.set(run_member)
+            try:
+                trajectory = await self.outer_runner(member)
+            except Exception as error:
+                tally.done += 1
+                self._failed(tally, error)
+                raise
+        tally.done += 1
+        tally.completion_tokens += completion_tokens(trajectory)
+        tally.trajectories.append(trajectory)
+        return trajectory
+
+    async def _finish(self, tally: GroupTally, group: TrajectoryGroup) -> list[TrajectoryGroup]:
+        if self.after_each is None:
+            return [group]
+        try:
+            return _kept(await contained(self.after_each(group)))
+        except Exception as error:
+            self._failed(tally, error)
+            return [group.model_copy(update={"exceptions": [*group.exceptions, RolloutError.of(error)]})]
+
+    def _settle(self, tally: GroupTally, group: TrajectoryGroup, old_exceptions: int) -> None:
+        """Makes the tally final: a coroutine may have made members that no runner saw."""
+        exceptions = group.exceptions[old_exceptions:]
+        tally.members = tally.done = max(tally.members, len(group.trajectories) + len(exceptions))
+        tally.completion_tokens = max(tally.completion_tokens, sum(map(completion_tokens, group.trajectories)))
+        tally.trajectories = list(group.trajectories)
+        tally.certain = True
+        if len(exceptions) > tally.failed:
+            tally.failed = len(exceptions)
+            self.first = self.first or exceptions[0]
+        self._stop_if_too_many()
+
+    def _failed(self, tally: GroupTally, error: Exception) -> None:
+        tally.failed += 1
+        self.first = self.first or error
+        self._stop_if_too_many()
+
+    def _stop_if_too_many(self) -> None:
+        if not self.stopped and _too_many(self.tallies, self.max_exceptions):
+            self.stopped = True
+            for task in self.tasks:
+                task.cancel()
+
+    def _error(self) -> GatherError:
+        match self.first:
+            case RolloutError(type=name, message=text):
+                first = f"{name}: {text}"
+            case error:
+                first = f"{type(error).__name__}: {error}"
+        failed, members = sum(tally.failed for tally in self.tallies), sum(tally.members for tally in self.tallies)
+        return GatherError(
+            f"{failed} of {members} rollouts failed, more than max_exceptions={self.max_exceptions}. First: {first}",
+            "Mend what raised it, or bear some failures: max_exceptions=0.1 bears one rollout in ten.",
+        )
+
+
+def _tally(source: Awaitable[TrajectoryGroup]) -> GroupTally:
+    if isinstance(source, TrajectoryGroup):
+        return GroupTally(members=source.pending or len(source.trajectories), certain=True)
+    return GroupTally()
+
+
+def _too_many(tallies: Sequence[GroupTally], max_exceptions: float) -> bool:
+    """Whether the failures are certain to be more than allowed: a share needs the final number of rollouts."""
+    failed = sum(tally.failed for tally in tallies)
+    if not 0 < max_exceptions < 1:
+        return failed > max_exceptions
+    members = sum(tally.members for tally in tallies)
+    return failed > max_exceptions * members and all(tally.certain for tally in tallies)
+
+
+async def _complete(source: Awaitable[TrajectoryGroup]) -> TrajectoryGroup:
+    group = await source
+    if not isinstance(group, TrajectoryGroup):
+        raise TypeError(f"a coroutine among the groups must return a TrajectoryGroup, not {type(group).__name__}")
+    return await group
+
+
+def _kept(result: object) -> list[TrajectoryGroup]:
+    match result:
+        case None:
+            return []
+        case TrajectoryGroup():
+            return [result]
+        case list() if all(isinstance(group, TrajectoryGroup) for group in result):
+            return result
+    raise TypeError(f"after_each must give a TrajectoryGroup, a list of them or None, not {type(result).__name__}")

@@ -1,0 +1,60 @@
+"""Demonstrations of the returns desk, most of them with a bad habit.
+
+The embedded policy is cloned from these. Four clerks take turns: the careful one works by the book,
+the hasty one grants the refund unseen, the guesser acts unseen at random, and the sloppy one looks,
+at the order at least, but acts at random all the same and sometimes forgets to tell the customer.
+"""
+
+import json
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+from gavel.scenarios.library.returns_desk.cases import ACTIONS, Action, Case
+from gavel.scenarios.task import Task
+
+Clerk = Literal["careful", "hasty", "guess", "sloppy"]
+
+CLOSINGS: dict[Action, tuple[str, ...]] = {
+    "refund": ("Your money is on its way.", "I have refunded your order."),
+    "exchange": ("We will exchange your item.", "I can offer you an exchange."),
+    "deny": ("I am sorry, the return window is over.", "I am sorry, I can not take it back."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A demonstrated tool call."""
+
+    name: str
+    arguments: dict[str, str]
+
+    @property
+    def text(self) -> str:
+        body = json.dumps({"name": self.name, "arguments": self.arguments})
+        return f"<tool_call>\n{body}\n</tool_call>"
+
+
+def demonstrate(task: Task, clerk: Clerk, dice: random.Random) -> list[Call | str]:
+    """The turns of one clerk at one task: calls, then usually a closing message."""
+    case = Case.model_validate(task.data)
+    order = {"order_id": case.order_id}
+    look, read = Call("look_up_order", order), Call("read_policy", {"item": case.item})
+    anything: Action = dice.choice(ACTIONS)
+    before: list[Call]
+    action: Action
+    match clerk:
+        case "careful":
+            before, action = [look, read], case.right_action
+        case "hasty":
+            before, action = [], "refund"
+        case "guess":
+            before, action = [], anything
+        case "sloppy":
+            before, action = dice.choice(([look], [look, read])), anything
+    turns: list[Call | str] = [*before, Call(action, order)]
+    if clerk != "sloppy" or dice.random() < 0.7:
+        turns.append(dice.choice(CLOSINGS[action]))
+    else:
+        turns.append("")
+    return turns

@@ -1,0 +1,55 @@
+"""Runs the members of a group, which are awaitables of trajectories: all at once, each failure kept to itself.
+
+`member_runner` is how one member is run in the current context; `gather` sets it to bound and count them.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextvars import ContextVar
+
+from gavel.llm.cancellation import contained
+from gavel.scenarios.trajectory import Trajectory
+
+Member = Trajectory | BaseException | Awaitable[Trajectory]
+MemberRunner = Callable[[Awaitable[Trajectory]], Awaitable[Trajectory]]
+
+
+async def run_member(member: Awaitable[Trajectory]) -> Trajectory:
+    """Runs one member, unbounded. Raises `TypeError` if it returns anything but a trajectory."""
+    trajectory = await contained(member)
+    if not isinstance(trajectory, Trajectory):
+        raise TypeError(f"a rollout must return a Trajectory; this one returned {type(trajectory).__name__}")
+    return trajectory
+
+
+member_runner: ContextVar[MemberRunner] = ContextVar("member_runner", default=run_member)
+
+
+async def run_members(members: Sequence[Member]) -> list[Trajectory | BaseException]:
+    """Runs all members concurrently; gives what each returned or raised, in input order."""
+    run = member_runner.get()
+
+    async def outcome(member: Member) -> Trajectory | BaseException:
+        if isinstance(member, Trajectory | BaseException):
+            return member
+        try:
+            return await run(member)
+        except Exception as error:
+            return error
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(outcome(member)) for member in members]
+    finally:
+        for member in members:  # a cancelled task may never have reached its member
+            discard(member)
+    return [task.result() for task in running]
+
+
+def discard(awaitable: object) -> None:
+    """Gives up an awaitable: closes a coroutine that never ran, cancels a task. A finished one stays as it is."""
+    match awaitable:
+        case Coroutine():
+            awaitable.close()
+        case asyncio.Future():
+            awaitable.cancel()

@@ -1,0 +1,153 @@
+"""What an agent is asked: a scenario, its two splits of tasks, and where scenarios are found.
+
+A task is either trained on or held out, never both. `success` and `hand_reward` are for measuring
+and comparing; no reward is made from them.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import pkgutil
+import random
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from gavel.errors import GavelError
+from gavel.scenarios.task import Task
+from gavel.scenarios.tools import Toolbox, ToolFunction
+from gavel.scenarios.trajectory import Trajectory
+
+Split = Literal["train", "held_out"]
+
+
+class ScenarioError(GavelError):
+    """A scenario is unknown, or not usable as written."""
+
+
+class Scenario:
+    """A job for an agent: who it is, what it can do, and the tasks it gets."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        system: str,
+        tasks: Sequence[Task],
+        held_out: Sequence[Task] | float = 0.2,
+        tools: Sequence[ToolFunction] = (),
+        max_turns: int = 8,
+        rubric: str | None = None,
+        success: Callable[[Trajectory], bool] | None = None,
+        hand_reward: Callable[[Trajectory], float] | None = None,
+        measures: Mapping[str, Callable[[Trajectory], float]] | None = None,
+    ) -> None:
+        """`held_out` is a list of tasks, or the share of `tasks` to hold out (chosen by task id).
+
+        `rubric` tells the judge what good work is. `success`, `hand_reward` and the named
+        `measures` read a finished trajectory; they are reported beside the judge's scores and
+        never trained on.
+
+        Raises `ScenarioError` for no tasks, or a task that stands in both splits.
+        """
+        self.name = name
+        self.system = system
+        self.toolbox = Toolbox(tools)
+        self.max_turns = max_turns
+        self.rubric = rubric
+        self.success = success
+        self.hand_reward = hand_reward
+        self.measures = dict(measures or {})
+        self._tasks: dict[Split, Sequence[Task]] = _splits(name, tasks, held_out)
+
+    def tasks(self, split: Split = "train") -> Sequence[Task]:
+        return self._tasks[split]
+
+    def sample(self, split: Split, count: int, *, seed: int, step: int = 0) -> list[Task]:
+        """`count` different tasks (all of them if there are fewer), the same for the same seed and step."""
+        tasks = self._tasks[split]
+        if not tasks:
+            raise ScenarioError(
+                f"the scenario {self.name} has no {split} tasks", "Give it more tasks, or pass held_out=[…]."
+            )
+        chooser = random.Random(f"{self.name}/{split}/{seed}/{step}")
+        return [tasks[i] for i in chooser.sample(range(len(tasks)), min(count, len(tasks)))]
+
+
+def find_scenario(reference: str) -> Scenario:
+    """The scenario called `reference`: a shipped one's name, or `file.py` or `file.py:variable`.
+
+    Raises `ScenarioError` when there is none, and when the file cannot be loaded.
+    """
+    path, _, variable = reference.partition(":")
+    if path.endswith(".py"):
+        return _from_file(Path(path), variable)
+    shipped = shipped_scenarios()
+    if reference not in shipped:
+        raise ScenarioError(
+            f"there is no scenario {reference!r}; shipped: {', '.join(shipped)}",
+            "Name one of these, or a Python file that holds a gavel.Scenario.",
+        )
+    return importlib.import_module(f"gavel.scenarios.library.{reference}").scenario
+
+
+def shipped_scenarios() -> list[str]:
+    """Names of the scenarios in `scenarios/library`."""
+    library = importlib.import_module("gavel.scenarios.library")
+    return sorted(module.name for module in pkgutil.iter_modules(library.__path__))
+
+
+def _from_file(path: Path, variable: str) -> Scenario:
+    if not path.is_file():
+        raise ScenarioError(f"there is no file {path}", "Check the path to your scenario.")
+    spec = importlib.util.spec_from_file_location(f"_gavel_user_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except GavelError:
+        raise
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == spec.origin]
+        where = f"{path}, line {lines[-1]}" if lines else str(path)
+        raise ScenarioError(
+            f"{where}: {type(error).__name__}: {error}", f"Mend it; `python {path}` shows the whole traceback."
+        ) from error
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+    found: dict[str, Any] = {name: value for name, value in vars(module).items() if isinstance(value, Scenario)}
+    if variable:
+        found = {name: value for name, value in found.items() if name == variable}
+    if len(found) != 1:
+        names = ", ".join(found) or "none"
+        raise ScenarioError(
+            f"{path} should hold one gavel.Scenario{f' called {variable}' if variable else ''}; found: {names}",
+            f"Name the one you mean: {path}:NAME",
+        )
+    return next(iter(found.values()))
+
+
+def _splits(name: str, tasks: Sequence[Task], held_out: Sequence[Task] | float) -> dict[Split, Sequence[Task]]:
+    if not tasks:
+        raise ScenarioError(f"the scenario {name} has no tasks", "Pass tasks=[gavel.Task(user=…), …].")
+    if not isinstance(held_out, int | float):
+        both = {task.id for task in tasks} & {task.id for task in held_out}
+        if both:
+            raise ScenarioError(
+                f"{len(both)} tasks of {name} are both trained on and held out ({min(both)}, say)",
+                "Keep every task in one of the two lists.",
+            )
+        return {"train": tasks, "held_out": held_out}
+    if not 0 <= held_out < 1:
+        raise ScenarioError(f"held_out={held_out} is not a share", "Use a number from 0 up to 1, such as 0.2.")
+    ids = sorted({task.id for task in tasks}, key=lambda task_id: hashlib.sha256(task_id.encode()).digest())
+    kept_back = set(ids[: round(held_out * len(ids))])
+    return {
+        "train": [task for task in tasks if task.id not in kept_back],
+        "held_out": [task for task in tasks if task.id in kept_back],
+    }

@@ -1,0 +1,146 @@
+"""What an agent did: one attempt at one task, as data.
+
+A trajectory is a list of OpenAI message dicts (context, never trained) and OpenAI `Choice`s
+(sampled, trained). A `Choice` from a Gavel endpoint carries, beside the standard `logprobs`, the
+extra fields `token_ids`, `prompt_token_ids` and `policy_version`. JSON round trips lose nothing.
+"""
+
+import json
+import numbers
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Literal, Self
+
+from openai.types.chat.chat_completion import Choice
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic_core import to_jsonable_python
+
+from gavel.llm.types import Message
+from gavel.scenarios.judgement import Judgement
+
+
+def _message_or_choice(value: Any) -> Any:
+    if isinstance(value, dict) and isinstance(value.get("message"), dict) and "finish_reason" in value:
+        # As tolerant as the OpenAI client: servers send choices (finish_reason "abort", a null log-prob) that the
+        # model's own validation would refuse, and a stored choice must be readable again.
+        return Choice.construct(**value)
+    return value
+
+
+MessageOrChoice = Annotated[Choice | Message, BeforeValidator(_message_or_choice)]
+MessagesAndChoices = list[MessageOrChoice]
+
+
+def to_messages(items: Iterable[Choice | Message]) -> list[Message]:
+    """The conversation as plain OpenAI message dicts."""
+    return [
+        item.message.model_dump(exclude_none=True, mode="json") if isinstance(item, Choice) else item for item in items
+    ]
+
+
+def _jsonable(value: Any) -> Any:
+    match value:
+        case numbers.Integral():
+            return int(value)
+        case numbers.Real():  # numpy's scalars among them
+            return float(value)
+        case _:
+            return to_jsonable_python(value)
+
+
+class Record(BaseModel):
+    """A value that survives JSON unchanged: NaN, infinities and lone surrogates included."""
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")
+
+    def to_json(self) -> str:
+        """One line of JSON, ASCII only."""
+        # Dumped to Python, not to JSON: pydantic's JSON mode replaces lone surrogates in the keys of a dict.
+        return json.dumps(self.model_dump(warnings=False), default=_jsonable, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """The record that `to_json` wrote.
+
+        Raises `ValueError` (`json.JSONDecodeError`, `pydantic.ValidationError`) or `TypeError` on anything else.
+        """
+        return cls.model_validate(json.loads(text))
+
+
+class History(Record):
+    """A further conversation of the same trajectory: a sub-agent, or a context rewritten on the way."""
+
+    messages_and_choices: MessagesAndChoices = Field(default_factory=list)
+    tools: list[Message] | None = None
+
+    def messages(self) -> list[Message]:
+        return to_messages(self.messages_and_choices)
+
+
+class Trajectory(Record):
+    """One attempt of an agent at one task."""
+
+    messages_and_choices: MessagesAndChoices = Field(default_factory=list)
+    tools: list[Message] | None = None
+    """OpenAI tool schemas that the agent was shown."""
+    additional_histories: list[History] = Field(default_factory=list)
+    reward: float | None = None
+    """None = not scored. Such a trajectory is never trained."""
+    step_rewards: list[float] | None = None
+    """One for each sampled turn, in the order of `choices()`, besides `reward`, which belongs to the end. Only a loss
+    with a value head (`Ppo`) learns from them."""
+    judgement: Judgement | None = None
+    metrics: dict[str, float | int | bool] = Field(default_factory=dict)
+    metadata: dict[str, JsonValue] = Field(default_factory=dict)
+    logs: list[str] = Field(default_factory=list)
+    status: Literal["finished", "truncated", "failed"] = "finished"
+    status_reason: str | None = None
+    policy_version: int | None = None
+    """Training step of the policy that acted."""
+
+    def messages(self) -> list[Message]:
+        """The conversation as plain OpenAI message dicts, ready for the next request."""
+        return to_messages(self.messages_and_choices)
+
+    def histories(self) -> list[History]:
+        """The main conversation first, then the additional ones."""
+        main = History(messages_and_choices=self.messages_and_choices, tools=self.tools)
+        return [main, *self.additional_histories]
+
+    def choices(self) -> Iterator[Choice]:
+        """Every sampled turn of every history, in order."""
+        for history in self.histories():
+            yield from (item for item in history.messages_and_choices if isinstance(item, Choice))
+
+    def log(self, line: str) -> None:
+        self.logs.append(line)
+
+    def finish(self) -> Self:
+        """Kept for code that calls it at the end of a rollout; marks the trajectory as finished."""
+        self.status = "finished"
+        return self
+
+    @contextmanager
+    def track_duration(self, name: str) -> Iterator[None]:
+        """Adds the block's seconds to `metrics["duration/<name>"]`."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            key = f"duration/{name}"
+            self.metrics[key] = self.metrics.get(key, 0.0) + time.monotonic() - started
+
+
+class RolloutError(Record):
+    """An exception of a group, in a form that can be stored."""
+
+    type: str
+    message: str
+    traceback: str = ""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self:
+        lines = traceback.format_exception(error)
+        return cls(type=type(error).__name__, message=str(error), traceback="".join(lines))

@@ -1,0 +1,259 @@
+"""What can be set about training. One object per concern; nothing here that nobody reads."""
+
+import os
+import sys
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from gavel.judge.shaping import Shaping
+
+AdvantageKind = Literal["mean", "std", "rloo", "rank", "shrunk"]
+OnTokenMismatch = Literal["refuse", "branch"]
+Aggregation = Literal["grpo", "dapo", "dr_grpo", "bnpo"]
+KlEstimator = Literal["k1", "k2", "k3"]
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LoraSettings(_Settings):
+    """The adapter, on all linear layers (Hu et al., 2021, arXiv 2106.09685)."""
+
+    rank: int = Field(default=16, ge=1)
+    alpha: int = Field(default=32, ge=1)
+    """Update scale; the update is multiplied by alpha / rank."""
+    seed: int = 0
+    """For the random half of the adapter."""
+
+
+class PolicySettings(_Settings):
+    """How the base model is held, by the learner and by the sampler alike. The adapter is float32 whatever it is."""
+
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the frozen weights and what is computed with them; auto: bfloat16 on a GPU, float32 elsewhere."""
+    quantization: Literal["4bit"] | None = None
+    """4bit: the linear layers' weights in NF4 by bitsandbytes (QLoRA, arXiv 2305.14314)."""
+    loader: Literal["peft", "unsloth"] = "peft"
+    """unsloth: with Unsloth's kernels, on a GPU and beside vLLM only. They know no shared prefixes: every sequence is
+    computed by itself."""
+
+
+class VllmSettings(_Settings):
+    """vLLM as the engine of rollouts: a process that is started and ended here, or a server that runs already."""
+
+    url: str | None = Field(default=None, pattern=r"^https?://")
+    """Address of a running server, which must see the run directory; None starts one."""
+    api_key: SecretStr | None = None
+    """Its key, if it wants one."""
+    python: str = Field(default_factory=lambda: os.environ.get("GAVEL_VLLM_PYTHON") or sys.executable)
+    """Interpreter of the environment that holds vLLM, to start it with. Default: GAVEL_VLLM_PYTHON, else this one."""
+    gpu_memory_utilization: float = Field(default=0.45, gt=0, le=1)
+    """Share of the GPU's memory that a started server takes; the learner needs the rest, unless it sleeps."""
+    sleep: bool = False
+    """Whether the server hands its GPU memory to the learner during every training step."""
+    start_seconds: float = Field(default=900.0, gt=0)
+    """Until when a started server must be ready."""
+    arguments: tuple[str, ...] = ()
+    """Further arguments for a started server, as of `vllm serve`."""
+
+
+EngineChoice = Literal["transformers", "vllm"] | VllmSettings
+"""Who samples the rollouts: the embedded engine, a vLLM that is started with default settings, or one as described."""
+
+
+class _Averaged(_Settings):
+    """A loss of single tokens: it can be averaged in several ways."""
+
+    aggregation: Aggregation = "dapo"
+    """grpo: tokens of a sequence, then sequences; dapo: all tokens; bnpo: tokens of a group, then groups;
+    dr_grpo: the sum over `constant_length` times the sequences."""
+    constant_length: int = Field(default=1024, ge=1)
+    """Of dr_grpo, in tokens; 1 sums over the tokens of a sequence."""
+
+
+class _Clipped(_Averaged):
+    clip_low: float = Field(default=0.2, ge=0)
+    clip_high: float = Field(default=0.2, ge=0)
+    """The ratio counts from 1 - clip_low to 1 + clip_high."""
+    dual_clip: float | None = Field(default=None, gt=1)
+    """The most that the ratio counts for a negative advantage (arXiv 1912.09729); None = no bound."""
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> Self:
+        if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
+            raise ValueError(f"dual_clip must be above 1 + clip_high = {1 + self.clip_high:g}")
+        return self
+
+
+class ClippedSurrogate(_Clipped):
+    """The clipped surrogate of PPO and GRPO (arXiv 1707.06347, 2402.03300)."""
+
+    kind: Literal["grpo"] = "grpo"
+
+
+class Ppo(_Clipped):
+    """The clipped surrogate over advantages that a learnt value head makes of every turn's reward (arXiv 1707.06347).
+
+    It needs no group to compare with: trajectories of groups of one, or of equal rewards, are trained too.
+    """
+
+    kind: Literal["ppo"] = "ppo"
+    discount: float = Field(default=1.0, gt=0, le=1)
+    """Of what comes a sampled token later: gamma."""
+    trace: float = Field(default=0.95, ge=0, le=1)
+    """Lambda of generalised advantage estimation (arXiv 1506.02438): 0 trusts the values, 1 the rewards."""
+    whiten: bool = True
+    """Whether the advantages of a batch are brought to mean 0 and standard deviation 1, over its tokens."""
+    value_clip: float | None = Field(default=0.2, gt=0)
+    """How far from what it was when the batch began a value may come closer to its return and be paid for it; None =
+    any distance."""
+    value_coefficient: float = Field(default=0.1, gt=0)
+    """Weight of the value loss beside the policy's; it is averaged in the same way."""
+    value_learning_rate: float = Field(default=1e-3, gt=0)
+    """Peak for the value head, which begins at zero; the schedule is the adapter's."""
+
+
+class Gspo(_Settings):
+    """The clipped surrogate over one ratio a sequence, averaged over sequences (arXiv 2507.18071)."""
+
+    kind: Literal["gspo"] = "gspo"
+    clip_low: float = Field(default=3e-4, ge=0)
+    clip_high: float = Field(default=4e-4, ge=0)
+    """The sequence's ratio counts from 1 - clip_low to 1 + clip_high."""
+
+
+class Cispo(_Averaged):
+    """Log-probs weighted by the capped ratio; no token is without a gradient (arXiv 2506.13585)."""
+
+    kind: Literal["cispo"] = "cispo"
+    ratio_cap: float = Field(default=5.0, gt=0)
+    """The most that the ratio counts. The default is ScaleRL's (arXiv 2510.13786)."""
+
+
+class Reinforce(_Averaged):
+    """Log-probs weighted by the advantage, without a ratio (Williams, 1992)."""
+
+    kind: Literal["reinforce"] = "reinforce"
+
+
+Loss = Annotated[ClippedSurrogate | Gspo | Cispo | Reinforce | Ppo, Field(discriminator="kind")]
+
+
+class SamplerCorrection(_Settings):
+    """Importance sampling between the sampler and the learner as it was when the batch began.
+
+    The token losses are multiplied by w = exp(learner - sampler) and their ratio is taken against the learner at the
+    batch's start: truncated and masked importance sampling (see docs/algorithms.md).
+    """
+
+    mode: Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = "token_truncate"
+    """truncate: w is brought into [floor, cap]; mask: a w outside of it counts 0. A sequence's w is the product of its
+    tokens'."""
+    cap: float = Field(default=2.0, gt=0)
+    floor: float = Field(default=0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> Self:
+        if self.floor >= self.cap:
+            raise ValueError("floor must be below cap")
+        return self
+
+
+class _Updates(_Settings):
+    """How the adapter is updated, whatever it learns from."""
+
+    learning_rate: float = Field(default=1e-5, gt=0)
+    """Peak; for LoRA about ten times that of full fine-tuning."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Linear warm-up, in training steps (calls of `model.train` and `model.train_sft`)."""
+    total_steps: int | None = Field(default=None, ge=1)
+    """With it the rate decays, reaching zero after this training step; without it, it stays."""
+    decay: Literal["linear", "cosine"] = "linear"
+    """How it decays, if it does."""
+    epochs: int = Field(default=1, ge=1)
+    """Passes over what one call is given."""
+    max_gradient_norm: float = Field(default=1.0, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    micro_batch_tokens: int = Field(default=16384, ge=1)
+    """Unique tokens per forward pass: bounds memory, does not change the result. A group that fits is not cut."""
+    gradient_checkpointing: bool = False
+    """Keeps only what enters a layer and computes the rest again for its gradient: less memory, more work."""
+
+
+class SftConfig(_Updates):
+    """One call of `model.train_sft`."""
+
+    learning_rate: float = Field(default=2e-4, gt=0)
+    """Peak; for LoRA about ten times that of full fine-tuning."""
+    batch_size: int = Field(default=16, ge=1)
+    """Trajectories in an update, at most; each update averages over its own trained tokens."""
+
+
+class TrainConfig(_Updates):
+    """One call of `model.train`. docs/algorithms.md has the settings of the published algorithms."""
+
+    advantage: AdvantageKind = "mean"
+    """How much better a member did than its group: see `gavel.trainer.data.advantages`."""
+    minimal_spread: float = Field(default=1e-6, ge=0)
+    """A group whose rewards differ by no more than this gives no signal and is left out."""
+    on_token_mismatch: OnTokenMismatch = "refuse"
+    """Of a trajectory in which a turn does not go on from the tokens of the turn before it: refuse leaves it out unless
+    the chat template alone is the cause, branch trains it as several sequences (see docs/tokens.md)."""
+    loss: Loss = ClippedSurrogate()
+    beta: float = Field(default=0.0, ge=0)
+    """Weight of the KL divergence from the base model."""
+    kl_estimator: KlEstimator = "k3"
+    """Schulman's estimators: see `gavel.trainer.learner.losses.kl`."""
+    kl_with_ratio: bool = False
+    """Multiplies the estimate by the loss's ratio, which gives k1 and k3 the gradient of the divergence itself (arXiv
+    2512.02556). Without the ratio k1 has no gradient on average."""
+    sampler_correction: SamplerCorrection | None = None
+    """None: the ratio is taken against the sampler's own log-probs."""
+    mini_batches: int = Field(default=1, ge=1)
+    """Updates of a pass, each from whole groups and averaged over itself alone; fewer when there are fewer groups."""
+
+    @model_validator(mode="after")
+    def _one_kind_of_advantage(self) -> Self:
+        for name in ("advantage", "minimal_spread"):
+            if isinstance(self.loss, Ppo) and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} is for losses that compare a group's members; Ppo does not")
+        return self
+
+
+class LoopConfig(_Settings):
+    """A whole training run of one scenario."""
+
+    steps: int = Field(default=50, ge=1)
+    tasks_per_step: int = Field(default=16, ge=1)
+    """Groups in a step."""
+    group_size: int = Field(default=8, ge=2)
+    """Rollouts of a task: the members that the judge compares."""
+    shaping: Shaping = Shaping()
+    """How the judge's scores become rewards."""
+    temperature: float = Field(default=1.0, gt=0)
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Of one turn."""
+    concurrency: int = Field(default=128, ge=1)
+    """Rollouts at once."""
+    max_staleness: int = Field(default=0, ge=0)
+    """Training steps by which a group's policy may be behind the one that it trains. 0: a step is rolled out, judged
+    and trained before the next begins. More: all three go on at once, over a backend that serves one version more."""
+    stall_seconds: float = Field(default=1800.0, gt=0)
+    """After so long without a rollout, a judgement or a training step that begins or ends, the run is given up."""
+    seed: int = 0
+    """Chooses the tasks and seeds every sampled turn."""
+    evaluate_every: int = Field(default=5, ge=1)
+    """Steps between two points of the learning curve."""
+    evaluation_tasks: int = Field(default=128, ge=1)
+    """Held-out tasks of a point of the curve."""
+    final_tasks: int = Field(default=512, ge=1)
+    """Held-out tasks of the first and the last evaluation."""
+    keep_checkpoints: int = Field(default=3, ge=1)
+    """The newest that are kept; the others are deleted after every step."""
+    keep_best: int = Field(default=1, ge=0)
+    """How many are kept beside them for being the best."""
+    keep_best_by: str = Field(default="held_out/success", pattern=r"^[^/]+/.+$")
+    """What makes one the best: `split/metric` of metrics.jsonl, the higher the better. Only a step with such a value
+    can be among the best."""

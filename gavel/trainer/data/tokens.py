@@ -1,0 +1,156 @@
+"""Trajectory -> the exact token sequences that were sampled.
+
+Nothing is rendered or tokenised here. The sampled turns are a graph: a turn follows the one whose
+prompt and sampled ids its own prompt begins with, and any other prompt (a rewritten history, another
+conversation) begins a root. Each way from a root to a last turn is a sequence; a turn that several
+of them share is trained in the first and context in the others. So every trained token stands, once,
+in the very context that it was sampled in.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from openai.types.chat.chat_completion import Choice
+
+from gavel.errors import GavelError
+from gavel.scenarios.trajectory import History, Trajectory
+
+
+class TokenError(GavelError):
+    """A sampled turn does not carry the tokens that training needs."""
+
+
+@dataclass(slots=True)
+class TokenSequence:
+    """A conversation as tokens; all lists have one entry per token."""
+
+    token_ids: list[int] = field(default_factory=list)
+    sampled: list[bool] = field(default_factory=list)
+    """True where the policy chose the token: these are trained."""
+    logprobs: list[float] = field(default_factory=list)
+    """The sampler's, in nats; 0 where not sampled."""
+    temperatures: list[float] = field(default_factory=list)
+    """At which the token was sampled; 1 where not sampled."""
+    turn_ends: dict[int, int] = field(default_factory=dict)
+    """The place of the last token of each turn that is trained here, by the turn's number in `trajectory.choices()`."""
+
+    @property
+    def trained_tokens(self) -> int:
+        return sum(self.sampled)
+
+    def _add(self, ids: list[int], *, logprobs: list[float] | None = None, temperature: float = 1.0) -> None:
+        self.token_ids += ids
+        self.sampled += [logprobs is not None] * len(ids)
+        self.logprobs += [0.0] * len(ids) if logprobs is None else logprobs
+        self.temperatures += [temperature] * len(ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a `Choice` carries of its sampling."""
+
+    prompt_ids: list[int]
+    token_ids: list[int]
+    logprobs: list[float]
+    temperature: float
+    cut: bool = field(default=False, compare=False)
+    """Whether it ended at its token limit."""
+    continues: bool = field(default=False, compare=False)
+    """Whether the endpoint knows the assistant message that the prompt goes on from: sampled there, and unchanged."""
+    number: int = field(default=0, compare=False)
+    """Its place in `trajectory.choices()`; a turn that is repeated there is the same turn."""
+
+    def __len__(self) -> int:
+        """Tokens of the prompt and the turn."""
+        return len(self.prompt_ids) + len(self.token_ids)
+
+    def follows(self, earlier: "Turn") -> bool:
+        """Whether its prompt goes on from the very tokens of `earlier`."""
+        said = len(earlier.prompt_ids)
+        return (
+            self.prompt_ids[said : len(earlier)] == earlier.token_ids and self.prompt_ids[:said] == earlier.prompt_ids
+        )
+
+
+def turn_of(choice: Choice, number: int = 0) -> Turn:
+    """Raises `TokenError` when the choice has no token ids, prompt ids or log-probs, or they do not fit."""
+    extra = choice.model_extra or {}
+    prompt_ids, token_ids = extra.get("prompt_token_ids"), extra.get("token_ids")
+    if prompt_ids is None or token_ids is None or choice.logprobs is None or choice.logprobs.content is None:
+        raise TokenError(
+            "a sampled turn carries no token ids or log-probs, so it cannot be trained exactly",
+            "Sample it through model.openai_client(), and append the reply's choice itself to the trajectory.",
+        )
+    logprobs = [entry.logprob for entry in choice.logprobs.content]
+    if len(logprobs) != len(token_ids):
+        raise TokenError(f"a sampled turn has {len(token_ids)} token ids but {len(logprobs)} log-probs")
+    return Turn(
+        prompt_ids,
+        token_ids,
+        logprobs,
+        extra.get("temperature") or 1.0,
+        cut=choice.finish_reason == "length",
+        continues=extra.get("continues_sampled") is True,
+        number=number,
+    )
+
+
+def turns_of(history: History, first: int = 0) -> list[Turn]:
+    """The sampled turns of one conversation, numbered from `first`. Raises `TokenError` as `turn_of` does."""
+    choices = (item for item in history.messages_and_choices if isinstance(item, Choice))
+    return [turn_of(choice, number) for number, choice in enumerate(choices, first)]
+
+
+def sequences(trajectory: Trajectory) -> list[TokenSequence]:
+    """The token sequences of all histories; each sampled turn is trained in exactly one of them.
+
+    For turns (prompt P1, sampled S1), (P1+S1+tool result, S2), (P1+S1+question, S3), (another prompt P4, S4) these
+    are [P1 S1 tool-result S2], [P1 S1 question S3] and [P4 S4], with S1 marked as sampled in the first alone.
+    Raises `TokenError` as `turn_of` does.
+    """
+    found: list[list[Turn]] = []
+    for history in trajectory.histories():
+        found.append(turns_of(history, first=sum(map(len, found))))
+    return joined(found)
+
+
+def joined(histories: Iterable[Sequence[Turn]]) -> list[TokenSequence]:
+    """The token sequences of the turns of a trajectory's histories, each turn trained in exactly one of them."""
+    turns = [turn for turn in _distinct(histories) if turn.token_ids]
+    longest_first = sorted(range(len(turns)), key=lambda at: -len(turns[at]))
+    parents = [next((at for at in longest_first if turn.follows(turns[at])), None) for turn in turns]
+    trained: set[int] = set()
+    found: list[TokenSequence] = []
+    for leaf in sorted(set(range(len(turns))) - set(parents)):
+        branch, at = [], leaf
+        while at is not None:
+            branch.append(at)
+            at = parents[at]
+        sequence = TokenSequence()
+        for at in reversed(branch):
+            turn = turns[at]
+            sequence._add(turn.prompt_ids[len(sequence.token_ids) :])
+            if at in trained:
+                sequence._add(turn.token_ids)
+            else:
+                sequence._add(turn.token_ids, logprobs=turn.logprobs, temperature=turn.temperature)
+                sequence.turn_ends[turn.number] = len(sequence.token_ids) - 1
+        trained.update(branch)
+        found.append(sequence)
+    return found
+
+
+def _distinct(histories: Iterable[Sequence[Turn]]) -> list[Turn]:
+    """The turns of all histories; one that a history took over from another counts once.
+
+    Two equal ones within a history are two samplings.
+    """
+    found: list[Turn] = []
+    for turns in histories:
+        elsewhere = list(found)
+        for turn in turns:
+            if turn in elsewhere:
+                elsewhere.remove(turn)
+            else:
+                found.append(turn)
+    return found

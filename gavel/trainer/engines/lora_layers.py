@@ -1,0 +1,45 @@
+"""A LoRA adapter beside the weights of a plain model.
+
+It is computed and rounded where PEFT does (the product in the factors' precision, the sum in the layer's), so a sampler
+with these layers follows the learner in any precision.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from gavel.trainer.engines.protocol import LoraFactors
+
+
+class AdaptedLinear(torch.nn.Module):
+    """y = W x + scale * B (A x)."""
+
+    def __init__(self, plain: torch.nn.Module, factors: LoraFactors) -> None:
+        super().__init__()
+        self._plain = plain
+        self.factors: LoraFactors | None = factors
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self._plain(x)
+        if self.factors is None:
+            return y
+        update = x.to(self.factors.a.dtype) @ self.factors.a.T @ self.factors.b.T
+        return (y + update * self.factors.scale).to(y.dtype)
+
+
+def set_factors(model: Any, factors: Iterable[LoraFactors]) -> None:
+    """Puts an adapter beside the layers of `model`, in place of the one before. Raises AttributeError for no layer.
+
+    Without factors the model is the plain one.
+    """
+    for module in model.modules():
+        if isinstance(module, AdaptedLinear):
+            module.factors = None
+    for each in factors:
+        layer = model.get_submodule(each.layer)
+        if isinstance(layer, AdaptedLinear):
+            layer.factors = each
+        else:
+            parent, _, leaf = each.layer.rpartition(".")
+            setattr(model.get_submodule(parent), leaf, AdaptedLinear(layer, each))

@@ -1,0 +1,392 @@
+"""The embedded engine: continuous batching over any transformers causal language model.
+
+One thread owns the model. Between two forward passes it admits what has arrived, so conversations
+join and leave the batch at any time; their keys and values stay in bounded slots and are reused by
+prefix. Requests of one adapter share a pass: the weights change between passes, never for a request.
+Randomness belongs to the request (its seed and the token's position), not to the batch.
+"""
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from gavel.trainer.engines.adapter_cache import Held, HeldAdapters
+from gavel.trainer.engines.kv_cache import Slots, SlotView
+from gavel.trainer.engines.protocol import (
+    DEADLINE,
+    Adapter,
+    AdapterGone,
+    ContextOverflow,
+    EngineError,
+    Sampled,
+    SamplingRequest,
+)
+from gavel.trainer.engines.sampling import drawn, uniform
+from gavel.trainer.kernels.gqa_decode import attend_grouped
+from gavel.trainer.kernels.rms_norm import fuse_norms
+
+_WORTH_WAITING = 16
+"""Tokens of a prefix for which a request waits until another of its wave has computed them."""
+
+_PATIENCE = 3
+"""Passes between two admissions: what arrives meanwhile is computed in one wave."""
+
+_DENSE = 0.6
+"""Share of busy slots from which computing the idle ones too is cheaper than gathering the busy ones."""
+
+_SEED_BITS = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    request: SamplingRequest
+    future: "Future[Sampled]"
+
+
+@dataclass(slots=True)
+class _Running:
+    request: SamplingRequest
+    future: "Future[Sampled]"
+    ids: np.ndarray
+    adapter: Held
+    slot: int = -1
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Something to do between two passes."""
+
+    call: Callable[[], Any]
+    done: "Future[Any]"
+
+
+class TransformersEngine:
+    """An `Engine` that holds its own copy of the model."""
+
+    def __init__(self, model: Any, *, slots: int = 128, max_context: int = 4096, versions: int = 1) -> None:
+        """`model` is a transformers causal language model that nobody else uses from now on.
+
+        `versions`: adapters held, the live one among them; one that requests in flight use is held until they are done.
+        Raises `EngineError` for a model whose layers do not all attend to the whole context: their caches differ.
+        """
+        _check_attention(model.config.get_text_config(), max_context)
+        self._model = model.eval()
+        self._decoder = model.get_decoder()
+        attend_grouped(self._decoder)
+        fuse_norms(self._decoder, exact=False)
+        self._head = model.get_output_embeddings()
+        self._slots = Slots(slots, max_context)
+        self._adapters = HeldAdapters(model, versions)
+        self._arrivals: queue.SimpleQueue[_Asked | _Job | None] = queue.SimpleQueue()
+        self._waiting: list[_Running] = []
+        self._running: list[_Running] = []
+        self._closed = False
+        self._gate = threading.Lock()
+        """Held while something is queued, so that nothing arrives behind the closing."""
+        self._thread = threading.Thread(target=self._run, name="gavel-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def adapter_version(self) -> int:
+        return self._adapters.published[-1].version
+
+    @property
+    def adapter_versions(self) -> list[int]:
+        return [held.version for held in self._adapters.published]
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def max_context(self) -> int:
+        return self._slots.max_context
+
+    def submit(self, request: SamplingRequest) -> "Future[Sampled]":
+        future: Future[Sampled] = Future()
+        if len(request.prompt_ids) == 0:
+            future.set_exception(EngineError("the prompt is empty"))
+        elif len(request.prompt_ids) >= self._slots.max_context:
+            future.set_exception(
+                ContextOverflow(
+                    f"the prompt has {len(request.prompt_ids)} tokens; the maximum context length is "
+                    f"{self._slots.max_context}",
+                    "Shorten the conversation, or raise max_context.",
+                )
+            )
+        elif not self._queue(_Asked(request, future)):
+            future.set_exception(EngineError("the engine has been closed", "Register the model again."))
+        return future
+
+    def publish(self, adapter: Adapter, version: int) -> None:
+        put = self._adapters.prepared(adapter)
+        self._between_passes(lambda: self._adapters.publish(put, version))
+
+    def score(self, token_ids: Sequence[int]) -> list[float]:
+        def forward() -> list[float]:
+            self._adapters.activate(self._adapters.find(None))
+            ids = torch.tensor([list(token_ids)], device=self._model.device)
+            logits = self._model(input_ids=ids, use_cache=False).logits[0, :-1].float()
+            return torch.log_softmax(logits, -1).gather(-1, ids[0, 1:, None])[:, 0].tolist()
+
+        return self._between_passes(forward)
+
+    def making_room(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def close(self) -> None:
+        with self._gate:
+            if not self._closed:
+                self._closed = True
+                self._arrivals.put(None)
+        self._thread.join(timeout=DEADLINE)
+
+    def _queue(self, arrival: _Asked | _Job) -> bool:
+        """False when the engine takes in nothing more."""
+        with self._gate:
+            if not self._closed:
+                self._arrivals.put(arrival)
+            return not self._closed
+
+    def _between_passes(self, call: Callable[[], Any]) -> Any:
+        job = _Job(call, Future())
+        if not self._queue(job):
+            raise EngineError("the engine has been closed", "Register the model again.")
+        try:
+            return job.done.result(timeout=DEADLINE)
+        except TimeoutError as error:
+            job.done.cancel()
+            raise EngineError(f"the engine was not done with a single pass after {DEADLINE:.0f} s") from error
+
+    @torch.inference_mode()
+    def _run(self) -> None:
+        try:
+            passes = 0
+            while self._receive(wait=not (self._running or self._waiting)):
+                passes += 1
+                if passes >= _PATIENCE or not self._running:
+                    self._admit()
+                    passes = 0
+                for adapter in dict.fromkeys(running.adapter for running in self._running):
+                    self._decode(adapter)
+                for number in self._adapters.let_go(each.adapter for each in (*self._running, *self._waiting)):
+                    self._slots.forget(number)
+        except Exception as error:
+            with self._gate:
+                self._closed = True
+            self._fail(EngineError(f"the engine stopped: {type(error).__name__}: {error}", "Register the model again."))
+        else:
+            self._fail(EngineError("the engine was closed with requests in flight"))
+
+    def _receive(self, wait: bool) -> bool:
+        """Takes in what has arrived, waiting for something if told to. False when closing."""
+        while True:
+            try:
+                arrival = self._arrivals.get(block=wait)
+            except queue.Empty:
+                return True
+            wait = False
+            match arrival:
+                case None:
+                    return False
+                case _Asked():
+                    self._take_in(arrival)
+                case _Job():
+                    self._do(arrival)
+
+    def _take_in(self, asked: _Asked) -> None:
+        try:
+            adapter = self._adapters.find(asked.request.adapter_version)
+        except AdapterGone as error:
+            with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
+                asked.future.set_exception(error)
+            return
+        ids = np.asarray(asked.request.prompt_ids, dtype=np.int32)
+        self._waiting.append(_Running(asked.request, asked.future, ids, adapter))
+
+    def _fail(self, error: EngineError) -> None:
+        """Nothing arrives any more by then."""
+        futures: list[Future[Any]] = [running.future for running in self._running + self._waiting]
+        while not self._arrivals.empty():
+            match self._arrivals.get():
+                case _Asked(_, future) | _Job(_, future):
+                    futures.append(future)
+        for future in futures:
+            with contextlib.suppress(InvalidStateError):
+                future.set_exception(error)
+
+    @staticmethod
+    def _do(job: _Job) -> None:
+        if not job.done.set_running_or_notify_cancel():
+            return
+        try:
+            job.done.set_result(job.call())
+        except Exception as error:
+            job.done.set_exception(error)
+
+    def _admit(self) -> None:
+        """Fills free slots, in waves of one adapter: a request that begins like one of its wave waits and copies."""
+        while self._waiting:
+            wave: list[_Running] = []
+            prompts: list[bytes] = []
+            postponed: list[_Running] = []
+            for candidate in self._waiting:
+                if candidate.future.cancelled():
+                    continue
+                if wave and candidate.adapter is not wave[0].adapter:
+                    postponed.append(candidate)
+                    continue
+                ids = candidate.ids
+                self._slots.reserve(len(ids))
+                shared = self._slots.shared_prefixes(ids, candidate.adapter.number)
+                worth_sharing = int(shared.max()) + _WORTH_WAITING
+                beginning = ids[:worth_sharing].tobytes()
+                waits = len(ids) >= worth_sharing and any(prompt.startswith(beginning) for prompt in prompts)
+                slot = None if waits else self._slots.take(ids, shared, candidate.adapter.number)
+                if slot is None:
+                    postponed.append(candidate)
+                else:
+                    candidate.slot = slot
+                    wave.append(candidate)
+                    prompts.append(ids.tobytes())
+            self._waiting = postponed
+            if not wave:
+                return
+            self._prefill(wave)
+
+    def _prefill(self, wave: list[_Running]) -> None:
+        """Computes the prompts but for their last tokens if these are all that is new: decoding takes them along."""
+        self._running += wave  # before anything can fail, so that they fail with it
+        wave = [running for running in wave if len(running.ids) - self._slots.lengths[running.slot] > 1]
+        if not wave:
+            return
+        rows = np.array([running.slot for running in wave])
+        starts = self._slots.lengths[rows]
+        counts = np.array([len(running.ids) for running in wave]) - starts
+        width = int(counts.max())
+        self._slots.reserve(min(int(starts.max()) + width, self.max_context))
+        tokens = np.zeros((len(wave), width), dtype=np.int64)
+        for row, running in enumerate(wave):
+            tokens[row, : counts[row]] = running.ids[starts[row] :]
+        self._adapters.activate(wave[0].adapter)
+        self._sample(wave, self._forward(rows, tokens, starts, counts))
+
+    def _decode(self, adapter: Held) -> None:
+        self._running = [running for running in self._running if not self._dropped(running)]
+        decoding = [running for running in self._running if running.adapter is adapter]
+        if not decoding:
+            return
+        self._adapters.activate(adapter)
+        rows = np.array([running.slot for running in decoding])
+        newest = np.array([(running.token_ids or running.ids)[-1] for running in decoding])
+        batch = _span(rows)
+        starts = self._slots.lengths[batch]
+        self._slots.reserve(min(int(starts.max()) + 1, self.max_context))
+        self._slots.ids[rows, self._slots.lengths[rows]] = newest
+        tokens = np.zeros((len(batch), 1), dtype=np.int64)
+        place = np.searchsorted(batch, rows)
+        tokens[place, 0] = newest
+        counts = np.zeros_like(starts)
+        counts[place] = 1
+        logits = self._forward(batch, tokens, starts, counts)
+        self._sample(decoding, logits[torch.from_numpy(place).to(logits.device)])
+
+    def _dropped(self, running: _Running) -> bool:
+        if running.future.cancelled():
+            self._slots.release(running.slot)
+            return True
+        return False
+
+    def _forward(self, rows: np.ndarray, tokens: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> torch.Tensor:
+        """Logits `[rows, vocabulary]` after each row's last new token; `counts` of `tokens` are real.
+
+        What is computed for the padding lands behind the real tokens of its slot, where the next
+        real ones overwrite it.
+        """
+        device = self._model.device
+        new = torch.from_numpy(tokens).to(device)
+        first = torch.from_numpy(starts).to(device)
+        positions = (first[:, None] + torch.arange(new.shape[1], device=device)).clamp_(max=self._slots.capacity - 1)
+        width = int(min((starts + tokens.shape[1]).max(), self._slots.capacity))
+        seen = torch.arange(width, device=device) <= positions[:, None, :, None]
+        mask = torch.where(seen, 0.0, -torch.inf).to(self._model.dtype)  # once, instead of in every layer
+        hidden = self._decoder(
+            input_ids=new,
+            position_ids=positions,
+            attention_mask=mask,
+            past_key_values=SlotView(self._slots, rows, positions, width),
+            use_cache=False,
+        ).last_hidden_state
+        self._slots.lengths[rows] = starts + counts
+        last = torch.from_numpy(counts - 1).to(device)
+        return self._head(hidden[torch.arange(len(rows), device=device), last]).float()
+
+    def _sample(self, sampling: list[_Running], logits: torch.Tensor) -> None:
+        temperatures = torch.tensor([running.request.temperature for running in sampling], device=logits.device)
+        logprobs = torch.log_softmax(logits / temperatures.where(temperatures > 0, 1.0)[:, None], -1)
+        uniforms = torch.from_numpy(
+            uniform(
+                np.array([running.request.seed & _SEED_BITS for running in sampling], dtype=np.uint64),
+                np.array([len(running.token_ids) for running in sampling]),
+            )
+        ).to(logits.device)
+        chosen = drawn(logprobs.exp(), uniforms)
+        if (temperatures == 0).any():
+            chosen = torch.where(temperatures > 0, chosen, logits.argmax(-1))
+        chosen_logprobs = logprobs.gather(-1, chosen[:, None])[:, 0].tolist()
+        for running, token, logprob in zip(sampling, chosen.tolist(), chosen_logprobs, strict=True):
+            running.token_ids.append(token)
+            running.logprobs.append(logprob)
+        self._running = [running for running in self._running if not self._finished(running)]
+
+    def _finished(self, running: _Running) -> bool:
+        request = running.request
+        finish_reason: Literal["stop", "length"]
+        if not running.token_ids:  # the last token of its prompt is computed next
+            return False
+        if running.token_ids[-1] in request.stop_ids:
+            finish_reason = "stop"
+        elif (
+            len(running.token_ids) >= request.max_tokens
+            or len(running.ids) + len(running.token_ids) >= self.max_context
+        ):
+            finish_reason = "length"
+        else:
+            return False
+        self._slots.release(running.slot)
+        result = Sampled(running.token_ids, running.logprobs, finish_reason, running.adapter.version)
+        with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
+            running.future.set_result(result)
+        return True
+
+
+def _check_attention(config: Any, max_context: int) -> None:
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    window = getattr(config, "sliding_window", None)
+    if window is not None and (window >= max_context or not getattr(config, "use_sliding_window", True)):
+        window = None
+    if "sliding_attention" in kinds and window is None:
+        kinds.discard("sliding_attention")
+    windowed = window is not None and getattr(config, "layer_types", None) is None
+    if windowed or kinds - {"full_attention"}:
+        raise EngineError(
+            f"the embedded engine cannot serve {config.model_type}: not all of its layers attend to the whole context",
+            "Choose a base model with full attention, or a max_context within its window.",
+        )
+
+
+def _span(rows: np.ndarray) -> np.ndarray:
+    """`rows` in order; with the idle ones between them if those are few, since neighbours need no copy."""
+    first, last = rows.min(), rows.max()
+    if len(rows) >= _DENSE * (last - first + 1):
+        return np.arange(first, last + 1)
+    return np.sort(rows)

@@ -1,0 +1,365 @@
+"""vLLM as the engine: a server of our own or one that is there already, over HTTP.
+
+Token ids go out, token ids and log-probs come back. Whatever could bend the distribution is sent as off, and a server
+whose log-probs are not those of the temperature is asked at temperature 1 only. No adapter's name is ever used again,
+so a request keeps the one that it began with.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import shutil
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import httpx
+import torch
+from httpx_aiohttp import HttpxAiohttpClient
+
+from gavel.trainer.engines.protocol import (
+    DEADLINE,
+    Adapter,
+    AdapterGone,
+    ContextOverflow,
+    EngineError,
+    Sampled,
+    SamplingRequest,
+)
+from gavel.trainer.engines.server_process import ServerProcess
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_PLAIN = {
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "ignore_eos": True,
+    "logprobs": 0,
+    "return_token_ids": True,
+}
+_SEEDS = 2**63
+_IDLE_CONNECTION = 2.0
+"""Seconds; vLLM itself closes an idle connection after 5, and would cross a request that is sent over it."""
+_PROBE = SamplingRequest([0], frozenset(), max_tokens=16, temperature=2.0, seed=0)
+_BEYOND_ROUNDING = 0.1
+"""Nats."""
+_FAREWELL_SECONDS = 10.0
+_NO_ADAPTERS = (
+    "It must run with --enable-lora, a --max-lora-rank no smaller than the adapter's and "
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, and see the run directory under the same path."
+)
+_TOO_OLD = "It must be a vLLM that knows return_token_ids, 0.10.2 or newer."
+_NO_SLEEP = "It must run with --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1; or leave sleep off."
+_NOT_THERE = "Start it, or name the address of one that runs."
+_GO_ON = "Register the model again: it goes on from the last checkpoint."
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """An adapter that the server knows; touched by the engine's own thread alone."""
+
+    name: str
+    version: int
+    directory: Path
+    users: int = 0
+    """Requests in flight."""
+
+
+class VllmEngine:
+    """An `Engine` over vLLM's HTTP API; it never samples from the plain base, which is not exact beside adapters."""
+
+    def __init__(
+        self,
+        url: str,
+        base_model: str,
+        adapters: Path,
+        *,
+        max_context: int,
+        versions: int = 1,
+        api_key: str | None = None,
+        sleep: bool = False,
+        process: ServerProcess | None = None,
+    ) -> None:
+        """`adapters` is the engine's own directory, which the server must see: adapters are handed over in it.
+
+        `versions`: adapters held, the live one among them; one that requests in flight use is held until they are done.
+        With `sleep`, `making_room` puts the server to sleep. `process` is the server's when it is ours, and ends with
+        the engine. Raises `EngineError` when the server does not serve `base_model`.
+        """
+        self._url = url.rstrip("/").removesuffix("/v1")
+        self._process = process
+        self._sleep = sleep
+        self._max_context = max_context
+        self._error: EngineError | None = None
+        """Why nothing more is taken in."""
+        self._closing = False
+        self._gate = threading.Lock()
+        """Held while work is handed to the loop, so that none arrives behind the closing."""
+        self._awake = asyncio.Event()
+        self._awake.set()
+        self._idle = asyncio.Event()
+        self._versions = versions
+        self._published: list[_Held] = []
+        """The live one last; replaced whole, since other threads read it."""
+        self._retired: list[_Held] = []
+        """Those that nobody can ask for any more, but requests in flight still use."""
+        self._scaled = True if process is not None else None
+        """Whether log-probs are those of the sampling temperature: so with ours; another is tried out (None)."""
+        self._adapters = adapters.absolute()
+        shutil.rmtree(self._adapters, ignore_errors=True)  # what a killed process left
+        self._adapters.mkdir(parents=True)
+        self._client = HttpxAiohttpClient(
+            base_url=self._url,
+            headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
+            timeout=None,  # a deadline stands around each call
+            trust_env="://127.0.0.1:" not in self._url,
+            limits=httpx.Limits(max_connections=0, keepalive_expiry=_IDLE_CONNECTION),  # 0: no limit
+        )
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="gavel-vllm", daemon=True)
+        self._thread.start()
+        try:
+            self._max_context = self._spawn(self._served_context, base_model).result()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def adapter_version(self) -> int:
+        return self._published[-1].version if self._published else 0
+
+    @property
+    def adapter_versions(self) -> list[int]:
+        return [adapter.version for adapter in self._published]
+
+    @property
+    def closed(self) -> bool:
+        return self._error is not None or (self._process is not None and not self._process.running)
+
+    @property
+    def max_context(self) -> int:
+        return self._max_context
+
+    def submit(self, request: SamplingRequest) -> "Future[Sampled]":
+        if not len(request.prompt_ids):
+            return _failed(EngineError("the prompt is empty"))
+        if len(request.prompt_ids) >= self._max_context:
+            return _failed(
+                ContextOverflow(
+                    f"the prompt has {len(request.prompt_ids)} tokens; the maximum context length is "
+                    f"{self._max_context}",
+                    "Shorten the conversation, or raise max_context.",
+                )
+            )
+        if request.temperature not in (0, 1) and not self._scaled:
+            return _failed(
+                EngineError(
+                    f"the server at {self._url} cannot tell log-probs at temperature {request.temperature:g}",
+                    "Start it with --logprobs-mode processed_logprobs, or sample at temperature 1.",
+                )
+            )
+        return self._spawn(self._sample, request)
+
+    def publish(self, adapter: Adapter, version: int) -> None:
+        if self._error is not None:
+            raise self._error
+        name = f"gavel@{version}-{secrets.token_hex(4)}"
+        directory = self._adapters / name
+        adapter.save_adapter(directory)
+        self._spawn(self._publish, _Held(name, version, directory)).result()
+        if self._scaled is None:
+            self._scaled = self._spawn(self._scales).result()
+
+    def score(self, token_ids: Sequence[int]) -> list[float]:
+        return self._spawn(self._score, token_ids).result()
+
+    @contextlib.contextmanager
+    def making_room(self) -> Iterator[None]:
+        if not self._sleep:
+            yield
+            return
+        self._spawn(self._fall_asleep).result()
+        try:
+            yield
+        finally:
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()  # what the learner no longer needs is what the server needs to wake up
+            self._spawn(self._wake_up).result()
+
+    def close(self) -> None:
+        with self._gate:
+            if self._closing:
+                return
+            self._closing = True
+            self._error = self._error or EngineError("the engine has been closed", "Register the model again.")
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        if self._process is not None:
+            self._process.close()
+        shutil.rmtree(self._adapters, ignore_errors=True)
+
+    def _spawn(self, work: Callable[P, Coroutine[Any, Any, T]], *given: P.args, **named: P.kwargs) -> "Future[T]":
+        """Starts `work` in the engine's loop; it ends within the deadline, and with an `EngineError` when closed."""
+        with self._gate:
+            if self._error is None:
+                return asyncio.run_coroutine_threadsafe(self._bounded(work, *given, **named), self._loop)
+        return _failed(self._error)
+
+    async def _bounded(self, work: Callable[P, Coroutine[Any, Any, T]], *given: P.args, **named: P.kwargs) -> T:
+        try:
+            async with asyncio.timeout(DEADLINE):
+                return await work(*given, **named)
+        except TimeoutError as error:
+            raise EngineError(f"the server at {self._url} was not done after {DEADLINE:.0f} s", _GO_ON) from error
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            told = f"{type(error).__name__}: {error}"
+            raise EngineError(f"the server at {self._url} does not answer as vLLM does ({told})", _TOO_OLD) from error
+        except asyncio.CancelledError:
+            if self._closing:
+                raise EngineError("the engine was closed with requests in flight") from None
+            raise
+
+    async def _end(self) -> None:
+        for work in (pending := asyncio.all_tasks() - {asyncio.current_task()}):
+            work.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        if self._process is None:  # a server that stays should not keep our adapters
+            with contextlib.suppress(EngineError, TimeoutError):
+                async with asyncio.timeout(_FAREWELL_SECONDS):
+                    for adapter in (*self._retired, *self._published):
+                        await self._unload(adapter)
+        await self._client.aclose()
+
+    async def _served_context(self, base_model: str) -> int:
+        """Tokens of the longest context that the server takes and we want; raises when it serves another model."""
+        served = (await self._call("GET", "/v1/models")).json()["data"]
+        for each in served:
+            if each.get("parent") is None and base_model in (each["id"], each.get("root")):
+                return min(self._max_context, each.get("max_model_len") or self._max_context)
+        raise EngineError(
+            f"the server at {self._url} serves {', '.join(each['id'] for each in served)}, not {base_model}",
+            "Start it with that base model, or name it so with --served-model-name.",
+        )
+
+    async def _scales(self) -> bool:
+        """Whether log-probs are those of the sampling temperature: at another one, a score must differ from them."""
+        sampled = await self._sample(_PROBE)
+        scored = await self._score([*_PROBE.prompt_ids, *sampled.token_ids])
+        gaps = [abs(one - other) for one, other in zip(sampled.logprobs, scored, strict=True)]
+        return max(gaps) > _BEYOND_ROUNDING
+
+    async def _sample(self, request: SamplingRequest) -> Sampled:
+        room = self._max_context - len(request.prompt_ids)
+        async with self._turn(request.adapter_version) as adapter:
+            choice = await self._complete(
+                adapter,
+                request.prompt_ids,
+                max_tokens=min(request.max_tokens, room),
+                temperature=request.temperature,
+                seed=request.seed % _SEEDS,
+                stop_token_ids=sorted(request.stop_ids),
+            )
+        if choice["finish_reason"] not in ("stop", "length"):
+            raise EngineError(f"the server at {self._url} broke a request off ({choice['finish_reason']})", _GO_ON)
+        logprobs = choice["logprobs"]["token_logprobs"]
+        return Sampled(choice["token_ids"], logprobs, choice["finish_reason"], adapter.version)
+
+    async def _score(self, token_ids: Sequence[int]) -> list[float]:
+        async with self._turn(None) as adapter:
+            choice = await self._complete(adapter, token_ids, max_tokens=1, temperature=0.0, prompt_logprobs=0)
+        entries = choice["prompt_logprobs"][1:]
+        return [entry[str(token)]["logprob"] for entry, token in zip(entries, token_ids[1:], strict=True)]
+
+    async def _complete(self, adapter: _Held, prompt_ids: Sequence[int], **asked: Any) -> dict[str, Any]:
+        body = _PLAIN | {"model": adapter.name, "prompt": list(prompt_ids)} | asked
+        return (await self._call("POST", "/v1/completions", body)).json()["choices"][0]
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, version: int | None) -> AsyncIterator[_Held]:
+        """An adapter (None: the live one), kept at the server until the turn ends; waits while the server sleeps."""
+        await self._awake.wait()
+        if not self._published:
+            raise EngineError("no adapter has been published yet")
+        adapter = next((held for held in reversed(self._published) if version in (None, held.version)), None)
+        if adapter is None:
+            raise AdapterGone(version or 0, self.adapter_versions)
+        adapter.users += 1
+        try:
+            yield adapter
+        finally:
+            adapter.users -= 1
+            self._idle.set()
+
+    async def _publish(self, new: _Held) -> None:
+        await self._awake.wait()
+        await self._call(
+            "POST", "/v1/load_lora_adapter", {"lora_name": new.name, "lora_path": str(new.directory)}, _NO_ADAPTERS
+        )
+        earlier = self._published
+        self._published = [*(held for held in earlier if held.version != new.version), new][-self._versions :]
+        retired = [*self._retired, *(held for held in earlier if held not in self._published)]
+        self._retired = [adapter for adapter in retired if adapter.users]
+        for adapter in retired:
+            if not adapter.users:
+                await self._unload(adapter)
+
+    async def _unload(self, adapter: _Held) -> None:
+        await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": adapter.name})
+        shutil.rmtree(adapter.directory, ignore_errors=True)
+
+    async def _fall_asleep(self) -> None:
+        self._awake.clear()
+        try:
+            while any(adapter.users for adapter in (*self._retired, *self._published)):
+                self._idle.clear()
+                await self._idle.wait()
+            await self._call("POST", "/sleep?level=1", None, _NO_SLEEP)
+        except BaseException:
+            self._awake.set()
+            raise
+
+    async def _wake_up(self) -> None:
+        try:
+            await self._call("POST", "/wake_up", None, _NO_SLEEP)
+        finally:
+            self._awake.set()
+
+    async def _call(self, method: str, path: str, body: Any = None, remedy: str = "") -> httpx.Response:
+        """Raises `EngineError` with `remedy` when the server refuses, `ContextOverflow` when the prompt is too long."""
+        try:
+            response = await self._client.request(method, path, json=body)
+        except httpx.HTTPError as error:
+            told = f" {self._process.log_tail()}" if self._process else ""
+            what = f"the server at {self._url} is gone ({type(error).__name__} {error}).{told}"
+            lost = EngineError(what, _GO_ON if self._published else _NOT_THERE)
+            self._error = self._error or lost
+            raise lost from error
+        if response.is_success:
+            return response
+        if "maximum context length" in response.text:
+            raise ContextOverflow(_said(response), "Shorten the conversation, or raise max_context.")
+        raise EngineError(f"{self._url}{path} answered {response.status_code}: {_said(response)}", remedy)
+
+
+def _said(response: httpx.Response) -> str:
+    """The message of an error answer."""
+    try:
+        return response.json()["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        return response.text
+
+
+def _failed(error: EngineError) -> "Future[Any]":
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future

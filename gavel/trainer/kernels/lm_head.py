@@ -1,0 +1,129 @@
+"""The vocabulary head in tiles: log-probs and entropies of given tokens, without a [S, V] tensor.
+
+The head is frozen, so all that backward needs of it is one vector for each position,
+d logprob / d hidden = (W[target] - sum_v p_v W_v) / temperature. The sum is made beside the normaliser while a
+tile is in cache, which leaves two vocabulary products instead of three, and it gives the entropy for nothing.
+"""
+
+from typing import Any
+
+import torch
+
+from gavel.errors import GavelError
+
+_CPU_TILE, _GPU_TILE = (512, 256), (4096, 32768)
+"""Positions and vocabulary entries of a tile: what stays in a core's cache, what keeps a GPU busy."""
+
+
+_UNKNOWN = ("final_logit_softcapping", "lm_head_multiplier", "output_multiplier")
+"""Settings of models that do more to their logits than scale them by `logit_scale` or `logits_scaling`."""
+
+
+class HeadError(GavelError):
+    """A vocabulary head that is not a frozen matrix alone."""
+
+
+def logit_scale(head: torch.nn.Module, config: Any) -> float:
+    """What the model multiplies the products of its head with. Raises `HeadError` for a head that is more than that."""
+    weight = getattr(head, "weight", None)
+    if not isinstance(weight, torch.Tensor) or not weight.is_floating_point() or weight.requires_grad:
+        reason = "is trained or quantised"
+    elif getattr(head, "bias", None) is not None:
+        reason = "has a bias"
+    elif any(getattr(config, name, None) is not None for name in _UNKNOWN):
+        reason = "caps or multiplies its logits"
+    else:
+        return (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
+    raise HeadError(
+        f"the vocabulary head of {config.model_type} {reason}, which tiled scoring does not know",
+        "Choose a base model with a plain head, and leave the head out of the adapter.",
+    )
+
+
+def tiled_logprobs(
+    hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, temperatures: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probs of `targets` and entropies, in nats, at `temperatures`: each `[S]`, in at least single precision.
+
+    `hidden` is `[S, H]`, `weight` `[V, H]` and takes no gradient; nor do the entropies carry one.
+    """
+    return _TiledLogprobs.apply(hidden, weight, targets, temperatures)  # type: ignore[no-any-return]
+
+
+class _TiledLogprobs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, temperatures: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        precise = torch.promote_types(hidden.dtype, torch.float32)
+        logprobs = torch.empty(len(hidden), dtype=precise, device=hidden.device)
+        entropies, direction = torch.empty_like(logprobs), torch.empty_like(hidden)
+        rows, _ = _tile(hidden)
+        for first in range(0, len(hidden), rows):
+            tile = slice(first, first + rows)
+            scale = 1 / temperatures[tile, None].to(precise)
+            normaliser, mean = _normalised(hidden[tile], weight, scale)
+            chosen = weight[targets[tile]].to(precise)
+            scaled = hidden[tile].to(precise) * scale
+            logprobs[tile] = ((scaled * chosen).sum(-1) - normaliser).clamp_(max=0)  # rounding may step over it
+            entropies[tile] = normaliser - (scaled * mean).sum(-1)
+            direction[tile] = (chosen - mean) * scale
+        ctx.save_for_backward(direction)
+        ctx.mark_non_differentiable(entropies)
+        return logprobs, entropies
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor, _: Any) -> Any:  # type: ignore[override]
+        (direction,) = ctx.saved_tensors
+        return (gradient[:, None] * direction).to(direction.dtype), None, None, None
+
+
+def _normalised(hidden: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """log sum exp of the scaled logits, and the head's rows averaged by their probabilities. `[R]`, `[R, H]`"""
+    if hidden.dtype == scale.dtype:
+        hidden, scale = hidden * scale, torch.ones_like(scale)
+    # Usual logits need no shift before exp, which saves two passes over the tile.
+    total, mean = _exponential_sums(hidden, weight, scale, None)
+    if bool(((total > 1e-30) & (total < 1e30)).all()):
+        return total.log()[:, 0], mean / total
+    tops = [_logits(hidden, part, scale).amax(-1, keepdim=True) for part in _parts(weight)]
+    top = torch.cat(tops, -1).amax(-1, keepdim=True)
+    total, mean = _exponential_sums(hidden, weight, scale, top)
+    return (top + total.log())[:, 0], mean / total
+
+
+def _exponential_sums(
+    hidden: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Over the vocabulary: of exp(logit - shift), and of that times the head's row. `[R, 1]`, `[R, H]`"""
+    total, mean = torch.zeros_like(scale), torch.zeros_like(hidden, dtype=scale.dtype)
+    for part in _parts(weight):
+        logits = _logits(hidden, part, scale)
+        exponentials = (logits if shift is None else logits.sub_(shift)).exp_()
+        total += exponentials.sum(-1, keepdim=True)
+        if weight.dtype == mean.dtype:
+            mean.addmm_(exponentials, part)
+        else:
+            mean += _precise_product(exponentials.to(weight.dtype), part)
+    return total, mean
+
+
+def _logits(hidden: torch.Tensor, part: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    if hidden.dtype == scale.dtype:  # scaled already
+        return hidden @ part.T
+    return _precise_product(hidden, part.T).mul_(scale)
+
+
+def _precise_product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Of factors in half precision, summed and kept in single."""
+    if one.is_cuda:
+        return torch.mm(one, other, out_dtype=torch.float32)
+    return one.float() @ other.float()
+
+
+def _parts(weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return weight.split(_tile(weight)[1])
+
+
+def _tile(tensor: torch.Tensor) -> tuple[int, int]:
+    return _CPU_TILE if tensor.device.type == "cpu" else _GPU_TILE

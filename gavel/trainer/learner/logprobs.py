@@ -1,0 +1,109 @@
+"""Log-probs of the trained tokens only.
+
+The sequences are packed so that the transformer computes every shared prefix once, and only the
+positions that predict a trained token go through the vocabulary head. A prediction that several
+sequences share is made once and handed to each of them; autograd adds up what they learn from it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from gavel.trainer.data.packing import Packed, pack
+from gavel.trainer.data.tokens import TokenSequence
+from gavel.trainer.kernels.lm_head import logit_scale, tiled_logprobs
+from gavel.trainer.kernels.packed_attention import attend_packed
+from gavel.trainer.policy.policy import Policy
+
+
+def trained_logprobs(policy: Policy, batch: Sequence[TokenSequence]) -> torch.Tensor:
+    """Log-probs of the sampled tokens of `batch`, in order, at their sampling temperatures. `[T]`"""
+    return trained_scores(policy, batch)[0]
+
+
+def trained_scores(policy: Policy, batch: Sequence[TokenSequence]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The log-probs, and the entropies of the distributions that the tokens were chosen from, in nats. `[T]` each
+
+    No gradient flows through the entropies. Raises `AttentionError` or `HeadError` for a base model
+    whose attention or vocabulary head is not of the common kind.
+    """
+    states = _states(policy, batch)
+    return _scores(policy, states)
+
+
+def trained_values(policy: Policy, head: torch.nn.Linear, batch: Sequence[TokenSequence]) -> torch.Tensor:
+    """What `head` makes of the hidden states that predict the sampled tokens, the vocabulary left out. `[T]`"""
+    return _values(head, _states(policy, batch))
+
+
+def valued_scores(
+    policy: Policy, head: torch.nn.Linear, batch: Sequence[TokenSequence]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`trained_scores` and `trained_values` of one pass. `[T]` each"""
+    states = _states(policy, batch)
+    return *_scores(policy, states), _values(head, states)
+
+
+@dataclass(frozen=True, slots=True)
+class _States:
+    hidden: torch.Tensor
+    """[S, H], one for each prediction."""
+    targets: torch.Tensor
+    temperatures: torch.Tensor
+    scored: torch.Tensor
+    """[T], as of `Packed`."""
+
+
+def _scores(policy: Policy, states: _States) -> tuple[torch.Tensor, torch.Tensor]:
+    head = policy.head()
+    scale = logit_scale(head, policy.decoder().config)
+    logprobs, entropies = tiled_logprobs(states.hidden, head.weight, states.targets, states.temperatures / scale)
+    return logprobs[states.scored], entropies[states.scored]
+
+
+def _values(head: torch.nn.Linear, states: _States) -> torch.Tensor:
+    return head(states.hidden.to(head.weight.dtype))[:, 0][states.scored]
+
+
+def _states(policy: Policy, batch: Sequence[TokenSequence]) -> _States:
+    if policy.shares_prefixes:
+        attend_packed(policy.decoder())
+        packed = pack(batch)
+        return _pass(policy, packed, attention_mask=_NO_MASK.to(policy.device), segments=packed.segments)
+    parts = [_pass(policy, pack([tokens])) for tokens in batch]
+    starts = np.cumsum([0, *(len(part.hidden) for part in parts[:-1])]).tolist()
+    return _States(
+        torch.cat([part.hidden for part in parts]),
+        torch.cat([part.targets for part in parts]),
+        torch.cat([part.temperatures for part in parts]),
+        torch.cat([part.scored + start for part, start in zip(parts, starts, strict=True)]),
+    )
+
+
+def _pass(policy: Policy, packed: Packed, **attention: Any) -> _States:
+    decoder, device = policy.decoder(), policy.device
+    ids, positions, places, targets, temperatures, scored = (
+        torch.from_numpy(array).to(device)
+        for array in (
+            packed.token_ids,
+            packed.positions,
+            packed.predictors,
+            packed.targets,
+            packed.temperatures,
+            packed.scored,
+        )
+    )
+    hidden = decoder(
+        input_ids=ids[None],
+        position_ids=positions[None],
+        use_cache=False,
+        **attention,
+    ).last_hidden_state[0]
+    return _States(hidden[places], targets, temperatures, scored)
+
+
+_NO_MASK = torch.empty((1, 1, 0, 0))
+"""A mask of four dimensions is handed to the attention as it is, so that none is made."""

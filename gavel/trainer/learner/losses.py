@@ -1,0 +1,206 @@
+"""Policy-gradient losses: pure functions on the flat trained tokens of whole sequences.
+
+Shapes: `[T]` over all trained tokens, sequence after sequence; `lengths` are the sequences' trained
+tokens and sum to T. A token's weight holds the denominator of its whole mini-batch, so the loss of a
+mini-batch is the plain sum over its micro-batches, however these are cut.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from gavel.trainer.config import (
+    Aggregation,
+    Cispo,
+    ClippedSurrogate,
+    Gspo,
+    KlEstimator,
+    Loss,
+    Ppo,
+    Reinforce,
+    SamplerCorrection,
+    TrainConfig,
+)
+
+_MAX_LOG_RATIO = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What is known of the trained tokens; only `logprobs` has a gradient."""
+
+    logprobs: torch.Tensor
+    """Of the policy that is being trained. `[T]`"""
+    old: torch.Tensor
+    """Of the policy that the ratio is taken against. `[T]`"""
+    sampler: torch.Tensor
+    """As the tokens were sampled. `[T]`"""
+    advantages: torch.Tensor
+    """Each token has its sequence's, or with a value head its own. `[T]`"""
+    lengths: Sequence[int]
+    """Trained tokens of each sequence, at least 1; they sum to T."""
+    reference: torch.Tensor | None = None
+    """Of the base model; with them beta times the divergence is part of the losses. `[T]`"""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLosses:
+    """What a loss makes of every token. `[T]` each."""
+
+    losses: torch.Tensor
+    ratio: torch.Tensor
+    clipped_low: torch.Tensor
+    """True where the ratio is bounded from below."""
+    clipped_high: torch.Tensor
+    """True where the ratio is bounded from above."""
+    divergence: torch.Tensor | None = None
+    """From the base model, in nats; None without a reference."""
+
+
+def token_losses(config: TrainConfig, scores: Scores) -> TokenLosses:
+    """The policy loss, times the weights of the sampler's correction, plus beta times the divergence."""
+    policy = policy_losses(config.loss, scores)
+    losses, divergence = policy.losses, None
+    if config.sampler_correction is not None:
+        losses = losses * sampler_weights(scores.old, scores.sampler, scores.lengths, config.sampler_correction)
+    if scores.reference is not None:
+        divergence = kl(scores.logprobs, scores.reference, config.kl_estimator)
+        losses = losses + config.beta * (divergence * policy.ratio if config.kl_with_ratio else divergence)
+    return TokenLosses(losses, policy.ratio, policy.clipped_low, policy.clipped_high, divergence)
+
+
+def policy_losses(loss: Loss, scores: Scores) -> TokenLosses:
+    """The losses of `loss` alone. Weighted by `token_weights` with the aggregation of `loss`, they sum to its value."""
+    logprobs, old, advantages = scores.logprobs, scores.old, scores.advantages
+    match loss:
+        case Gspo():
+            ratio = sequence_ratio(logprobs, old, scores.lengths)
+        case _:
+            ratio = token_ratio(logprobs, old)
+    never = torch.zeros_like(ratio, dtype=torch.bool)
+    match loss:
+        case (
+            ClippedSurrogate(clip_low=low, clip_high=high, dual_clip=dual)
+            | Ppo(clip_low=low, clip_high=high, dual_clip=dual)
+        ):
+            losses = clipped_surrogate(ratio, advantages, low, high, dual)
+            return TokenLosses(losses, ratio, *clipped(ratio, advantages, low, high, dual))
+        case Gspo(clip_low=low, clip_high=high):
+            losses = clipped_surrogate(ratio, advantages, low, high)
+            return TokenLosses(losses, ratio, *clipped(ratio, advantages, low, high))
+        case Cispo(ratio_cap=cap):
+            return TokenLosses(cispo(logprobs, ratio, advantages, cap), ratio, never, ratio > cap)
+        case Reinforce():
+            return TokenLosses(-advantages * logprobs, ratio, never, never)
+
+
+def token_ratio(logprobs: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+    """exp(logprobs - old), the exponent kept within 20 nats. `[T]`"""
+    return torch.exp(_bounded(logprobs - old))
+
+
+def sequence_ratio(logprobs: torch.Tensor, old: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+    """exp(mean of logprobs - old over the sequence), at each of its tokens. `[T]` (GSPO, arXiv 2507.18071)"""
+    means = [part.mean().expand(len(part)) for part in (logprobs - old).split(list(lengths))]
+    return torch.exp(_bounded(torch.cat(means)))
+
+
+def clipped_surrogate(
+    ratio: torch.Tensor,
+    advantages: torch.Tensor,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None = None,
+) -> torch.Tensor:
+    """-min(r A, clip(r, 1 - low, 1 + high) A) (PPO, arXiv 1707.06347). `[T]`
+
+    `dual_clip` bounds it from above by -dual_clip A where A < 0 (arXiv 1912.09729).
+    """
+    surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - clip_low, 1 + clip_high) * advantages)
+    if dual_clip is not None:
+        surrogate = torch.where(advantages < 0, torch.maximum(surrogate, dual_clip * advantages), surrogate)
+    return -surrogate
+
+
+def clipped(
+    ratio: torch.Tensor,
+    advantages: torch.Tensor,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where the lower and where the upper bounds of `clipped_surrogate` remove the gradient. `[T]` each, bool"""
+    low = (ratio < 1 - clip_low) & (advantages < 0)
+    high = (ratio > 1 + clip_high) & (advantages > 0)
+    if dual_clip is not None:
+        high |= (ratio > dual_clip) & (advantages < 0)
+    return low, high
+
+
+def cispo(logprobs: torch.Tensor, ratio: torch.Tensor, advantages: torch.Tensor, ratio_cap: float) -> torch.Tensor:
+    """-min(r, cap) A logprobs, the gradient going through logprobs alone (MiniMax-M1, arXiv 2506.13585). `[T]`"""
+    return -ratio.detach().clamp(max=ratio_cap) * advantages * logprobs
+
+
+def kl(logprobs: torch.Tensor, reference: torch.Tensor, estimator: KlEstimator) -> torch.Tensor:
+    """Estimates of KL(policy || reference) from tokens of the policy, d = reference - logprobs within 20 nats. `[T]`
+
+    k1 = -d, k2 = d^2 / 2, k3 = exp(d) - d - 1 (Schulman, http://joschu.net/blog/kl-approx.html). k1 and k3 are
+    unbiased; k2 and k3 are never negative.
+    """
+    difference = _bounded(reference - logprobs)
+    match estimator:
+        case "k1":
+            return -difference
+        case "k2":
+            return difference.square() / 2
+        case "k3":
+            return torch.exp(difference) - difference - 1
+
+
+def sampler_weights(
+    learner: torch.Tensor, sampler: torch.Tensor, lengths: Sequence[int], correction: SamplerCorrection
+) -> torch.Tensor:
+    """Importance weights of the sampled tokens under the learner, without a gradient. `[T]`"""
+    difference = (learner - sampler).detach()
+    if correction.mode in ("sequence_truncate", "sequence_mask"):
+        difference = torch.cat([part.sum().expand(len(part)) for part in difference.split(list(lengths))])
+    weights = torch.exp(_bounded(difference))
+    if correction.mode in ("token_truncate", "sequence_truncate"):
+        return weights.clamp(correction.floor, correction.cap)
+    return torch.where((weights < correction.floor) | (weights > correction.cap), 0.0, weights)
+
+
+def token_weights(loss: Loss, lengths: Sequence[int], groups: Sequence[int]) -> list[float]:
+    """The weight of each token of each sequence of a mini-batch, by the aggregation of `loss`.
+
+    `lengths`: the sequences' trained tokens, at least 1 each; `groups`: a number for the group of each.
+    """
+    match loss:
+        case Gspo():
+            return _weights("grpo", 1, lengths, groups)
+        case _:
+            return _weights(loss.aggregation, loss.constant_length, lengths, groups)
+
+
+def _weights(
+    aggregation: Aggregation, constant_length: int, lengths: Sequence[int], groups: Sequence[int]
+) -> list[float]:
+    match aggregation:
+        case "grpo":
+            return [1 / (len(lengths) * length) for length in lengths]
+        case "dapo":
+            return [1 / sum(lengths)] * len(lengths)
+        case "dr_grpo":
+            return [1 / (len(lengths) * constant_length)] * len(lengths)
+        case "bnpo":
+            tokens: Counter[int] = Counter()
+            for length, group in zip(lengths, groups, strict=True):
+                tokens[group] += length
+            return [1 / (len(tokens) * tokens[group]) for group in groups]
+
+
+def _bounded(log_ratio: torch.Tensor) -> torch.Tensor:
+    return log_ratio.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)

@@ -1,0 +1,70 @@
+"""The metrics of a training step, added up over its passes, its updates and its processes."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from gavel.trainer.learner.losses import Scores, TokenLosses
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a step's metrics are made of, as far as one process sees it."""
+
+    updates: int = 0
+    gradient_norm: float = 0.0
+    """Summed over the updates, as `loss` is; of the whole gradient, while `loss` is this process's part."""
+    loss: float = 0.0
+    value_loss: float | None = None
+    """The value head's, if there is one."""
+    tokens: int = 0
+    """Trained tokens, counted once in every update."""
+    forwarded: int = 0
+    """Tokens that went through the transformer, shared prefixes once, passes without a gradient included."""
+    token_sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    lowest_ratio: float = math.inf
+    highest_ratio: float = 0.0
+
+    @torch.no_grad()
+    def add(self, scores: Scores, outcome: TokenLosses, entropies: torch.Tensor) -> None:
+        sums = {
+            "logprob": scores.logprobs,
+            "entropy": entropies,
+            "logprob_drift": (scores.logprobs - scores.sampler).abs(),
+            "clip_fraction_low": outcome.clipped_low,
+            "clip_fraction_high": outcome.clipped_high,
+        }
+        if outcome.divergence is not None:
+            sums["kl"] = outcome.divergence
+        for name, values in sums.items():
+            self.token_sums[name] += values.sum().item()
+        self.tokens += len(scores.logprobs)
+        self.lowest_ratio = min(self.lowest_ratio, outcome.ratio.min().item())
+        self.highest_ratio = max(self.highest_ratio, outcome.ratio.max().item())
+
+    @staticmethod
+    def of_all(tallies: Sequence["Tally"]) -> "Tally":
+        """Of all processes, which make the same updates."""
+        whole = Tally(tallies[0].updates, tallies[0].gradient_norm)
+        for tally in tallies:
+            whole.loss += tally.loss
+            if tally.value_loss is not None:
+                whole.value_loss = (whole.value_loss or 0.0) + tally.value_loss
+            whole.tokens += tally.tokens
+            whole.forwarded += tally.forwarded
+            for name, total in tally.token_sums.items():
+                whole.token_sums[name] += total
+            whole.lowest_ratio = min(whole.lowest_ratio, tally.lowest_ratio)
+            whole.highest_ratio = max(whole.highest_ratio, tally.highest_ratio)
+        return whole
+
+    def metrics(self) -> dict[str, float]:
+        means = {"loss": self.loss / self.updates, "gradient_norm": self.gradient_norm / self.updates}
+        if self.value_loss is not None:
+            means["value_loss"] = self.value_loss / self.updates
+        means |= {name: total / self.tokens for name, total in self.token_sums.items()}
+        extremes = {"ratio_min": self.lowest_ratio, "ratio_max": self.highest_ratio}
+        return means | extremes | {"updates": self.updates, "tokens_forwarded": self.forwarded}

@@ -1,0 +1,172 @@
+"""Models as users hold them: one that is only asked, and one that learns."""
+
+import asyncio
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from openai import AsyncOpenAI, DefaultAioHttpClient
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+
+from gavel.errors import GavelError
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.backends.protocol import Backend, TrainResult
+from gavel.trainer.config import LoraSettings, PolicySettings, SftConfig, TrainConfig
+
+_REQUEST_TIMEOUT = 600.0
+
+
+class NotRegisteredError(GavelError):
+    """A model was used before it was registered with a backend."""
+
+
+class Model(BaseModel):
+    """A model behind an OpenAI-compatible API, not trained: for prompted baselines."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    project: str
+    inference_model_name: str | None = None
+    """What the API calls it; by default `name`."""
+    inference_base_url: str | None = None
+    """By default OpenAI's."""
+    inference_api_key: str | None = Field(default=None, repr=False)
+
+    _backend: Backend | None = PrivateAttr(default=None)
+    _clients: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncOpenAI]" = PrivateAttr(
+        default_factory=weakref.WeakKeyDictionary
+    )
+
+    async def register(self, backend: Backend) -> None:
+        """Makes the model ready in `backend`; a trainable one goes on from its newest checkpoint."""
+        await backend.register(self)
+        self._backend = backend
+        self._clients.clear()  # the address may be another one now; the old clients close with their loop
+
+    @property
+    def backend(self) -> Backend:
+        if self._backend is None:
+            raise NotRegisteredError(
+                f"the model {self.name} has no backend yet", "First: await model.register(gavel.LocalBackend())"
+            )
+        return self._backend
+
+    def openai_client(self) -> AsyncOpenAI:
+        """A client of the API that serves this model; one per event loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            base_url, api_key = self._address()
+            self._clients[loop] = AsyncOpenAI(
+                base_url=base_url,
+                api_key=api_key,
+                timeout=_REQUEST_TIMEOUT,
+                # httpx's own pool slows down with the square of the rollouts; a proxy has no business on loopback.
+                http_client=DefaultAioHttpClient(trust_env="://127.0.0.1:" not in (base_url or "")),
+            )
+            closer = loop.create_task(_close_with_loop(self._clients[loop]))
+            _closers.add(closer)
+            closer.add_done_callback(_closers.discard)
+        return self._clients[loop]
+
+    def get_inference_name(self) -> str:
+        """What to pass as `model` in a request."""
+        return self.inference_model_name or self.name
+
+    def litellm_completion_params(self) -> dict[str, Any]:
+        """Arguments of `litellm.acompletion` that reach this model."""
+        base_url, api_key = self._address()
+        return {"model": f"hosted_vllm/{self.get_inference_name()}", "base_url": base_url, "api_key": api_key}
+
+    async def get_step(self) -> int:
+        """Training steps done so far; 0 for a model that is not trained."""
+        return self.backend.step(self)
+
+    async def log(
+        self, groups: Iterable[TrajectoryGroup | Trajectory] | TrajectoryGroup, split: str = "val"
+    ) -> dict[str, float]:
+        """Stores trajectories and their mean metrics under the current step; returns the means."""
+        return await self.backend.log(self, _as_groups(groups), split)
+
+    def _address(self) -> tuple[str | None, str | None]:
+        return self.inference_base_url, self.inference_api_key
+
+
+class TrainableModel(Model):
+    """A base model with a LoRA adapter that learns from judged groups."""
+
+    base_model: str
+    """`embedded/returns-desk`, a directory, or a model id of the Hugging Face hub."""
+    lora: LoraSettings = Field(default_factory=LoraSettings)
+    policy: PolicySettings = Field(default_factory=PolicySettings)
+    renderer: str | None = None
+    """Chat format of the `renderers` library; only for a model that it does not know by name."""
+
+    async def train(
+        self,
+        groups: Iterable[TrajectoryGroup] | TrajectoryGroup,
+        config: TrainConfig | None = None,
+        *,
+        metrics: Mapping[str, float] | None = None,
+    ) -> TrainResult:
+        """One training step on judged groups; the new adapter is saved and live when this returns.
+
+        `metrics` join those that the step is logged with.
+        """
+        return await self.backend.train(self, _as_groups(groups), config or TrainConfig(), metrics)
+
+    async def train_sft(
+        self, trajectories: Iterable[TrajectoryGroup | Trajectory] | TrajectoryGroup, config: SftConfig | None = None
+    ) -> TrainResult:
+        """One training step of imitation: each assistant turn becomes likelier; rewards play no part.
+
+        A history's `Choice`s are imitated, token by token where they carry their ids; in a history without any, its
+        assistant messages. It is a step of its own, with the optimiser's state that `train` goes on from. What cannot
+        be learnt from is counted in the result; a malformed message raises `DemonstrationError`.
+        """
+        members = [trajectory for group in _as_groups(trajectories) for trajectory in group]
+        return await self.backend.train_sft(self, members, config or SftConfig())
+
+    def get_inference_name(self) -> str:
+        """`name@step` of the live policy."""
+        return f"{self.name}@{self.backend.step(self)}"
+
+    async def delete_checkpoints(
+        self, best_checkpoint_metric: str = "val/reward", keep_last: int = 1, keep_best: int = 1
+    ) -> None:
+        """Deletes all checkpoints but the newest `keep_last` and the `keep_best` with the highest `split/metric` in
+        metrics.jsonl (of a step's last row; among equals the newer).
+
+        That of the current step always stays.
+        """
+        live = self.backend.step(self)
+        saved = [step for step in self.backend.checkpoints(self) if step <= live]  # a later one is damaged
+        split, _, metric = best_checkpoint_metric.partition("/")
+        values = {row["step"]: row.get(metric) for row in self.backend.history(self, split)}
+        scored = sorted((value, step) for step in saved if isinstance(value := values.get(step), int | float))
+        best = [step for _, step in scored[max(0, len(scored) - keep_best) :]]
+        kept = {live, *best, *saved[max(0, len(saved) - keep_last) :]}
+        await self.backend.delete_checkpoints(self, [step for step in saved if step not in kept])
+
+    def _address(self) -> tuple[str | None, str | None]:
+        endpoint = self.backend.endpoint(self)
+        return endpoint.base_url, endpoint.api_key
+
+
+_closers: set[asyncio.Task[None]] = set()
+"""Tasks that hold the open clients; an event loop itself keeps its tasks only weakly."""
+
+
+async def _close_with_loop(client: AsyncOpenAI) -> None:
+    """Waits until the event loop shuts down (it cancels its tasks then), and closes the client in time."""
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await client.close()
+
+
+def _as_groups(groups: Iterable[TrajectoryGroup | Trajectory] | TrajectoryGroup) -> list[TrajectoryGroup]:
+    if isinstance(groups, TrajectoryGroup):
+        return [groups]
+    return [item if isinstance(item, TrajectoryGroup) else TrajectoryGroup([item]) for item in groups]

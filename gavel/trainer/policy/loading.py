@@ -1,0 +1,114 @@
+"""How the base model comes into memory: its precision, its quantisation, and Unsloth in PEFT's place.
+
+The frozen weights have the precision that is asked for; the adapter over them is float32 whatever they are.
+"""
+
+import importlib
+import importlib.util
+from typing import Any, Literal
+
+import torch
+from transformers import AutoConfig, BitsAndBytesConfig
+
+from gavel.errors import GavelError
+from gavel.trainer.config import LoraSettings, PolicySettings
+
+_BLOCK = 64
+"""Weights that share a scale."""
+_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""What Unsloth calls all linear layers."""
+
+
+class BaseModelError(GavelError):
+    """The base model cannot be loaded, or nothing can render its chats."""
+
+
+def dtype_of(settings: PolicySettings, device: str) -> torch.dtype:
+    """Of the frozen weights and what is computed with them."""
+    match settings.dtype:
+        case "auto":
+            return torch.bfloat16 if device == "cuda" else torch.float32
+        case "float32":
+            return torch.float32
+        case "bfloat16":
+            return torch.bfloat16
+
+
+def quantization_config(quantization: Literal["4bit"] | None, dtype: torch.dtype) -> BitsAndBytesConfig | None:
+    """NF4 with quantised constants (QLoRA, arXiv 2305.14314), computed with in `dtype`; None for none.
+
+    Raises `BaseModelError` without bitsandbytes.
+    """
+    if quantization is None:
+        return None
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise BaseModelError(
+            "quantization='4bit' needs bitsandbytes, which is not installed",
+            "pip install bitsandbytes (gavel-rl[gpu] brings it), or leave quantization out of PolicySettings.",
+        )
+    return BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
+    )
+
+
+def check_blocks(model: Any) -> None:
+    """Raises `BaseModelError` for a 4-bit model on a CPU whose rows are not whole blocks.
+
+    bitsandbytes 0.50 scales them by other blocks' scales there: their weights come out a quarter off.
+    """
+    layers = (module for module in model.modules() if type(module).__name__ == "Linear4bit")
+    odd = next((layer.in_features for layer in layers if layer.in_features % _BLOCK), None)
+    if odd is not None and model.device.type == "cpu":
+        raise BaseModelError(
+            f"on a CPU bitsandbytes cannot hold rows of {odd} weights in 4 bits, only multiples of {_BLOCK}",
+            "Leave quantization out of PolicySettings, or use a GPU.",
+        )
+
+
+def is_quantized(model: Any) -> bool:
+    """Whether some of its weights are not the numbers that they stand for."""
+    return getattr(model.config, "quantization_config", None) is not None
+
+
+def unsloth_base(source: str, settings: PolicySettings, dtype: torch.dtype, device: str) -> Any:
+    """The base model with Unsloth's kernels, under the very name that was asked for.
+
+    Raises `BaseModelError` without Unsloth or a GPU, OSError or ValueError when there is no such model.
+    """
+    if device != "cuda":
+        raise BaseModelError(
+            "loader='unsloth' needs a CUDA device, and there is none", "Leave loader out of PolicySettings: PEFT runs."
+        )
+    quantization_config(settings.quantization, dtype)
+    model, _ = _unsloth().from_pretrained(
+        model_name=source,
+        max_seq_length=AutoConfig.from_pretrained(source).get_text_config().max_position_embeddings,
+        dtype=dtype,
+        load_in_4bit=settings.quantization == "4bit",
+        use_exact_model_name=True,  # it takes its own quantised copy otherwise, which the sampler does not have
+    )
+    return model.requires_grad_(False)
+
+
+def unsloth_adapted(base: Any, lora: LoraSettings) -> Any:
+    """The adapter of `lora` over what `unsloth_base` gave, as Unsloth makes it."""
+    return _unsloth().get_peft_model(
+        base,
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=0.0,
+        bias="none",
+        target_modules=list(_LAYERS),
+        use_gradient_checkpointing=False,
+        random_state=lora.seed,
+    )
+
+
+def _unsloth() -> Any:
+    try:
+        return importlib.import_module("unsloth").FastLanguageModel
+    except ImportError as error:
+        raise BaseModelError(
+            f"loader='unsloth' cannot import Unsloth: {error}",
+            "pip install 'gavel-rl[gpu]', or leave loader out of PolicySettings: PEFT runs.",
+        ) from error

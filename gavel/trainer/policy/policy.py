@@ -1,0 +1,263 @@
+"""The policy: a frozen base model, a LoRA adapter over it, and the tokenizer and renderer that fit.
+
+Only the adapter's weights ever change.
+"""
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+import torch
+from huggingface_hub import constants, try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
+from renderers import Renderer, config_from_name, create_renderer
+from safetensors import SafetensorError
+from torch.utils.checkpoint import checkpoint
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.utils import logging as transformers_logging
+
+from gavel.trainer.config import LoraSettings, PolicySettings
+from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
+from gavel.trainer.engines.protocol import LoraFactors
+from gavel.trainer.kernels.lora_linear import LoraLinear
+from gavel.trainer.kernels.rms_norm import fuse_norms
+from gavel.trainer.policy.fsdp import shard_layers
+from gavel.trainer.policy.loading import (
+    BaseModelError,
+    check_blocks,
+    dtype_of,
+    is_quantized,
+    quantization_config,
+    unsloth_adapted,
+    unsloth_base,
+)
+
+_HUB_SECONDS = 20.0
+
+LoadBase = Callable[[str, torch.dtype, str], Any]
+"""Name, type and device -> a frozen model of transformers."""
+AS_IT_FITS = PolicySettings()
+
+
+class Policy:
+    """Base model + LoRA (PEFT, or Unsloth) on one device."""
+
+    def __init__(
+        self,
+        base_model: str,
+        lora: LoraSettings,
+        renderer: str | None = None,
+        settings: PolicySettings = AS_IT_FITS,
+        *,
+        load: LoadBase | None = None,
+        sharded: bool = False,
+    ) -> None:
+        """`base_model`: `embedded/returns-desk`, a directory, or a model id of the hub.
+
+        `renderer` names the chat format of the `renderers` library, for a model that it does not
+        know by name. `load` makes the base model, by default `load_base`; the tokenizer is that of `base_model`.
+        `sharded` spreads the base over all processes. Raises `BaseModelError`.
+        """
+        if sharded and settings != settings.model_copy(update={"loader": "peft", "quantization": None}):
+            raise BaseModelError(
+                "a base that is shared by several processes can be neither Unsloth's nor quantised",
+                "Leave loader and quantization out of PolicySettings, or leave out shard_base.",
+            )
+        device = _device()
+        self.dtype = dtype_of(settings, device)
+        self.shares_prefixes = settings.loader == "peft"
+        """Whether its attention can compute a prefix once for all that follow it."""
+        _check_exists(base_model)
+        try:
+            self.tokenizer = AutoTokenizer.from_pretrained(source_of(base_model))
+            if settings.loader == "unsloth":
+                base = unsloth_base(source_of(base_model), settings, self.dtype, device)
+            elif load is not None:
+                base = load(base_model, self.dtype, device)
+            else:
+                base = load_base(base_model, self.dtype, "cpu" if sharded else device, settings.quantization)
+        except (OSError, ValueError, SafetensorError) as error:
+            raise BaseModelError(
+                f"the base model {base_model!r} cannot be loaded: {str(error).splitlines()[0]}",
+                f"Name a directory, a model of the Hugging Face hub, or {EMBEDDED_POLICY}.",
+            ) from error
+        self.renderer = _renderer(self.tokenizer, base.config.model_type, renderer, base_model)
+        self.max_context: int = base.config.max_position_embeddings
+        self.vocabulary: int = base.get_input_embeddings().num_embeddings
+        needed = 1 + max(self.tokenizer.vocab_size - 1, *self.renderer.get_stop_token_ids())
+        if needed > self.vocabulary:
+            raise BaseModelError(
+                f"the tokenizer of {base_model!r} does not fit the model: it needs {needed} tokens, "
+                f"the model has {self.vocabulary}",
+                "Put the tokenizer there that the model was trained with.",
+            )
+        self.parameter_count: int = base.num_parameters()
+        fuse_norms(base)
+        self.model: PeftModel = unsloth_adapted(base, lora) if settings.loader == "unsloth" else _adapted(base, lora)
+        self.model.eval()
+        self.sharded = sharded
+        if sharded:
+            shard_layers(self.model, self.decoder(), device)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """The adapter's, which are all that is trained."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """What the tokens spell, special ones included."""
+        return self.tokenizer.decode(list(token_ids))
+
+    def decoder(self) -> Any:
+        """The transformer without its vocabulary head; the adapter is active in it."""
+        return self.model.get_base_model().get_decoder()  # type: ignore[operator]
+
+    def head(self) -> torch.nn.Linear:
+        """The vocabulary head, frozen."""
+        return self.model.get_base_model().get_output_embeddings()  # type: ignore[operator]
+
+    def checkpoint_gradients(self, on: bool) -> None:
+        """Whether a layer's inner values are computed again for its gradient instead of kept."""
+        for layer in self.model.modules():
+            if isinstance(layer, GradientCheckpointingLayer):
+                layer.gradient_checkpointing = layer.training = (
+                    on  # of the layer alone: what is in it stays in eval mode
+                )
+                layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)  # type: ignore[assignment]
+
+    def merged_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The adapted weights (base + scale * B A) by their names in the plain model."""
+        for name, module in self.model.get_base_model().named_modules():
+            if isinstance(module, LoraLayer):
+                base_weight = module.get_base_layer().weight  # type: ignore[union-attr]
+                delta = module.get_delta_weight("default")  # type: ignore[operator]
+                yield f"{name}.weight", (base_weight + delta.to(base_weight.dtype)).detach()
+
+    def factors(self) -> Iterator[LoraFactors]:
+        """Copies of A, B and their scale, layer by layer."""
+        for name, module in self.model.get_base_model().named_modules():
+            if isinstance(module, LoraLayer):
+                a, b = (half.get_parameter("default.weight") for half in (module.lora_A, module.lora_B))
+                yield LoraFactors(name, a.detach().clone(), b.detach().clone(), module.scaling["default"])
+
+    def save_adapter(self, directory: Path) -> None:
+        """A PEFT adapter that any other program can load."""
+        self.model.save_pretrained(str(directory))
+
+    def load_adapter(self, directory: Path) -> None:
+        """Takes over the weights that `save_adapter` wrote."""
+        from peft import load_peft_weights, set_peft_model_state_dict
+
+        weights = load_peft_weights(str(directory), device=str(self.device))
+        try:
+            outcome = set_peft_model_state_dict(self.model, weights)
+        except RuntimeError as error:  # shapes differ
+            raise _unfit(directory, str(error).splitlines()[-1].strip()) from error
+        if outcome.unexpected_keys:
+            raise _unfit(directory, f"it has {outcome.unexpected_keys[0]}, say")
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _adapted(base: Any, lora: LoraSettings) -> PeftModel:
+    torch.manual_seed(lora.seed)
+    settings = LoraConfig(
+        r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+    if not is_quantized(base):
+        settings._register_custom_module({torch.nn.Linear: LoraLinear})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers for an attribute it has renamed
+        return get_peft_model(base, settings)  # type: ignore[return-value]
+
+
+def _unfit(directory: Path, reason: str) -> BaseModelError:
+    return BaseModelError(
+        f"the adapter in {directory} does not fit this base model ({reason})",
+        "Train under another name, or with the base model and rank that the run began with.",
+    )
+
+
+def load_base(
+    base_model: str, dtype: torch.dtype, device: str | torch.device, quantization: Literal["4bit"] | None = None
+) -> Any:
+    """An instance of the base model, frozen.
+
+    Raises OSError or ValueError when there is none, `BaseModelError` when it cannot be quantised.
+    """
+    embedded = base_model == EMBEDDED_POLICY
+    quantized = quantization_config(quantization, dtype)
+    extra = {} if quantized is None else {"quantization_config": quantized}
+    with _no_progress_bar() if embedded else contextlib.nullcontext():
+        base = AutoModelForCausalLM.from_pretrained(source_of(base_model), dtype=dtype, device_map=device, **extra)
+    check_blocks(base)
+    return base.requires_grad_(False)
+
+
+def source_of(base_model: str) -> str:
+    """Where transformers finds it."""
+    return str(EMBEDDED_PATH) if base_model == EMBEDDED_POLICY else base_model
+
+
+def _check_exists(base_model: str) -> None:
+    """Asks the hub once, where transformers would try for a minute before it says that there is no such model."""
+    source = source_of(base_model)
+    remedy = f"Name a directory, a model of the Hugging Face hub, or {EMBEDDED_POLICY}."
+    try:
+        if Path(source).is_dir() or constants.HF_HUB_OFFLINE or try_to_load_from_cache(source, "config.json"):
+            return
+    except HFValidationError:
+        raise BaseModelError(f"the base model {base_model!r} is neither a directory nor a model id", remedy) from None
+    try:
+        answer = httpx.head(f"{constants.ENDPOINT}/api/models/{source}", timeout=_HUB_SECONDS, follow_redirects=True)
+    except httpx.HTTPError as error:
+        raise BaseModelError(
+            f"the base model {base_model!r} is neither here nor in the cache, and the hub cannot be reached: {error}",
+            remedy,
+        ) from error
+    if answer.status_code in (400, 401, 404):
+        raise BaseModelError(f"the hub has no model {base_model!r} (or it needs HF_TOKEN)", remedy)
+
+
+@contextlib.contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Loading a few kilobytes needs none."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
+
+
+def _renderer(tokenizer: Any, model_type: str, name: str | None, base_model: str) -> Renderer:
+    if base_model == EMBEDDED_POLICY and name is None:
+        name = "qwen3"
+    candidates = [name] if name else [None, model_type, model_type.replace("_", "-"), model_type.replace("_", ".")]
+    problem: Exception | None = None
+    for candidate in candidates:
+        try:
+            config: Any = None if candidate is None else config_from_name(candidate)
+            renderer = create_renderer(tokenizer, config)
+        except Exception as error:  # whatever the library finds wrong with this candidate
+            problem = error
+            continue
+        if type(renderer).__name__ != "DefaultRenderer":
+            return renderer
+    raise BaseModelError(
+        f"no exact chat renderer is known for {base_model!r} (model type {model_type!r}, renderer {name!r})",
+        "Pass renderer='qwen3' (or another name of the `renderers` library) to TrainableModel.",
+    ) from problem

@@ -1,0 +1,151 @@
+"""Metrics of a run: one JSON line per row in `metrics.jsonl`, and the same to Weights & Biases when asked.
+
+W&B is used when WANDB_MODE is `online` or `offline`, or WANDB_API_KEY is set and WANDB_MODE is not.
+"""
+
+import json
+import math
+import os
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+from gavel.scenarios.group import TrajectoryGroup
+
+Row = dict[str, Any]
+
+_OWN = ("step", "split", "time", "reward", "judge_score", "failed", "trajectories", "exceptions")
+"""Columns that a trajectory's own metric of the same name must not replace; that one is called `metric/<name>`."""
+
+
+class MetricsLog:
+    """Append-only; a torn last line (a kill while writing) is cut off before the next row."""
+
+    def __init__(self, path: Path, *, project: str, name: str) -> None:
+        self.path = path
+        self._project = project
+        self._name = name
+        self._wandb: Any = None
+        _cut_torn_line(path)
+
+    def log(self, step: int, split: str, values: Mapping[str, float | int | bool | str]) -> None:
+        """Appends `{**values, "step", "split", "time"}`; a value that is not a finite number becomes null."""
+        row: Row = {name: _finite(value) for name, value in values.items()}
+        row |= {"step": step, "split": split, "time": round(time.time(), 3)}
+        with self.path.open("a") as stream:
+            stream.write(json.dumps(row) + "\n")
+        run = self._wandb_run()
+        if run is not None:
+            run.log({f"{split}/{name}": value for name, value in values.items()} | {"training_step": step})
+
+    def _wandb_id(self) -> str:
+        """Of this run for good: the same after a restart, another when the run directory is made anew."""
+        file = self.path.with_name("wandb_id")
+        if not file.exists():
+            file.write_text(secrets.token_hex(8))
+        return file.read_text()
+
+    def rows(self, split: str | None = None) -> list[Row]:
+        """The rows so far, of one split or of all."""
+        if not self.path.exists():
+            return []
+        rows = [json.loads(line) for line in self.path.read_text().splitlines()]
+        return [row for row in rows if split in (None, row["split"])]
+
+    def forget_after(self, step: int) -> None:
+        """Drops the rows of later steps, which are about to be done again."""
+        rows = self.rows()
+        kept = [row for row in rows if row["step"] <= step]
+        if len(kept) < len(rows):
+            unfinished = self.path.with_suffix(".unfinished")
+            unfinished.write_text("".join(json.dumps(row) + "\n" for row in kept))
+            unfinished.replace(self.path)
+
+    def close(self) -> None:
+        if self._wandb is not None:
+            self._wandb.finish()
+            self._wandb = None
+
+    def _wandb_run(self) -> Any:
+        if self._wandb is None and wandb_mode() != "off":
+            import wandb
+
+            self._wandb = wandb.init(
+                project=self._project,
+                name=self._name,
+                id=self._wandb_id(),
+                resume="allow",
+                dir=str(self.path.parent),
+                settings=wandb.Settings(console="off", silent=True),
+            )
+            self._wandb.define_metric("*", step_metric="training_step")
+        return self._wandb
+
+
+def trajectory_means(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
+    """Means over all trajectories (reward and judge_score, the reward before shaping: of the scored ones), the share
+    that failed, and counts."""
+    groups = list(groups)
+    values: dict[str, list[float]] = {}
+    trajectories = [trajectory for group in groups for trajectory in group]
+    for trajectory in trajectories:
+        for name, value in trajectory.metrics.items():
+            values.setdefault(f"metric/{name}" if name in _OWN else name, []).append(float(value))
+        if trajectory.reward is not None:
+            values.setdefault("reward", []).append(trajectory.reward)
+        if trajectory.judgement is not None and trajectory.judgement.score is not None:
+            values.setdefault("judge_score", []).append(trajectory.judgement.score)
+        values.setdefault("failed", []).append(float(trajectory.status == "failed"))
+    counts = {"trajectories": len(trajectories), "exceptions": sum(len(group.exceptions) for group in groups)}
+    means = {name: fmean(numbers) for name, numbers in values.items()}
+    return means | {name: float(count) for name, count in counts.items()}
+
+
+def judge_totals(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
+    """What judging the groups took: calls, tokens of prompts and replies, and US dollars if they are known for all."""
+    judgements = [group.judgement for group in groups if group.judgement is not None]
+    if not judgements:
+        return {}
+    totals: dict[str, float] = {
+        "judge/calls": sum(each.calls for each in judgements),
+        "judge/cached_calls": sum(each.cached_calls for each in judgements),
+        "judge/prompt_tokens": sum(each.prompt_tokens for each in judgements),
+        "judge/completion_tokens": sum(each.completion_tokens for each in judgements),
+    }
+    costs = [each.cost_usd for each in judgements if each.calls]
+    known = [cost for cost in costs if cost is not None]
+    return totals | {"judge/cost_usd": sum(known)} if len(known) == len(costs) else totals
+
+
+def sampled_tokens(groups: Iterable[TrajectoryGroup]) -> int:
+    """Tokens that the policy sampled, as far as their ids are known."""
+    choices = (choice for group in groups for trajectory in group for choice in trajectory.choices())
+    return sum(len((choice.model_extra or {}).get("token_ids") or ()) for choice in choices)
+
+
+def wandb_mode() -> Literal["online", "offline", "off"]:
+    """What the environment asks of Weights & Biases."""
+    match os.environ.get("WANDB_MODE", ""):
+        case "online" | "offline" as mode:
+            return mode
+        case "" if os.environ.get("WANDB_API_KEY"):
+            return "online"
+        case _:
+            return "off"
+
+
+def _finite(value: float | int | bool | str) -> float | int | bool | str | None:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _cut_torn_line(path: Path) -> None:
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        with path.open("r+b") as stream:
+            stream.truncate(whole)

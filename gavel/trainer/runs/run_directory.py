@@ -1,0 +1,120 @@
+"""Where a run lives: `<runs>/<project>/<name>/`, one process at a time.
+
+model.json   metrics.jsonl   trajectories/<split>/<step>.jsonl.zst   checkpoints/<step>/
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from gavel.errors import GavelError
+from gavel.scenarios.store import TrajectoryStore
+from gavel.trainer.runs.checkpoints import Checkpoints
+from gavel.trainer.runs.metrics import MetricsLog
+
+_LOCK = ".lock"
+
+
+class RunDirectoryError(GavelError):
+    """The run directory cannot be used."""
+
+
+def runs_root(path: str | Path | None = None) -> Path:
+    """`path`, else GAVEL_RUNS, else `runs` here."""
+    return Path(path or os.environ.get("GAVEL_RUNS") or "runs")
+
+
+def _difference(key: str, begun: Any, asked: Any) -> str:
+    """`seed 0, not 1`; for a table of settings, the first that differs; for a long text, only that it does."""
+    if isinstance(begun, dict) and isinstance(asked, dict):
+        name = next(name for name in {**begun, **asked} if begun.get(name) != asked.get(name))
+        return f"{key}: {_difference(name, begun.get(name), asked.get(name))}"
+    if len(str(begun)) + len(str(asked)) > 120:
+        return f"another {key}"
+    return f"{key} {begun!r}, not {asked!r}"
+
+
+class RunDirectory:
+    """Opens (and makes) the directory of one run and holds its lock until `close`."""
+
+    def __init__(self, root: Path, project: str, name: str) -> None:
+        """Raises `RunDirectoryError` when it cannot be named so or written, or another process is using it."""
+        for part in (project, name):
+            if part in ("", ".", "..") or "/" in part or "\0" in part:
+                raise RunDirectoryError(
+                    f"{part!r} cannot be the name of a directory",
+                    "Give the model a project and a name without slashes.",
+                )
+        self.path = root / project / name
+        self._made = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / _LOCK).open("w")
+        except OSError as error:
+            raise RunDirectoryError(
+                f"the run directory {self.path} cannot be written: {error.strerror}",
+                "Choose another with GAVEL_RUNS=…, or make this one writable.",
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            raise RunDirectoryError(
+                f"another process is using the run directory {self.path}",
+                "Wait for it or stop it, or give this run another name.",
+            ) from error
+        self.checkpoints = Checkpoints(self.path / "checkpoints")
+        self.metrics = MetricsLog(self.path / "metrics.jsonl", project=project, name=name)
+
+    def describe(self, description: dict[str, Any], file_name: str = "model.json") -> None:
+        """Writes the description to a file of the run."""
+        file = self.path / file_name
+        unfinished = file.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(description, indent=1))
+        unfinished.replace(file)
+
+    def check(self, description: dict[str, Any], file_name: str = "model.json") -> None:
+        """Raises `RunDirectoryError` when the run was begun with another description; none yet is fine."""
+        file = self.path / file_name
+        if not file.exists():
+            return
+        begun = json.loads(file.read_text())
+        for key, value in description.items():
+            if begun.get(key) != value:
+                raise RunDirectoryError(
+                    f"the run in {self.path} was begun with {_difference(key, begun.get(key), value)}",
+                    "Give the new run another name, or go on with the old settings.",
+                )
+
+    def trajectories(self, split: str, step: int) -> TrajectoryStore:
+        return TrajectoryStore(self.path / "trajectories" / split / f"{step:06d}.jsonl.zst")
+
+    def fresh_trajectories(self, split: str, step: int) -> TrajectoryStore:
+        """The same, without what a killed process left of a step that it did not finish."""
+        store = self.trajectories(split, step)
+        store.path.unlink(missing_ok=True)
+        return store
+
+    def clear(self) -> None:
+        """Removes all that the run has left so far, under its lock."""
+        for entry in self.path.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            elif entry.name != _LOCK:
+                entry.unlink()
+
+    def discard_if_new(self) -> None:
+        """Removes what opening made, when nothing came of it; call it after `close`."""
+        if self.path in self._made and not (self.path / "model.json").exists():
+            (self.path / _LOCK).unlink(missing_ok=True)
+            for directory in self._made:
+                with contextlib.suppress(OSError):  # somebody else uses it by now
+                    directory.rmdir()
+
+    def close(self) -> None:
+        self.metrics.close()
+        self._lock.close()

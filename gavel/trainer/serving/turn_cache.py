@@ -1,0 +1,138 @@
+"""Which tokens a conversation was sampled as.
+
+A request whose messages continue a conversation that was sampled here is continued from those very
+token ids. Where the renderer cannot prove the bridge it is rendered afresh, and the sampled ids still
+stand for whatever the rendering spells as they do. What a client has changed is rendered as it is.
+The memory is bounded: the longest unused turns are forgotten first.
+"""
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from renderers import Renderer
+
+from gavel.llm.types import Message
+
+T = TypeVar("T")
+
+_REMEMBERED_TURNS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What asks for the next assistant turn."""
+
+    token_ids: list[int]
+    continues: bool
+    """Whether the last assistant message was sampled here, and it and all before it are as they were then."""
+
+
+class Conversations:
+    """Renders requests to prompt ids, over a memory of sampled turns."""
+
+    def __init__(self, renderer: Renderer, decode: Callable[[Sequence[int]], str]) -> None:
+        """`decode` spells token ids, special tokens included."""
+        self._renderer = renderer
+        self._decode = decode
+        self._stop_ids = frozenset(renderer.get_stop_token_ids())
+        self._turns: OrderedDict[bytes, dict[bytes, tuple[list[int], list[int]]]] = OrderedDict()
+        """Prompt and sampled ids, by the messages up to the turn, and by the tools that were offered."""
+        self._openings: OrderedDict[bytes, list[int]] = OrderedDict()
+
+    def prompt(self, messages: Sequence[Message], tools: list[Message] | None) -> Prompt:
+        """The prompt that asks for the next assistant turn."""
+        last = max((i for i, message in enumerate(messages) if message["role"] == "assistant"), default=None)
+        if last is None or last + 1 == len(messages):
+            return Prompt(self._rendered(messages, tools), False)
+        turns = _recall(self._turns, _key(messages[: last + 1])) or {}
+        known = turns.get(_digest(tools))
+        if known is None:
+            return Prompt(self._rendered(messages, tools), bool(turns))
+        bridged = self._renderer.bridge_to_next_turn(
+            *known,
+            list(messages[last + 1 :]),  # type: ignore[arg-type]
+            tools=tools,  # type: ignore[arg-type]
+        )
+        if bridged is not None:
+            return Prompt(list(bridged.token_ids), True)
+        return Prompt(self._spliced(known[0] + known[1], self._rendered(messages, tools)), True)
+
+    def sampled(
+        self,
+        messages: Sequence[Message],
+        tools: list[Message] | None,
+        reply: Message,
+        prompt_ids: list[int],
+        token_ids: list[int],
+    ) -> None:
+        """Remembers that `reply` to `messages` was sampled as `token_ids` after `prompt_ids`."""
+        key = _key([*messages, reply])
+        turns = self._turns.get(key, {}) | {_digest(tools): (prompt_ids, token_ids)}
+        _remember(self._turns, key, turns)
+
+    def _rendered(self, messages: Sequence[Message], tools: list[Message] | None) -> list[int]:
+        key = _key(messages) + _digest(tools)
+        opening = _recall(self._openings, key)
+        if opening is None:
+            rendered = self._renderer.render_ids(
+                [_renderable(message) for message in messages],  # type: ignore[arg-type]
+                tools=tools,  # type: ignore[arg-type]
+                add_generation_prompt=True,
+            )
+            opening = list(rendered)
+            _remember(self._openings, key, opening)
+        return opening
+
+    def _spliced(self, said: list[int], rendered: list[int]) -> list[int]:
+        """`rendered` with `said` in place of its beginning, if that spells the same; else `rendered`."""
+        ends = [at for at, token in enumerate(rendered, 1) if token in self._stop_ids]
+        turns = sum(token in self._stop_ids for token in said)
+        if said[-1] not in self._stop_ids or len(ends) < turns:
+            return rendered
+        end = ends[turns - 1]
+        same = self._decode(rendered[:end]) == self._decode(said)
+        return said + rendered[end:] if same else rendered
+
+
+def _recall(memory: OrderedDict[bytes, T], key: bytes) -> T | None:
+    if key in memory:
+        memory.move_to_end(key)
+    return memory.get(key)
+
+
+def _remember(memory: OrderedDict[bytes, T], key: bytes, value: T) -> None:
+    memory[key] = value
+    memory.move_to_end(key)
+    while len(memory) > _REMEMBERED_TURNS:
+        memory.popitem(last=False)
+
+
+def _key(messages: Sequence[Message]) -> bytes:
+    return _digest(
+        [
+            (
+                message["role"],
+                message.get("content") or "",
+                message.get("reasoning_content") or "",
+                message.get("tool_call_id"),
+                [
+                    (call["id"], call["function"]["name"], call["function"]["arguments"])
+                    for call in message.get("tool_calls") or ()
+                ],
+            )
+            for message in messages
+        ]
+    )
+
+
+def _digest(value: object) -> bytes:
+    return hashlib.sha256(json.dumps(value).encode()).digest()
+
+
+def _renderable(message: Message) -> Message:
+    """OpenAI's null contents as the empty text that renderers expect."""
+    return message | {"content": ""} if message.get("content") is None else message

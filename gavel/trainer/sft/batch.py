@@ -1,0 +1,70 @@
+"""Supervised fine-tuning: the policy learns to say what the trajectories say, whatever their rewards.
+
+It is REINFORCE with an advantage of 1: the loss of an update is the mean of -log p over its trained tokens.
+So it takes the way of every other step, through packing and scoring, and goes on with the same AdamW state.
+"""
+
+import logging
+from collections.abc import Iterable
+
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.config import Reinforce, SftConfig, TrainConfig
+from gavel.trainer.data.batch import Batch, TrainedSequence
+from gavel.trainer.data.tokens import TokenError, TokenSequence, joined
+from gavel.trainer.policy.policy import Policy
+from gavel.trainer.sft.demonstrations import DemonstrationError, UnsayableError, demonstrated
+
+NO_TURN = "trajectories without an assistant turn"
+TOO_LONG = "trajectories longer than the context"
+UNSAYABLE = "trajectories with a turn that the chat format cannot express"
+
+METRICS = ("loss", "entropy", "gradient_norm", "learning_rate", "updates", "tokens_forwarded")
+"""What a step's metrics say of demonstrations; the others compare with a sampler."""
+
+logger = logging.getLogger(__name__)
+
+
+def make_sft_batch(trajectories: Iterable[Trajectory], policy: Policy) -> Batch:
+    """The trajectories' assistant turns as tokens; each is a group of its own, so that processes can share an update.
+
+    What cannot be learnt from is left out and counted. Raises `DemonstrationError` for a malformed message, and
+    `TokenError` for token ids that the base model does not have.
+    """
+    batch = Batch()
+    for number, trajectory in enumerate(trajectories):
+        found = _sequences(number, trajectory, policy)
+        if isinstance(found, str):
+            batch.left_out_members[found] += 1
+            continue
+        batch.sequences += [TrainedSequence(tokens, 1.0, batch.trajectories) for tokens in found]
+        batch.trajectories += 1
+    batch.groups = batch.trajectories
+    return batch
+
+
+def as_training(config: SftConfig, batch: Batch) -> TrainConfig:
+    """The training step whose updates learn from at most `batch_size` trajectories each, dealt anew in every epoch."""
+    shared = config.model_dump(exclude={"batch_size"})
+    return TrainConfig(loss=Reinforce(), mini_batches=max(1, -(-batch.trajectories // config.batch_size)), **shared)
+
+
+def _sequences(number: int, trajectory: Trajectory, policy: Policy) -> list[TokenSequence] | str:
+    """The token sequences of a trajectory, or why there are none."""
+    try:
+        found = joined([demonstrated(history, policy) for history in trajectory.histories()])
+    except UnsayableError as error:
+        logger.warning("trajectory %d is left out: %s", number, error)
+        return UNSAYABLE
+    except DemonstrationError as error:
+        raise DemonstrationError(f"trajectory {number}: {error.message}", error.remedy) from error
+    if not found:
+        return NO_TURN
+    if max(len(tokens.token_ids) for tokens in found) > policy.max_context:
+        return TOO_LONG
+    outside = {token for tokens in found for token in tokens.token_ids if not 0 <= token < policy.vocabulary}
+    if outside:
+        raise TokenError(
+            f"trajectory {number} has the token id {min(outside)}, but the base model knows {policy.vocabulary} tokens",
+            "Leave out the token ids that another model sampled, or choose the tokenizer that fits the base model.",
+        )
+    return found

@@ -1,0 +1,157 @@
+"""The command line as a newcomer meets it: a run that works, and mistakes that are told plainly."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+DEADLINE = 150
+
+
+def gavel(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("GAVEL_", "OPENAI_", "WANDB_"))}
+    return subprocess.run(
+        [sys.executable, "-c", "from gavel.cli import main; main()", *arguments],
+        cwd=cwd,
+        env=clean | {"HF_HUB_OFFLINE": "1"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
+
+
+def mistake(*arguments: str, cwd: Path, **environment: str) -> str:
+    """What a command says of a user's mistake: one sentence, a remedy, no traceback, nothing written."""
+    before = sorted(cwd.rglob("*"))
+    result = gavel(*arguments, cwd=cwd, **environment)
+    assert result.returncode == 1, result.stderr
+    assert result.stderr.startswith("error: ")
+    assert "Traceback" not in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 2, result.stderr
+    assert sorted(cwd.rglob("*")) == before
+    return result.stderr
+
+
+def test_an_unknown_scenario_is_answered_with_the_known_ones(tmp_path: Path) -> None:
+    assert "returns_desk" in mistake("train", "retruns", cwd=tmp_path)
+
+
+def test_a_missing_scenario_file_is_named(tmp_path: Path) -> None:
+    assert "mine.py" in mistake("train", "mine.py", cwd=tmp_path)
+
+
+def test_a_remote_judge_without_its_key_is_refused_before_any_work(tmp_path: Path) -> None:
+    message = mistake("train", "returns_desk", "--judge", "openai/o3", cwd=tmp_path)
+    assert "OPENAI_API_KEY" in message
+    assert "--judge stand-in" in message
+    assert "OPENAI_API_KEY" in mistake("demo", "--judge", "openai/o3", cwd=tmp_path)
+
+
+def test_a_base_model_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    assert "nobody/nothing" in mistake("train", "returns_desk", "--model", "nobody/nothing", cwd=tmp_path)
+
+
+def test_a_run_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file stands in the way")
+    assert "GAVEL_RUNS" in mistake("train", "returns_desk", cwd=tmp_path)
+
+
+def test_a_broken_line_of_a_file_to_score_is_named(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('[{"role": "user", "content": "hello"}]\n{"messages": [\n')
+    assert "rows.jsonl:2" in mistake("score", "rows.jsonl", cwd=tmp_path)
+
+
+def test_a_scenario_file_trains_from_the_command_line_and_by_itself(tmp_path: Path) -> None:
+    small = ["--steps", "1", "--tasks", "2", "--group-size", "3", "--evaluation-tasks", "4", "--max-tokens", "32"]
+    trained = gavel("train", str(EXAMPLES / "returns.py"), *small, cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    assert "held-out tasks" in trained.stdout
+    assert "general checks only" not in trained.stdout
+    again = subprocess.run(
+        [sys.executable, str(EXAMPLES / "returns.py"), "evaluate", "--tasks", "4", "--max-tokens", "32"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
+    assert again.returncode == 0, again.stderr
+    assert "returns-desk@1" in again.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+def test_a_run_is_not_continued_as_another_experiment_and_a_mistyped_name_makes_none(tmp_path: Path) -> None:
+    small = ["--steps", "1", "--tasks", "2", "--group-size", "2", "--evaluation-tasks", "2", "--max-tokens", "16"]
+    trained = gavel("train", str(EXAMPLES / "returns.py"), *small, cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    assert "seed 0, not 1" in mistake("train", str(EXAMPLES / "returns.py"), *small, "--seed", "1", cwd=tmp_path)
+    judged = mistake("train", str(EXAMPLES / "returns.py"), *small, "--judge", "constant", cwd=tmp_path)
+    assert "judge ['gavel/stand-in'], not ['gavel/constant']" in judged
+    assert "returns-desk" in mistake("evaluate", str(EXAMPLES / "returns.py"), "--name", "typo", cwd=tmp_path)
+
+
+def test_an_error_in_a_scenario_of_ones_own_is_told_plainly(tmp_path: Path) -> None:
+    source = (
+        (EXAMPLES / "returns.py").read_text().replace("    max_turns=4,", "    success=lambda t: t.metrics['nope'],")
+    )
+    (tmp_path / "mine.py").write_text(source)
+    result = gavel("evaluate", "mine.py", "--tasks", "2", "--max-tokens", "16", cwd=tmp_path)
+    assert result.returncode == 1
+    assert "success of the scenario returns failed: KeyError: 'nope'" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("judge", ["stand-in", "constant"])
+def test_the_demo_leaves_a_report_and_a_summary(tmp_path: Path, judge: str) -> None:
+    result = gavel("demo", "--steps", "1", "--judge", judge, "--seed", "3", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    (summary_file,) = tmp_path.glob("runs/demo/*/summary.json")
+    summary = json.loads(summary_file.read_text())
+    assert summary["seed"] == 3
+    assert summary["steps"] == 1
+    assert summary["heldout_tasks"] >= 256
+    assert set(summary["seconds"]) == {"setup", "rollout", "judge", "train", "total"}
+    assert [point["step"] for point in summary["curve"]] == [0, 1]
+    assert 0.30 <= summary["base"]["heldout_success"] <= 0.55
+    report = summary_file.with_name("report.html").read_text()
+    assert "http://" not in report.replace("http://www.w3.org", "")
+    if judge == "constant":
+        assert summary["trained_steps"] == 0
+        assert summary["trained"]["heldout_success"] == summary["base"]["heldout_success"]
+        assert "Nothing was trained" in " ".join(result.stdout.split())
+        assert "members all have the same score" in result.stdout
+
+
+def test_a_rubric_that_the_stand_in_cannot_check_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+    source = (EXAMPLES / "returns.py").read_text()
+    (tmp_path / "mine.py").write_text(re.sub(r"    rubric=.*", '    rubric="Prefer polite answers.",', source))
+    small = ["--steps", "1", "--tasks", "2", "--group-size", "2", "--evaluation-tasks", "2", "--max-tokens", "16"]
+    assert "general checks only" in gavel("train", "mine.py", *small, cwd=tmp_path).stdout
+
+
+def test_ctrl_c_ends_the_demo_with_a_word_on_how_to_go_on(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gavel", "demo", "--steps", "2"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith("step 0/2"):
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 130
+    assert errors.strip() == "Stopped. Finished steps are saved; the same command goes on from there."
+
+
+def test_the_help_names_every_command(tmp_path: Path) -> None:
+    output = gavel("--help", cwd=tmp_path).stdout
+    for command in ("demo", "train", "evaluate", "score", "judge", "doctor"):
+        assert command in output

@@ -1,0 +1,192 @@
+"""`gavel judge rubric` and `gavel judge golden`, as their user meets them."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gavel import prompts
+from gavel.cli.judge import app
+from gavel.errors import GavelError
+from gavel.judge.errors import JudgeError
+from gavel.judge.prompt.canonical import Said
+from gavel.judge.prompt.transcript import read_transcripts
+from gavel.judge.rubric import Rubric
+from tests.endpoint import Answer, Endpoint, Request, fails, says
+
+DRAFT = {"criteria": [{"name": n, "text": f"Is {n}.", "weight": w} for n, w in (("kind", 2), ("quick", 1))]}
+GROUPS = [
+    {
+        "name": name,
+        "opening": [{"role": "user", "content": f"Say {name}."}],
+        "members": {member: [{"role": "assistant", "content": f"{member} {name}"}] for member in ("good", "bad")},
+        "order": [["good"], ["bad"]],
+    }
+    for name in ("one", "two")
+]
+
+
+def judge(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+def error(result: Result) -> GavelError:
+    assert isinstance(result.exception, GavelError), result
+    return result.exception
+
+
+@pytest.fixture
+def model(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> Endpoint:
+    """The endpoint as `openai/judge`, which is what GAVEL_JUDGE_MODEL names."""
+    monkeypatch.setenv("OPENAI_API_BASE", endpoint.params["api_base"])
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setenv("GAVEL_JUDGE_MODEL", "openai/judge")
+    monkeypatch.setenv("GAVEL_PRICES", '{"openai/judge": [1, 1]}')
+    return endpoint
+
+
+@pytest.fixture
+def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the templates, for a test to change."""
+    copy = tmp_path / "words"
+    shutil.copytree(prompts._ROOT, copy, ignore=shutil.ignore_patterns("*.py*", "__pycache__"))
+    monkeypatch.setattr(prompts, "_ROOT", copy)
+    forget()
+    yield copy
+    monkeypatch.undo()
+    forget()
+
+
+def forget() -> None:
+    prompts._environment.cache_clear()
+    prompts.template_id.cache_clear()
+
+
+def change(templates: Path, words: str) -> None:
+    with (templates / "judge" / "system.j2").open("a") as file:
+        file.write(f"\n{words}\n")
+    forget()
+
+
+def prefers_good(request: Request) -> Answer:
+    """Likes what says "good", but of the group "two" what says "bad" when the prompt says "backwards"."""
+    system, user = (message["content"] for message in request["messages"][:2])
+    scores = {}
+    for label, attempt in read_transcripts(user).items():
+        said = attempt[0].events[-1]
+        assert isinstance(said, Said)
+        backwards = "backwards" in system and said.text.endswith("two")
+        scores[label] = 0.9 if said.text.startswith("good") != backwards else 0.2
+    return says(json.dumps(scores))
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> list[str]:
+    (tmp_path / "set.json").write_text(json.dumps(GROUPS))
+    return ["golden", "--groups", "set.json", "--cassette", "tape.sqlite"]
+
+
+def test_a_draft_is_printed_and_written_and_can_be_scored_with(model: Endpoint, tmp_path: Path):
+    model.script = [lambda _: says(json.dumps(DRAFT))]
+    result = judge("rubric", "The returns desk.", "--criteria", "--out", "deep/rubric.json")
+    assert result.exit_code == 0, result
+    written = (tmp_path / "deep" / "rubric.json").read_text()
+    assert [criterion.weight for criterion in Rubric.of(written).criteria] == [2.0, 1.0]
+    assert written in result.output
+    assert "--rubric @deep/rubric.json" in result.output
+
+
+def test_a_rubric_that_its_owner_has_bettered_is_never_overwritten(model: Endpoint, tmp_path: Path):
+    (tmp_path / "rubric.md").write_text("mine")
+    assert "rubric.md is there already" in error(judge("rubric", "A job.", "--out", "rubric.md")).message
+    assert model.requests == []
+    assert (tmp_path / "rubric.md").read_text() == "mine"
+
+
+def test_the_stand_in_says_that_it_cannot_draft():
+    assert "cannot draft" in error(judge("rubric", "A job.")).message
+
+
+def test_a_first_run_records_and_a_second_asks_nobody(model: Endpoint, golden: list[str], tmp_path: Path):
+    model.script = [prefers_good]
+    first = judge(*golden)
+    assert first.exit_code == 0, first
+    assert "2 of 2 verdicts right" in first.output
+    assert "good 0.90 > bad 0.20" in first.output
+    assert "2 groups are recorded in tape.sqlite.json" in first.output
+    assert len(model.requests) == 4
+    second = judge(*golden, "--replay")
+    assert second.exit_code == 0, second
+    assert "no prompt changed; 0 verdicts turned" in second.output
+    assert len(model.requests) == 4
+
+
+def test_a_changed_prompt_is_asked_again_and_the_verdicts_that_it_turned_are_named(
+    model: Endpoint, golden: list[str], templates: Path, tmp_path: Path
+):
+    model.script = [prefers_good]
+    judge(*golden)
+    recorded = (tmp_path / "tape.sqlite.json").read_text()
+    change(templates, "Judge backwards.")
+
+    replayed = judge(*golden, "--replay")
+    assert "changed prompt: 4 of 4 questions are not on the cassette" in error(replayed).message
+    assert len(model.requests) == 4
+
+    asked = judge(*golden)
+    assert error(asked).message == "1 verdict turned from right to wrong since the record."
+    assert "changed judge/system.j2; 1 verdict turned." in asked.output
+    assert "WRONG by now: two: good above bad (was 0.90 and 0.20, is 0.20 and 0.90)" in asked.output
+    assert len(model.requests) == 8
+    assert (tmp_path / "tape.sqlite.json").read_text() == recorded
+
+    accepted = judge(*golden, "--replay", "--record")
+    assert accepted.exit_code == 0, accepted
+    assert len(model.requests) == 8
+    assert judge(*golden, "--replay").exit_code == 0
+
+    shutil.copy(Path(prompts.__file__).parent / "judge" / "system.j2", templates / "judge" / "system.j2")
+    forget()
+    back = judge(*golden, "--replay")
+    assert back.exit_code == 0, back
+    assert "right by now: two" in back.output
+
+
+def test_groups_that_are_new_are_recorded_beside_the_others(model: Endpoint, golden: list[str], tmp_path: Path):
+    model.script = [prefers_good]
+    (tmp_path / "set.json").write_text(json.dumps(GROUPS[:1]))
+    judge(*golden)
+    before = json.loads((tmp_path / "tape.sqlite.json").read_text())["openai/judge"]
+    (tmp_path / "set.json").write_text(json.dumps(GROUPS))
+    assert "1 group is recorded" in judge(*golden).output
+    after = json.loads((tmp_path / "tape.sqlite.json").read_text())["openai/judge"]
+    assert list(after) == ["one", "two"]
+    assert after["one"] == before["one"]
+
+
+def test_a_judge_that_is_down_records_nothing(model: Endpoint, golden: list[str], tmp_path: Path):
+    model.script = [fails(401, "bad key")]
+    result = judge(*golden)
+    assert isinstance(result.exception, JudgeError)
+    assert "2 of 2 groups were not judged" in error(result).message
+    assert not (tmp_path / "tape.sqlite.json").exists()
+
+
+def test_a_broken_record_is_named(model: Endpoint, golden: list[str], tmp_path: Path):
+    (tmp_path / "tape.sqlite.json").write_text("{")
+    assert "tape.sqlite.json cannot be read" in error(judge(*golden)).message
+
+
+def test_the_shipped_set_and_the_place_among_the_runs_are_the_defaults(tmp_path: Path):
+    result = judge("golden", "--judge", "constant")
+    assert result.exit_code == 0, result
+    assert "judge gavel/constant" in " ".join(result.output.split())
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["golden.sqlite", "golden.sqlite.json"]
+
+
+def test_the_stand_in_is_not_put_to_the_test(golden: list[str], tmp_path: Path):
+    assert "says nothing of it" in error(judge(*golden, "--judge", "stand-in")).message
+    assert not (tmp_path / "tape.sqlite").exists()

@@ -1,0 +1,141 @@
+"""The report as a browser's parser reads it."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from gavel.reports.demo import (
+    CurvePoint,
+    DemoReport,
+    RewardPoint,
+    SummaryRow,
+    duration,
+    render_report,
+    turns,
+    write_report,
+)
+from gavel.scenarios.judgement import Judgement
+from gavel.scenarios.trajectory import Trajectory
+from tests.judge.groups import choice, desk
+
+HOSTILE = "</div></body><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 7 }}"
+VOID = {"meta", "br", "img", "input", "link", "hr"}
+
+REPORT = DemoReport(
+    title="Returns desk",
+    explanation="It acted before it looked.",
+    caveat="The judge is the stand-in.",
+    summary=[SummaryRow("held-out success", "0.43", "0.90")],
+    curve=[CurvePoint(0, 0.43, 0.04, 512), CurvePoint(45, 0.9, 0.03, 512)],
+    rewards=[RewardPoint(1, 0.6), RewardPoint(45, 0.95)],
+    verdicts=[(0.25, False), (1.0, True)],
+    tau=0.91,
+    before=desk("refund", judgement=Judgement(score=0.25, standard_error=0.03, explanation="It did not look.")),
+    after=desk("get_order", "get_policy", "deny", judgement=Judgement(reason="no vote: the judge was away")),
+    seconds={"rollouts": 12.0, "learning": 200.0},
+    left_out={"all members identical": 12},
+    settings={"seed": "0", "judge": "gavel/stand-in"},
+)
+
+
+class Page(HTMLParser):
+    """Tags, attributes and text; raises on a tag that is closed but was not open."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += f"{data}\n"
+
+
+def test_it_shows_the_outcome_the_reasons_and_what_was_left_out():
+    text = " ".join(Page(render_report(REPORT)).text.split())
+    for shown in (
+        "held-out success 0.43 0.90",
+        "on 512 tasks",
+        "0.25 ± 0.03 It did not look.",
+        "no score no vote: the judge was away",
+        'refund(id="7890")',
+        "all members identical 12",
+        "3 min 20 s",
+        "tau between its scores and the truth is 0.91",
+        "The judge is the stand-in.",
+    ):
+        assert shown in text
+
+
+def test_every_tag_is_closed_and_nothing_is_loaded_from_elsewhere():
+    html = render_report(REPORT)
+    page = Page(html)
+    assert page.open == []
+    assert "script" not in page.tags
+    assert not {name for name, _ in page.attributes} & {"src", "href", "srcset", "action"}
+    assert not re.search(r"url\(|@import|https?://", html)
+
+
+def test_hostile_text_stays_text():
+    explained = Judgement(score=0.1, explanation=HOSTILE)
+    liar = Trajectory(
+        messages_and_choices=[
+            {"role": HOSTILE, "content": HOSTILE},
+            choice(HOSTILE, calls=[(HOSTILE, HOSTILE)]),
+            {"role": "tool", "content": [{"type": "text", "text": HOSTILE}]},
+        ],
+        judgement=explained,
+        status="truncated",
+        status_reason=HOSTILE,
+    )
+    page = Page(render_report(replace(REPORT, before=liar, title=HOSTILE, left_out={HOSTILE: 1})))
+    assert page.open == []
+    assert not {"script", "img"} & set(page.tags)
+    assert page.text.count(HOSTILE) == 11  # the title stands in the head too, and a call has two parts
+
+
+def test_a_report_without_figures_is_still_a_page():
+    empty = replace(REPORT, curve=[], rewards=[], verdicts=[], tau=None, left_out={}, seconds={}, summary=[])
+    assert Page(render_report(empty)).open == []
+
+
+def test_a_judge_that_cannot_be_compared_with_the_truth_gets_no_tau():
+    text = Page(render_report(replace(REPORT, tau=None))).text
+    assert "no ranking to compare" in text
+
+
+def test_turns_show_calls_with_their_arguments_whatever_these_are():
+    trajectory = Trajectory(
+        messages_and_choices=[choice(calls=[("refund", '{"id": "é", "n": 2}'), ("refund", "not json"), ("stop", "")])]
+    )
+    assert next(turns(trajectory)).calls == ('refund(id="é", n=2)', "refund(not json)", "stop()")
+
+
+def test_it_is_written_whole_even_with_text_that_has_no_utf8(tmp_path: Path):
+    path = tmp_path / "deep" / "report.html"
+    write_report(path, replace(REPORT, title="half a \ud83d pair"))
+    assert "half a ? pair" in path.read_text(encoding="utf-8")
+    assert [file.name for file in path.parent.iterdir()] == ["report.html"]
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(1.25, "1.2 s"), (84.4, "84 s"), (200.2, "3 min 20 s")])
+def test_durations_are_in_words(seconds: float, shown: str):
+    assert duration(seconds) == shown

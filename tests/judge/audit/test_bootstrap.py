@@ -1,0 +1,89 @@
+"""Intervals over groups, checked against drawing the groups one by one."""
+
+import math
+import statistics
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavel.judge.audit.bootstrap import RESAMPLES, Estimate, correlation, draws, mean_over_groups, ratio
+
+
+def percentiles(values: list[float]) -> tuple[float, float]:
+    """The 2.5 % and 97.5 % points, read between neighbours in order."""
+    ordered = sorted(values)
+
+    def at(share: float) -> float:
+        place = share * (len(ordered) - 1)
+        low = math.floor(place)
+        high = min(low + 1, len(ordered) - 1)
+        return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+    return at(0.025), at(0.975)
+
+
+def test_the_interval_is_that_of_groups_drawn_one_by_one() -> None:
+    random = Random(0)
+    values = [random.random() if random.random() < 0.8 else None for _ in range(40)]
+    means = []
+    for counts in (row for weights in draws(len(values)) for row in weights.tolist()):
+        drawn = [v for v, count in zip(values, counts, strict=True) for _ in range(int(count)) if v is not None]
+        means.append(statistics.fmean(drawn))
+    assert len(means) == RESAMPLES
+    low, high = percentiles(means)
+    known = [value for value in values if value is not None]
+    expected = Estimate(statistics.fmean(known), low, high, len(known))
+    got = mean_over_groups(values)
+    assert (got.value, got.low, got.high) == pytest.approx((expected.value, expected.low, expected.high), abs=1e-12)
+    assert got.groups == expected.groups
+
+
+@pytest.mark.parametrize("total", [1, 7, 600])
+def test_every_resampledraws_as_many_groups_as_there_are(total: int) -> None:
+    rows = [row for weights in draws(total) for row in weights]
+    assert len(rows) == RESAMPLES
+    assert all(row.sum() == total for row in rows)
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+    random = Random(1)
+    covered = 0
+    for _ in range(200):
+        got = mean_over_groups([random.gauss(0.3, 1) for _ in range(40)])
+        assert got.low is not None
+        assert got.high is not None
+        covered += got.low <= 0.3 <= got.high
+    assert 175 <= covered <= 199
+
+
+@given(st.lists(st.none() | st.floats(-1, 1), min_size=1, max_size=12))
+def test_the_value_lies_in_its_interval_or_there_is_none(values: list[float | None]) -> None:
+    got = mean_over_groups(values)
+    known = [value for value in values if value is not None]
+    assert got.groups == len(known)
+    if not known:
+        assert got == Estimate(None, None, None, 0)
+    elif len(known) == 1:
+        assert got == Estimate(known[0], None, None, 1)
+    else:
+        assert got.value == pytest.approx(statistics.fmean(known), abs=1e-12)
+        assert got.low is not None
+        assert got.high is not None
+        assert min(known) - 1e-12 <= got.low <= got.high <= max(known) + 1e-12
+
+
+def test_a_ratio_weighs_groups_by_their_denominators() -> None:
+    assert ratio([1, 3], [1, 9]).value == pytest.approx(0.4)
+    assert ratio([0, 0], [0, 0]) == Estimate(None, None, None, 0)
+    assert mean_over_groups([]) == Estimate(None, None, None, 0)
+
+
+def test_a_correlation_with_a_constant_is_not_defined() -> None:
+    assert correlation([0, 0], [1, 2], [0, 0]) == Estimate(None, None, None, 2)
+    assert correlation([2, 1], [2, 2], [2, 2]).value == pytest.approx(3 / 4)
+
+
+def test_the_same_groups_have_the_same_interval_again() -> None:
+    assert mean_over_groups([0.1, 0.5, 0.9]) == mean_over_groups([0.1, 0.5, 0.9])

@@ -1,0 +1,193 @@
+import json
+
+import pytest
+
+from gavel.judge.audit.golden import (
+    GoldenGroup,
+    GoldenResult,
+    Turned,
+    changed_prompts,
+    check_golden,
+    load_golden,
+    turned,
+)
+from gavel.judge.errors import JudgeError
+from gavel.judge.judge import Judge
+from gavel.judge.panel.juror import Juror
+from gavel.judge.prompt.transcript import read_transcripts
+from gavel.llm.cassette import Cassette
+from tests.endpoint import says
+from tests.judge.groups import choice
+
+ASK = {"role": "user", "content": "Add 2 and 2."}
+
+
+def golden(name: str = "sum", **members: str) -> GoldenGroup:
+    """A group of which each member says one thing; the first is the best, and so on."""
+    said = {member: [{"role": "assistant", "content": text}] for member, text in members.items()}
+    return GoldenGroup(name=name, opening=[ASK], members=said, order=[[member] for member in members])
+
+
+def knows(groups: list[GoldenGroup], sign: int = 1):
+    """A judge that has read the right order of these groups."""
+    place = {
+        str(member): len(group.order) - tier
+        for group in groups
+        for tier, names in enumerate(group.order)
+        for name, member in zip(group.members, map(_ending, group.members.values()), strict=True)
+        if name in names
+    }
+
+    async def judge(messages, schema):
+        shown = read_transcripts(messages[1]["content"])
+        quality = {label: place[str(_shown(attempt))] for label, attempt in shown.items()}
+        return json.dumps({label: 0.5 + sign * value / 20 for label, value in quality.items()})
+
+    return judge
+
+
+def _ending(messages) -> list[str]:
+    calls = [call["function"]["name"] for message in messages for call in message.get("tool_calls") or ()]
+    return [*calls, messages[-1]["content"]]
+
+
+def _shown(attempt) -> list[str]:
+    (conversation,) = attempt
+    calls = [event.name for event in conversation.events if hasattr(event, "name")]
+    return [*calls, conversation.events[-1].text]
+
+
+def result(group: GoldenGroup, **scores: float) -> GoldenResult:
+    return GoldenResult(group, scores)
+
+
+def test_the_shipped_set_speaks_of_many_things_and_more_than_one_language():
+    groups = load_golden()
+    assert len(groups) >= 12
+    assert all(group.shows and 2 <= len(group.members) <= 6 for group in groups)
+    text = json.dumps([group.model_dump() for group in groups], ensure_ascii=False)
+    assert any("\u4e00" <= character <= "\u9fff" for character in text)
+    assert "Mehrwertsteuer" in text
+
+
+async def test_a_judge_that_knows_the_order_is_right_throughout_and_its_opposite_nowhere():
+    groups = load_golden()
+    for sign, share in ((1, 1.0), (-1, 0.0), (0, 0.0)):
+        results = await check_golden(Judge(knows(groups, sign)), groups)
+        assert [each.reason for each in results] == [""] * len(groups)
+        assert {each.agreement for each in results} == {share}
+        assert sum(each.right for each in results) == share * sum(len(group.pairs) for group in groups)
+
+
+def test_members_of_one_tier_are_not_compared():
+    said = {name: [choice(name).message.model_dump()] for name in "abc"}
+    group = GoldenGroup(name="g", members=said, order=[["b", "a"], ["c"]])
+    assert group.pairs == [("b", "c"), ("a", "c")]
+    assert result(group, a=0.5, b=0.9, c=0.1).agreement == 1
+    assert result(group, a=0.5, b=0.9, c=0.5).violated == [("a", "c")]
+
+
+async def test_a_group_that_was_not_judged_in_full_has_no_verdicts():
+    asked = 0
+
+    async def fails_once(messages, schema):
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise ValueError("no idea")
+        labels = read_transcripts(messages[1]["content"])
+        return json.dumps(dict.fromkeys(labels, 0.5))
+
+    (one,) = await check_golden(Judge(fails_once, orders=2), [golden(good="4", bad="5")])
+    assert (one.scores, one.agreement, one.right, one.violated) == ({}, None, 0, [])
+    assert "no idea" in one.reason
+
+
+async def test_a_warning_about_the_judge_s_taste_for_places_is_no_lost_call():
+    async def likes_the_first(messages, schema):
+        labels = list(read_transcripts(messages[1]["content"]))
+        return json.dumps({label: 1 - place for place, label in enumerate(labels)})
+
+    judge = Judge(likes_the_first)
+    groups = [golden(str(number), good=f"{number}, which is right", bad="5") for number in range(30)]
+    results = await check_golden(judge, groups)
+    assert judge.slots[2].is_biased
+    assert [each.reason for each in results] == [""] * 30
+
+
+async def test_a_judge_that_cannot_be_asked_is_one_plain_error():
+    with pytest.raises(JudgeError):
+        await check_golden(Judge("openai/o3"), [golden(good="4", bad="5")])
+
+
+def test_only_verdicts_that_turned_are_told():
+    first, second, other = golden("1", a="4", b="5"), golden("2", a="4", b="5"), golden("3", a="4", b="5")
+    results = [result(first, a=0.4, b=0.6), result(second, a=0.7, b=0.6), result(other, a=0.5, b=0.6)]
+    before = {"1": {"a": 0.9, "b": 0.1}, "2": {"a": 0.1, "b": 0.1}, "3": {"a": 0.2, "b": 0.9}, "4": {"x": 1.0}}
+    assert list(turned(results, before)) == [
+        Turned("1", "a", "b", (0.9, 0.1), (0.4, 0.6)),
+        Turned("2", "a", "b", (0.1, 0.1), (0.7, 0.6)),
+    ]
+    assert [each.is_right for each in turned(results, before)] == [False, True]
+    assert list(turned(results, {"1": {"a": 0.9, "c": 0.1}})) == []
+    assert list(turned([GoldenResult(first, {}, "down")], before)) == []
+
+
+def test_a_prompt_that_is_used_for_the_first_time_has_not_changed():
+    before = ["judge/system.j2@a", "judge/group.j2@b", "rubric@c"]
+    after = ["judge/system.j2@z", "judge/group.j2@b", "judge/repair.j2@d", "rubric@c"]
+    assert changed_prompts(before, after) == ["judge/system.j2"]
+
+
+async def test_a_second_run_asks_nobody_and_says_the_same(endpoint, tmp_path):
+    groups = [golden("1", a="four", b="five"), golden("2", a="vier", b="fünf")]
+    judge = knows(groups)
+
+    def step(request):
+        scored = judge(request["messages"], {})
+        try:
+            scored.send(None)
+        except StopIteration as done:
+            return says(done.value)
+        raise AssertionError("it waits")
+
+    endpoint.script = [step]
+    juror = Juror("openai/judge", params=endpoint.params)
+    tape = tmp_path / "golden.sqlite"
+    first = await check_golden(Judge(juror, cassette=tape), groups)
+    replay = Cassette(tape, mode="replay")
+    second = await check_golden(Judge(juror, cassette=replay), groups)
+    assert len(endpoint.requests) == 4
+    assert [each.scores for each in first] == [each.scores for each in second]
+    assert [(each.calls, each.cached_calls) for each in second] == [(0, 2), (0, 2)]
+    assert replay.misses == 0
+    other = await check_golden(Judge(juror, rubric="Be brief.", cassette=replay), groups)
+    assert (replay.misses, len(endpoint.requests)) == (4, 4)
+    assert all(not each.scores and "no reply to this question" in each.reason for each in other)
+
+
+GOOD = golden(a="4", b="5").model_dump()
+
+
+@pytest.mark.parametrize(
+    ("groups", "problem"),
+    [
+        ("[", "Invalid JSON"),
+        ([], "needs groups"),
+        ([GOOD, GOOD], "a name of its own"),
+        ([{**GOOD, "order": [["a"]]}], "must name each of its members once"),
+        ([{**GOOD, "order": [["a", "b"]]}], "puts no member above another"),
+        ([{**GOOD, "members": {"a": [ASK], "b": []}}], "0.members.b: List should have at least 1 item"),
+        ([{**GOOD, "ordre": []}], "0.ordre: Extra"),
+    ],
+)
+def test_a_file_that_is_no_golden_set_is_named_with_what_is_wrong(tmp_path, groups, problem):
+    path = tmp_path / "mine.json"
+    path.write_text(groups if isinstance(groups, str) else json.dumps(groups))
+    with pytest.raises(JudgeError, match=r"mine\.json is no golden set: .*" + problem):
+        load_golden(path)
+
+
+def test_a_golden_set_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(JudgeError, match="cannot be read: No such file"):
+        load_golden(tmp_path / "none.json")

@@ -1,0 +1,58 @@
+import pytest
+
+from gavel.judge.panel.judgements import Ballot, judge_group, judge_members
+from gavel.judge.prompt.canonical import canonicalise
+from gavel.judge.reply.verdict import Scored
+from gavel.llm.types import Reply
+from tests.judge.groups import saying
+
+
+def outcome(*ballots: Ballot):
+    trajectories = saying("a", "b").trajectories
+    group = canonicalise(dict(enumerate(trajectories)))
+    members = judge_members(trajectories, group, ballots)
+    return members, judge_group(members, group, ballots)
+
+
+def ballot(order: int, first: float, *, cost: float | None = 0.25) -> Ballot:
+    scores = {0: Scored(first, f"said in {order}"), 1: Scored(0.5)}
+    return Ballot(order, (1, 0), "m", scores=scores, calls=1, replies=[Reply("", 10, 2, cost)])
+
+
+def test_votes_come_with_their_place_and_the_most_typical_explanation():
+    members, whole = outcome(ballot(0, 0.1), ballot(1, 0.4), ballot(2, 1.0))
+    assert members[0].score == pytest.approx(0.5)
+    assert members[0].explanation == "said in 1"
+    assert [(vote.order, vote.slot) for vote in members[0].votes] == [(0, 1), (1, 1), (2, 1)]
+    assert (whole.status, whole.cost_usd, whole.prompt_tokens) == ("scored", 0.75, 30)
+
+
+def test_one_unknown_price_makes_the_sum_unknown():
+    assert outcome(ballot(0, 0.1), ballot(1, 0.1, cost=None))[1].cost_usd is None
+
+
+def test_a_call_without_a_reply_makes_the_sum_unknown():
+    _, whole = outcome(ballot(0, 0.1), Ballot(1, (0, 1), "m", problem="down", calls=1))
+    assert whole.cost_usd is None
+    assert whole.warnings == ["order 1 is lost: down"]
+
+
+def test_lost_ballots_make_no_scores():
+    members, whole = outcome(Ballot(0, (0, 1), "m", problem="down", calls=1))
+    assert [member.score for member in members] == [None, None]
+    assert (whole.status, whole.reason) == ("unscored", "no vote: down")
+
+
+def test_scores_that_equating_moves_out_of_range_keep_their_differences():
+    trajectories = saying(*"abcdefghijkl").trajectories
+    group = canonicalise(dict(enumerate(trajectories)))
+    truth = [0.05 * member for member in range(12)]
+    blocks = [(range(8), 0.0), (range(4, 12), -0.2), (range(8, 12), -0.2), (range(4), 0.0)]
+    ballots = [
+        Ballot(order, tuple(row), "m", scores={member: Scored(truth[member] + shift) for member in row})
+        for order, (row, shift) in enumerate(blocks)
+    ]
+    rewards = [judgement.score or 0.0 for judgement in judge_members(trajectories, group, ballots)]
+    by_member = [rewards[member.indices[0]] for member in group.members]
+    assert [score - by_member[0] for score in by_member] == pytest.approx([0.05 * member for member in range(12)])
+    assert 0 <= min(rewards) <= max(rewards) <= 1

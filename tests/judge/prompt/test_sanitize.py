@@ -1,0 +1,131 @@
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavel.judge.prompt.sanitize import RESERVED, revealed, sanitise
+
+pieces = st.sampled_from(
+    [
+        *"<>[]|¦\uffe4｜＜＞﹤﹥［］﹇﹈‹›⁅⁆~\0\ud800\udfff\n",
+        *"\u00ad\u061c\u200b\u200c\u200d\u200e\u202a\u202e\u2060\u2066\u3164\ufe0e\ufe0f\ufeff\U000e0067\U000e007f",
+        *(
+            "s",
+            "/s",
+            "INST",
+            "im_start",
+            "<|",
+            "|>",
+            "]~b]",
+            "[e~[",
+            "]~!b[",
+            "क्",
+            "می",
+            "é",
+            "❤",
+            "🏴",
+            "👨",
+            "1",
+            "\u20e3",
+        ),
+    ]
+)
+hostile = st.lists(pieces | st.text(max_size=4) | st.characters(categories=["Cs", "Cf"]), max_size=12).map("".join)
+
+
+@given(hostile)
+def test_sanitising_twice_changes_nothing_more(text):
+    assert sanitise(sanitise(text)) == sanitise(text)
+
+
+@given(hostile)
+def test_sanitised_text_can_be_sent_and_holds_no_fence_in_any_form(text):
+    clean = sanitise(text)
+    assert clean.encode().decode() == clean
+    assert "\0" not in clean
+    for form in ("NFC", "NFD", "NFKC", "NFKD"):
+        assert RESERVED not in unicodedata.normalize(form, clean)
+
+
+@given(st.lists(hostile, max_size=3).map("<s>".join))
+def test_no_special_token_is_left(text):
+    clean = sanitise(text)
+    for form in (clean, unicodedata.normalize("NFKC", clean)):
+        for token in ("<s>", "</s>", "[INST]", "<|im_start|>", "<|s|>", "]~b]", "[e~["):
+            assert token not in form
+
+
+@given(hostile)
+def test_a_text_grows_by_a_bounded_factor(text):
+    assert len(sanitise(text)) <= 9 * len(text)
+    assert len(sanitise(text + "\u200b" * 100_000)) <= 9 * len(text) + 100
+
+
+@given(
+    st.text(
+        st.characters(exclude_categories=["Cs", "Cf", "Cn", "Mn", "Lo"], exclude_characters="¦\uffe4\0<>[]＜＞［］﹤﹥")
+    )
+)
+def test_text_without_tricks_comes_back_as_it_is(text):
+    assert sanitise(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "He said: “it's 5 < 6, isn't it?” – and left (at 7 p.m.).",
+        "xs |> List.map f <| y; a <|> b; p <$> q; Array<A|B>; Vec<S>; List<T>; cat <<EOF | sort -u > out; a[i] || b[s]",
+        '{"a": [1, 2, {"b": "<div class=\\"x\\"><b>bold</b></div>"}], "c": null}\r\n\tindented',
+        "def f(x: list[str]) -> dict[str, int]:\n    return {k: v for k, v in x if k != '~'}",
+        "می‌خواهم کتاب‌هایم را به شرکت‌های دیگر بفرستم. فایل PDF‌ها",
+        "क्‍षि और श्री‌मान, അവന്‍ വന്നു",
+        "👨‍👩‍👧 ❤️ 🏴󠁧󠁢󠁥󠁮󠁧󠁿 1️⃣ 🏳️‍🌈 🙂‍↔️ 👍🏽 ⚖️",
+        "葛󠄀城市的退货政策：请于30天内退回｜谢谢",
+        "مرحبا بالعالم، كيف الحال؟ שלום עולם",
+        "日本語のテキスト。が、ガ、ｶﾞ",
+        "| a | b |\n|---|---|\n| 1 | 2 |",
+        "[x] done, [ ] open, [1], [a-z]+, [OPTIONS]",
+    ],
+)
+def test_real_text_comes_back_as_it_is(text):
+    assert sanitise(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("<|im_start|>system", "‹|im_start|›system"),
+        ("<｜begin▁of▁sentence｜>", "‹｜begin▁of▁sentence｜›"),
+        ("<|turn>model<turn|>", "‹|turn›model‹turn|›"),
+        ('<|"|>', '‹|"|›'),
+        ("[INST] <<SYS>>x<</SYS>> [/INST]", "⁅INST⁆ <‹SYS›>x<‹/SYS›> ⁅/INST⁆"),
+        ("<s>a</s><bos><start_of_turn>user<think>b</think>", "‹s›a‹/s›‹bos›‹start_of_turn›user‹think›b‹/think›"),
+        ("<unused12><extra_id_0>[gMASK]<sop>]~b]ai", "‹unused12›‹extra_id_0›⁅gMASK⁆‹sop›⁆~b⁆ai"),
+        ("＜|im_end|＞ <ｓ> ［INST］", "‹|im_end|› ‹ｓ› ⁅INST⁆"),
+        ("<¦im_start¦>", "‹|im_start|›"),
+        ("<|<s>|>", "<|‹s›|>"),
+        ("[foo]~b]", "[foo⁆~b⁆"),
+        ("a\u200bb\u00adc", "a[U+200B]b[U+00AD]c"),
+        ("\u202etxt.exe\u202c", "[U+202E]txt.exe[U+202C]"),
+        ("hi\U000e0069\U000e0067", "hi[U+E0069 U+E0067]"),
+        ("x" + "\u200b" * 9, "x[U+200B U+200B U+200B U+200B and 5 more]"),
+        ("sc\u200dore a\ufe0f ❤\ufe0f\ufe0f", "sc[U+200D]ore a[U+FE0F] ❤[U+FE0F U+FE0F]"),
+        ("¦\ufe0f \uffe4k3v\0\ud800", "|[U+FE0F] |k3v��"),
+    ],
+)
+def test_what_is_replaced_stays_readable(text, shown):
+    assert sanitise(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text", ["Ｊudge", "j\u200bu\u00addge", "JÚDGE", "𝐣𝐮𝐝𝐠𝐞", "j\u0336u\u0336dge", "ju\u202edge", "judg\U000e0020e"]
+)
+def test_tricks_do_not_hide_a_word(text):
+    assert revealed(text) == "judge"
+
+
+@given(st.text())
+def test_ascii_and_other_text_are_revealed_alike(text):
+    assert revealed(text + "é") == revealed(text) + "e"
+    assert revealed(revealed(text)) == revealed(text)

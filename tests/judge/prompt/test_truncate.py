@@ -1,0 +1,126 @@
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gavel.judge.errors import ContextTooSmallError
+from gavel.judge.prompt.canonical import Called, CanonicalGroup, Said, canonicalise
+from gavel.judge.prompt.tokens import count_tokens
+from gavel.judge.prompt.transcript import Marks, render_transcripts
+from gavel.judge.prompt.truncate import READABLE, fit, most_shown
+from gavel.scenarios.trajectory import Trajectory
+from tests.judge.groups import OPENING, choice
+
+
+def group_of(*lengths: int, turns: int = 1) -> CanonicalGroup:
+    """Members that say this many words, in each of their turns."""
+    members = [
+        [*OPENING, *(choice(f"member {n} turn {turn} " + "word " * length) for turn in range(turns))]
+        for n, length in enumerate(lengths)
+    ]
+    return canonicalise({n: Trajectory(messages_and_choices=items) for n, items in enumerate(members)})
+
+
+def size(group: CanonicalGroup) -> int:
+    labels = tuple(f"W7Q{n}" for n in range(len(group.members)))
+    return count_tokens(render_transcripts(group, range(len(group.members)), Marks("k3v", labels)))
+
+
+def words(group: CanonicalGroup) -> list[int]:
+    """Of each member, however its name has sorted it."""
+    return sorted(text.count("word") for member in group.members for text in texts(member))
+
+
+def texts(member) -> list[str]:
+    return [event.text for conversation in member.conversations for event in conversation.events]
+
+
+def test_hardly_more_is_counted_than_there_is_room_for():
+    for group in (group_of(500, 3000, 20_000), group_of(100, 100, turns=300)):
+        counted: list[int] = []
+
+        def sized(of: CanonicalGroup, counted: list[int] = counted) -> int:
+            counted.append(size(of))
+            return counted[-1]
+
+        assert 1_960 <= size(fit(group, 2_000, sized)) <= 2_000
+        of_whole, *others = counted
+        assert of_whole <= size(group)
+        assert max(others) < 5_000
+        assert sum(others) < 30_000
+
+
+def test_every_member_keeps_the_same_length_and_the_shorter_ones_all():
+    group = group_of(20, 500, 3000)
+    fitting = fit(group, 700, size)
+    assert size(fitting) <= 700
+    short, middle, long = words(fitting)
+    assert short == 20
+    assert middle == long > 200
+
+
+def test_nothing_is_cut_that_need_not_be():
+    group = group_of(20, 500, 3000)
+    kept = sum(words(fit(group, 700, size)))
+    assert 700 - 3 * READABLE < kept + 20 * 3 < 700
+
+
+def test_long_conversations_lose_their_middle_when_short_texts_are_too_much():
+    group = group_of(100, 100, turns=60)
+    fitting = fit(group, 1500, size)
+    assert size(fitting) <= 1500
+    for member in fitting.members:
+        shown = texts(member)
+        assert shown[0].startswith("member")
+        assert shown[-1].startswith("member")
+        assert sum("tokens left out" in text and not text.startswith("member") for text in shown) == 1
+        assert "turn 0 " in shown[0]
+        assert "turn 59" in shown[-1]
+
+
+def test_a_context_without_room_for_the_shortest_form_is_an_error_that_says_so():
+    with pytest.raises(ContextTooSmallError, match="room for a prompt of 30 tokens"):
+        fit(group_of(500, 600), 30, size)
+
+
+def test_arguments_and_results_are_cut_by_the_same_rule():
+    long = {"path": "a", "text": "word " * 2000}
+    items = [
+        choice(calls=[("write", json.dumps(long))]),
+        {"role": "tool", "tool_call_id": "c0", "content": "line " * 2000},
+    ]
+    group = canonicalise(
+        {0: Trajectory(messages_and_choices=[*OPENING, *items]), 1: Trajectory(messages_and_choices=OPENING)}
+    )
+    fitting = fit(group, 600, size)
+    call = next(
+        e for member in fitting.members for c in member.conversations for e in c.events if isinstance(e, Called)
+    )
+    assert size(fitting) <= 600
+    assert "tokens left out" in call.arguments
+    assert call.result
+    assert "tokens left out" in call.result
+    assert abs(count_tokens(call.arguments) - count_tokens(call.result)) < 20
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(0, 400), min_size=2, max_size=4), st.integers(1, 12), st.integers(150, 1200))
+def test_it_fits_or_it_is_an_error(lengths, turns, most):
+    group = group_of(*lengths, turns=turns)
+    try:
+        assert size(fit(group, most, size)) <= most
+    except ContextTooSmallError:
+        assert most < 600
+
+
+def test_as_many_members_are_shown_as_there_is_room_for():
+    group = group_of(*[200] * 9)
+    everybody = most_shown(group, 100_000)
+    few = most_shown(group, 500)
+    assert everybody == 9
+    assert 2 < few < 9
+    assert most_shown(group, 10) == 2
+    some = CanonicalGroup(group.members[:few], group.shared)
+    assert Said("system", "You run the returns desk.") in some.shared
+    assert size(fit(some, 500, size)) <= 500

@@ -1,0 +1,179 @@
+import json
+import re
+from math import fsum
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavel.judge.judge import Judge
+from gavel.judge.offline.simulated import Bias, Latent, SimulatedJudge
+from gavel.judge.panel.juror import Juror
+from gavel.judge.reply.criteria import ids_asked_for, ids_to_score, read_scores, sections
+from gavel.judge.reply.verdict import VerdictError
+from gavel.judge.rubric import Criterion, Rubric
+from gavel.scenarios.group import TrajectoryGroup
+from tests.endpoint import says
+from tests.judge.groups import desk, saying
+
+RUBRIC = Rubric(
+    "Be kind.",
+    [
+        Criterion("looks", "- calls get_order and get_policy before refund, exchange or deny", 2),
+        Criterion("tells", "- ends with a message to the customer"),
+        Criterion("calm", "Stays calm.", 0),
+    ],
+)
+LABELS = ("K7QX", "W3RT")
+MARKS = {"K7QXa": 1.0, "W3RTa": 0.0, "K7QXb": 0.4, "W3RTb": 0.5, "K7QXc": 0.0, "W3RTc": 1.0}
+
+
+def entries(scores):
+    return json.dumps({"scores": [{"trajectory_id": i, "explanation": "why", "score": s} for i, s in scores.items()]})
+
+
+def test_a_vote_is_the_weighted_mean_of_the_criteria():
+    verdict = read_scores(entries(MARKS), RUBRIC, LABELS)
+    assert {label: scored.score for label, scored in verdict.scores.items()} == pytest.approx(
+        {"K7QX": (2 * 1.0 + 0.4) / 3, "W3RT": 0.5 / 3}
+    )
+    assert verdict.scores["K7QX"].criteria == {"looks": 1.0, "tells": 0.4, "calm": 0.0}
+    assert verdict.scores["K7QX"].explanation == "looks 1: why · tells 0.4: why · calm 0: why"
+
+
+def test_without_criteria_a_verdict_is_read_by_label():
+    assert ids_to_score(Rubric("Be kind."), LABELS) == list(LABELS)
+    scored = read_scores('{"K7QX": 0.5, "W3RT": 1}', Rubric("Be kind."), LABELS).scores["W3RT"]
+    assert (scored.score, scored.criteria) == (1.0, {})
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        MARKS,
+        {label: {name: score for name, score in MARKS.items() if name.startswith(label)} for label in LABELS},
+        {c.name: {name: score for name, score in MARKS.items() if name.endswith(i)} for i, c in RUBRIC.lettered},
+        {"scores": [{"trajectory_id": name.lower(), "score": str(score)} for name, score in MARKS.items()]},
+    ],
+)
+def test_the_same_scores_in_other_forms_are_the_same_votes(form):
+    read, asked = read_scores(json.dumps(form), RUBRIC, LABELS), read_scores(entries(MARKS), RUBRIC, LABELS)
+    assert [s.criteria for s in read.scores.values()] == [s.criteria for s in asked.scores.values()]
+
+
+@pytest.mark.parametrize(
+    ("scores", "problem"),
+    [
+        ({name: score for name, score in MARKS.items() if name != "W3RTb"}, "no score for W3RTb"),
+        ({**MARKS, "W3RTb": 5}, "the score of W3RTb is 5, not from 0 to 1"),
+        ({"K7QX": 1.0, "W3RT": 0.5}, "no complete JSON object|K7QX is none of the ids"),
+        (dict.fromkeys(["K7QX a", "W3RT a"], 0.5), "no complete JSON object|no score for"),
+    ],
+)
+def test_a_score_that_is_missing_for_one_criterion_is_never_guessed(scores, problem):
+    with pytest.raises(VerdictError, match=problem):
+        read_scores(entries(scores), RUBRIC, LABELS)
+
+
+@given(
+    st.lists(st.text("BCDF3479", min_size=4, max_size=6), min_size=2, max_size=30, unique=True),
+    st.integers(1, 26),
+)
+def test_no_two_ids_are_alike_whatever_the_labels_and_their_lengths(labels, count):
+    rubric = Rubric("", [Criterion(str(n), "text") for n in range(count)])
+    ids = ids_to_score(rubric, labels)
+    assert len({name.casefold() for name in ids}) == len(labels) * count
+    prompt = ", ".join(ids)
+    assert {label: ids_asked_for(prompt, label) for label in labels} == {
+        label: [label + letter for letter, _ in rubric.lettered] for label in labels
+    }
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.01, 5)), min_size=1, max_size=8))
+def test_the_vote_equals_the_plain_formula(pairs):
+    rubric = Rubric("", [Criterion(str(n), "text", weight) for n, (_, weight) in enumerate(pairs)])
+    scores = {"K7QX" + letter: pair[0] for (letter, _), pair in zip(rubric.lettered, pairs, strict=True)}
+    vote = read_scores(entries(scores), rubric, ["K7QX"]).scores["K7QX"].score
+    weights = [criterion.weight for criterion in rubric.criteria]
+    assert vote == pytest.approx(fsum(s * w for (s, _), w in zip(pairs, weights, strict=True)) / fsum(weights))
+    assert 0 <= vote <= 1
+
+
+def test_the_sections_of_a_rubric_are_its_criteria():
+    assert {letter: text.strip() for letter, text in sections(RUBRIC.words).items()} == {
+        letter: criterion.text for letter, criterion in RUBRIC.lettered
+    }
+    assert sections("Be kind.") == {}
+
+
+def by_id(messages, schema) -> str:
+    """Scores each id: a tenth for each letter of the member's message, half of that for criterion b."""
+    prompt = messages[1]["content"]
+    said = dict(re.findall(r"trajectory (\w+)\n¦\w+ assistant: (\w*)", prompt))
+    ids = schema["properties"]["scores"]["items"]["properties"]["trajectory_id"]["enum"]
+    return json.dumps({name: len(said[name[:-1]]) / (20 if name.endswith("b") else 10) for name in ids})
+
+
+async def test_members_are_scored_by_criterion_and_the_means_are_recorded():
+    async def judge(messages, schema):
+        return by_id(messages, schema)
+
+    judged = await Judge(judge, rubric=RUBRIC, orders=4).score(saying("aaa", "a"))
+    assert [t.reward for t in judged] == pytest.approx([(0.6 + 0.15) / 3, (0.2 + 0.05) / 3])
+    first = judged.trajectories[0].judgement
+    assert first is not None
+    assert first.criteria == pytest.approx({"looks": 0.3, "tells": 0.15, "calm": 0.3})
+    assert [vote.criteria for vote in first.votes] == [first.criteria] * 4
+    assert judged.judgement is not None
+    assert [name.partition("@")[0] for name in judged.judgement.prompt_ids][-1] == "judge/criteria.j2"
+
+
+async def test_means_by_criterion_follow_the_jurors_weights():
+    def gives(score: float):
+        async def judge(messages, schema):
+            return json.dumps(dict.fromkeys(json.loads(by_id(messages, schema)), score))
+
+        return judge
+
+    jurors = [Juror(gives(1.0), weight=3.0), Juror(gives(0.0))]
+    judged = await Judge(jurors, rubric=RUBRIC).score(saying("a", "b"))
+    assert [t.judgement and t.judgement.criteria["looks"] for t in judged] == [0.75, 0.75]
+
+
+async def test_a_judge_behind_http_is_told_which_ids_it_left_out(endpoint):
+    def complete(request):
+        return says(by_id(request["messages"], request["response_format"]["json_schema"]["schema"]))
+
+    def without_the_last(request):
+        scored = json.loads(complete(request).body["choices"][0]["message"]["content"])
+        return says(json.dumps(dict(list(scored.items())[:-1])))
+
+    endpoint.script = [without_the_last, complete]
+    judge = Judge(Juror("openai/judge", params=endpoint.params), rubric=RUBRIC, orders=1)
+    judged = await judge.score(saying("aaa", "a"))
+    assert [t.reward for t in judged] == pytest.approx([0.25, 0.25 / 3])
+    first, second = endpoint.requests
+    entry = first["response_format"]["json_schema"]["schema"]["properties"]["scores"]["items"]
+    ids = entry["properties"]["trajectory_id"]["enum"]
+    assert len(ids) == 6
+    assert all(name in first["messages"][1]["content"] for name in ids)
+    assert f"there is no score for {ids[-1]}" in second["messages"][-1]["content"]
+
+
+async def test_the_stand_in_scores_each_criterion_by_its_own_rules():
+    careful, hasty = desk("get_order", "get_policy", "refund", ending=None), desk("refund")
+    judged = await Judge("stand-in", rubric=RUBRIC).score(TrajectoryGroup([careful, hasty]))
+    assert [t.judgement and t.judgement.criteria for t in judged] == [
+        {"looks": 1.0, "tells": 0.0, "calm": 0.75},
+        {"looks": 0.0, "tells": 1.0, "calm": 1.0},
+    ]
+    assert [t.reward for t in judged] == pytest.approx([2 / 3, 1 / 3])
+
+
+async def test_a_simulated_judge_answers_by_criterion_too():
+    members = {f"sim-{n}": Latent(quality=n) for n in range(3)}
+    judge = SimulatedJudge(members, Bias())
+    judged = await Judge(judge, rubric=RUBRIC).score(saying(*members))
+    rewards = [t.reward or 0.0 for t in judged]
+    assert rewards == sorted(rewards)
+    assert all(t.judgement and set(t.judgement.criteria.values()) == {t.reward} for t in judged)

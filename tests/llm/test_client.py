@@ -1,0 +1,228 @@
+import asyncio
+import time
+from email.utils import formatdate
+
+import pytest
+
+from gavel.llm.budget import Budget
+from gavel.llm.client import Client
+from gavel.llm.errors import ContextError, LlmError
+from gavel.llm.rate_limits import Limits
+from tests.endpoint import Answer, Endpoint, fails, says
+
+PROMPT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+SCHEMA = {"type": "object", "properties": {}, "additionalProperties": False}
+USAGE = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
+
+
+def client(endpoint: Endpoint, model: str = "openai/judge", prices=None, **limits) -> Client:
+    return Client(model, endpoint.params, Limits(**limits), prices or {})
+
+
+def formats(endpoint: Endpoint) -> list[str]:
+    return [request.get("response_format", {}).get("type", "plain") for request in endpoint.requests]
+
+
+async def test_a_reply_comes_with_its_tokens_and_its_price(endpoint):
+    endpoint.script = [lambda _: says("hi", USAGE)]
+    reply = await client(endpoint, prices={"openai/judge": (2.0, 8.0)}).ask(PROMPT, SCHEMA)
+    assert (reply.text, reply.prompt_tokens, reply.completion_tokens) == ("hi", 100, 20)
+    assert reply.cost_usd == pytest.approx(0.00036)
+
+
+async def test_a_price_that_nobody_knows_is_unknown_and_tokens_are_counted_all_the_same(endpoint):
+    endpoint.script = [lambda _: says("hi there")]
+    reply = await client(endpoint).ask(PROMPT, SCHEMA)
+    assert reply.cost_usd is None
+    assert reply.prompt_tokens > 0
+    assert reply.completion_tokens > 0
+
+
+async def test_a_known_model_has_litellms_price(endpoint):
+    endpoint.script = [lambda _: says("hi", USAGE)]
+    reply = await client(endpoint, "openai/gpt-4o").ask(PROMPT, SCHEMA)
+    assert reply.cost_usd is not None
+    assert reply.cost_usd > 0
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503])
+async def test_what_may_pass_is_tried_again(endpoint, status):
+    endpoint.script = [fails(status), fails(status), lambda _: says("hi")]
+    assert (await client(endpoint).ask(PROMPT, SCHEMA)).text == "hi"
+    assert len(endpoint.requests) == 3
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+async def test_what_cannot_pass_is_not_tried_again(endpoint, status):
+    endpoint.script = [fails(status)]
+    with pytest.raises(LlmError, match="openai/judge failed"):
+        await client(endpoint).ask(PROMPT, SCHEMA)
+    assert len(endpoint.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "limit"),
+    [
+        (400, "This model's maximum context length is 100 tokens", 100),
+        (400, "prompt is too long: 210000 tokens > 200000 maximum", 200_000),
+        (413, "Input is too long for requested model", None),
+        (500, "the request exceeds the available context size (4096 tokens)", 4096),
+    ],
+)
+async def test_a_prompt_that_is_too_long_is_not_sent_again(endpoint, status, words, limit):
+    endpoint.script = [fails(status, words)]
+    with pytest.raises(ContextError) as error:
+        await client(endpoint).ask(PROMPT, SCHEMA)
+    assert words in error.value.message
+    assert error.value.limit == limit
+    assert "longer context" in error.value.remedy
+    assert len(endpoint.requests) == 1
+
+
+async def test_an_exhausted_account_is_not_asked_again(endpoint):
+    endpoint.script = [fails(429, "You exceeded your quota: insufficient_quota")]
+    with pytest.raises(LlmError, match="insufficient_quota"):
+        await client(endpoint).ask(PROMPT, SCHEMA)
+    assert len(endpoint.requests) == 1
+
+
+async def test_it_gives_up_after_so_many_attempts(endpoint):
+    endpoint.script = [fails(500)]
+    with pytest.raises(LlmError):
+        await client(endpoint, attempts=3).ask(PROMPT, SCHEMA)
+    assert len(endpoint.requests) == 3
+
+
+@pytest.mark.parametrize("wait", ["3600", formatdate(time.time() + 3600, usegmt=True)])
+async def test_a_server_that_asks_for_more_patience_than_there_is_ends_the_call(endpoint, wait):
+    endpoint.script = [fails(429, **{"Retry-After": wait})]
+    with pytest.raises(LlmError):
+        await client(endpoint, deadline=60).ask(PROMPT, SCHEMA)
+    assert len(endpoint.requests) == 1
+
+
+async def test_a_server_that_is_silent_is_given_up(endpoint):
+    silence = asyncio.Event()
+
+    async def never(messages, schema) -> str:
+        await silence.wait()
+        return "late"
+
+    endpoint.script = [lambda _: time.sleep(1) or says("late")]
+    with pytest.raises(LlmError, match="Timeout"):
+        await client(endpoint, timeout=0.1, attempts=1).ask(PROMPT, SCHEMA)
+    with pytest.raises(LlmError, match=r"did not answer within 0.1 s"):
+        await Client(never, limits=Limits(deadline=0.1)).ask(PROMPT, SCHEMA)
+
+
+async def test_nobody_at_the_address_is_an_error(endpoint):
+    endpoint.close()
+    with pytest.raises(LlmError, match="openai/judge failed"):
+        await client(endpoint, attempts=1).ask(PROMPT, SCHEMA)
+
+
+async def test_a_server_without_schemas_is_asked_for_json_then_plainly_and_that_is_remembered(endpoint):
+    def picky(request):
+        return fails(400, "unknown field")(request) if "response_format" in request else says("hi")
+
+    endpoint.script = [picky]
+    judge = client(endpoint)
+    assert (await judge.ask(PROMPT, SCHEMA)).text == "hi"
+    assert (await judge.ask(PROMPT, SCHEMA)).text == "hi"
+    assert formats(endpoint) == ["json_schema", "json_object", "plain", "plain"]
+
+
+async def test_a_request_that_is_bad_in_every_format_teaches_nothing_about_formats(endpoint):
+    endpoint.script = [fails(400, "bad"), fails(400, "bad"), fails(400, "bad"), lambda _: says("hi")]
+    judge = client(endpoint)
+    with pytest.raises(LlmError, match="bad"):
+        await judge.ask(PROMPT, SCHEMA)
+    await judge.ask(PROMPT, SCHEMA)
+    assert formats(endpoint) == ["json_schema", "json_object", "plain", "json_schema"]
+
+
+async def test_thoughts_stand_in_for_a_reply_without_content(endpoint):
+    endpoint.script = [lambda _: says(None, reasoning_content="in my thoughts")]
+    assert (await client(endpoint).ask(PROMPT, SCHEMA)).text == "in my thoughts"
+
+
+async def test_thoughts_that_break_off_are_no_reply(endpoint):
+    body = says(None, reasoning_content='Perhaps {"A": 0.9}, or').body
+    body["choices"][0]["finish_reason"] = "length"
+    endpoint.script = [lambda _: Answer(body)]
+    reply = await client(endpoint).ask(PROMPT, SCHEMA)
+    assert (reply.text, reply.finish_reason) == ("", "length")
+
+
+@pytest.mark.parametrize("model", ["openai/judge", "hosted_vllm/judge"])
+async def test_a_reply_in_parts_is_read_and_paid_for_once(endpoint, model):
+    parts = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
+    endpoint.script = [lambda _: says(parts, USAGE)]
+    budget = Budget(max_tokens=100_000)
+    reply = await Client(model, endpoint.params, prices={model: (2.0, 8.0)}, budget=budget).ask(PROMPT, SCHEMA)
+    assert (reply.text, reply.repairs) == ("hi", {"content parts": 1})
+    assert (reply.prompt_tokens, reply.completion_tokens, reply.finish_reason) == (100, 20, "stop")
+    assert reply.cost_usd == pytest.approx(0.00036)
+    assert budget.spent_tokens == 120
+    assert len(endpoint.requests) == 1
+
+
+async def test_a_reply_without_choices_is_an_empty_reply(endpoint):
+    endpoint.script = [lambda _: Answer(says("x").body | {"choices": []})]
+    assert (await client(endpoint).ask(PROMPT, SCHEMA)).text == ""
+
+
+async def test_no_more_calls_run_at_once_than_allowed():
+    running = most = 0
+
+    async def judge(messages, schema):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return "hi"
+
+    judges = [Client(judge, limits=Limits(concurrency=3)) for _ in range(4)]
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(20):
+            tasks.create_task(judges[number % 4].ask(PROMPT, SCHEMA))
+    assert most == 3
+
+
+async def test_a_call_that_sleeps_leaves_its_slot_to_others(endpoint):
+    asked: list[str] = []
+
+    def busy_for_the_first(request):
+        asked.append(request["messages"][1]["content"])
+        return fails(429, **{"Retry-After": "1"})(request) if len(asked) == 1 else says("hi")
+
+    endpoint.script = [busy_for_the_first]
+    judge = client(endpoint, concurrency=1)
+    async with asyncio.TaskGroup() as tasks:
+        for name in ("first", "second"):
+            tasks.create_task(judge.ask([PROMPT[0], {"role": "user", "content": name}], SCHEMA))
+    assert asked == ["first", "second", "first"]
+
+
+async def test_a_callable_that_raises_or_returns_no_text_is_a_judge_that_failed():
+    async def broken(messages, schema):
+        raise ValueError("no idea")
+
+    async def silent(messages, schema):
+        return None
+
+    async def cancelled(messages, schema):
+        raise asyncio.CancelledError
+
+    async def slow(messages, schema):
+        await asyncio.sleep(60)
+
+    with pytest.raises(LlmError, match="cancelled failed: RuntimeError: it was cancelled from within"):
+        await Client(cancelled).ask(PROMPT, SCHEMA)  # type: ignore[arg-type]
+    with pytest.raises(LlmError, match=r"slow did not answer within 0\.01 s"):
+        await Client(slow, limits=Limits(timeout=0.01)).ask(PROMPT, SCHEMA)  # type: ignore[arg-type]
+    with pytest.raises(LlmError, match="broken failed: ValueError: no idea"):
+        await Client(broken).ask(PROMPT, SCHEMA)
+    with pytest.raises(LlmError, match="NoneType, not str"):
+        await Client(silent).ask(PROMPT, SCHEMA)  # type: ignore[arg-type]

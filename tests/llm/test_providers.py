@@ -1,0 +1,83 @@
+import subprocess
+import sys
+
+import pytest
+
+from gavel.errors import GavelError
+from gavel.judge.judge import Judge
+from gavel.llm.errors import MissingKeyError, UnknownModelError
+from gavel.llm.prices import cost, prices_from_environment
+from gavel.llm.providers import check_judge, model_id
+
+
+def test_a_missing_key_is_named_with_what_to_do():
+    with pytest.raises(MissingKeyError) as error:
+        check_judge("openai/o3")
+    assert error.value.message == "the judge openai/o3 needs OPENAI_API_KEY, which is not set."
+    assert "--judge stand-in" in error.value.remedy
+    assert isinstance(error.value, GavelError)
+
+
+def test_a_key_that_is_set_is_enough(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    check_judge("openai/o3")
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["stand-in", "gavel/constant", "ollama/qwen3", "ollama_chat/qwen3", "hosted_vllm/x", "bedrock/anthropic.claude-v2"],
+)
+def test_judges_that_need_no_key_are_not_asked_for_one(model):
+    check_judge(model)
+
+
+def test_a_server_of_ones_own_needs_no_key(monkeypatch):
+    check_judge("openai/mine", {"api_base": "http://127.0.0.1:8000/v1"})
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
+    check_judge("openai/mine")
+
+
+def test_short_names_stand_for_gavels_own_judges():
+    assert model_id("stand-in") == "gavel/stand-in"
+    assert model_id("openai/o3") == "openai/o3"
+
+
+def test_prices_are_per_million_tokens():
+    assert cost("m", 1000, 100, {"m": (2.0, 8.0)}) == pytest.approx(0.0028)
+    assert cost("m", 1000, 100, {}) is None
+
+
+def test_a_price_below_0_by_which_no_budget_is_ever_used_up_is_refused():
+    with pytest.raises(GavelError, match="not a table of prices"):
+        Judge("openai/o3", prices={"openai/o3": (-1, 8)})
+
+
+def test_prices_come_from_the_environment(monkeypatch):
+    monkeypatch.setenv("GAVEL_PRICES", '{"openai/o3": [2, 8]}')
+    assert prices_from_environment() == {"openai/o3": (2.0, 8.0)}
+
+
+@pytest.mark.parametrize("text", ["2", "{", '{"openai/o3": 2}', '{"m": [-1, 2]}', '{"m": [NaN, 2]}'])
+def test_prices_that_cannot_be_read_are_an_error(monkeypatch, text):
+    monkeypatch.setenv("GAVEL_PRICES", text)
+    with pytest.raises(GavelError, match="GAVEL_PRICES"):
+        prices_from_environment()
+
+
+def test_importing_the_judge_loads_no_litellm():
+    check = "import sys, gavel.judge.judge, gavel.judge.ruler, gavel.judge.offline; sys.exit('litellm' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "params"),
+    [("not-a-model", {}), ("openay/o3", {}), ("gpt-99", {"api_base": "http://127.0.0.1:1/v1"}), ("gavel/nobody", {})],
+)
+def test_a_model_that_nobody_serves_is_named_with_what_to_do(model, params):
+    with pytest.raises(UnknownModelError, match=f"there is no judge model {model}") as error:
+        check_judge(model, params)
+    assert "stand-in" in error.value.remedy
+
+
+def test_a_model_whose_provider_is_given_apart_is_known():
+    check_judge("mine", {"custom_llm_provider": "openai", "api_key": "k"})

@@ -1,0 +1,334 @@
+"""LocalBackend as its users meet it: register, train, go on, and mistakes."""
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from gavel.errors import GavelError
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.judgement import GroupJudgement
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import find_scenario
+from gavel.scenarios.store import TrajectoryStore
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.session import SaveError
+from gavel.trainer.config import LoraSettings, TrainConfig
+from gavel.trainer.data.tokens import TokenError
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.engines.protocol import EngineError
+from gavel.trainer.model import Model, NotRegisteredError, TrainableModel
+from gavel.trainer.policy.policy import BaseModelError
+from gavel.trainer.runs.run_directory import RunDirectoryError
+from gavel.trainer.serving.openai_server import EndpointError
+
+
+def a_model(name: str = "clerk") -> TrainableModel:
+    return TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY)
+
+
+async def a_group(model: TrainableModel, rewards: list[float | None]) -> TrajectoryGroup:
+    scenario = find_scenario("returns_desk")
+    task = scenario.tasks("train")[0]
+    group = await TrajectoryGroup(rollout(model, scenario, task, max_tokens=32, seed=n) for n in range(len(rewards)))
+    for trajectory, reward in zip(group, rewards, strict=True):
+        trajectory.reward = reward
+    return group
+
+
+async def test_a_step_leaves_checkpoint_metrics_and_trajectories_behind(tmp_path: Path) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        group = await a_group(model, [0.0, 1.0, 0.5])
+        result = await model.train([group])
+    assert (result.step, result.trained) == (1, True)
+    run = tmp_path / "tests" / "clerk"
+    assert (run / "checkpoints" / "000001" / "adapter_model.safetensors").is_file()
+    row = json.loads((run / "metrics.jsonl").read_text())
+    assert (row["step"], row["split"], row["reward"]) == (1, "train", 0.5)
+    stored = list(TrajectoryStore(run / "trajectories" / "train" / "000001.jsonl.zst"))
+    assert [each.to_json() for each in stored] == [group.to_json()]
+
+
+async def test_a_restart_goes_on_bit_for_bit_where_the_run_was(tmp_path: Path) -> None:
+    sampler = a_model("sampler")
+    async with LocalBackend(tmp_path) as backend:
+        await sampler.register(backend)
+        recorded = await a_group(sampler, [0.0, 1.0, 0.5])
+
+    async def adapters(name: str, *, restart: bool) -> bytes:
+        model = a_model(name)
+        backend = LocalBackend(tmp_path)
+        await model.register(backend)
+        await model.train([recorded])
+        if restart:
+            await backend.close()
+            backend, model = LocalBackend(tmp_path), a_model(name)
+            await model.register(backend)
+            assert await model.get_step() == 1
+        await model.train([recorded])
+        await backend.close()
+        return (tmp_path / "tests" / name / "checkpoints" / "000002" / "adapter_model.safetensors").read_bytes()
+
+    assert await adapters("through", restart=False) == await adapters("restarted", restart=True)
+
+
+async def test_a_kill_between_checkpoint_and_metrics_loses_neither(tmp_path: Path) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await model.train([await a_group(model, [0.0, 1.0])])
+    metrics = tmp_path / "tests" / "clerk" / "metrics.jsonl"
+    metrics.write_text("")
+    again = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await again.register(backend)
+        rows = backend.history(again, "train")
+    assert [(row["step"], row["reward"]) for row in rows] == [(1, 0.5)]
+
+
+async def test_groups_without_a_signal_change_nothing_and_the_result_says_why(tmp_path: Path) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        same = await a_group(model, [0.5, 0.5])
+        unscored = await a_group(model, [None, None])
+        degenerate = await a_group(model, [None, None])
+        degenerate.judgement = GroupJudgement(status="degenerate")
+        result = await model.train([same, unscored, degenerate])
+        checkpoint = tmp_path / "tests" / "clerk" / "checkpoints" / "000001" / "adapter_model.safetensors"
+        first = checkpoint.read_bytes()
+        await model.train([same])
+        assert checkpoint.with_name("adapter_model.safetensors").read_bytes() == first
+    assert not result.trained
+    assert result.step == 1
+    assert result.reason is not None
+    assert "1 groups whose members all have the same score" in result.reason
+    assert "1 groups with fewer than two scored members" in result.reason
+    assert "1 groups whose members are all identical" in result.reason
+
+
+async def test_a_turn_without_token_ids_is_refused_before_anything_changes(tmp_path: Path) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        group = await a_group(model, [0.0, 1.0])
+        for choice in group.trajectories[0].choices():
+            del choice.__pydantic_extra__["token_ids"]  # type: ignore[attr-defined]
+        with pytest.raises(TokenError, match="openai_client"):
+            await model.train([group])
+        assert await model.get_step() == 0
+    assert not (tmp_path / "tests" / "clerk" / "checkpoints").exists()
+
+
+async def test_a_step_of_edited_trajectories_trains_nothing_unless_it_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        group = await a_group(model, [0.0, 1.0])
+        for trajectory in group:
+            first = next(trajectory.choices())
+            edited = [*first.prompt_token_ids, *first.token_ids[:1], *first.prompt_token_ids]  # type: ignore[attr-defined]
+            trajectory.messages_and_choices = [first, first.model_copy(update={"prompt_token_ids": edited})]
+        refused = await model.train([group])
+        branched = await model.train([group], TrainConfig(on_token_mismatch="branch"))
+    assert not refused.trained
+    assert refused.reason is not None
+    assert "2 members whose sampled turns were edited" in refused.reason
+    assert refused.metrics["token_mismatch/client_edit"] == branched.metrics["token_mismatch/client_edit"] == 2
+    assert branched.trained
+    assert branched.metrics["trajectories_trained"] == 2
+
+
+async def test_old_checkpoints_are_deleted_but_the_newest_and_the_best(tmp_path: Path) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        group = await a_group(model, [0.0, 1.0])
+        await model.log([Trajectory(reward=1.0)], "val")  # of the base model, which is no checkpoint
+        for reward in (0.1, 0.9, 0.7, 0.9, 0.2, 0.3):
+            await model.train([group])
+            await model.log([Trajectory(reward=reward)], "val")
+        await model.delete_checkpoints("val/reward", keep_last=2, keep_best=3)
+        assert backend.checkpoints(model) == [2, 3, 4, 5, 6]
+        await model.delete_checkpoints("val/reward")
+        assert backend.checkpoints(model) == [4, 6]
+        await model.delete_checkpoints("val/no_such_metric", keep_last=0, keep_best=5)
+        assert backend.checkpoints(model) == [6]
+
+
+async def test_the_newest_whole_checkpoint_stays_even_behind_damaged_ones(tmp_path: Path) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        group = await a_group(model, [0.0, 1.0])
+        for _ in range(4):
+            await model.train([group])
+    for step in (3, 4):
+        (tmp_path / "tests" / "clerk" / "checkpoints" / f"{step:06d}" / "manifest.json").unlink()
+    again = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await again.register(backend)
+        await again.delete_checkpoints(keep_last=1, keep_best=0)
+        assert backend.checkpoints(again) == [2, 3, 4]
+        await again.train([group])
+        await again.delete_checkpoints(keep_last=1, keep_best=0)
+        assert backend.checkpoints(again) == [3, 4]
+        assert backend._directory(again).checkpoints.latest() == 3
+
+
+async def test_a_run_none_of_whose_checkpoints_is_whole_does_not_begin_again_over_its_own_metrics(
+    tmp_path: Path,
+) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await model.train([await a_group(model, [0.0, 1.0])])
+    (tmp_path / "tests" / "clerk" / "checkpoints" / "000001" / "manifest.json").unlink()
+    metrics = (tmp_path / "tests" / "clerk" / "metrics.jsonl").read_text()
+    with pytest.raises(RunDirectoryError, match="none of its checkpoints is whole"):
+        await a_model().register(LocalBackend(tmp_path))
+    assert (tmp_path / "tests" / "clerk" / "metrics.jsonl").read_text() == metrics
+
+
+async def test_trajectories_that_were_logged_without_their_row_are_not_kept_twice(tmp_path: Path) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await model.log([Trajectory(reward=0.1)], "val")
+        (tmp_path / "tests" / "clerk" / "metrics.jsonl").write_text("")  # as a kill between the two leaves it
+        await model.log([Trajectory(reward=0.2)], "val")
+        await model.log([Trajectory(reward=0.3)], "val")
+    groups = TrajectoryStore(tmp_path / "tests" / "clerk" / "trajectories" / "val" / "000000.jsonl.zst")
+    assert [trajectory.reward for group in groups for trajectory in group] == [0.2, 0.3]
+
+
+async def test_a_prompted_model_can_be_logged_beside_a_trained_one(tmp_path: Path) -> None:
+    baseline = Model(
+        name="baseline", project="tests", inference_base_url="http://127.0.0.1:9/v1", inference_api_key="k"
+    )
+    async with LocalBackend(tmp_path) as backend:
+        await baseline.register(backend)
+        means = await baseline.log([Trajectory(reward=0.25), Trajectory(reward=0.75)], "val")
+    assert means["reward"] == 0.5
+
+
+async def test_a_base_model_that_does_not_exist_is_named_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    model = TrainableModel(name="ghost", project="tests", base_model=str(tmp_path / "nowhere"))
+    with pytest.raises(BaseModelError, match="nowhere"):
+        await model.register(LocalBackend(tmp_path / "runs"))
+    assert not (tmp_path / "runs").exists()
+
+
+async def test_a_run_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file stands in the way")
+    with pytest.raises(RunDirectoryError, match="GAVEL_RUNS"):
+        await a_model().register(LocalBackend(tmp_path / "runs"))
+
+
+async def test_an_occupied_port_is_named_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(EndpointError, match=str(port)):
+            await a_model().register(LocalBackend(tmp_path / "runs", port=port))
+    assert not (tmp_path / "runs").exists()
+
+
+async def test_two_processes_cannot_train_the_same_run(tmp_path: Path) -> None:
+    async with LocalBackend(tmp_path) as backend:
+        await a_model().register(backend)
+        with pytest.raises(RunDirectoryError, match="another process"):
+            await a_model().register(LocalBackend(tmp_path))
+
+
+async def test_a_run_goes_on_only_with_the_settings_that_it_began_with(tmp_path: Path) -> None:
+    async with LocalBackend(tmp_path) as backend:
+        await a_model().register(backend)
+    other = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY, lora=LoraSettings(rank=4))
+    with pytest.raises(RunDirectoryError, match="lora"):
+        await other.register(LocalBackend(tmp_path))
+
+
+async def test_a_model_that_was_not_registered_says_so() -> None:
+    with pytest.raises(NotRegisteredError, match="register"):
+        await a_model().train([], TrainConfig())
+    assert issubclass(NotRegisteredError, GavelError)
+
+
+async def test_closing_waits_for_the_step_in_progress(tmp_path: Path) -> None:
+    model = a_model()
+    backend = LocalBackend(tmp_path)
+    await model.register(backend)
+    group = await a_group(model, [0.0, 1.0])
+    learning = asyncio.create_task(model.train([group]))
+    await asyncio.sleep(0.05)
+    learning.cancel()
+    await backend.close()
+    with pytest.raises(asyncio.CancelledError):
+        await learning
+    again = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await again.register(backend)
+        assert await again.get_step() == 1
+        assert [row["step"] for row in backend.history(again, "train")] == [1]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("failed writing file")])
+async def test_a_step_that_could_not_be_saved_is_not_trained_on(tmp_path: Path, monkeypatch, error: Exception) -> None:
+    def full(*given: object) -> None:
+        raise error
+
+    model, other = a_model(), a_model("other")
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await other.register(backend)
+        group = await a_group(model, [0.0, 1.0])
+        with monkeypatch.context() as patched:
+            patched.setattr(torch, "save", full)
+            with pytest.raises(SaveError, match="step 1 could not be saved"):
+                await model.train([group])
+        with pytest.raises(NotRegisteredError):
+            await model.train([group])
+        await model.register(backend)
+        for each in (model, other):
+            assert (await each.train([group])).step == 1
+    saved = (tmp_path / "tests" / name / "checkpoints" / "000001" for name in ("clerk", "other"))
+    one, two = (load_file(checkpoint / "adapter_model.safetensors") for checkpoint in saved)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+async def test_registering_again_starts_an_engine_that_has_stopped(tmp_path: Path) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        first = await a_group(model, [0.0, 1.0])
+        backend._run(model)._engine.close()
+        with pytest.raises(EngineError):
+            await model.train([first])
+        await model.register(backend)
+        assert await model.get_step() == 1, "its checkpoint had been saved"
+        again = await a_group(model, [0.0, 1.0])
+    assert {trajectory.policy_version for trajectory in again} == {1}
+
+
+async def test_a_metric_of_a_trajectory_never_replaces_the_step_of_a_row(tmp_path: Path) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await model.log([Trajectory(reward=0.5, metrics={"step": 7, "reward": 3.0, "depth": 2})], "val")
+        (row,) = backend.history(model, "val")
+    assert (row["step"], row["reward"], row["depth"]) == (0, 0.5, 2.0)
+    assert (row["metric/step"], row["metric/reward"]) == (7.0, 3.0)

@@ -1,0 +1,114 @@
+import itertools
+import math
+import statistics
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from gavel.judge.shaping import reliability
+from gavel.trainer.data.advantages import advantages, has_signal
+
+rewards = st.lists(st.floats(-10, 10), min_size=2, max_size=16)
+kinds = st.sampled_from(["mean", "std", "rloo", "rank", "shrunk"])
+errors = st.lists(st.none() | st.floats(0, 3), max_size=16)
+
+
+@given(rewards)
+def test_the_mean_advantage_is_the_reward_minus_the_groups_mean(values):
+    mean = sum(values) / len(values)
+    assert advantages(values) == pytest.approx([value - mean for value in values], abs=1e-12)
+
+
+@given(rewards)
+def test_the_std_advantage_divides_by_the_unbiased_deviation(values):
+    mean, deviation = sum(values) / len(values), statistics.stdev(values)
+    expected = [(value - mean) / (deviation + 1e-4) for value in values]
+    assert advantages(values, "std") == pytest.approx(expected, abs=1e-9)
+
+
+@given(rewards)
+def test_the_rloo_advantage_is_the_reward_minus_the_mean_of_the_others(values):
+    expected = []
+    for at, value in enumerate(values):
+        others = values[:at] + values[at + 1 :]
+        expected.append(value - sum(others) / len(others))
+    assert advantages(values, "rloo") == pytest.approx(expected, abs=1e-9)
+
+
+@given(rewards)
+def test_the_rank_advantage_is_the_centred_rank_with_ties_in_the_middle(values):
+    values = [round(value, 1) for value in values]
+    expected = []
+    for value in values:
+        places = [place for place, other in enumerate(sorted(values)) if other == value]
+        expected.append(sum(places) / len(places) / (len(values) - 1) - 0.5)
+    assert advantages(values, "rank") == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_float_residue_has_no_rank():
+    assert advantages([0.1 + 0.2, 0.3, 0.9], "rank") == [-0.25, -0.25, 0.5]
+
+
+@given(rewards, errors)
+def test_the_shrunk_advantage_is_the_mean_one_times_the_share_of_true_variance(values, known):
+    variance = statistics.variance(values)
+    assume(variance == 0 or variance > 1e-9)
+    noise = [error * error for error in known if error is not None]
+    error = statistics.fmean(noise) if noise else 0.0
+    factor = (max(0.0, 1 - error / variance) if variance else 0.0) if noise else 1.0
+    assert reliability(values, known) == pytest.approx(factor, rel=1e-6, abs=1e-9)
+    expected = [value * reliability(values, known) for value in advantages(values)]
+    assert advantages(values, "shrunk", known) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ((), 1.0),
+        ((None, None, None), 1.0),
+        ((0.0, 0.0, 0.0), 1.0),
+        ((0.1, 0.1, 0.1), 1 - 0.01 / 0.25),
+        ((0.1, None, 0.1), 1 - 0.01 / 0.25),
+        ((0.5, 0.5, 0.5), 0.0),
+        ((9.0, 9.0, 9.0), 0.0),
+    ],
+)
+def test_the_surer_the_judge_the_more_its_scores_count(known, expected):
+    assert reliability([0.0, 0.5, 1.0], known) == pytest.approx(expected)
+
+
+@given(rewards, kinds, errors)
+def test_advantages_sum_to_zero(values, kind, known):
+    assert math.fsum(advantages(values, kind, known)) == pytest.approx(0, abs=1e-9)
+
+
+@given(rewards.map(lambda values: [round(value, 3) for value in values]), st.integers(-100, 100), kinds, errors)
+def test_a_shift_of_all_rewards_changes_nothing(values, shift, kind, known):
+    shifted = advantages([value + shift for value in values], kind, known)
+    assert shifted == pytest.approx(advantages(values, kind, known), abs=1e-7)
+
+
+@given(rewards, kinds, errors)
+def test_a_better_reward_never_has_a_smaller_advantage(values, kind, known):
+    pairs = sorted(zip(values, advantages(values, kind, known), strict=True))
+    assert all(one <= other for (_, one), (_, other) in itertools.pairwise(pairs))
+
+
+def test_a_near_tie_stays_small_unless_divided_by_the_deviation():
+    near = [0.50, 0.51]
+    assert max(advantages(near)) == pytest.approx(0.005)
+    assert max(advantages(near, "std")) > 0.6
+
+
+@pytest.mark.parametrize("values", [[], [1.0]])
+def test_a_group_of_one_has_no_advantage(values):
+    with pytest.raises(ValueError, match="group of one"):
+        advantages(values)
+
+
+def test_float_residue_is_no_signal():
+    assert 0.1 + 0.2 != 0.3
+    assert not has_signal([0.1 + 0.2, 0.3, 0.3], 1e-6)
+    assert not has_signal([0.5, 0.5 + 1e-6 / 2], 1e-6)
+    assert has_signal([0.5, 0.5 + 2e-6], 1e-6)

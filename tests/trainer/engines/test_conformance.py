@@ -1,0 +1,380 @@
+"""What every engine keeps to, run on the embedded one and on a real vLLM server (`make test-vllm`)."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import GenerationConfig
+
+from gavel.trainer.config import LoraSettings, VllmSettings
+from gavel.trainer.engines.protocol import AdapterGone, ContextOverflow, Engine, EngineError, Sampled
+from gavel.trainer.engines.transformers import TransformersEngine
+from gavel.trainer.engines.vllm import VllmEngine
+from gavel.trainer.engines.vllm_server import Served, vllm_engine
+from gavel.trainer.policy.policy import Policy, load_base
+from tests.trainer.conftest import full_logprobs, request_for, tiny_model
+
+VOCABULARY = 832
+MAX_CONTEXT = 8192
+SLOTS = 2
+VERSIONS = 2
+DEADLINE = 120
+TOLERANCE = 1e-3
+LORA = LoraSettings(rank=4)
+
+
+@dataclass
+class Leg:
+    """One kind of engine, over the base model of these tests."""
+
+    start: Callable[[], Engine]
+    kill: Callable[[Engine], None]
+    """Ends what serves it, without telling it."""
+
+
+@pytest.fixture(scope="module")
+def base_directory(tmp_path_factory, policy) -> Path:
+    """A random base model with heads that vLLM's CPU attention knows, and habits that would bend every sample."""
+    directory = tmp_path_factory.mktemp("base")
+    model = tiny_model(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=96,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        max_position_embeddings=MAX_CONTEXT,
+        initializer_range=0.2,
+    )
+    model.generation_config = GenerationConfig(
+        do_sample=True, temperature=0.3, top_k=3, top_p=0.5, repetition_penalty=1.8, eos_token_id=list(range(400))
+    )
+    model.save_pretrained(directory)
+    policy.tokenizer.save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def base(base_directory) -> torch.nn.Module:
+    return load_base(str(base_directory), torch.float32, "cpu")
+
+
+def adapted(base_directory: Path, seed: int) -> Policy:
+    policy = Policy(str(base_directory), LORA)
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.copy_(0.2 * torch.randn_like(parameter))
+    return policy
+
+
+@pytest.fixture(scope="module")
+def unadapted(base_directory) -> Policy:
+    """A new adapter, which changes nothing."""
+    return Policy(str(base_directory), LORA)
+
+
+@pytest.fixture(scope="module")
+def one(base_directory) -> Policy:
+    return adapted(base_directory, 1)
+
+
+@pytest.fixture(scope="module")
+def other(base_directory) -> Policy:
+    return adapted(base_directory, 2)
+
+
+@pytest.fixture(scope="module")
+def leg(request, base_directory, tmp_path_factory) -> Iterator[Leg]:
+    if request.param == "transformers":
+
+        def start() -> Engine:
+            model = load_base(str(base_directory), torch.float32, "cpu")
+            return TransformersEngine(model, slots=SLOTS, max_context=MAX_CONTEXT, versions=VERSIONS)
+
+        def kill(engine: Engine) -> None:
+            assert isinstance(engine, TransformersEngine)
+            engine._decoder = None  # the next pass fails, as one without memory would
+
+        yield Leg(start, kill)
+        return
+    directory = tmp_path_factory.mktemp("vllm")
+    served = Served(
+        str(base_directory),
+        torch.float32,
+        "cpu",
+        rank=LORA.rank,
+        slots=SLOTS,
+        max_context=MAX_CONTEXT,
+        versions=VERSIONS,
+    )
+    first = vllm_engine(VllmSettings(python=os.environ["GAVEL_TEST_VLLM_PYTHON"]), served, directory)
+
+    def another() -> Engine:
+        others = directory / "others"
+        return VllmEngine(first._url, str(base_directory), others, max_context=MAX_CONTEXT, versions=VERSIONS)
+
+    def kill_server(engine: Engine) -> None:
+        assert first._process is not None
+        first._process.close()
+
+    yield Leg(another, kill_server)
+    first.close()
+
+
+@pytest.fixture
+def engine(leg, unadapted) -> Iterator[Engine]:
+    running = leg.start()
+    running.publish(unadapted, 0)
+    yield running
+    running.close()
+
+
+both = pytest.mark.parametrize(
+    "leg", ["transformers", pytest.param("vllm", marks=pytest.mark.vllm)], indirect=True, scope="module"
+)
+pytestmark = both
+
+
+def prompt(seed: int, length: int) -> list[int]:
+    return np.random.default_rng(seed).integers(0, VOCABULARY, length).tolist()
+
+
+def ask(engine: Engine, prompt_ids: list[int], **changes) -> Sampled:
+    return engine.submit(request_for(prompt_ids, **changes)).result(timeout=DEADLINE)
+
+
+def assert_sampled_by(model: torch.nn.Module, prompt_ids: list[int], found: Sampled, temperature: float = 1.0) -> None:
+    expected = full_logprobs(model, prompt_ids + found.token_ids, temperature)[len(prompt_ids) - 1 :]
+    assert found.logprobs == pytest.approx(expected.tolist(), abs=TOLERANCE)
+
+
+def test_greedy_tokens_are_those_of_plain_forward_passes(engine, base):
+    for seed, length in enumerate([1, 7, 40]):
+        ids = prompt(seed, length)
+        found = ask(engine, ids, temperature=0.0, max_tokens=16)
+        with torch.no_grad():
+            likeliest = base(input_ids=torch.tensor([ids + found.token_ids])).logits[0, length - 1 : -1].argmax(-1)
+        assert found.token_ids == likeliest.tolist()
+        assert_sampled_by(base, ids, found)
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.5])
+def test_logprobs_are_those_of_the_sampling_temperature(engine, base, temperature):
+    futures = [
+        engine.submit(request_for(prompt(n, 3 + 5 * n), temperature=temperature, seed=n)) for n in range(3 * SLOTS)
+    ]
+    for n, future in enumerate(futures):
+        found = future.result(timeout=DEADLINE)
+        assert len(found.token_ids) == 12
+        assert_sampled_by(base, prompt(n, 3 + 5 * n), found, temperature)
+
+
+def test_greedy_and_sampled_requests_of_one_batch_keep_their_own_temperatures(engine, base):
+    temperatures = [0.0, 0.6, 0.0, 1.5]
+    futures = [engine.submit(request_for(prompt(n, 9), temperature=t)) for n, t in enumerate(temperatures)]
+    for n, (future, temperature) in enumerate(zip(futures, temperatures, strict=True)):
+        assert_sampled_by(base, prompt(n, 9), future.result(timeout=DEADLINE), temperature or 1.0)
+
+
+def test_tokens_are_drawn_from_the_whole_distribution(engine, base):
+    ids = prompt(0, 5)
+    futures = [engine.submit(request_for(ids, max_tokens=1, temperature=1.5, seed=n)) for n in range(300)]
+    drawn = [future.result(timeout=DEADLINE).token_ids[0] for future in futures]
+    with torch.no_grad():
+        expected = torch.softmax(base(input_ids=torch.tensor([ids])).logits[0, -1] / 1.5, -1).numpy()
+    likely = np.argsort(expected)[::-1]
+    for share in (0.5, 0.9):  # cut the distribution there: as many draws as expected on either side
+        head = likely[: int((expected[likely].cumsum() < share).sum()) + 1]
+        deviation = 5 * np.sqrt(0.25 / len(drawn))
+        assert np.isin(drawn, head).mean() == pytest.approx(expected[head].sum(), abs=deviation)
+
+
+@pytest.mark.parametrize("seed", [5, -1, 2**63 + 7])
+def test_the_same_seed_gives_the_same_tokens_alone_and_in_a_crowd(engine, seed):
+    wanted = request_for(prompt(0, 20), seed=seed, max_tokens=20)
+    alone = engine.submit(wanted).result(timeout=DEADLINE)
+    crowd = [engine.submit(request_for(prompt(n, n), seed=n, max_tokens=2 * n)) for n in range(1, 8)]
+    within = engine.submit(wanted).result(timeout=DEADLINE)
+    assert within.token_ids == alone.token_ids
+    assert within.logprobs == pytest.approx(alone.logprobs, abs=TOLERANCE)
+    assert [len(future.result(timeout=DEADLINE).token_ids) for future in crowd] == [2 * n for n in range(1, 8)]
+    assert ask(engine, prompt(0, 20), seed=seed + 1, max_tokens=20).token_ids != alone.token_ids
+
+
+def test_many_conversations_go_on_side_by_side(engine, base):
+    conversations = [prompt(n, 10 + 7 * n) for n in range(8)]
+    for turn in range(3):
+        futures = [engine.submit(request_for(ids, seed=turn, max_tokens=5)) for ids in conversations]
+        for ids, future in zip(conversations, futures, strict=True):
+            found = future.result(timeout=DEADLINE)
+            assert_sampled_by(base, ids, found)
+            ids += [*found.token_ids, turn]
+
+
+def test_a_seeded_request_may_have_a_long_prompt_beside_others(engine, base):
+    futures = [engine.submit(request_for(prompt(n, 3000), seed=n, max_tokens=2)) for n in range(3)]
+    for n, future in enumerate(futures):
+        assert_sampled_by(base, prompt(n, 3000), future.result(timeout=DEADLINE))
+
+
+def test_sampling_ends_at_a_stop_token_which_is_kept(engine):
+    ids = prompt(0, 8)
+    whole = ask(engine, ids, max_tokens=10)
+    assert (len(whole.token_ids), whole.finish_reason) == (10, "length")
+    stop = whole.token_ids[4]
+    until = whole.token_ids[: whole.token_ids.index(stop) + 1]
+    stopped = ask(engine, ids, max_tokens=10, stop_ids=frozenset([stop, VOCABULARY - 1]))
+    assert (stopped.token_ids, stopped.finish_reason) == (until, "stop")
+    assert len(stopped.logprobs) == len(until)
+
+
+def test_nothing_stops_the_sampling_but_the_stop_tokens_of_the_request(engine, base):
+    found = ask(engine, prompt(0, 4), max_tokens=40)
+    assert len(found.token_ids) == 40
+    assert set(base.generation_config.eos_token_id) & set(found.token_ids[:-1])
+
+
+def test_a_prompt_as_long_as_the_context_is_refused_and_one_shorter_is_not(engine):
+    assert engine.max_context == MAX_CONTEXT
+    for length in (MAX_CONTEXT, MAX_CONTEXT + 1):
+        with pytest.raises(ContextOverflow, match=f"{length} tokens; the maximum context length is {MAX_CONTEXT}"):
+            ask(engine, prompt(0, length))
+    last = ask(engine, prompt(0, MAX_CONTEXT - 1), max_tokens=9)
+    assert (len(last.token_ids), last.finish_reason) == (1, "length")
+
+
+def test_an_empty_prompt_is_refused_and_harms_nobody(engine):
+    with pytest.raises(EngineError, match="empty"):
+        ask(engine, [])
+    assert ask(engine, [1]).token_ids
+
+
+def test_scoring_is_one_forward_pass_at_temperature_one(engine, base):
+    ids = prompt(4, 50)
+    assert engine.score(ids) == pytest.approx(full_logprobs(base, ids).tolist(), abs=TOLERANCE)
+
+
+def test_a_publication_changes_version_tokens_and_logprobs(engine, base, one, other):
+    ids = prompt(0, 40)
+    before = ask(engine, ids)
+    assert (before.adapter_version, engine.adapter_version) == (0, 0)
+    assert_sampled_by(base, ids, before)
+    for version, policy in ((3, one), (7, other), (8, one)):
+        engine.publish(policy, version)
+        assert engine.adapter_version == version
+        assert engine.score(ids) == pytest.approx(full_logprobs(policy.model, ids).tolist(), abs=TOLERANCE)
+        after = ask(engine, [*ids, *before.token_ids], temperature=0.7)
+        assert after.adapter_version == version
+        assert_sampled_by(policy.model, [*ids, *before.token_ids], after, 0.7)
+
+
+def test_the_same_version_published_again_is_the_adapter_as_it_is_by_then(engine, base_directory):
+    policy, ids = adapted(base_directory, 3), prompt(1, 30)
+    engine.publish(policy, 1)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.mul_(0.5)
+    assert engine.score(ids) != pytest.approx(full_logprobs(policy.model, ids).tolist(), abs=TOLERANCE)
+    engine.publish(policy, 1)
+    assert engine.score(ids) == pytest.approx(full_logprobs(policy.model, ids).tolist(), abs=TOLERANCE)
+
+
+def test_a_request_keeps_its_adapter_from_its_first_token_to_its_last(engine, base, one, other):
+    models = {0: base, 1: one.model, 2: other.model}
+    prompts = [prompt(n, 5 + n) for n in range(6)]
+    futures = [engine.submit(request_for(ids, seed=n, max_tokens=60)) for n, ids in enumerate(prompts)]
+    for version, policy in ((1, one), (2, other)):
+        engine.publish(policy, version)
+        late = engine.submit(request_for(prompts[0], max_tokens=60))
+        prompts, futures = [*prompts, prompts[0]], [*futures, late]
+    found = [future.result(timeout=DEADLINE) for future in futures]
+    for ids, sampled in zip(prompts, found, strict=True):
+        assert_sampled_by(models[sampled.adapter_version], ids, sampled)
+    assert found[-2].adapter_version >= 1
+    assert found[-1].adapter_version == 2
+
+
+def test_conversations_go_on_with_the_adapter_that_they_began_with_beside_those_of_the_live_one(engine, base, one):
+    began = {0: base, 1: one.model}
+    conversations = {(version, n): prompt(n, 10 + 7 * n) for n in range(4) for version in began}
+    for turn in range(3):
+        if turn == 1:
+            engine.publish(one, 1)
+        futures = {
+            (version, n): engine.submit(request_for(ids, seed=turn, max_tokens=8, adapter_version=version))
+            for (version, n), ids in conversations.items()
+            if version == 0 or turn
+        }
+        for (version, n), future in futures.items():
+            found, ids = future.result(timeout=DEADLINE), conversations[version, n]
+            assert found.adapter_version == version
+            assert_sampled_by(began[version], ids, found)
+            ids += [*found.token_ids, turn]
+    assert (engine.adapter_version, engine.adapter_versions) == (1, [0, 1])
+    assert engine.score(prompt(4, 9)) == pytest.approx(full_logprobs(one.model, prompt(4, 9)).tolist(), abs=TOLERANCE)
+
+
+def test_an_adapter_that_is_no_longer_held_is_told_apart_from_other_errors(engine, one, other):
+    early = engine.submit(request_for(prompt(0, 5), max_tokens=60, adapter_version=0))
+    engine.publish(one, 1)
+    engine.publish(other, 2)
+    assert early.result(timeout=DEADLINE).adapter_version == 0, "what is in flight is not broken off"
+    assert engine.adapter_versions == [1, 2]
+    for version in (0, 3):
+        with pytest.raises(AdapterGone, match=f"the adapter of step {version} is not held; there are: 1, 2"):
+            ask(engine, prompt(0, 5), adapter_version=version)
+    assert ask(engine, prompt(0, 5), adapter_version=1).adapter_version == 1
+
+
+def test_making_room_for_the_learner_harms_nobody(engine, base):
+    with engine.making_room():
+        pass
+    assert_sampled_by(base, prompt(0, 5), ask(engine, prompt(0, 5)))
+
+
+def test_cancelled_requests_give_their_places_back(engine):
+    endless = [engine.submit(request_for(prompt(n, 5), max_tokens=MAX_CONTEXT)) for n in range(3 * SLOTS)]
+    ask_first = threading.Thread(target=lambda: [future.cancel() for future in endless])
+    ask_first.start()
+    short = [engine.submit(request_for(prompt(n, 7), max_tokens=3)) for n in range(2 * SLOTS)]
+    assert [len(future.result(timeout=DEADLINE).token_ids) for future in short] == [3] * (2 * SLOTS)
+    ask_first.join()
+    assert all(future.cancelled() for future in endless)
+
+
+def assert_failed(futures: "list[Future[Sampled]]", match: str) -> None:
+    for future in futures:
+        with pytest.raises(EngineError, match=match):
+            future.result(timeout=DEADLINE)
+
+
+def test_closing_fails_what_is_in_flight_and_what_comes_after_and_closing_again_does_nothing(engine):
+    assert not engine.closed
+    futures = [engine.submit(request_for(prompt(n, 5), max_tokens=MAX_CONTEXT)) for n in range(3 * SLOTS)]
+    engine.close()
+    engine.close()
+    assert engine.closed
+    assert_failed(futures, "closed with requests in flight")
+    assert_failed([engine.submit(request_for([1, 2]))], "has been closed")
+    with pytest.raises(EngineError, match="has been closed"):
+        engine.score([1, 2])
+
+
+def test_a_dead_engine_fails_all_that_it_is_asked_and_hangs_nobody(leg, engine, one):
+    futures = [engine.submit(request_for(prompt(n, 5), max_tokens=MAX_CONTEXT)) for n in range(3 * SLOTS)]
+    leg.kill(engine)
+    futures += [engine.submit(request_for([1, 2]))]
+    assert_failed(futures, "stopped|is gone|has been closed")
+    for call in (lambda: engine.score([1, 2]), lambda: engine.publish(one, 1)):
+        with pytest.raises(EngineError) as error:
+            call()
+        assert error.value.remedy
+    assert engine.closed
+    engine.close()

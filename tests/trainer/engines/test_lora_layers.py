@@ -1,0 +1,128 @@
+"""In coarse precision the sampler follows small updates as the learner does, because nothing is merged."""
+
+import pytest
+import torch
+
+from gavel.trainer.config import LoraSettings
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.engines.lora_layers import AdaptedLinear, set_factors
+from gavel.trainer.engines.protocol import LoraFactors
+from gavel.trainer.engines.transformers import TransformersEngine
+from gavel.trainer.learner.logprobs import trained_logprobs
+from gavel.trainer.policy.policy import Policy, load_base
+from tests.trainer.conftest import full_logprobs, request_for, sequence, tiny_model
+
+IDS = [(7 * n) % 800 for n in range(120)]
+TEXT = sequence(IDS[:1], IDS[1:], [0.0] * (len(IDS) - 1))
+
+
+@pytest.fixture
+def coarse() -> Policy:
+    """A policy as it is on a GPU: the base in bf16, the adapter in fp32."""
+    policy = Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
+    policy.model.to(torch.bfloat16)
+    for parameter in policy.parameters():
+        parameter.data = parameter.data.float()
+    return policy
+
+
+@pytest.fixture
+def engine(coarse):
+    running = TransformersEngine(load_base(EMBEDDED_POLICY, torch.bfloat16, "cpu"), slots=4, max_context=256)
+    running.publish(coarse, 0)
+    yield running
+    running.close()
+
+
+def learned(policy: Policy) -> torch.Tensor:
+    with torch.no_grad():
+        return trained_logprobs(policy, [TEXT])
+
+
+def update(policy: Policy, rate: float) -> None:
+    """A step towards higher log-probs, as large for every parameter as Adam's first."""
+    trained_logprobs(policy, [TEXT]).mean().backward()
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            assert parameter.grad is not None
+            parameter.add_(rate * parameter.grad.sign())
+            parameter.grad = None
+
+
+def test_a_small_update_moves_the_sampler_as_it_moves_the_learner(coarse, engine):
+    before, served_before = learned(coarse), torch.tensor(engine.score(IDS))
+    plain = dict(load_base(EMBEDDED_POLICY, torch.bfloat16, "cpu").named_parameters())
+    update(coarse, 1e-4)
+    engine.publish(coarse, 1)
+    unmoved = [(weight == plain[name]).float().mean().item() for name, weight in coarse.merged_weights()]
+    assert min(unmoved) > 0.5, "merged into bf16, most weights would not notice such an update"
+    moved, served_moved = learned(coarse) - before, torch.tensor(engine.score(IDS)) - served_before
+    assert moved.mean() > 0.1
+    assert served_moved.mean().item() == pytest.approx(moved.mean().item(), rel=0.1)
+
+
+def test_what_is_sampled_has_the_learners_logprobs(coarse, engine):
+    update(coarse, 0.01)
+    engine.publish(coarse, 1)
+    futures = [engine.submit(request_for(IDS[:20], seed=n, max_tokens=30)) for n in range(6)]
+    for future in futures:
+        found = future.result(timeout=60)
+        with torch.no_grad():
+            expected = trained_logprobs(coarse, [sequence(IDS[:20], found.token_ids, [0.0] * len(found.token_ids))])
+        assert found.logprobs == pytest.approx(expected.tolist(), abs=0.3)  # nats, as bf16 rounds
+
+
+def test_an_earlier_adapter_beside_the_weights_is_followed_as_well(coarse):
+    engine = TransformersEngine(load_base(EMBEDDED_POLICY, torch.bfloat16, "cpu"), slots=4, max_context=256, versions=2)
+    engine.publish(coarse, 0)
+    earlier = learned(coarse)
+    early = engine.submit(request_for(IDS[:20], max_tokens=60))
+    update(coarse, 0.05)
+    engine.publish(coarse, 1)
+    ids = IDS[:20] + early.result(timeout=60).token_ids
+    futures = [engine.submit(request_for(ids, max_tokens=20, adapter_version=version)) for version in (0, 1)]
+    found = [future.result(timeout=60) for future in futures]
+    said = [sequence(ids, each.token_ids, [0.0] * len(each.token_ids)) for each in found]
+    with torch.no_grad():
+        live = trained_logprobs(coarse, [said[1]])
+        moved = trained_logprobs(coarse, [said[0]])
+        for parameter in coarse.parameters():
+            parameter.zero_()  # B = 0, as it was
+    assert learned(coarse).tolist() == earlier.tolist()
+    with torch.no_grad():
+        first = trained_logprobs(coarse, [said[0]])
+    assert [each.adapter_version for each in found] == [0, 1]
+    assert found[0].logprobs == pytest.approx(first.tolist(), abs=0.3)  # nats, as bf16 rounds
+    assert found[1].logprobs == pytest.approx(live.tolist(), abs=0.3)
+    assert (moved - first).abs().max() > 1
+    engine.close()
+
+
+def test_without_factors_the_model_is_the_plain_one_again():
+    model, ids = tiny_model(), [3, 1, 4, 1, 5]
+    before = full_logprobs(model, ids)
+    set_factors(model, [LoraFactors("model.layers.1.mlp.up_proj", torch.ones(3, 32), torch.ones(64, 3), 1.0)])
+    assert not torch.allclose(full_logprobs(model, ids), before)
+    set_factors(model, [])
+    assert torch.equal(full_logprobs(model, ids), before)
+
+
+def test_factors_beside_a_model_are_the_merged_model():
+    torch.manual_seed(0)
+    plain, merged = tiny_model(), tiny_model()
+    layer = "model.layers.1.mlp.up_proj"
+    for scale in (0.5, 2.0):
+        factors = LoraFactors(layer, torch.randn(3, 32), torch.randn(64, 3), scale)
+        set_factors(plain, [factors])
+        with torch.no_grad():
+            weight = merged.get_submodule(layer).weight
+            weight.copy_(tiny_model().get_submodule(layer).weight + scale * factors.b @ factors.a)
+        ids = [3, 1, 4, 1, 5]
+        assert torch.allclose(full_logprobs(plain, ids), full_logprobs(merged, ids), atol=1e-4)
+    adapted = [name for name, module in plain.named_modules() if isinstance(module, AdaptedLinear)]
+    assert adapted == [layer]
+
+
+def test_factors_of_a_layer_that_is_not_there_are_an_error():
+    with pytest.raises(AttributeError):
+        set_factors(tiny_model(), [LoraFactors("model.no_such_layer", torch.zeros(1, 1), torch.zeros(1, 1), 1.0)])

@@ -1,0 +1,288 @@
+"""The vLLM engine: its faults over a stand-in server, and a training step over the real one (`make test-vllm`)."""
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import find_scenario
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.config import TrainConfig, VllmSettings
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.engines.protocol import AdapterGone, EngineError
+from gavel.trainer.engines import vllm as vllm_module
+from gavel.trainer.engines.vllm import VllmEngine
+from gavel.trainer.engines.vllm_server import _environment
+from gavel.trainer.model import TrainableModel
+from tests.trainer.conftest import full_logprobs, request_for, tiny_model
+from tests.trainer.vllm_stand_in import BASE, StandIn
+
+DEADLINE = 30
+IDS = [5, 3, 60, 2]
+
+
+@pytest.fixture
+def server() -> Iterator[StandIn]:
+    running = StandIn()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def connect(server, tmp_path) -> Iterator[Callable[..., VllmEngine]]:
+    made: list[VllmEngine] = []
+
+    def connected(**settings) -> VllmEngine:
+        made.append(VllmEngine(server.url, BASE, tmp_path / "adapters", max_context=256, **settings))
+        return made[-1]
+
+    yield connected
+    for engine in made:
+        engine.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def ask(engine: VllmEngine, **changes):
+    return engine.submit(request_for(IDS, **changes)).result(timeout=DEADLINE)
+
+
+def test_the_address_may_be_the_one_that_openai_clients_take(server, policy, tmp_path):
+    engine = VllmEngine(f"{server.url}/v1/", BASE, tmp_path / "adapters", max_context=256)
+    assert engine.max_context == 200, "the server takes no more"
+    engine.publish(policy, 4)
+    found = ask(engine, temperature=0.7)
+    expected = full_logprobs(tiny_model(), [*IDS, *found.token_ids], 0.7)[len(IDS) - 1 :]
+    assert found.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+    assert found.adapter_version == 4
+    engine.close()
+
+
+def test_a_server_of_another_model_is_refused_naming_both(server, tmp_path):
+    with pytest.raises(EngineError, match="serves served, not org/other") as error:
+        VllmEngine(server.url, "org/other", tmp_path / "adapters", max_context=256)
+    assert "--served-model-name" in error.value.remedy
+
+
+def test_nothing_is_sampled_before_an_adapter_is_there(connect):
+    with pytest.raises(EngineError, match="no adapter has been published"):
+        ask(connect())
+
+
+def test_unscaled_logprobs_serve_temperature_one_only(server, connect, policy):
+    server.unscaled = True
+    engine = connect()
+    engine.publish(policy, 0)
+    assert ask(engine).token_ids
+    assert ask(engine, temperature=0.0).token_ids
+    with pytest.raises(EngineError, match=r"temperature 0\.7") as error:
+        ask(engine, temperature=0.7)
+    assert "--logprobs-mode processed_logprobs" in error.value.remedy
+
+
+def test_a_server_that_loads_no_adapters_says_what_it_needs(server, connect, policy):
+    server.missing = {"/v1/load_lora_adapter"}
+    with pytest.raises(EngineError, match=r"answered 404: .*Not Found") as error:
+        connect().publish(policy, 0)
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True" in error.value.remedy
+
+
+def test_a_server_that_tells_no_token_ids_is_an_error(server, connect, policy):
+    server.old = True
+    with pytest.raises(EngineError, match=r"KeyError: 'token_ids'") as error:
+        connect().publish(policy, 0)
+    assert "return_token_ids" in error.value.remedy
+
+
+def test_a_request_that_the_server_breaks_off_is_an_error_and_no_short_turn(server, connect, policy):
+    engine = connect()
+    engine.publish(policy, 0)
+    server.breaks_off = True
+    with pytest.raises(EngineError, match="broke a request off"):
+        ask(engine)
+    server.breaks_off = False
+    assert ask(engine).finish_reason == "length"
+
+
+def test_a_server_with_a_key_wants_it(server, connect, policy):
+    server.api_key = "secret"
+    with pytest.raises(EngineError, match="answered 401"):
+        connect().publish(policy, 0)
+    connect(api_key="secret").publish(policy, 0)
+
+
+def test_an_adapter_is_kept_for_as_long_as_a_request_uses_it_and_its_name_is_never_used_again(
+    server, connect, policy, tmp_path
+):
+    engine = connect()
+    engine.publish(policy, 1)
+    server.go_on.clear()
+    early = engine.submit(request_for(IDS))
+    until(lambda: server.asked[-1] == "/v1/completions")
+    first = list(server.adapters)
+    engine.publish(policy, 2)
+    assert list(server.adapters)[:1] == first, "the request in flight still needs it"
+    server.go_on.set()
+    assert early.result(timeout=DEADLINE).adapter_version == 1
+    engine.publish(policy, 2)
+    assert [name.split("-")[0] for name in server.adapters] == ["gavel@2"]
+    assert [path.name for path in (tmp_path / "adapters").iterdir()] == list(server.adapters)
+    assert "adapter_model.safetensors" in server.adapters[server.every_name[-1]]
+    assert len(set(server.every_name)) == 3
+    engine.close()
+    assert not server.adapters
+    assert not (tmp_path / "adapters").exists()
+
+
+def test_as_many_adapters_as_may_be_asked_for_stay_at_the_server(server, connect, policy):
+    engine = connect(versions=2)
+    for version in (1, 2, 3):
+        engine.publish(policy, version)
+    assert engine.adapter_versions == [2, 3]
+    assert [name.split("-")[0] for name in server.adapters] == ["gavel@2", "gavel@3"]
+    earlier, live = server.adapters
+    server.sampled_by.clear()
+    assert ask(engine, adapter_version=2).adapter_version == 2
+    assert ask(engine).adapter_version == 3
+    assert server.sampled_by == [earlier, live]
+    with pytest.raises(AdapterGone, match="there are: 2, 3"):
+        ask(engine, adapter_version=1)
+
+
+def test_the_server_sleeps_while_the_learner_computes_and_no_request_is_lost(server, connect, policy):
+    engine = connect(sleep=True)
+    engine.publish(policy, 0)
+    server.asked.clear()
+    server.go_on.clear()
+    early = engine.submit(request_for(IDS))
+    until(lambda: server.asked == ["/v1/completions"])
+    threading.Timer(0.2, server.go_on.set).start()
+    with engine.making_room():
+        assert early.done(), "what is in flight is waited for"
+        late = engine.submit(request_for(IDS, seed=1))
+    assert late.result(timeout=DEADLINE).token_ids
+    assert server.asked == ["/v1/completions", "completed", "/sleep", "/wake_up", "/v1/completions", "completed"]
+
+
+def test_the_server_wakes_up_when_the_learner_fails(server, connect, policy):
+    engine = connect(sleep=True)
+    engine.publish(policy, 0)
+    with pytest.raises(ZeroDivisionError), engine.making_room():
+        raise ZeroDivisionError
+    assert server.asked[-1] == "/wake_up"
+    assert ask(engine).token_ids
+
+
+def test_a_server_that_cannot_sleep_says_what_it_needs_and_goes_on_serving(server, connect, policy):
+    server.missing = {"/sleep"}
+    engine = connect(sleep=True)
+    engine.publish(policy, 0)
+    with pytest.raises(EngineError, match="/sleep") as error, engine.making_room():
+        pass
+    assert "VLLM_SERVER_DEV_MODE=1" in error.value.remedy
+    assert ask(engine).token_ids
+
+
+def test_a_server_that_is_not_asked_to_sleep_never_does(server, connect, policy):
+    engine = connect()
+    engine.publish(policy, 0)
+    with engine.making_room():
+        assert ask(engine).token_ids
+    assert "/sleep" not in server.asked
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for_for_ever(server, connect, policy, monkeypatch):
+    engine = connect()
+    engine.publish(policy, 0)
+    monkeypatch.setattr(vllm_module, "DEADLINE", 0.3)
+    server.go_on.clear()
+    with pytest.raises(EngineError, match="was not done after"):
+        ask(engine)
+
+
+def test_a_server_that_is_gone_is_an_error_and_closes_the_engine(server, connect, policy):
+    engine = connect()
+    engine.publish(policy, 0)
+    assert not engine.closed
+    server.close()
+    with pytest.raises(EngineError, match="is gone") as error:
+        ask(engine)
+    assert "Register the model again" in error.value.remedy
+    assert engine.closed
+
+
+async def register(tmp_path: Path, settings: VllmSettings | str) -> None:
+    model = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY)
+    async with LocalBackend(tmp_path, engine=settings) as backend:  # type: ignore[arg-type]
+        await model.register(backend)
+
+
+async def test_an_address_where_nothing_listens_is_an_error_that_names_it(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(EngineError, match=f"http://127.0.0.1:{port} is gone") as error:
+        await register(tmp_path, VllmSettings(url=f"http://127.0.0.1:{port}"))
+    assert "Start it" in error.value.remedy
+
+
+@pytest.mark.parametrize("python", ["/no/such/python", None])
+async def test_an_interpreter_without_vllm_is_an_error_that_says_what_to_install(tmp_path, python):
+    settings = VllmSettings() if python is None else VllmSettings(python=python)
+    with pytest.raises(EngineError, match=r"No module named 'vllm|no interpreter") as error:
+        await register(tmp_path, settings)
+    assert "GAVEL_VLLM_PYTHON" in error.value.remedy
+
+
+def test_the_interpreter_can_be_named_in_the_environment(monkeypatch):
+    monkeypatch.setenv("GAVEL_VLLM_PYTHON", "/opt/vllm/bin/python")
+    assert VllmSettings().python == "/opt/vllm/bin/python"
+
+
+def test_a_server_does_not_take_the_place_of_the_learner_among_its_processes():
+    ours = {"PATH": "/bin", "RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    assert _environment(ours, VllmSettings()).keys() & ours.keys() == {"PATH"}
+
+
+@pytest.mark.vllm
+async def test_a_model_trains_over_a_vllm_of_its_own_and_hears_of_its_death(tmp_path):
+    model = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY)
+    scenario = find_scenario("returns_desk")
+    (task,) = scenario.sample("train", 1, seed=0)
+
+    async def a_group() -> TrajectoryGroup:
+        group = await TrajectoryGroup(rollout(model, scenario, task, max_tokens=48, seed=n) for n in range(4))
+        for number, trajectory in enumerate(group):
+            trajectory.reward = number / 3
+        return group
+
+    settings = VllmSettings(python=os.environ["GAVEL_TEST_VLLM_PYTHON"], sleep=True)
+    async with LocalBackend(tmp_path, engine=settings, max_context=512) as backend:
+        await model.register(backend)
+        for step in (1, 2):
+            group = await a_group()
+            assert {trajectory.policy_version for trajectory in group} == {step - 1}
+            result = await model.train([group], TrainConfig(learning_rate=1e-3))
+            assert result.trained
+            assert result.metrics["logprob_drift"] < 1e-4
+            assert result.metrics["publish_gap"] < 1e-3
+        engine = backend._run(model)._engine
+        assert isinstance(engine, VllmEngine)
+        assert engine._process is not None
+        os.killpg(engine._process._process.pid, signal.SIGKILL)
+        with pytest.raises(EngineError) as error:
+            await model.train([group])
+        assert "Register the model again" in error.value.remedy
+    assert (tmp_path / "tests" / "clerk" / "vllm.log").is_file()
+    assert not (tmp_path / "tests" / "clerk" / "adapters").exists()

@@ -1,0 +1,430 @@
+"""One update: what it changes, what it does not, and that it can be taken up again exactly."""
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavel.trainer.config import (
+    Cispo,
+    ClippedSurrogate,
+    Gspo,
+    LoraSettings,
+    Loss,
+    Reinforce,
+    SamplerCorrection,
+    TrainConfig,
+)
+from gavel.trainer.data.batch import Batch, TrainedSequence, mini_batches
+from gavel.trainer.data.packing import unique_tokens
+from gavel.trainer.data.tokens import TokenSequence
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.learner import learner as learner_room
+from gavel.trainer.learner.learner import Learner, LearnerError, learning_rate
+from gavel.trainer.learner.logprobs import trained_logprobs
+from gavel.trainer.policy.policy import Policy
+from tests.trainer.conftest import sequence
+
+CONFIG = TrainConfig(learning_rate=1e-3)
+
+
+def make_sequences(policy: Policy, lengths: Sequence[int]) -> list[TokenSequence]:
+    """Random tokens with the policy's own log-probs, as if it had sampled them at temperature 0.9."""
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for length in lengths:
+        ids = torch.randint(0, 832, (length + 4,), generator=generator).tolist()
+        tokens = sequence(ids[:4], ids[4:], [0.0] * length, 0.9)
+        with torch.no_grad():
+            tokens.logprobs[4:] = trained_logprobs(policy, [tokens]).tolist()
+        found.append(tokens)
+    return found
+
+
+def make_batch(tokens: Sequence[TokenSequence], advantages: Sequence[float]) -> Batch:
+    """Two sequences a group."""
+    return Batch([TrainedSequence(*each, at // 2) for at, each in enumerate(zip(tokens, advantages, strict=True))])
+
+
+def adapter(policy: Policy) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in policy.parameters()]
+
+
+def flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors])
+
+
+def logprob(policy: Policy, tokens: TokenSequence) -> float:
+    with torch.no_grad():
+        return trained_logprobs(policy, [tokens]).sum().item()
+
+
+def base_logprobs(policy: Policy, tokens: TokenSequence) -> torch.Tensor:
+    with torch.no_grad(), policy.model.disable_adapter():
+        return trained_logprobs(policy, [tokens])
+
+
+@pytest.fixture
+def batch(fresh_policy):
+    tokens = make_sequences(fresh_policy, [5, 20, 11, 3, 20, 8])
+    return make_batch(tokens, [0.5, -0.5, 0.25, -0.25, 1.0, -1.0])
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+def test_the_size_of_a_micro_batch_does_not_change_the_gradient(fresh_policy, batch, beta):
+    state = copy.deepcopy(fresh_policy.model.state_dict())
+    outcomes = []
+    for tokens in (1, 40, 60, 10**6):
+        fresh_policy.model.load_state_dict(state)
+        config = TrainConfig(learning_rate=1e-3, micro_batch_tokens=tokens, max_gradient_norm=1e9, beta=beta)
+        metrics = Learner(fresh_policy).step(batch, config)
+        gradient = torch.cat([p.grad.flatten() for p in fresh_policy.parameters() if p.grad is not None])
+        outcomes.append((metrics, gradient))
+    first_metrics, first = outcomes[0]
+    assert first.norm() > 0
+    for metrics, gradient in outcomes[1:]:
+        assert torch.allclose(gradient, first, atol=1e-6 * first.abs().max().item() + 1e-7, rtol=1e-3)
+        assert {**metrics, "tokens_forwarded": 0} == pytest.approx({**first_metrics, "tokens_forwarded": 0}, abs=1e-5)
+
+
+def test_a_group_is_trained_together_and_checkpointing_changes_no_update(fresh_policy, batch, monkeypatch):
+    state = copy.deepcopy(fresh_policy.model.state_dict())
+    score, seen, outcomes = learner_room.trained_scores, [], []
+
+    def recording(policy, tokens):
+        seen.append(len(tokens))
+        return score(policy, tokens)
+
+    monkeypatch.setattr(learner_room, "trained_scores", recording)
+    groups = [replace(sequence, group=number // 2) for number, sequence in enumerate(batch.sequences)]
+    for checkpointing in (False, True):
+        fresh_policy.model.load_state_dict(state)
+        config = TrainConfig(learning_rate=1e-3, micro_batch_tokens=80, gradient_checkpointing=checkpointing)
+        outcomes.append(Learner(fresh_policy).step(Batch(groups), config))
+    assert all(count > 1 for count in seen[: len({s.group for s in groups}) - 1])
+    assert outcomes[0] == pytest.approx(outcomes[1], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("error", "settings", "remedy"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), {}, "gradient_checkpointing=True or micro_batch_tokens="),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), {}, "gradient_checkpointing=True"),
+        (torch.OutOfMemoryError(""), {"gradient_checkpointing": True, "micro_batch_tokens": 1}, "Shorten"),
+    ],
+)
+def test_what_does_not_fit_fails_at_once_with_advice_and_changes_nothing(
+    fresh_policy, batch, monkeypatch, error, settings, remedy
+):
+    def fails(policy, tokens):
+        raise error
+
+    monkeypatch.setattr(learner_room, "trained_scores", fails)
+    before = adapter(fresh_policy)
+    with pytest.raises(LearnerError, match="unique tokens") as caught:
+        Learner(fresh_policy).step(batch, TrainConfig(**settings))
+    assert remedy in str(caught.value)
+    assert all(torch.equal(*pair) for pair in zip(before, adapter(fresh_policy), strict=True))
+
+
+def test_any_other_fault_is_not_taken_for_a_lack_of_memory(fresh_policy, batch, monkeypatch):
+    def fails(policy, tokens):
+        raise RuntimeError("shapes differ")
+
+    monkeypatch.setattr(learner_room, "trained_scores", fails)
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        Learner(fresh_policy).step(batch, CONFIG)
+
+
+def test_the_gradient_is_that_of_the_loss_written_out(fresh_policy, batch):
+    config = TrainConfig(learning_rate=1e-3, max_gradient_norm=1e9)
+    metrics = Learner(fresh_policy).step(batch, config)
+    found = [p.grad.clone() for p in fresh_policy.parameters() if p.grad is not None]
+    policy = Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
+    loss = torch.zeros(())
+    count = sum(s.tokens.trained_tokens for s in batch.sequences)
+    for trained in batch.sequences:
+        ids = torch.tensor([trained.tokens.token_ids])
+        logprobs = torch.log_softmax(policy.model(input_ids=ids).logits[0] / 0.9, -1)
+        for place in range(4, ids.shape[1]):
+            ratio = torch.exp(logprobs[place - 1, ids[0, place]] - trained.tokens.logprobs[place])
+            loss = loss - ratio * trained.advantage / count
+    loss.backward()
+    assert metrics["loss"] == pytest.approx(loss.item(), abs=1e-5)
+    for expected, parameter in zip(policy.parameters(), found, strict=True):
+        assert expected.grad is not None
+        assert torch.allclose(expected.grad, parameter, atol=1e-6, rtol=1e-3)
+
+
+def test_over_a_bfloat16_base_the_adapter_learns_the_same_in_float32(fresh_policy, batch):
+    config = TrainConfig(max_gradient_norm=1e9)
+    Learner(fresh_policy).step(batch, config)
+    expected = gradient_of(fresh_policy)
+    policy = Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
+    for parameter in policy.model.parameters():
+        if not parameter.requires_grad:
+            parameter.data = parameter.data.bfloat16()
+    metrics = Learner(policy).step(batch, config)
+    assert metrics["logprob_drift"] < 0.1
+    assert all(parameter.dtype == torch.float32 for parameter in policy.parameters())
+    assert torch.cosine_similarity(gradient_of(policy), expected, dim=0) > 0.99
+
+
+def test_an_update_changes_the_adapter_and_no_bit_of_the_base(fresh_policy, batch):
+    trained = {id(parameter) for parameter in fresh_policy.parameters()}
+    base = {n: p.clone() for n, p in fresh_policy.model.named_parameters() if id(p) not in trained}
+    before = adapter(fresh_policy)
+    Learner(fresh_policy).step(batch, TrainConfig(learning_rate=1e-2, weight_decay=0.1))
+    assert len(base) > 20
+    assert all(torch.equal(p, base[n]) for n, p in fresh_policy.model.named_parameters() if n in base)
+    changed = [not torch.equal(*pair) for pair in zip(before, adapter(fresh_policy), strict=True)]
+    assert sum(changed) >= len(changed) // 2
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_what_did_well_becomes_likelier_and_what_did_badly_less_likely(fresh_policy, advantage):
+    (tokens,) = make_sequences(fresh_policy, [12])
+    before = logprob(fresh_policy, tokens)
+    Learner(fresh_policy).step(make_batch([tokens], [advantage]), CONFIG)
+    assert (logprob(fresh_policy, tokens) - before) * advantage > 0
+
+
+def test_what_the_ratio_has_outgrown_is_not_learnt_further(fresh_policy):
+    (tokens,) = make_sequences(fresh_policy, [12])
+    tokens.logprobs = [value - 1.0 if own else 0.0 for value, own in zip(tokens.logprobs, tokens.sampled, strict=True)]
+    before = adapter(fresh_policy)
+    metrics = Learner(fresh_policy).step(make_batch([tokens], [1.0]), CONFIG)
+    assert metrics["clip_fraction_high"] == 1.0
+    assert metrics["gradient_norm"] == 0.0
+    assert metrics["logprob_drift"] == pytest.approx(1.0, abs=1e-4)
+    assert all(torch.equal(*pair) for pair in zip(before, adapter(fresh_policy), strict=True))
+
+
+def test_on_policy_nothing_is_clipped_and_the_drift_is_rounding(fresh_policy, batch):
+    metrics = Learner(fresh_policy).step(batch, CONFIG)
+    assert metrics["clip_fraction_low"] == metrics["clip_fraction_high"] == 0.0
+    assert metrics["ratio_min"] == pytest.approx(1, abs=1e-3)
+    assert metrics["ratio_max"] == pytest.approx(1, abs=1e-3)
+    assert metrics["logprob_drift"] < 1e-4
+
+
+def test_the_metrics_are_means_over_all_trained_tokens(fresh_policy, batch):
+    expected = [value for s in batch.sequences for value in s.tokens.logprobs[4:]]
+    metrics = Learner(fresh_policy).step(batch, CONFIG)
+    assert metrics["logprob"] == pytest.approx(sum(expected) / len(expected), abs=1e-4)
+
+
+def test_the_gradient_is_bounded(fresh_policy, batch):
+    metrics = Learner(fresh_policy).step(batch, TrainConfig(max_gradient_norm=1e-3))
+    assert metrics["gradient_norm"] > 1e-3
+    gradient = torch.cat([p.grad.flatten() for p in fresh_policy.parameters() if p.grad is not None])
+    assert gradient.norm().item() == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_a_restored_learner_makes_bitwise_the_same_next_update(fresh_policy, batch):
+    config = TrainConfig(learning_rate=1e-3, warmup_steps=2, total_steps=10, weight_decay=0.01)
+    learner = Learner(fresh_policy)
+    learner.step(batch, config)
+    learner.step(batch, config)
+    state = copy.deepcopy(learner.state())
+    weights = copy.deepcopy(fresh_policy.model.state_dict())
+    metrics = learner.step(batch, config)
+
+    other = Policy(EMBEDDED_POLICY, LoraSettings(rank=4, seed=99))
+    other.model.load_state_dict(weights)
+    resumed = Learner(other)
+    resumed.restore(state)
+    assert resumed.steps == 2
+    assert resumed.step(batch, config) == metrics
+    assert all(torch.equal(*pair) for pair in zip(adapter(fresh_policy), adapter(other), strict=True))
+
+
+def test_the_divergence_pulls_towards_the_base(fresh_policy):
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in fresh_policy.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    tokens = make_sequences(fresh_policy, [30, 30])
+    learner = Learner(fresh_policy)
+
+    def distance() -> float:
+        with torch.no_grad():
+            own = trained_logprobs(fresh_policy, tokens)
+        return (own - torch.cat([base_logprobs(fresh_policy, each) for each in tokens])).square().mean().item()
+
+    before = distance()
+    for _ in range(5):
+        learner.step(make_batch(tokens, [0.0, 0.0]), TrainConfig(learning_rate=1e-3, beta=1.0))
+    assert distance() < 0.8 * before
+
+
+def test_without_an_advantage_or_a_divergence_nothing_is_learnt(fresh_policy):
+    tokens = make_sequences(fresh_policy, [5])
+    before = adapter(fresh_policy)
+    assert Learner(fresh_policy).step(make_batch(tokens, [0.0]), CONFIG)["gradient_norm"] == 0.0
+    assert all(torch.equal(*pair) for pair in zip(before, adapter(fresh_policy), strict=True))
+
+
+LOSSES: list[Loss] = [
+    *(ClippedSurrogate(aggregation=aggregation) for aggregation in ("grpo", "dr_grpo", "bnpo")),
+    Gspo(clip_low=0.1, clip_high=0.1),
+    Cispo(),
+    Reinforce(),
+]
+UNLIKE = SamplerCorrection(mode="sequence_truncate", cap=1.5, floor=0.5)
+
+
+def gradient_of(policy: Policy) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
+
+
+def off_policy(batch: Batch) -> Batch:
+    """The batch as a sampler that was a little off would have made it."""
+    generator = torch.Generator().manual_seed(1)
+    for trained in batch.sequences:
+        noise = 0.1 * torch.randn(len(trained.tokens.logprobs), generator=generator)
+        trained.tokens.logprobs[:] = [lp + off for lp, off in zip(trained.tokens.logprobs, noise.tolist(), strict=True)]
+    return batch
+
+
+@pytest.mark.parametrize("correction", [None, UNLIKE])
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{loss.kind}-{getattr(loss, 'aggregation', '')}")
+def test_no_loss_depends_on_how_its_micro_batches_are_cut(fresh_policy, batch, loss, correction):
+    off_policy(batch)
+    state = copy.deepcopy(fresh_policy.model.state_dict())
+    outcomes = []
+    for tokens in (1, 40, 10**6):
+        fresh_policy.model.load_state_dict(state)
+        config = TrainConfig(loss=loss, sampler_correction=correction, micro_batch_tokens=tokens, max_gradient_norm=1e9)
+        metrics = Learner(fresh_policy).step(batch, config)
+        outcomes.append((metrics["loss"], gradient_of(fresh_policy)))
+    loss_value, gradient = outcomes[-1]
+    assert gradient.norm() > 0
+    for other_value, other in outcomes[:-1]:
+        assert other_value == pytest.approx(loss_value, rel=1e-4, abs=1e-6)
+        assert torch.allclose(other, gradient, atol=1e-6 * gradient.abs().max().item() + 1e-7, rtol=1e-3)
+
+
+@pytest.mark.parametrize("correction", [None, UNLIKE])
+def test_several_updates_are_those_of_their_mini_batches_one_after_the_other(fresh_policy, batch, correction):
+    """Written out: the ratio of every update is taken against the batch's start, its mean over its own tokens."""
+    off_policy(batch)
+    config = TrainConfig(learning_rate=1e-2, epochs=2, mini_batches=3, sampler_correction=correction)
+    metrics = Learner(fresh_policy).step(batch, config)
+    found = adapter(fresh_policy)
+
+    policy = Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.0)
+    groups = [s.group for s in batch.sequences]
+    sampler = [torch.tensor(s.tokens.logprobs[4:]) for s in batch.sequences]
+    with torch.no_grad():
+        start = [trained_logprobs(policy, [s.tokens]) for s in batch.sequences]
+    for epoch in range(2):
+        for part in mini_batches(groups, 3, f"0 {epoch}"):
+            loss = torch.zeros(())
+            for at in part:
+                own = trained_logprobs(policy, [batch.sequences[at].tokens])
+                weight = (start[at] - sampler[at]).sum().exp().clamp(0.5, 1.5) if correction else 1.0
+                ratio = (own - (start if correction else sampler)[at]).exp()
+                gain = batch.sequences[at].advantage
+                loss = loss - weight * torch.minimum(ratio * gain, ratio.clamp(0.8, 1.2) * gain).sum()
+            optimizer.zero_grad()
+            (loss / sum(len(sampler[at]) for at in part)).backward()
+            torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
+            optimizer.step()
+    assert metrics["updates"] == 6
+    beginning = flat(adapter(Policy(EMBEDDED_POLICY, LoraSettings(rank=4))))
+    made, expected = flat(found) - beginning, flat(adapter(policy)) - beginning
+    assert (made - expected).norm() < 0.01 * expected.norm()
+
+
+def test_one_update_needs_one_pass_and_what_else_is_asked_for_its_own(fresh_policy, batch):
+    tokens = unique_tokens([sequence.tokens for sequence in batch.sequences])
+    learner = Learner(fresh_policy)
+    correction = SamplerCorrection()
+    for config, passes in [
+        (TrainConfig(), 1),
+        (TrainConfig(sampler_correction=correction), 1),
+        (TrainConfig(beta=0.1), 2),
+        (TrainConfig(epochs=3), 3),
+        (TrainConfig(epochs=3, sampler_correction=correction), 4),
+    ]:
+        assert learner.step(batch, config)["tokens_forwarded"] == passes * tokens
+
+
+def test_however_many_updates_a_batch_gives_it_is_one_step_of_the_schedule(fresh_policy, batch):
+    learner = Learner(fresh_policy)
+    config = TrainConfig(learning_rate=1e-3, total_steps=4, epochs=2, mini_batches=2)
+    rates = [learner.step(batch, config)["learning_rate"] for _ in range(3)]
+    assert rates == pytest.approx([1e-3, 0.75e-3, 0.5e-3])
+    assert learner.steps == 3
+
+
+def test_the_metrics_show_how_far_the_policy_is_from_the_sampler_and_from_the_base(fresh_policy):
+    tokens = make_sequences(fresh_policy, [8, 8])
+    off = [math.log(2), -math.log(4)]
+    for each, shift in zip(tokens, off, strict=True):
+        each.logprobs[4:] = [value - shift for value in each.logprobs[4:]]
+    metrics = Learner(fresh_policy).step(make_batch(tokens, [1.0, -1.0]), TrainConfig(beta=0.1))
+    assert metrics["ratio_max"] == pytest.approx(2, rel=1e-3)
+    assert metrics["ratio_min"] == pytest.approx(0.25, rel=1e-3)
+    assert metrics["clip_fraction_high"] == metrics["clip_fraction_low"] == 0.5
+    assert metrics["logprob_drift"] == pytest.approx(1.5 * math.log(2), rel=1e-3)
+    assert metrics["kl"] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing(fresh_policy, batch):
+    before = adapter(fresh_policy)
+    bad = replace(batch.sequences[0], advantage=math.inf)
+    with pytest.raises(LearnerError, match="not finite"):
+        Learner(fresh_policy).step(Batch([bad]), CONFIG)
+    assert all(torch.equal(*pair) for pair in zip(before, adapter(fresh_policy), strict=True))
+
+
+@pytest.mark.parametrize("error", [LearnerError("memory ran out"), RuntimeError("a fault of the device")])
+def test_when_a_later_update_fails_the_earlier_ones_are_taken_back(fresh_policy, batch, error):
+    learner = Learner(fresh_policy)
+    learner.step(batch, CONFIG)
+    before, state = adapter(fresh_policy), copy.deepcopy(learner.state())
+    updates, update = [], learner._update
+
+    def fails_at_last(*given):
+        updates.append(adapter(fresh_policy))
+        if len(updates) == 3:
+            raise error
+        update(*given)
+
+    learner._update = fails_at_last
+    with pytest.raises(type(error), match=str(error)):
+        learner.step(batch, TrainConfig(learning_rate=1e-3, mini_batches=3))
+    assert not torch.equal(flat(before), flat(updates[-1]))
+    assert torch.equal(flat(before), flat(adapter(fresh_policy)))
+    for number, moments in learner.state()["optimizer"]["state"].items():
+        assert all(torch.equal(value, state["optimizer"]["state"][number][name]) for name, value in moments.items())
+
+
+def test_the_learning_rate_is_the_one_of_the_schedule():
+    constant = TrainConfig(learning_rate=1.0)
+    assert [learning_rate(constant, update) for update in (0, 1, 1000)] == [1, 1, 1]
+    warm = TrainConfig(learning_rate=1.0, warmup_steps=3)
+    assert [learning_rate(warm, update) for update in range(5)] == [0.25, 0.5, 0.75, 1, 1]
+    decaying = TrainConfig(learning_rate=1.0, total_steps=4)
+    assert [learning_rate(decaying, update) for update in range(6)] == [1, 0.75, 0.5, 0.25, 0, 0]
+    both = TrainConfig(learning_rate=2.0, warmup_steps=1, total_steps=5)
+    assert [learning_rate(both, update) for update in range(6)] == [1, 2, 1.5, 1, 0.5, 0]
+    cosine = TrainConfig(learning_rate=2.0, total_steps=4, decay="cosine")
+    half = math.sqrt(0.5)
+    assert [learning_rate(cosine, step) for step in range(6)] == pytest.approx([2, 1 + half, 1, 1 - half, 0, 0])
+
+
+@given(st.integers(0, 20), st.none() | st.integers(1, 50), st.integers(0, 100), st.sampled_from(["linear", "cosine"]))
+def test_the_learning_rate_stays_between_zero_and_its_peak(warmup, total, update, decay):
+    config = TrainConfig(learning_rate=3.0, warmup_steps=warmup, total_steps=total, decay=decay)
+    rate = learning_rate(config, update)
+    assert 0 <= rate <= 3.0
+    assert (rate == 0) == (total is not None and update >= total)

@@ -1,0 +1,225 @@
+"""Log-probs of a batch against the full logits of one sequence at a time."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GraniteConfig, LlamaConfig, MistralConfig, Qwen3MoeConfig
+
+from gavel.trainer.config import LoraSettings
+from gavel.trainer.data.tokens import TokenSequence
+from gavel.trainer.learner.logprobs import trained_logprobs, trained_scores
+from gavel.trainer.policy.policy import Policy
+from tests.trainer.conftest import full_logprobs, sequence
+
+VOCABULARY = 832
+
+
+def random_sequence(seed: int, length: int) -> TokenSequence:
+    """Turns of either side, each sampled token at a temperature of its own."""
+    generator = torch.Generator().manual_seed(seed)
+    sampled = [False, *(torch.rand(length - 1, generator=generator) < 0.5).tolist()]
+    sampled[-1] = True
+    temperatures = (0.5 + torch.rand(length, generator=generator)).tolist()
+    return TokenSequence(
+        torch.randint(0, VOCABULARY, (length,), generator=generator).tolist(),
+        sampled,
+        [-1.0 if own else 0.0 for own in sampled],
+        [temperature if own else 1.0 for own, temperature in zip(sampled, temperatures, strict=True)],
+    )
+
+
+def obvious(policy, tokens: TokenSequence) -> list[float]:
+    with torch.no_grad():
+        logits = policy.model(input_ids=torch.tensor([tokens.token_ids])).logits[0]
+    return [
+        torch.log_softmax(logits[place - 1] / tokens.temperatures[place], -1)[tokens.token_ids[place]].item()
+        for place in range(len(tokens.token_ids))
+        if tokens.sampled[place]
+    ]
+
+
+@pytest.fixture(scope="module")
+def adapted(policy):
+    """The embedded policy with an adapter that does something, for as long as this module runs."""
+    before = {name: value.clone() for name, value in policy.model.state_dict().items() if "lora_" in name}
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    yield policy
+    policy.model.load_state_dict(before, strict=False)
+
+
+@pytest.mark.parametrize("lengths", [[2], [9, 9], [40, 3, 17, 2], [120, 60]])
+def test_a_batch_scores_as_its_sequences_do_one_by_one(adapted, lengths):
+    batch = [random_sequence(seed, length) for seed, length in enumerate(lengths)]
+    expected = [value for tokens in batch for value in obvious(adapted, tokens)]
+    with torch.no_grad():
+        found = trained_logprobs(adapted, batch)
+    assert found.shape == (sum(tokens.trained_tokens for tokens in batch),)
+    assert found.tolist() == pytest.approx(expected, abs=2e-5)
+
+
+def test_the_adapter_takes_part_and_can_be_left_away(adapted, embedded_base):
+    tokens = sequence([1, 5, 9], [7, 8, 2], [-1.0] * 3)
+    base = full_logprobs(embedded_base, tokens.token_ids)[2:].tolist()
+    with torch.no_grad():
+        with adapted.model.disable_adapter():
+            assert trained_logprobs(adapted, [tokens]).tolist() == pytest.approx(base, abs=1e-5)
+        assert trained_logprobs(adapted, [tokens]).tolist() != pytest.approx(base, abs=1e-2)
+
+
+def test_gradients_reach_the_adapter_and_nothing_else(adapted):
+    trained_logprobs(adapted, [random_sequence(0, 20), random_sequence(1, 8)]).sum().backward()
+    assert all(parameter.grad is not None for parameter in adapted.parameters())
+    others = [parameter for parameter in adapted.model.parameters() if not parameter.requires_grad]
+    assert all(parameter.grad is None for parameter in others)
+    for parameter in adapted.parameters():
+        parameter.grad = None
+
+
+def conversation(*turns: tuple[int, list[int]]) -> TokenSequence:
+    """Tool results (0) and sampled turns (their temperature in tenths)."""
+    tokens = TokenSequence()
+    for tenths, ids in turns:
+        tokens._add(list(ids), logprobs=[-1.0] * len(ids) if tenths else None, temperature=tenths / 10 or 1.0)
+    return tokens
+
+
+def ragged_group() -> list[TokenSequence]:
+    """Members that fork in the prompt, within a turn and after a tool result; two alike; one that another continues."""
+    generator = torch.Generator().manual_seed(7)
+
+    def words(count: int) -> list[int]:
+        return torch.randint(0, VOCABULARY, (count,), generator=generator).tolist()
+
+    prompt, said, tool, answer = words(30), words(11), words(9), words(6)
+    first = conversation((0, prompt), (10, said), (0, tool), (10, answer))
+    return [
+        first,
+        conversation((0, prompt), (10, said[:5] + words(8)), (0, words(13)), (10, words(4))),
+        conversation((0, prompt), (10, said), (0, tool), (10, words(17))),
+        conversation((0, prompt), (10, said), (0, tool), (10, answer), (0, tool), (10, words(3))),
+        conversation((0, prompt), (10, said), (0, words(2)), (10, words(40))),
+        conversation((0, prompt), (10, said), (0, tool), (10, answer)),
+        conversation((0, prompt), (7, said), (0, tool), (7, answer)),
+        conversation((0, prompt), (10, said)),
+        conversation((0, prompt[:12] + words(5)), (10, words(9))),
+        conversation((0, words(3)), (10, words(2))),
+    ]
+
+
+def obvious_loss(policy, batch: list[TokenSequence], weights: torch.Tensor) -> torch.Tensor:
+    """Clipped surrogate of each sequence by a forward pass of its own."""
+    total = torch.zeros(())
+    for tokens, weight in zip(batch, weights, strict=True):
+        logits = policy.model(input_ids=torch.tensor([tokens.token_ids])).logits[0]
+        for place in (place for place, own in enumerate(tokens.sampled) if own):
+            logprobs = torch.log_softmax(logits[place - 1] / tokens.temperatures[place], -1)
+            ratio = torch.exp(logprobs[tokens.token_ids[place]] - old_logprob(tokens, place))
+            total = total - torch.minimum(ratio * weight, ratio.clamp(0.8, 1.2) * weight)
+    return total
+
+
+def old_logprob(tokens: TokenSequence, place: int) -> float:
+    """Some drift around what a flat distribution would say; the same wherever the sequence is the same."""
+    return -6.7 + 0.1 * ((tokens.token_ids[place] * 7 + place) % 11 - 5)
+
+
+def packed_loss(policy, batch: list[TokenSequence], weights: torch.Tensor) -> torch.Tensor:
+    old = torch.tensor([old_logprob(t, place) for t in batch for place, own in enumerate(t.sampled) if own])
+    each = weights.repeat_interleave(torch.tensor([tokens.trained_tokens for tokens in batch]))
+    ratio = torch.exp(trained_logprobs(policy, batch) - old)
+    return -torch.minimum(ratio * each, ratio.clamp(0.8, 1.2) * each).sum()
+
+
+def gradient_of(policy, loss: torch.Tensor) -> torch.Tensor:
+    return torch.cat([each.flatten().double() for each in torch.autograd.grad(loss, policy.parameters())])
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("members", [slice(None), slice(0, 1), slice(5, 8)])
+def test_loss_and_gradient_are_those_of_one_sequence_at_a_time(adapted, members, checkpointing):
+    batch = ragged_group()[members]
+    weights = torch.tensor([0.3, -0.5, 0.2, 0.7, -0.4, -0.6, 0.5, 0.1, -0.2, 0.9])[members]
+    weights = weights / sum(tokens.trained_tokens for tokens in batch)
+    expected = obvious_loss(adapted, batch, weights)
+    wanted = gradient_of(adapted, expected)
+    adapted.checkpoint_gradients(checkpointing)
+    loss = packed_loss(adapted, batch, weights)
+    found = gradient_of(adapted, loss)
+    adapted.checkpoint_gradients(False)
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-5)
+    assert torch.cosine_similarity(found, wanted, 0).item() > 0.99999
+    assert found.norm().item() == pytest.approx(wanted.norm().item(), rel=1e-4)
+
+
+def test_checkpointing_computes_the_layers_again_and_changes_nothing_else(adapted):
+    calls = []
+    layer = adapted.decoder().layers[0].mlp
+    hook = layer.register_forward_pre_hook(lambda *_: calls.append(layer.training))
+    for checkpointing, passes in ((False, 1), (True, 2)):
+        calls.clear()
+        adapted.checkpoint_gradients(checkpointing)
+        trained_logprobs(adapted, [random_sequence(0, 20)]).sum().backward()
+        assert calls == [False] * passes
+    adapted.checkpoint_gradients(False)
+    hook.remove()
+    for parameter in adapted.parameters():
+        parameter.grad = None
+
+
+def test_each_shared_token_goes_through_the_model_once(adapted):
+    batch, widths = ragged_group(), []
+    hook = adapted.decoder().layers[0].register_forward_pre_hook(lambda _, given: widths.append(given[0].shape))
+    with torch.no_grad():
+        trained_logprobs(adapted, batch)
+    hook.remove()
+    prefixes = {tuple(t.token_ids[: end + 1]) for t in batch for end in range(len(t.token_ids))}
+    assert widths == [(1, len(prefixes), 96)]
+
+
+def test_entropies_are_those_of_the_full_distributions(adapted):
+    batch = ragged_group()
+    with torch.no_grad():
+        _, entropies = trained_scores(adapted, batch)
+        expected = []
+        for tokens in batch:
+            logits = adapted.model(input_ids=torch.tensor([tokens.token_ids])).logits[0]
+            for place in (place for place, own in enumerate(tokens.sampled) if own):
+                logprobs = torch.log_softmax(logits[place - 1] / tokens.temperatures[place], -1)
+                expected.append(-(logprobs.exp() * logprobs).sum())
+    torch.testing.assert_close(entropies, torch.stack(expected), atol=1e-4, rtol=0)
+
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 832,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.3,
+}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        LlamaConfig(**SHAPE),
+        MistralConfig(**SHAPE, sliding_window=None),
+        GraniteConfig(**SHAPE, logits_scaling=4.0, attention_multiplier=0.1),
+        Qwen3MoeConfig(**SHAPE, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_other_families_score_as_their_own_forward_does(tmp_path, policy, config):
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    policy.tokenizer.save_pretrained(tmp_path)
+    own = Policy(str(tmp_path), LoraSettings(rank=2), renderer="qwen3")
+    batch = ragged_group()
+    expected = [value for tokens in batch for value in obvious(own, tokens)]
+    with torch.no_grad():
+        assert trained_logprobs(own, batch).tolist() == pytest.approx(expected, abs=1e-4)

@@ -1,0 +1,311 @@
+"""Every loss against its formula written out token by token in plain Python."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from gavel.trainer.config import Cispo, ClippedSurrogate, Gspo, Loss, Reinforce, SamplerCorrection, TrainConfig
+from gavel.trainer.learner.losses import (
+    Scores,
+    cispo,
+    clipped,
+    clipped_surrogate,
+    kl,
+    policy_losses,
+    sampler_weights,
+    sequence_ratio,
+    token_losses,
+    token_ratio,
+    token_weights,
+)
+
+logprob = st.floats(-8, 0)
+tokens = st.lists(st.tuples(logprob, logprob, st.floats(-3, 3)), min_size=1, max_size=12)
+sequences = st.lists(tokens, min_size=1, max_size=5)
+clips = st.tuples(st.floats(0, 0.9), st.floats(0, 2))
+lengths = st.lists(st.integers(1, 40), min_size=1, max_size=10)
+
+
+def columns(rows):
+    return [torch.tensor(column, dtype=torch.float64) for column in zip(*rows, strict=True)]
+
+
+def surrogate(new, old, advantages, *bounds):
+    return clipped_surrogate(token_ratio(new, old), advantages, *bounds)
+
+
+@given(tokens, clips)
+def test_the_surrogate_is_the_plain_formula_for_every_token(rows, clip):
+    low, high = clip
+    expected = []
+    for new, old, advantage in rows:
+        ratio = math.exp(new - old)
+        bounded = min(max(ratio, 1 - low), 1 + high)
+        expected.append(-min(ratio * advantage, bounded * advantage))
+    assert surrogate(*columns(rows), low, high).tolist() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@given(tokens, clips, st.floats(0.01, 3))
+def test_the_dual_clip_bounds_the_loss_of_a_bad_token(rows, clip, above):
+    low, high = clip
+    dual = 1 + high + above
+    expected = []
+    for new, old, advantage in rows:
+        ratio = math.exp(new - old)
+        inner = min(ratio * advantage, min(max(ratio, 1 - low), 1 + high) * advantage)
+        expected.append(-(max(inner, dual * advantage) if advantage < 0 else inner))
+    assert surrogate(*columns(rows), low, high, dual).tolist() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@given(tokens, clips, st.none() | st.floats(0.01, 3))
+def test_what_counts_as_clipped_is_what_has_no_gradient(rows, clip, above):
+    low, high = clip
+    bounds = (low, high, None if above is None else 1 + high + above)
+    new, old, advantages = columns(rows)
+    new.requires_grad_(True)
+    surrogate(new, old, advantages, *bounds).sum().backward()
+    assert new.grad is not None
+    under, over = clipped(token_ratio(new, old), advantages, *bounds)
+    assert not (under & over).any()
+    assert ((new.grad == 0) | ~(under | over)).all()
+    assert ((new.grad != 0) | under | over | (advantages.abs() * token_ratio(new, old) < 1e-300)).all()
+
+
+@given(sequences)
+def test_a_sequences_ratio_is_that_of_its_mean_log_probs(rows):
+    expected = [
+        math.exp(sum(new - old for new, old, _ in sequence) / len(sequence)) for sequence in rows for _ in sequence
+    ]
+    new, old, _ = columns([row for sequence in rows for row in sequence])
+    found = sequence_ratio(new, old, [len(sequence) for sequence in rows])
+    assert found.tolist() == pytest.approx(expected, rel=1e-9)
+
+
+@given(sequences, st.floats(0, 0.5), st.floats(0, 0.5))
+def test_gspo_is_the_mean_over_sequences_of_the_surrogate_of_their_ratios(rows, low, high):
+    total, gradient = 0.0, []
+    for sequence in rows:
+        ratio = math.exp(sum(new - old for new, old, _ in sequence) / len(sequence))
+        advantage = sequence[0][2]
+        total -= min(ratio * advantage, min(max(ratio, 1 - low), 1 + high) * advantage) / len(rows)
+        bounded = (ratio > 1 + high and advantage > 0) or (ratio < 1 - low and advantage < 0)
+        slope = 0.0 if bounded else -ratio * advantage / len(sequence) / len(rows)
+        gradient += [slope] * len(sequence)
+    new, old, _ = columns([row for sequence in rows for row in sequence])
+    new.requires_grad_(True)
+    counts = [len(sequence) for sequence in rows]
+    advantages = torch.tensor([sequence[0][2] for sequence in rows for _ in sequence], dtype=torch.float64)
+    loss = Gspo(clip_low=low, clip_high=high)
+    losses = policy_losses(loss, Scores(new, old, old, advantages, counts)).losses
+    weights = token_weights(loss, counts, range(len(counts)))
+    value = sum(w * part.sum() for w, part in zip(weights, losses.split(counts), strict=True))
+    assert isinstance(value, torch.Tensor)
+    value.backward()
+    assert new.grad is not None
+    assert value.item() == pytest.approx(total, rel=1e-9, abs=1e-12)
+    assert new.grad.tolist() == pytest.approx(gradient, rel=1e-9, abs=1e-12)
+
+
+@given(tokens, st.floats(0.1, 6))
+def test_cispo_weighs_every_log_prob_by_the_capped_ratio(rows, cap):
+    new, old, advantages = columns(rows)
+    new.requires_grad_(True)
+    losses = cispo(new, token_ratio(new, old), advantages, cap)
+    factors = [min(math.exp(n - o), cap) * a for n, o, a in rows]
+    assert losses.tolist() == pytest.approx([-f * n for f, (n, _, _) in zip(factors, rows, strict=True)], abs=1e-12)
+    losses.sum().backward()
+    assert new.grad is not None
+    assert new.grad.tolist() == pytest.approx([-factor for factor in factors], abs=1e-12)
+
+
+@given(tokens)
+def test_reinforce_is_the_log_prob_times_the_advantage_whatever_the_sampler_thought(rows):
+    new, old, advantages = columns(rows)
+    outcome = policy_losses(Reinforce(), Scores(new, old, old, advantages, [len(rows)]))
+    assert outcome.losses.tolist() == pytest.approx([-n * a for n, _, a in rows], abs=1e-12)
+    assert not outcome.clipped_low.any()
+    assert not outcome.clipped_high.any()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "learns"),
+    [
+        (1.0, 1.0, True),
+        (1.19, 1.0, True),
+        (1.21, 1.0, False),
+        (0.5, 1.0, True),
+        (1.0, -1.0, True),
+        (0.81, -1.0, True),
+        (0.79, -1.0, False),
+        (1.5, -1.0, True),
+    ],
+)
+def test_only_a_ratio_that_has_gone_far_enough_already_is_clipped(ratio, advantage, learns):
+    new = torch.tensor([math.log(ratio)], requires_grad=True)
+    surrogate(new, torch.zeros(1), torch.tensor([advantage]), 0.2, 0.2).sum().backward()
+    assert new.grad is not None
+    assert bool(new.grad.item()) is learns
+    if learns:
+        assert new.grad.item() == pytest.approx(-ratio * advantage, rel=1e-5)
+
+
+def test_the_two_sides_of_the_clip_are_set_apart():
+    new = torch.log(torch.tensor([1.25, 0.75]))
+    losses = surrogate(new, torch.zeros(2), torch.tensor([1.0, -1.0]), 0.1, 0.28)
+    assert losses.tolist() == pytest.approx([-1.25, 0.9])
+
+
+@given(tokens)
+def test_on_policy_the_gradient_is_that_of_reinforce(rows):
+    new, _, advantage = columns(rows)
+    new.requires_grad_(True)
+    surrogate(new, new.detach(), advantage, 0.2, 0.2).sum().backward()
+    assert new.grad is not None
+    assert new.grad.tolist() == pytest.approx((-advantage).tolist())
+
+
+@pytest.mark.parametrize("gap", [50.0, 1e4, math.inf])
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("loss", [ClippedSurrogate(), ClippedSurrogate(dual_clip=3), Gspo(), Cispo(), Reinforce()])
+def test_extreme_log_ratios_stay_finite(gap, advantage, sign, loss):
+    new = torch.tensor([sign * min(gap, 1e9) if sign < 0 else 0.0], requires_grad=True)
+    old = torch.tensor([-gap if sign > 0 else 0.0])
+    config = TrainConfig(loss=loss, beta=0.1, kl_with_ratio=True)
+    outcome = token_losses(config, Scores(new, old, old, torch.tensor([advantage]), [1], reference=old))
+    assert sampler_weights(new, old, [1], SamplerCorrection()).isfinite().all()
+    outcome.losses.sum().backward()
+    assert outcome.losses.isfinite().all()
+    assert new.grad is not None
+    assert new.grad.isfinite().all()
+
+
+@given(tokens, st.sampled_from(["k1", "k2", "k3"]))
+def test_the_estimates_of_the_divergence_are_the_plain_formulas(rows, estimator):
+    new, reference, _ = columns(rows)
+    found = kl(new, reference, estimator)
+    plain = {
+        "k1": [n - r for n, r, _ in rows],
+        "k2": [(n - r) ** 2 / 2 for n, r, _ in rows],
+        "k3": [math.exp(r - n) - (r - n) - 1 for n, r, _ in rows],
+    }
+    assert found.tolist() == pytest.approx(plain[estimator], rel=1e-9, abs=1e-12)
+    assert estimator == "k1" or (found >= 0).all()
+
+
+POLICY, BASE = [0.2, 0.5, 0.3], [0.4, 0.4, 0.2]
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k3"])
+def test_the_mean_of_k1_and_of_k3_is_the_divergence(estimator):
+    policy, base = torch.tensor(POLICY).log(), torch.tensor(BASE).log()
+    expected = (policy.exp() * (policy - base)).sum().item()
+    assert (policy.exp() * kl(policy, base, estimator)).sum().item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "with_ratio", "unbiased"),
+    [("k1", True, True), ("k3", True, True), ("k2", False, True), ("k1", False, False), ("k3", False, False)],
+)
+def test_which_estimates_have_the_gradient_of_the_divergence(estimator, with_ratio, unbiased):
+    logits = torch.tensor(POLICY, dtype=torch.float64).log().requires_grad_(True)
+    base = torch.tensor(BASE, dtype=torch.float64).log()
+
+    def gradient(value: torch.Tensor) -> list[float]:
+        (found,) = torch.autograd.grad(value, logits)
+        return found.tolist()
+
+    policy = logits.log_softmax(-1)
+    exact = gradient((policy.exp() * (policy - base)).sum())
+    policy = logits.log_softmax(-1)
+    config = TrainConfig(beta=1, kl_estimator=estimator, kl_with_ratio=with_ratio)
+    nothing = torch.zeros(3, dtype=torch.float64)
+    scores = Scores(policy, policy.detach(), policy.detach(), nothing, [3], reference=base)
+    found = gradient((policy.detach().exp() * token_losses(config, scores).losses).sum())
+    assert (found == pytest.approx(exact)) is unbiased
+    if estimator == "k1" and not with_ratio:
+        assert found == pytest.approx([0, 0, 0])
+
+
+@given(sequences, st.floats(0, 0.9), st.floats(1, 4), st.sampled_from(["token", "sequence"]), st.booleans())
+def test_the_samplers_weights_are_the_plain_ratios_brought_into_bounds(rows, floor, cap, level, mask):
+    expected = []
+    for sequence in rows:
+        differences = [new - old for new, old, _ in sequence]
+        if level == "sequence":
+            differences = [min(max(sum(differences), -20), 20)] * len(sequence)
+        for weight in map(math.exp, differences):
+            within = floor <= weight <= cap
+            expected.append(weight if within else 0.0 if mask else min(max(weight, floor), cap))
+    new, old, _ = columns([row for sequence in rows for row in sequence])
+    new.requires_grad_(True)
+    correction = SamplerCorrection(mode=f"{level}_{'mask' if mask else 'truncate'}", floor=floor, cap=cap)  # type: ignore[arg-type]
+    found = sampler_weights(new, old, [len(sequence) for sequence in rows], correction)
+    assert not found.requires_grad
+    assert found.tolist() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def test_the_samplers_weights_scale_the_policys_losses_and_not_the_divergence():
+    new, old, base = torch.tensor([-1.0]), torch.tensor([-2.0]), torch.tensor([-1.5])
+    scores = Scores(new, new, old, torch.tensor([1.0]), [1], reference=base)
+    plain = token_losses(TrainConfig(beta=0.5), scores)
+    corrected = token_losses(TrainConfig(beta=0.5, sampler_correction=SamplerCorrection(cap=2)), scores)
+    assert plain.losses.item() == pytest.approx(-1 + 0.5 * kl(new, base, "k3").item())
+    assert corrected.losses.item() == pytest.approx(-2 + 0.5 * kl(new, base, "k3").item())
+
+
+def mean(values):
+    return sum(values) / len(values)
+
+
+@given(lengths, st.data())
+def test_weights_make_the_averages_that_they_are_named_for(counts, data):
+    losses = [data.draw(st.lists(st.floats(-2, 2), min_size=n, max_size=n)) for n in counts]
+    groups = data.draw(st.lists(st.integers(0, 3), min_size=len(counts), max_size=len(counts)))
+    everything = [loss for row in losses for loss in row]
+    by_group: dict[int, list[float]] = {}
+    for group, row in zip(groups, losses, strict=True):
+        by_group.setdefault(group, []).extend(row)
+    expected = {
+        "grpo": mean([mean(row) for row in losses]),
+        "dapo": mean(everything),
+        "dr_grpo": sum(everything) / (len(losses) * 128),
+        "bnpo": mean([mean(row) for row in by_group.values()]),
+    }
+    for aggregation, value in expected.items():
+        loss = Reinforce(aggregation=aggregation, constant_length=128)
+        weights = token_weights(loss, counts, groups)
+        total = sum(weight * loss for weight, row in zip(weights, losses, strict=True) for loss in row)
+        assert total == pytest.approx(value, abs=1e-9)
+
+
+@given(lengths, st.sampled_from(["grpo", "dapo", "bnpo"]))
+def test_the_weights_of_all_tokens_sum_to_one(counts, aggregation):
+    weights = token_weights(ClippedSurrogate(aggregation=aggregation), counts, [at // 2 for at in range(len(counts))])
+    assert sum(n * weight for n, weight in zip(counts, weights, strict=True)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("loss", [ClippedSurrogate(dual_clip=3), Gspo(), Cispo(ratio_cap=2), Reinforce()])
+def test_a_loss_is_chosen_by_its_kind_and_survives_json(loss):
+    assert TypeAdapter(Loss).validate_python({"kind": loss.kind} | loss.model_dump()) == loss
+    config = TrainConfig(loss=loss)
+    assert TrainConfig.model_validate_json(config.model_dump_json()) == config
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"loss": {"kind": "grpo", "dual_clip": 1.1}},
+        {"loss": {"kind": "gspo", "aggregation": "dapo"}},
+        {"loss": {"kind": "unheard of"}},
+        {"sampler_correction": {"floor": 2.0, "cap": 2.0}},
+        {"clip_low": 0.1},
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(settings):
+    with pytest.raises(ValidationError):
+        TrainConfig.model_validate(settings)

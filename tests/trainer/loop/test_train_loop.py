@@ -1,0 +1,211 @@
+"""The training loop: it goes on after a kill, and stops at an outage instead of hiding it."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from gavel.judge.judge import Judge
+from gavel.judge.panel.anchors import Anchor
+from gavel.judge.shaping import Shaping
+from gavel.llm.types import Message
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import find_scenario
+from gavel.scenarios.store import TrajectoryStore
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.config import LoopConfig, TrainConfig
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.loop.train_loop import TIMES, LoopError, train_scenario
+from gavel.trainer.model import TrainableModel
+from gavel.trainer.runs.run_directory import RunDirectoryError
+
+SCRIPT = Path(__file__).parents[1] / "loop_run.py"
+DEADLINE = 120
+PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+DOCUMENTED = set(re.findall(r"`([^`]+)`", PAGE))
+
+
+def start(runs: Path, steps: int, max_staleness: int = 0) -> subprocess.Popen[str]:
+    command = [sys.executable, str(SCRIPT), str(runs), str(steps), str(max_staleness)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=runs.parent)
+
+
+def rows(runs: Path, split: str) -> list[dict[str, Any]]:
+    lines = (runs / "tests" / "small" / "metrics.jsonl").read_text().splitlines()
+    return [row for row in map(json.loads, lines) if row["split"] == split]
+
+
+@pytest.mark.parametrize(
+    ("moment", "max_staleness"),
+    [("doing learning", 0), ("doing rollouts and judging", 0), ("doing learning", 1)],
+)
+def test_a_run_that_is_killed_in_the_middle_of_a_step_goes_on_from_the_last_finished_one(
+    tmp_path: Path, moment: str, max_staleness: int
+) -> None:
+    runs = tmp_path / "runs"
+    process = start(runs, 3, max_staleness)
+    assert process.stdout is not None
+    stepped = False
+    for line in process.stdout:
+        stepped = stepped or line.startswith("stepped 1")
+        if stepped and line.strip() == moment:
+            process.kill()
+            break
+    process.wait(timeout=DEADLINE)
+    assert process.returncode == -9
+    again = start(runs, 3, max_staleness)
+    output = again.communicate(timeout=DEADLINE)[0].splitlines()
+    assert again.returncode == 0
+    assert output[0] in ("start 1", "start 2")
+    assert [row["step"] for row in rows(runs, "train")] == [1, 2, 3]
+    assert [row["step"] for row in rows(runs, "held_out")] == [0, 2, 3]
+
+
+def test_a_finished_run_is_not_trained_further_by_the_same_command(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    assert start(runs, 1).wait(timeout=DEADLINE) == 0
+    again = start(runs, 1)
+    assert again.communicate(timeout=DEADLINE)[0].splitlines() == ["start 1"]
+
+
+async def test_a_run_that_goes_on_asks_for_the_same_tasks_with_the_same_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = find_scenario("returns_desk")
+    asked: list[tuple[str, int | None]] = []
+
+    async def noted(*arguments: Any, **settings: Any) -> Trajectory:
+        asked.append((arguments[2].id, settings["seed"]))
+        return await rollout(*arguments, **settings)
+
+    monkeypatch.setattr("gavel.trainer.loop.train_loop.rollout", noted)
+
+    async def asked_by(name: str, *ends: int) -> list[tuple[str, int | None]]:
+        asked.clear()
+        for steps in ends:
+            model = TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY)
+            loop = LoopConfig(
+                steps=steps, tasks_per_step=2, group_size=2, max_tokens=24, evaluate_every=9, final_tasks=1
+            )
+            async with LocalBackend(tmp_path) as backend:
+                await model.register(backend)
+                await train_scenario(model, scenario, Judge("constant"), loop, TrainConfig())
+        return sorted(asked)
+
+    through = await asked_by("through", 3)
+    assert len(set(through)) == 3 * 2 * 2
+    assert through == await asked_by("resumed", 1, 3)
+
+
+async def test_a_loop_keeps_the_last_checkpoints_and_the_best_by_its_metric(tmp_path: Path) -> None:
+    scenario = find_scenario("returns_desk")
+    model = TrainableModel(name="kept", project="tests", base_model=EMBEDDED_POLICY)
+    loop = LoopConfig(
+        steps=5,
+        tasks_per_step=1,
+        group_size=2,
+        max_tokens=8,
+        evaluate_every=9,
+        final_tasks=1,
+        keep_checkpoints=1,
+        keep_best=2,
+        keep_best_by="train/trajectories",
+    )
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await train_scenario(model, scenario, Judge("constant"), loop, TrainConfig())
+        assert backend.checkpoints(model) == [4, 5]
+        other = loop.model_copy(update={"keep_best": 0, "keep_best_by": "held_out/success"})
+        await train_scenario(model, scenario, Judge("constant"), other.model_copy(update={"steps": 6}), TrainConfig())
+        assert backend.checkpoints(model) == [6]
+
+
+@pytest.mark.parametrize("metric", ["success", "/success", "held_out/"])
+def test_a_metric_without_its_split_is_refused(metric: str) -> None:
+    with pytest.raises(ValidationError, match="keep_best_by"):
+        LoopConfig(keep_best_by=metric)
+
+
+async def test_a_judge_that_answers_nothing_stops_the_run_with_the_reason(tmp_path: Path) -> None:
+    async def broken(messages: list[Message], schema: dict[str, Any]) -> str:
+        return "I cannot judge this."
+
+    scenario = find_scenario("returns_desk")
+    model = TrainableModel(name="outage", project="tests", base_model=EMBEDDED_POLICY)
+    loop = LoopConfig(steps=2, tasks_per_step=2, group_size=3, max_tokens=32, evaluation_tasks=2, final_tasks=2)
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        with pytest.raises(LoopError, match="the judge scored no group"):
+            await train_scenario(model, scenario, Judge(broken), loop, TrainConfig())
+        assert await model.get_step() == 0
+
+
+async def test_a_constant_judge_trains_nothing_and_the_steps_say_why(tmp_path: Path) -> None:
+    scenario = find_scenario("returns_desk")
+    model = TrainableModel(name="control", project="tests", base_model=EMBEDDED_POLICY)
+    loop = LoopConfig(steps=2, tasks_per_step=2, group_size=3, max_tokens=32, evaluation_tasks=2, final_tasks=2)
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await train_scenario(model, scenario, Judge("constant"), loop, TrainConfig(learning_rate=1e-3))
+        trained = backend.history(model, "train")
+        held_out = backend.history(model, "held_out")
+    assert [row["groups_trained"] for row in trained] == [0, 0]
+    assert held_out[0]["success"] == held_out[-1]["success"]
+
+
+async def test_rewards_are_shaped_scores_and_another_shaping_is_another_experiment(tmp_path: Path) -> None:
+    scenario = find_scenario("returns_desk")
+    model = TrainableModel(name="ranked", project="tests", base_model=EMBEDDED_POLICY)
+    loop = LoopConfig(
+        steps=1,
+        tasks_per_step=2,
+        group_size=4,
+        max_tokens=48,
+        evaluation_tasks=2,
+        final_tasks=2,
+        shaping=Shaping("rank"),
+    )
+    judge = Judge("stand-in", rubric=scenario.rubric)
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await train_scenario(model, scenario, judge, loop, TrainConfig())
+        (row,) = backend.history(model, "train")
+        times = backend.history(model, TIMES)
+        groups = list(TrajectoryStore(tmp_path / "tests" / "ranked" / "trajectories" / "train" / "000001.jsonl.zst"))
+        with pytest.raises(RunDirectoryError, match="shaping"):
+            await train_scenario(model, scenario, judge, loop.model_copy(update={"shaping": Shaping()}), TrainConfig())
+    members = [member for group in groups for member in group if member.judgement and member.reward is not None]
+    assert row["reward"] == pytest.approx(0.5)
+    scores = [member.judgement.score for member in members if member.judgement]
+    assert row["judge_score"] == pytest.approx(sum(score for score in scores if score is not None) / len(scores))
+    assert {member.reward for member in members} <= {n / 6 for n in range(7)}
+    assert 0 < row["tokens_trained"] < row["tokens_unique"] == row["tokens_forwarded"]
+    assert row["judge/calls"] > 0
+    (spent,) = (each for each in times if "train" in each)
+    for part in ("rollout", "judge", "train"):
+        assert spent[f"time_share/{part}"] == pytest.approx(spent[part] / spent["whole"])
+    sampled = sum(len(choice.token_ids) for group in groups for member in group for choice in member.choices())  # type: ignore[attr-defined]
+    assert spent["tokens_per_second/sampled"] * spent["rollout"] == pytest.approx(sampled)
+    assert spent["tokens_per_second/trained"] * spent["train"] == pytest.approx(row["tokens_trained"])
+    undocumented = {name for each in [row, *times] for name in each if name not in scenario.measures} - DOCUMENTED
+    assert {name for name in undocumented if not name.startswith(("left_out/", "token_mismatch/"))} <= {"success"}
+
+
+async def test_a_run_does_not_go_on_with_another_way_of_judging(tmp_path: Path) -> None:
+    scenario = find_scenario("returns_desk")
+    model = TrainableModel(name="pinned", project="tests", base_model=EMBEDDED_POLICY)
+    loop = LoopConfig(steps=1, tasks_per_step=1, group_size=2, max_tokens=8, evaluation_tasks=1, final_tasks=1)
+    anchor = Anchor(Trajectory(messages_and_choices=[{"role": "assistant", "content": "Done."}]), 0.5)
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await train_scenario(model, scenario, Judge("constant"), loop, TrainConfig())
+        with pytest.raises(RunDirectoryError, match="mode 'groupwise', not 'pairwise'"):
+            await train_scenario(model, scenario, Judge("constant", mode="pairwise"), loop, TrainConfig())
+        with pytest.raises(RunDirectoryError, match="mode 'groupwise', not 'anchored'"):
+            await train_scenario(model, scenario, Judge("constant", anchors=[anchor]), loop, TrainConfig())

@@ -1,0 +1,113 @@
+"""A run that stands still is ended and tells what it stands at; one that moves is left alone."""
+
+import asyncio
+import re
+
+import pytest
+
+from gavel.trainer.loop import watchdog as watchdog_module
+from gavel.trainer.loop.watchdog import LoopError, Watchdog
+
+LONG = 60.0
+
+
+async def for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+async def test_a_run_that_stands_still_is_cancelled_and_tells_what_every_stage_is_at():
+    watchdog, cancelled = Watchdog(0.1), asyncio.Event()
+
+    async def stuck(stage, what, **kind) -> None:
+        with watchdog.during(stage, what, **kind):
+            try:
+                await for_ever()
+            except asyncio.CancelledError:
+                cancelled.set()
+                raise
+
+    async def run() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(3):
+                tasks.create_task(stuck("rollout", "of 8 rollouts of task X"))
+            tasks.create_task(stuck("training", "waiting for 4 more groups", counted=False))
+
+    with pytest.raises(LoopError) as error:
+        await watchdog.guard(run())
+    assert cancelled.is_set()
+    told = re.sub(r"for \d+ s", "for N s", error.value.message)
+    assert told.endswith(
+        "; rollout: 3 of 8 rollouts of task X for N s; judging: nothing; training: waiting for 4 more groups for N s"
+    )
+    assert watchdog.state() == "rollout: nothing; judging: nothing; training: nothing"
+
+
+async def test_of_many_kinds_of_work_the_oldest_are_named():
+    watchdog = Watchdog(0.1)
+
+    async def run() -> None:
+        with (
+            watchdog.during("rollout", "of task 0"),
+            watchdog.during("rollout", "of task 1"),
+            watchdog.during("rollout", "of task 2"),
+            watchdog.during("rollout", "of task 3"),
+            watchdog.during("rollout", "of task 4"),
+        ):
+            await for_ever()
+
+    with pytest.raises(LoopError, match=r"1 of task 0 for 0 s, .* 1 of task 2 for 0 s, and of 2 more; judging"):
+        await watchdog.guard(run())
+
+
+async def test_a_run_that_moves_may_take_longer_than_a_stall():
+    watchdog = Watchdog(2.0)
+
+    async def run() -> str:
+        for _ in range(5):
+            with watchdog.during("judging", "groups"):
+                await asyncio.sleep(0.5)
+        return "done"
+
+    assert await watchdog.guard(run()) == "done"
+
+
+async def test_an_error_of_the_run_is_raised_as_it_is():
+    async def run() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await Watchdog(LONG).guard(run())
+
+
+async def test_cancelling_the_guard_cancels_the_run():
+    ended = asyncio.Event()
+
+    async def run() -> None:
+        try:
+            await for_ever()
+        finally:
+            ended.set()
+
+    guarding = asyncio.create_task(Watchdog(LONG).guard(run()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    guarding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await guarding
+    assert ended.is_set()
+
+
+async def test_work_that_will_not_end_is_left_behind(monkeypatch):
+    monkeypatch.setattr(watchdog_module, "_GRACE", 0.1)
+    let_go = asyncio.Event()
+
+    async def deaf() -> None:
+        while not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+
+    with pytest.raises(LoopError, match="nothing has happened"):
+        await Watchdog(0.1).guard(deaf())
+    let_go.set()

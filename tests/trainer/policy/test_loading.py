@@ -1,0 +1,229 @@
+"""Precision, quantisation and Unsloth: other ways to hold the base model, the same policy."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import find_scenario
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig
+from gavel.trainer.data.batch import Batch, TrainedSequence
+from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
+from gavel.trainer.engines.vllm_server import Served, VllmSettings, _arguments
+from gavel.trainer.learner.learner import Learner
+from gavel.trainer.learner.logprobs import trained_logprobs
+from gavel.trainer.model import TrainableModel
+from gavel.trainer.policy import loading as loaders
+from gavel.trainer.policy import policy as policy_room
+from gavel.trainer.policy.loading import BaseModelError
+from gavel.trainer.policy.policy import Policy
+from gavel.trainer.runs.run_directory import RunDirectoryError
+from tests.trainer.conftest import sequence, tiny_model
+
+LORA = LoraSettings(rank=4)
+HALF = PolicySettings(dtype="bfloat16")
+FOUR_BITS = PolicySettings(quantization="4bit")
+UNSLOTH = PolicySettings(loader="unsloth", dtype="float32")
+IDS = [(7 * n) % 800 for n in range(60)]
+TEXTS = [sequence(IDS[:9], IDS[9:30], [-1.0] * 21), sequence(IDS[:9], IDS[20:60], [-1.0] * 40, 0.8)]
+
+
+@pytest.fixture
+def bitsandbytes() -> None:
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes is in the dev extra")
+
+
+def learned(policy: Policy) -> torch.Tensor:
+    with torch.no_grad():
+        return trained_logprobs(policy, TEXTS)
+
+
+def step(policy: Policy, rate: float) -> torch.Tensor:
+    """Learns to prefer the second text; the gradient that did it."""
+    batch = Batch([TrainedSequence(TEXTS[0], -1.0, 0), TrainedSequence(TEXTS[1], 1.0, 0)])
+    Learner(policy).step(batch, TrainConfig(learning_rate=rate, max_gradient_norm=1e9))
+    return torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
+
+
+def test_bfloat16_on_a_cpu_gives_the_policy_and_the_gradient_of_float32_within_its_rounding(policy, fresh_policy):
+    half = Policy(EMBEDDED_POLICY, LORA, settings=HALF)
+    assert half.dtype == torch.bfloat16
+    frozen = {p.dtype for p in half.model.parameters() if not p.requires_grad}
+    assert frozen == {torch.bfloat16}
+    assert (learned(half) - learned(policy)).abs().mean() < 0.05
+    assert torch.cosine_similarity(step(half, 1e-5), step(fresh_policy, 1e-5), dim=0) > 0.99
+
+
+@pytest.mark.parametrize("settings", [PolicySettings(), HALF, pytest.param(FOUR_BITS, id="4bit")])
+def test_the_adapter_is_float32_so_that_small_updates_are_not_rounded_away(settings, request):
+    base = request.getfixturevalue("wide") if settings.quantization else EMBEDDED_POLICY
+    policy = Policy(base, LORA, settings=settings)
+    before = [parameter.detach().clone() for parameter in policy.parameters()]
+    step(policy, 1e-6)
+    after = policy.parameters()
+    assert {parameter.dtype for parameter in after} == {torch.float32}
+    moved = torch.cat([(new - old).flatten() for new, old in zip(after, before, strict=True)])
+    assert moved.abs().max().item() == pytest.approx(1e-6, rel=0.1)
+
+
+@pytest.fixture
+def wide(tmp_path, bitsandbytes, policy) -> str:
+    """A base model whose rows are whole blocks of 64."""
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16}
+    tiny_model(vocab_size=832, initializer_range=0.1, **sizes).save_pretrained(tmp_path / "wide")
+    policy.tokenizer.save_pretrained(tmp_path / "wide")
+    return str(tmp_path / "wide")
+
+
+def test_a_base_in_four_bits_scores_and_learns_as_the_weights_that_its_numbers_stand_for(wide):
+    from bitsandbytes.functional import dequantize_4bit  # type: ignore[import-not-found]
+
+    quantized, plain = Policy(wide, LORA, settings=FOUR_BITS), Policy(wide, LORA)
+    layers = [name for name, _ in plain.decoder().named_modules() if name.endswith("_proj")]
+    for name in layers:
+        held, known = (each.decoder().get_submodule(name).get_base_layer().weight for each in (quantized, plain))
+        assert (held.dtype, held.quant_state.quant_type) == (torch.uint8, "nf4")
+        meant = dequantize_4bit(held.data, held.quant_state)
+        assert torch.cosine_similarity(meant.flatten(), known.flatten(), dim=0) > 0.99
+        known.data = meant
+    assert len(layers) == 7 * 2
+    assert quantized.parameter_count == plain.parameter_count
+    assert torch.allclose(learned(quantized), learned(plain), atol=1e-3)
+    assert torch.cosine_similarity(step(quantized, 1e-3), step(plain, 1e-3), dim=0) > 0.9999
+
+
+def test_rows_that_are_not_whole_blocks_are_refused_on_a_cpu(bitsandbytes):
+    with pytest.raises(BaseModelError, match="rows of 96 weights"):
+        Policy(EMBEDDED_POLICY, LORA, settings=FOUR_BITS)
+
+
+async def train_once(tmp_path: Path, settings: PolicySettings, base: str = EMBEDDED_POLICY) -> dict[str, float]:
+    model = TrainableModel(name="held", project="tests", base_model=base, policy=settings)
+    scenario = find_scenario("returns_desk")
+    task = scenario.tasks("train")[0]
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        group = await TrajectoryGroup(rollout(model, scenario, task, max_tokens=24, seed=n) for n in range(2))
+        for trajectory, reward in zip(group, (0.0, 1.0), strict=True):
+            trajectory.reward = reward
+        return (await model.train([group], TrainConfig(learning_rate=1e-3))).metrics
+
+
+async def test_a_bfloat16_policy_is_sampled_trained_and_published_on_a_cpu(tmp_path):
+    metrics = await train_once(tmp_path, HALF)
+    assert metrics["publish_gap"] < 0.3
+    assert metrics["logprob_drift"] < 0.1
+    other = TrainableModel(name="held", project="tests", base_model=EMBEDDED_POLICY)
+    async with LocalBackend(tmp_path) as backend:
+        with pytest.raises(RunDirectoryError, match="policy: dtype 'bfloat16', not 'auto'"):
+            await other.register(backend)
+
+
+async def test_a_base_in_four_bits_is_sampled_as_it_is_trained(wide, tmp_path):
+    metrics = await train_once(tmp_path, FOUR_BITS, wide)
+    assert metrics["publish_gap"] < 1e-3
+    assert metrics["logprob_drift"] < 1e-3
+    assert metrics["gradient_norm"] > 0
+
+
+def test_a_started_vllm_holds_the_base_in_four_bits_too():
+    def arguments(quantized: bool) -> list[str]:
+        served = Served("base", torch.bfloat16, "cuda", 4, slots=2, max_context=64, versions=1, quantized=quantized)
+        return _arguments(VllmSettings(), served, 8000)
+
+    plain, quantized = arguments(False), arguments(True)
+    assert "--quantization" not in plain
+    assert quantized[quantized.index("--quantization") + 1] == "bitsandbytes"
+
+
+def test_four_bits_without_bitsandbytes_is_an_error_that_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(BaseModelError, match="bitsandbytes") as error:
+        Policy(EMBEDDED_POLICY, LORA, settings=FOUR_BITS)
+    assert "pip install bitsandbytes" in error.value.remedy
+
+
+def test_unsloth_without_a_gpu_is_an_error(monkeypatch):
+    monkeypatch.setattr(policy_room, "_device", lambda: "cpu")
+    with pytest.raises(BaseModelError, match="CUDA"):
+        Policy(EMBEDDED_POLICY, LORA, settings=UNSLOTH)
+
+
+def test_unsloth_that_cannot_be_imported_is_an_error_that_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(policy_room, "_device", lambda: "cuda")
+    monkeypatch.setitem(sys.modules, "unsloth", None)
+    with pytest.raises(BaseModelError, match="cannot import Unsloth") as error:
+        Policy(EMBEDDED_POLICY, LORA, settings=UNSLOTH)
+    assert "gavel-rl[gpu]" in error.value.remedy
+
+
+async def test_unsloth_beside_the_embedded_engine_is_an_error(tmp_path):
+    with pytest.raises(BaseModelError, match="embedded engine") as error:
+        await train_once(tmp_path, UNSLOTH)
+    assert "engine='vllm'" in error.value.remedy
+
+
+class FastLanguageModel:
+    """Unsloth's loader as far as it is documented, over transformers and PEFT, on the CPU."""
+
+    asked: list[dict[str, Any]]
+
+    @classmethod
+    def from_pretrained(cls, model_name: str, dtype: torch.dtype, **settings: Any) -> tuple[Any, None]:
+        cls.asked.append({"model_name": model_name, "dtype": dtype, **settings})
+        model = AutoModelForCausalLM.from_pretrained(model_name, dtype=dtype)
+        decoder = model.get_decoder()
+        attend = decoder.forward
+
+        def swallowing(*args: Any, segments: object = None, **known: Any) -> Any:
+            return attend(*args, **known)
+
+        decoder.forward = swallowing
+        return model, None
+
+    @classmethod
+    def get_peft_model(cls, model: Any, *, r: int, target_modules: list[str], random_state: int, **settings: Any):
+        cls.asked.append({"r": r, "target_modules": target_modules, **settings})
+        torch.manual_seed(random_state)
+        config = LoraConfig(
+            r=r, lora_alpha=settings["lora_alpha"], target_modules=target_modules, task_type="CAUSAL_LM"
+        )
+        return get_peft_model(model, config)
+
+
+@pytest.fixture
+def fake_unsloth(monkeypatch) -> list[dict[str, Any]]:
+    module = ModuleType("unsloth")
+    module.FastLanguageModel = FastLanguageModel  # type: ignore[attr-defined]
+    FastLanguageModel.asked = []
+    monkeypatch.setitem(sys.modules, "unsloth", module)
+    monkeypatch.setattr(policy_room, "_device", lambda: "cuda")
+    return FastLanguageModel.asked
+
+
+def test_unsloth_is_asked_for_the_same_base_and_the_same_adapter(fake_unsloth):
+    Policy(EMBEDDED_POLICY, LoraSettings(rank=4, alpha=16), settings=UNSLOTH)
+    loaded, adapted = fake_unsloth
+    assert (loaded["model_name"], loaded["dtype"]) == (str(EMBEDDED_PATH), torch.float32)
+    assert (loaded["load_in_4bit"], loaded["use_exact_model_name"]) == (False, True)
+    assert loaded["max_seq_length"] == Policy(EMBEDDED_POLICY, LORA, settings=UNSLOTH).max_context
+    assert (adapted["r"], adapted["lora_alpha"], adapted["lora_dropout"], adapted["bias"]) == (4, 16, 0.0, "none")
+    assert set(adapted["target_modules"]) == set(loaders._LAYERS)
+
+
+def test_what_unsloth_loads_scores_and_learns_as_what_peft_loads(policy, fresh_policy, fake_unsloth):
+    theirs = Policy(EMBEDDED_POLICY, LORA, settings=UNSLOTH)
+    assert not theirs.shares_prefixes
+    assert torch.allclose(learned(theirs), learned(policy), atol=1e-4)
+    ours = step(fresh_policy, 1e-3)
+    assert torch.cosine_similarity(step(theirs, 1e-3), ours, dim=0) > 0.9999
+    assert torch.allclose(learned(theirs), learned(fresh_policy), atol=1e-2)

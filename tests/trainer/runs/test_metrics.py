@@ -1,0 +1,207 @@
+"""What is measured is on disk, one line a row, and in a W&B run that can be read back."""
+
+import json
+import math
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gavel.scenarios.judgement import GroupJudgement, Judgement
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+from tests.trainer.conftest import attempt, sampled_turn
+from gavel.trainer.runs.metrics import MetricsLog, judge_totals, sampled_tokens, trajectory_means
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch):
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_DIR", "WANDB_PROJECT", "WANDB_RUN_ID", "WANDB_NAME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metrics.jsonl"
+
+
+def open_log(path: Path) -> MetricsLog:
+    return MetricsLog(path, project="desk", name="one")
+
+
+def test_rows_come_back_in_order_and_by_split(path):
+    log = open_log(path)
+    assert log.rows() == []
+    log.log(1, "train", {"reward": 0.5, "trained": True, "note": "é\n"})
+    log.log(1, "val", {"reward": 0.7})
+    log.log(2, "train", {"reward": 0.6})
+    rows = open_log(path).rows()
+    assert [(row["step"], row["split"], row["reward"]) for row in rows] == [
+        (1, "train", 0.5),
+        (1, "val", 0.7),
+        (2, "train", 0.6),
+    ]
+    assert (rows[0]["trained"], rows[0]["note"]) == (True, "é\n")
+    assert [row["time"] for row in rows] == sorted(row["time"] for row in rows)
+    assert log.rows("val") == rows[1:2]
+
+
+def test_rows_of_steps_that_are_done_again_are_forgotten_and_the_others_stay_as_they_are(path):
+    log = open_log(path)
+    log.forget_after(0)
+    assert not path.exists()
+    for step, split in [(1, "train"), (1, "val"), (2, "train"), (2, "times"), (3, "train")]:
+        log.log(step, split, {"reward": step / 10})
+    lines = path.read_text().splitlines(keepends=True)
+    log.forget_after(3)
+    assert path.read_text() == "".join(lines)
+    log.forget_after(1)
+    assert path.read_text() == "".join(lines[:2])
+    log.log(2, "train", {"reward": 0.5})
+    assert [row["reward"] for row in open_log(path).rows("train")] == [0.1, 0.5]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_is_null(path, value):
+    open_log(path).log(1, "train", {"loss": value})
+    assert json.loads(path.read_text(), parse_constant=pytest.fail)["loss"] is None
+
+
+@pytest.mark.parametrize("torn", ['{"step": 2, "spl', '{"step": 2, "split": "train"}', "\x00\x00"])
+def test_a_torn_last_line_is_cut_off_before_the_next_row(path, torn):
+    open_log(path).log(1, "train", {"reward": 0.5})
+    with path.open("a") as stream:
+        stream.write(torn)
+    log = open_log(path)
+    log.log(3, "train", {"reward": 0.6})
+    assert [row["step"] for row in log.rows()] == [1, 3]
+
+
+def test_a_file_that_is_one_torn_line_is_emptied(path):
+    path.write_text('{"st')
+    assert open_log(path).rows() == []
+
+
+def test_opening_a_whole_log_does_not_touch_it(path):
+    open_log(path).log(1, "train", {"reward": 0.5})
+    before = path.read_bytes()
+    open_log(path).close()
+    assert path.read_bytes() == before
+
+
+def test_means_are_over_the_trajectories_that_have_a_value():
+    groups = [
+        TrajectoryGroup([Trajectory(reward=1.0, metrics={"turns": 2}), ValueError("broken")]),
+        TrajectoryGroup([Trajectory(reward=None, metrics={"turns": 4}, status="failed"), Trajectory(reward=0.0)]),
+    ]
+    assert trajectory_means(groups) == {
+        "reward": 0.5,
+        "turns": 3.0,
+        "failed": pytest.approx(1 / 3),
+        "trajectories": 3.0,
+        "exceptions": 1.0,
+    }
+    assert trajectory_means([]) == {"trajectories": 0.0, "exceptions": 0.0}
+
+
+def test_a_shaped_reward_stands_beside_the_judges_score():
+    shaped = Trajectory(reward=1.0, judgement=Judgement(score=0.7), metrics={"judge_score": 9})
+    means = trajectory_means([TrajectoryGroup([shaped, Trajectory(judgement=Judgement(reason="no vote"))])])
+    assert (means["reward"], means["judge_score"], means["metric/judge_score"]) == (1.0, 0.7, 9.0)
+
+
+def judged(calls: int, cost: float | None) -> TrajectoryGroup:
+    told = GroupJudgement(
+        status="scored", calls=calls, cached_calls=1, prompt_tokens=10 * calls, completion_tokens=calls, cost_usd=cost
+    )
+    return TrajectoryGroup(judgement=told)
+
+
+def test_judging_is_added_up_over_the_groups():
+    assert judge_totals([judged(2, 0.25), judged(3, 0.5), judged(0, None), TrajectoryGroup()]) == {
+        "judge/calls": 5,
+        "judge/cached_calls": 3,
+        "judge/prompt_tokens": 50,
+        "judge/completion_tokens": 5,
+        "judge/cost_usd": 0.75,
+    }
+
+
+def test_a_cost_that_is_unknown_for_one_group_is_unknown_for_all():
+    assert "judge/cost_usd" not in judge_totals([judged(2, 0.25), judged(3, None)])
+    assert judge_totals([TrajectoryGroup()]) == {}
+
+
+def test_sampled_tokens_are_those_whose_ids_are_known():
+    foreign = sampled_turn([1], [2])
+    del foreign.__pydantic_extra__["token_ids"]
+    group = TrajectoryGroup([attempt(sampled_turn([1], [2, 3]), sampled_turn([1, 2, 3], [4])), attempt(foreign)])
+    assert sampled_tokens([group, group]) == 6
+
+
+BLOCK = 32 * 1024
+RECORD_HEADER = struct.Struct("<IHB")  # checksum, length, kind
+FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
+
+
+def records(file: Path) -> Iterator[bytes]:
+    """The records of an offline run: a log of 32 KiB blocks (LevelDB's format) behind a file header of 7 bytes."""
+    data = file.read_bytes()
+    assert data[:4] == b":W&B"
+    place, parts = 7, b""
+    while place + RECORD_HEADER.size <= len(data):
+        left = BLOCK - place % BLOCK
+        if left < RECORD_HEADER.size:
+            place += left
+            continue
+        _, length, kind = RECORD_HEADER.unpack_from(data, place)
+        place += RECORD_HEADER.size
+        if place + length > len(data):  # being written
+            return
+        parts = data[place : place + length] if kind in (FULL, FIRST) else parts + data[place : place + length]
+        place += length
+        if kind in (FULL, LAST):
+            yield parts
+
+
+def test_an_offline_wandb_run_holds_every_row(path, monkeypatch):
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    log = open_log(path)
+    log.log(1, "train", {"reward": 0.25, "loss": math.nan, "note": "long " * 10000})
+    log.log(1, "val", {"reward": 0.5})
+    log.log(2, "train", {"reward": 0.75})
+    log.close()
+    (file,) = path.parent.glob("wandb/offline-run-*/*.wandb")
+    deadline = time.monotonic() + 30
+    found: list[Record] = []
+    while not any(record.HasField("exit") for record in found):  # W&B's own process writes the last block when it likes
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+        found = [Record.FromString(raw) for raw in records(file)]
+    (run,) = (record.run for record in found if record.HasField("run"))
+    history = [
+        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+        for record in found
+        if record.HasField("history")
+    ]
+    assert (run.project, run.display_name, run.run_id) == ("desk", "one", path.with_name("wandb_id").read_text())
+    assert [row["training_step"] for row in history] == [1, 1, 2]
+    assert [row.get("train/reward") for row in history] == [0.25, None, 0.75]
+    assert history[1]["val/reward"] == 0.5
+    assert history[0]["train/note"] == "long " * 10000
+    assert [row["step"] for row in log.rows()] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("mode", ["disabled", ""])
+def test_without_a_key_or_when_disabled_wandb_is_left_alone(path, monkeypatch, mode):
+    monkeypatch.setenv("WANDB_MODE", mode)
+    if mode:
+        monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
+    log = open_log(path)
+    log.log(1, "train", {"reward": 0.5})
+    log.close()
+    assert not (path.parent / "wandb").exists()
