@@ -11,8 +11,7 @@ model library, and a script that only judges never loads torch.
 
 import lazy_loader
 
-_load, __dir__, _names = lazy_loader.attach_stub(__name__, __file__)
-__all__ = [*_names, "__version__"]
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> object:

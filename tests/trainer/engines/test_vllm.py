@@ -16,8 +16,8 @@ from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import TrainConfig, VllmSettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.engines.protocol import AdapterGone, EngineError
 from gavel.trainer.engines import vllm as vllm_module
+from gavel.trainer.engines.protocol import AdapterGone, EngineError
 from gavel.trainer.engines.vllm import VllmEngine
 from gavel.trainer.engines.vllm_server import _environment
 from gavel.trainer.model import TrainableModel
