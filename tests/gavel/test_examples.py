@@ -30,9 +30,7 @@ def test_the_whole_of_grpo_takes_at_most_150_lines_and_public_names_alone() -> N
 
 @pytest.mark.slow
 def test_it_trains_and_prints_its_curve(tmp_path: Path) -> None:
-    outside = {
-        name: value for name, value in os.environ.items() if not name.startswith(("GAVEL_", "OPENAI_", "WANDB_"))
-    }
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("GAVEL_", "OPENAI_", "WANDB_"))}
     result = subprocess.run(
         [sys.executable, str(MINIMAL), "1"], cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=600
     )
