@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+NAMED = re.compile(r"`(?:python )?((?:gavel|tests|benchmarks|docs|examples)/[\w/]+\.\w+)")
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
 
@@ -27,7 +28,7 @@ def test_the_judge_s_page_runs(tmp_path: Path) -> None:
 def test_every_file_that_a_page_links_to_or_names_exists(page: Path) -> None:
     text = page.read_text()
     linked = [page.parent / target for target in re.findall(r"\]\((?!http)([^)#]+)\)", text)]
-    named = [ROOT / name for name in re.findall(r"`(?:python )?((?:gavel|tests|benchmarks|docs|examples)/[\w/]+\.\w+)", text)]
+    named = [ROOT / name for name in NAMED.findall(text)]
     assert [path for path in linked + named if not path.exists()] == []
 
 
