@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gavel.llm.types import Message
-from gavel.reports.charts import share_chart, verdict_chart
+from gavel.reports.charts import outcome_histogram, share_curve
 from gavel.reports.page import render_page, write_page
 from gavel.scenarios.trajectory import Trajectory
 
@@ -55,7 +55,7 @@ class DemoReport:
     summary: Sequence[SummaryRow]
     curve: Sequence[CurvePoint]
     rewards: Sequence[RewardPoint]
-    verdicts: Sequence[tuple[float, bool]]
+    scored: Sequence[tuple[float, bool]]
     """For each judged trajectory: the judge's score in [0, 1], and whether it truly succeeded."""
     tau: float | None
     """Kendall's tau of judge and truth, where it is defined."""
@@ -92,12 +92,12 @@ def render_report(report: DemoReport) -> str:
     rewards = [(p.step, p.reward, None, f"step {p.step}: {p.reward:.2f}") for p in report.rewards]
     longest = max(report.seconds.values(), default=0) or 1
     return render_page(
-        "report.html.j2",
+        "demo_page.html.j2",
         report=report,
         tasks=_span([point.tasks for point in report.curve]),
-        success_chart=share_chart(curve),
-        reward_chart=share_chart(rewards),
-        verdict_chart=verdict_chart(report.verdicts),
+        success_chart=share_curve(curve),
+        reward_chart=share_curve(rewards),
+        outcome_chart=outcome_histogram(report.scored),
         sides=[("Before", report.before), ("After", report.after)],
         turns=turns,
         times=[(name, duration(value), 100 * value / longest) for name, value in report.seconds.items()],
