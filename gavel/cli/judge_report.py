@@ -1,4 +1,4 @@
-"""`gavel judge report`: how far a judge can be trusted, as a table and as one HTML file that needs nothing else."""
+"""`gavel judge report`: how far a judge can be trusted, as a table and as one self-contained HTML file."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def print_report(console: Console, report: JudgeReport) -> None:
         table.add_column("value", justify="right", width=6)
         table.add_column("95 % interval", justify="right", width=16)
         table.add_column("groups", justify="right", width=6)
-        table.add_column("what it says", style="dim")
+        table.add_column("meaning", style="dim")
         for figure in section.figures:
             table.add_row(figure.name, figure.value, figure.interval, f"{figure.estimate.groups:,}", figure.meaning)
         console.print(table)

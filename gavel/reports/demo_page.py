@@ -1,7 +1,7 @@
-"""The demo's report: one HTML file that needs nothing else, and cannot be made to run anything.
+"""The demo's report as one self-contained HTML page: figures, curves, and one task before and after training.
 
-What agents, tools and judges wrote is hostile text. The template escapes every value, holds no script, and its
-content policy allows none.
+Text of agents, tools and judges is untrusted: the template escapes every value, contains no script, and its content
+security policy allows none.
 """
 
 import json
@@ -31,13 +31,13 @@ class CurvePoint:
     success: float
     """Share of tasks, in [0, 1]."""
     half_width: float
-    """Of the 95 % interval."""
+    """Half the width of the 95 % interval."""
     tasks: int
 
 
 @dataclass(frozen=True, slots=True)
 class RewardPoint:
-    """Mean of the judge's scores in training step `step`."""
+    """Mean judge score of training step `step`."""
 
     step: int
     reward: float
@@ -45,33 +45,33 @@ class RewardPoint:
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """All that the report shows."""
+    """All that the page shows."""
 
     title: str
     explanation: str
     """What happened, in a paragraph."""
     caveat: str
-    """What this is, and what it is not."""
+    """Limits of the demo."""
     summary: Sequence[SummaryRow]
     curve: Sequence[CurvePoint]
     rewards: Sequence[RewardPoint]
     scored: Sequence[tuple[float, bool]]
-    """For each judged trajectory: the judge's score in [0, 1], and whether it truly succeeded."""
+    """(judge score in [0, 1], true success) of each judged trajectory."""
     tau: float | None
-    """Kendall's tau of judge and truth, where it is defined."""
+    """Mean within-group Kendall tau-b of judge score and true success; None where it is not defined."""
     before: Trajectory
     after: Trajectory
-    """On the same task as `before`; both with their `judgement`."""
+    """The same task as `before`; both have their `judgement`."""
     seconds: Mapping[str, float]
-    """Where the time went, by name."""
+    """Time by phase."""
     left_out: Mapping[str, int]
-    """How many groups, and members of other groups, were not learned from, by reason."""
+    """Number of groups, and of single members, not trained on, by reason."""
     settings: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message as the report shows it."""
+    """One message as the page shows it."""
 
     role: str
     text: str
@@ -80,12 +80,12 @@ class Turn:
 
 
 def write_report(path: Path, report: DemoReport) -> None:
-    """Writes the report, whole or not at all."""
+    """Writes the page atomically. Raises `GavelError` when it cannot be written."""
     write_page(path, render_report(report))
 
 
 def render_report(report: DemoReport) -> str:
-    """The report's HTML."""
+    """The page's HTML."""
     curve = [
         (p.step, p.success, p.half_width, f"step {p.step}: {p.success:.2f} ± {p.half_width:.2f}") for p in report.curve
     ]
@@ -105,7 +105,7 @@ def render_report(report: DemoReport) -> str:
 
 
 def turns(trajectory: Trajectory) -> Iterator[Turn]:
-    """The main conversation, turn by turn."""
+    """The messages of the main conversation."""
     for message in trajectory.messages():
         calls = tuple(
             _call(call.get("function") or call.get("custom") or {}) for call in message.get("tool_calls") or ()

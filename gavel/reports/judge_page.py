@@ -14,7 +14,7 @@ def render_report(report: JudgeReport) -> str:
     scores = [judgement.score for judgement in report.judgements if judgement.score is not None]
     errors = [judgement.standard_error for judgement in report.judgements if judgement.standard_error is not None]
     # Means of positions are comparable only between groups of one size; the size with the most ballots is drawn.
-    by_size = report.habits.slot_means
+    by_size = report.bias.slot_means
     size = max(by_size, key=lambda members: by_size[members].ballots, default=None)
     return render_page(
         "judge_page.html.j2",

@@ -28,17 +28,17 @@ async def test_several_judges_and_a_reference_get_every_section() -> None:
     for shown in (
         "one, two",
         "12 groups · 48 of 48 members scored · 192 votes",
-        "The judge beside independent_reward",
-        "2 judges beside each other",
-        "4 calls on a group beside each other",
+        "Agreement with independent_reward",
+        "Agreement between 2 judges",
+        "Agreement between 4 calls on one group",
         "Kendall's tau-b",
         "ICC(2,4)",
         "Krippendorff's alpha",
         "position slope",
-        "only for a reference of two values",
+        "needs a reference of two values",
     ):
         assert shown in table
-    assert "There is no reference" not in table
+    assert "Without a reference" not in table
 
 
 async def test_a_row_has_the_figure_its_interval_and_its_groups() -> None:
@@ -75,7 +75,7 @@ async def test_the_command_prints_and_writes_beside_the_file(
     assert (tmp_path / "judged.report.html").is_file()
     assert "judged.report.html" in capsys.readouterr().out.replace("\n", "")
     report_command(store.path, "success", None, tmp_path / "deep" / "page.html")
-    assert "The judge beside success" in (tmp_path / "deep" / "page.html").read_text()
+    assert "Agreement with success" in (tmp_path / "deep" / "page.html").read_text()
 
 
 async def test_a_page_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

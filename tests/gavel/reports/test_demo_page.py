@@ -48,7 +48,7 @@ def test_it_shows_the_outcome_the_reasons_and_what_was_left_out():
         'refund(id="7890")',
         "all members identical 12",
         "3 min 20 s",
-        "tau between its scores and the truth is 0.91",
+        "tau between score and success is 0.91",
         "The judge is the stand-in.",
     ):
         assert shown in text
@@ -88,7 +88,7 @@ def test_a_report_without_figures_is_still_a_page():
 
 def test_a_judge_that_cannot_be_compared_with_the_truth_gets_no_tau():
     text = Page(render_report(replace(REPORT, tau=None))).text
-    assert "no ranking to compare" in text
+    assert "tau is not defined" in text
 
 
 def test_turns_show_calls_with_their_arguments_whatever_these_are():

@@ -20,17 +20,17 @@ async def test_several_judges_and_a_reference_get_every_section_and_chart() -> N
     for shown in (
         "one, two on judged.jsonl",
         "12 groups · 48 of 48 members scored · 192 votes",
-        "The judge beside independent_reward",
-        "2 judges beside each other",
-        "4 calls on a group beside each other",
+        "Agreement with independent_reward",
+        "Agreement between 2 judges",
+        "Agreement between 4 calls on one group",
         "Kendall's tau-b",
         "ICC(2,4)",
         "Krippendorff's alpha",
         "position slope",
-        "only for a reference of two values",
-        "The judges beside each other",
-        "What a place adds 48 calls with 4 members",
-        "Their standard errors",
+        "needs a reference of two values",
+        "Agreement between judges",
+        "Mean score by position 48 calls with 4 members",
+        "Standard errors of the scores",
     ):
         assert shown in page
 
@@ -38,8 +38,8 @@ async def test_several_judges_and_a_reference_get_every_section_and_chart() -> N
 async def test_a_reference_of_two_values_is_drawn_as_bars_and_one_of_more_as_dots() -> None:
     groups = await judged("one")
     assert "higher value" in words(groups, "success")
-    assert "over the group's means" in words(groups)
-    assert "The judges beside each other" not in words(groups)
+    assert "less the group's mean" in words(groups)
+    assert "Agreement between judges" not in words(groups)
 
 
 async def test_without_a_reference_there_is_no_chart_of_one() -> None:

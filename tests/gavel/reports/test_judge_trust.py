@@ -22,7 +22,7 @@ async def test_the_figures_are_those_of_the_statistics() -> None:
     figures = {figure.name: figure for section in report.sections for figure in section.figures}
     assert figures["AUC"].value == f"{report.agreement.auc.value:.2f}"
     assert figures["AUC"].interval == f"{report.agreement.auc.low:.2f} to {report.agreement.auc.high:.2f}"
-    assert figures["position slope"].value == f"{report.habits.position_slope.value:.3f}"
+    assert figures["position slope"].value == f"{report.bias.position_slope.value:.3f}"
 
 
 def test_a_figure_that_rounds_to_0_has_no_sign() -> None:
