@@ -1,3 +1,4 @@
+# pyright: reportMissingTypeStubs=false
 """Agreement of a judge's scores with a reference: a hand-crafted reward, true success, or another judge.
 
 Scores are relative to their group, so every statistic except the AUC is computed within groups and averaged over
@@ -146,7 +147,7 @@ def _sides(pairs: Pairs) -> tuple[list[float], list[float]] | None:
 
 def kendall_tau(pairs: Pairs) -> float | None:
     """Tau-b of one group; None where either side is constant."""
-    from scipy.stats import kendalltau
+    from scipy.stats import kendalltau  # pyright: ignore[reportUnknownVariableType]
 
     if (sides := _sides(pairs)) is None:
         return None
@@ -162,7 +163,7 @@ def mean_kendall_tau(groups: Iterable[Pairs]) -> float | None:
 
 def spearman_rho(pairs: Pairs) -> float | None:
     """Rho of one group; None where either side is constant."""
-    from scipy.stats import spearmanr
+    from scipy.stats import spearmanr  # pyright: ignore[reportUnknownVariableType]
 
     if (sides := _sides(pairs)) is None:
         return None

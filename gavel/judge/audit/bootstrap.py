@@ -1,3 +1,4 @@
+# pyright: reportMissingTypeStubs=false
 """Statistics over groups with 95 % intervals: the percentile bootstrap (Efron 1979) of `scipy.stats.bootstrap`.
 
 Members of a group are judged together, so whole groups are resampled. A statistic takes an array of group indices,
@@ -46,7 +47,7 @@ UNDEFINED = IntervalEstimate(None, None, None, 0)
 def estimate(statistic: "Statistic", total: int, contributing: int) -> IntervalEstimate:
     """The statistic of `total` groups, of which `contributing` influence it; `total` alone determines the resamples."""
     import numpy as np
-    from scipy.stats import DegenerateDataWarning, bootstrap
+    from scipy.stats import DegenerateDataWarning, bootstrap  # pyright: ignore[reportUnknownVariableType]
 
     if not contributing:
         return UNDEFINED
@@ -59,7 +60,7 @@ def estimate(statistic: "Statistic", total: int, contributing: int) -> IntervalE
             return IntervalEstimate(None if np.isnan(value) else value, None, None, contributing)
         resampled = bootstrap(
             (groups,),
-            lambda drawn, axis: statistic(drawn),  # pyright: ignore[reportUnknownLambdaType]
+            lambda drawn, axis: statistic(drawn),  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
             n_resamples=RESAMPLES,
             batch=max(1, _INDICES_AT_ONCE // total),
             vectorized=True,
@@ -111,6 +112,6 @@ def times_drawn(drawn: "Indices") -> "Array":
     """How often each group occurs in each resample, `[resamples, groups]`."""
     import numpy as np
 
-    resamples, total = drawn.shape
-    cells = drawn + np.arange(resamples)[:, np.newaxis] * total
+    resamples, total = len(drawn), int(drawn.shape[1])
+    cells = drawn + total * np.arange(resamples)[:, np.newaxis]
     return np.bincount(cells.ravel(), minlength=resamples * total).reshape(resamples, total).astype(float)

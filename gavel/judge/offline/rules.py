@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from jinja2 import StrictUndefined, TemplateError, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -159,17 +159,18 @@ def _json_object(text: str | None) -> dict[str, Any]:
         value = json.loads(text or "null")
     except (ValueError, RecursionError):
         return {}
-    return value if isinstance(value, dict) else {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 @lru_cache(256)
 def _condition(text: str) -> Condition | None:
     """A condition made of names, constants, comparisons, and, or, not; None for anything else."""
     try:
-        match _SANDBOX.parse(f"{{{{ {text} }}}}").body:
-            case [nodes.Output(nodes=[expression]) as output] if _is_plain(expression):
-                names = [node.name for node in output.find_all(nodes.Name)]
-                return Condition(frozenset(names), _SANDBOX.compile_expression(text))
+        template = _SANDBOX.parse(f"{{{{ {text} }}}}")
+        outputs = [part for output in template.find_all(nodes.Output) for part in output.nodes]
+        if len(template.body) == len(outputs) == 1 and _is_plain(outputs[0]):
+            names = frozenset(node.name for node in template.find_all(nodes.Name))
+            return Condition(names, _SANDBOX.compile_expression(text))
     except (TemplateError, SyntaxError, ValueError, RecursionError, MemoryError):
         pass
     return None

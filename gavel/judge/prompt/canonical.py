@@ -5,11 +5,11 @@ are neither compared nor shown to the judge: attempts are compared by exactly th
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, takewhile
-from typing import Any
+from typing import Any, cast
 
 from gavel.llm.types import Message
 from gavel.prompts import content_hash
@@ -161,7 +161,7 @@ def _answered_call(message: Message, pending: Mapping[int, Any]) -> int | None:
 
 def _calls(message: Message) -> Iterable[tuple[Any, ToolCallEvent]]:
     for call in message.get("tool_calls") or ():
-        body = call.get("function") or call.get("custom") or {}
+        body: dict[str, Any] = call.get("function") or call.get("custom") or {}
         arguments = body.get("arguments", body.get("input", ""))
         yield call.get("id"), ToolCallEvent(str(body.get("name", "")), _plain_json(arguments, sort=True))
     if legacy := message.get("function_call"):
@@ -169,22 +169,21 @@ def _calls(message: Message) -> Iterable[tuple[Any, ToolCallEvent]]:
 
 
 def _text(message: Message) -> str:
-    match message.get("content") or message.get("refusal"):
-        case None:
-            return ""
-        case str(text):
-            return _plain_json(text) if message.get("role") == "tool" else text
-        case list(parts):
-            return "\n".join(_part(part) for part in parts)
-        case other:
-            return _plain_json(other)
+    content = message.get("content") or message.get("refusal")
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return _plain_json(content) if message.get("role") == "tool" else content
+    if isinstance(content, list):
+        return "\n".join(_part(part) for part in cast("list[Any]", content))
+    return _plain_json(content)
 
 
 def _part(part: Any) -> str:
-    if isinstance(part, dict) and isinstance(text := part.get("text", part.get("refusal")), str):
+    fields = cast("dict[str, Any]", part) if isinstance(part, dict) else {}
+    if isinstance(text := fields.get("text", fields.get("refusal")), str):
         return text
-    kind = part.get("type", "part") if isinstance(part, dict) else "part"
-    return f"[{kind} {content_hash(_plain_json(part, sort=True))}]"
+    return f"[{fields.get('type', 'part')} {content_hash(_plain_json(part, sort=True))}]"
 
 
 def _plain_json(value: Any, *, sort: bool = False) -> str:
@@ -208,11 +207,11 @@ def _signature(tool: Message) -> str:
 
 def _describe_tool(tool: Message) -> str:
     function = tool.get("function") or tool
-    parameters = function.get("parameters") or {}
-    required = parameters.get("required") or ()
+    parameters: dict[str, Any] = function.get("parameters") or {}
+    required: Sequence[str] = parameters.get("required") or ()
+    properties: dict[str, Any] = parameters.get("properties") or {}
     names = (
-        f"{name}{'' if name in required else '?'}: {_parameter_type(schema)}"
-        for name, schema in (parameters.get("properties") or {}).items()
+        f"{name}{'' if name in required else '?'}: {_parameter_type(schema)}" for name, schema in properties.items()
     )
     description = " ".join(str(function.get("description") or "").split())
     signature = f"{function.get('name', '')}({', '.join(names)})"
@@ -222,9 +221,10 @@ def _describe_tool(tool: Message) -> str:
 def _parameter_type(schema: Any) -> str:
     if not isinstance(schema, dict):
         return "any"
-    if "enum" in schema:
-        return "|".join(_plain_json(option) for option in schema["enum"])
-    return str(schema.get("type", "any"))
+    fields = cast("dict[str, Any]", schema)
+    if "enum" in fields:
+        return "|".join(_plain_json(option) for option in fields["enum"])
+    return str(fields.get("type", "any"))
 
 
 def _common_prefix(conversations: list[tuple[Event, ...]]) -> tuple[Event, ...]:
