@@ -99,4 +99,6 @@ def _with_params(models: Models | None, params: Mapping[str, Any] | None) -> Mod
 def _log_votes(judged: TrajectoryGroup) -> None:
     for trajectory in judged:
         for vote in trajectory.judgement.votes if trajectory.judgement else ():
-            trajectory.log(f"{vote.model}, order {vote.order}, place {vote.slot}: {vote.score:g} {vote.explanation}")
+            trajectory.log(
+                f"{vote.model}, order {vote.order}, place {vote.position}: {vote.score:g} {vote.explanation}"
+            )

@@ -9,7 +9,8 @@ from itertools import combinations
 from gavel.judge.audit.agreement import centre
 from gavel.judge.audit.bootstrap import Estimate, correlation, ratio
 from gavel.judge.audit.votes import Call, calls, distinct_members, judged_groups
-from gavel.judge.panel.schedule import SlotMeans, centred_places
+from gavel.judge.panel.position_bias import PositionBias
+from gavel.judge.stats import centred_positions
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
@@ -32,7 +33,7 @@ class Habits:
     """Of two members that two calls of a judge both rank, how often they rank them the other way round."""
     tie_rate: Estimate
     """Of two different members of a group, how often they have the same score."""
-    slot_means: dict[int, SlotMeans]
+    slot_means: dict[int, PositionBias]
     """What each place gains over its call's mean, by the number of members shown."""
 
 
@@ -40,10 +41,10 @@ def habits(groups: Iterable[TrajectoryGroup]) -> Habits:
     """Raises `JudgeError` when no member is judged."""
     groups = judged_groups(groups)
     called = [calls(group) for group in groups]
-    slots: dict[int, SlotMeans] = {}
+    slots: dict[int, PositionBias] = {}
     for row in (call.in_order for of_group in called for call in of_group):
         if row:
-            slots.setdefault(len(row), SlotMeans()).add(row)
+            slots.setdefault(len(row), PositionBias()).add(row)
     return Habits(
         position_slope=ratio(*zip(*map(_slope_sums, called), strict=True)),
         length_correlation=correlation(*zip(*map(_length_sums, groups), strict=True)),
@@ -55,7 +56,7 @@ def habits(groups: Iterable[TrajectoryGroup]) -> Habits:
 
 def _slope_sums(of_group: list[Call]) -> tuple[float, float]:
     """Σ place·score and Σ place² over the calls; places are centred, so the calls' means fall out."""
-    rows = [(centred_places(len(row)), row) for call in of_group if (row := call.in_order)]
+    rows = [(centred_positions(len(row)), row) for call in of_group if (row := call.in_order)]
     pairs = [pair for places, row in rows for pair in zip(places, row, strict=True)]
     return math.fsum(place * score for place, score in pairs), math.fsum(place**2 for place, _ in pairs)
 

@@ -18,10 +18,11 @@ import openai
 from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import Latent, SimulatedJudge
-from gavel.judge.panel.schedule import centred_places, orders
+from gavel.judge.panel.schedule import orders
 from gavel.judge.prompt.canonical import CanonicalGroup, canonicalise
 from gavel.judge.prompt.transcript import draw_marks, render_transcripts
 from gavel.judge.reply.verdict import VerdictError, read_verdict
+from gavel.judge.stats import centred_positions
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
@@ -106,7 +107,9 @@ def engine(judge: Judge) -> Scorer:
         votes = [trajectory.judgement.votes if trajectory.judgement else [] for trajectory in judged]
         shown = Counter(vote.order for of_one in votes for vote in of_one)
         firsts = [of_one[0] if of_one else None for of_one in votes]
-        places = [centred_places(shown[vote.order] + len(judge.anchors))[vote.slot] if vote else 0.0 for vote in firsts]
+        places = [
+            centred_positions(shown[vote.order] + len(judge.anchors))[vote.position] if vote else 0.0 for vote in firsts
+        ]
         calls = judged.judgement.calls if judged.judgement else 0
         return Outcome([t.reward for t in judged], places, calls)
 
@@ -119,7 +122,7 @@ def plainly(judge: SimulatedJudge, calls: int, *, by_position: bool = False) -> 
     async def score(case: Case) -> Outcome:
         group, arrival = _by_arrival(case)
         told = [await _ask(judge, group, arrival, call, by_position) for call in range(calls)]
-        return Outcome(_means(told, len(arrival)), centred_places(len(arrival)), calls)
+        return Outcome(_means(told, len(arrival)), centred_positions(len(arrival)), calls)
 
     return score
 
@@ -134,7 +137,7 @@ def in_one_prompt(judge: SimulatedJudge, count: int) -> Scorer:
         for call, row in enumerate(rows):
             shown = await _ask(judge, group, [arrival[n] for n in row], call)
             told.append(shown and [shown[row.index(n)] for n in range(len(row))])
-        places = centred_places(len(arrival))
+        places = centred_positions(len(arrival))
         return Outcome(_means(told, len(arrival)), [places[rows[0].index(n)] for n in range(len(arrival))], count)
 
     return score
@@ -189,7 +192,7 @@ async def measure(scorer: Scorer, groups: Iterable[Case]) -> Quality:
         true_advantages += _advantages(true)
         lengths += _advantages([case.lengths[n] for n in kept])
         rewards += [reward - fmean(got) for reward in got]
-        arrivals += [centred_places(len(scored))[n] for n in kept]
+        arrivals += [centred_positions(len(scored))[n] for n in kept]
         places += [outcome.places[n] for n in kept]
     return Quality(
         tau=fmean(taus) if taus else None,

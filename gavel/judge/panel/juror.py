@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gavel.judge.errors import JudgeError
-from gavel.llm.types import JudgeModel
+from gavel.llm.types import ModelCallable
 
 
 @dataclass(frozen=True, slots=True)
 class Juror:
     """One judge model of a jury."""
 
-    model: str | JudgeModel | Sequence[str | JudgeModel]
+    model: str | ModelCallable | Sequence[str | ModelCallable]
     """A LiteLLM id, an alias ("stand-in", "constant"), or an async callable. Of several, the first is asked, and
     each of the others when the one before it cannot be used."""
     weight: float = 1.0
@@ -27,7 +27,7 @@ class Juror:
     """Tokens of prompt and reply that its models have room for; None = as LiteLLM's table says, or 128,000."""
 
     @property
-    def models(self) -> tuple[str | JudgeModel, ...]:
+    def models(self) -> tuple[str | ModelCallable, ...]:
         """In the order of asking."""
         if isinstance(self.model, Sequence) and not isinstance(self.model, str):
             return tuple(self.model)
@@ -44,7 +44,7 @@ class Juror:
             raise JudgeError(f"a juror needs at least 1 order, not {self.orders}.")
 
 
-Models = str | JudgeModel | Juror | Sequence["str | JudgeModel | Juror"]
+Models = str | ModelCallable | Juror | Sequence["str | ModelCallable | Juror"]
 
 
 def jury(models: Models | None) -> tuple[Juror, ...]:
