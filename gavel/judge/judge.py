@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from anyio import CapacityLimiter
 
-import gavel.judge.offline  # noqa: F401 - registers the stand-in by name
+import gavel.judge.offline  # noqa: F401 # pyright: ignore[reportUnusedImport] - registers the stand-in
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
 from gavel.judge.panel.anchors import Anchor, check_anchors, insert_anchors
 from gavel.judge.panel.ballot import Ballot

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-_T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 async def contain_cancellation(awaitable: Awaitable[_T]) -> _T:

@@ -14,7 +14,7 @@ wrong key, a prompt too long) are raised at once.
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping
+from collections.abc import AsyncGenerator, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,10 +27,10 @@ from gavel.llm.budget import Budget, Size
 from gavel.llm.call import Call
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.cassette import Cassette, Question
-from gavel.llm.completion import completion, read_message
+from gavel.llm.completion import completion, read_answer, read_message
 from gavel.llm.errors import ContextError, LlmError
 from gavel.llm.local_models import model_id
-from gavel.llm.prices import Prices, cost, price
+from gavel.llm.prices import Price, Prices, cost, price
 from gavel.llm.providers import check_model, load_litellm, model_info
 from gavel.llm.rate_limits import Limits, endpoint_limits
 from gavel.llm.retry import context_limit, is_too_long, may_be_the_format, may_pass, pause, remedy
@@ -43,10 +43,10 @@ class Client:
 
     model: str | ModelCallable
     """A LiteLLM id, or an async callable."""
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Extra LiteLLM parameters, such as `temperature` or `api_base`."""
     limits: Limits = field(default_factory=Limits)
-    prices: Prices = field(default_factory=dict)
+    prices: Prices = field(default_factory=dict[str, Price])
     budget: Budget = field(default_factory=Budget)
     """May be shared with other clients."""
     cassette: Cassette | None = None
@@ -136,9 +136,7 @@ class Client:
             return await self._complete_with_format_fallbacks(call, messages, schema)
         async with self._accounted(call, messages, schema) as account, asyncio.timeout(self.limits.timeout):
             answer = await contain_cancellation(self.model(messages, schema))
-            if not isinstance(answer, str | Mapping):
-                raise TypeError(f"it returned {type(answer).__name__}, not str or a message")
-            text, repairs = (answer, Counter[str]()) if isinstance(answer, str) else read_message(answer)
+            text, repairs = read_answer(answer)
             account.reply = Reply(text, repairs=repairs)
         return account.reply
 
@@ -163,7 +161,7 @@ class Client:
     def _reply(self, response: Any, messages: list[Message], repairs: Counter[str]) -> Reply:
         litellm = load_litellm()
         finish_reason = response.choices[0].finish_reason if response.choices else None
-        message = response.choices[0].message.model_dump() if response.choices else {}
+        message: dict[str, Any] = response.choices[0].message.model_dump() if response.choices else {}
         if finish_reason == "length":
             message["reasoning_content"] = None  # reasoning that is cut off holds no answer
         text, more = read_message(message)
@@ -179,7 +177,7 @@ class Client:
         )
 
     @asynccontextmanager
-    async def _accounted(self, call: Call, messages: list[Message], schema: Schema) -> AsyncIterator["_Account"]:
+    async def _accounted(self, call: Call, messages: list[Message], schema: Schema) -> AsyncGenerator["_Account", None]:
         """Waits until budget and rate limits allow one request; the block sends it and sets the account's reply."""
         size = self._size(messages, schema)
         known = price(self.name, self.prices) if self.budget.max_cost_usd is not None else None

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import openai
 
@@ -33,6 +33,19 @@ async def completion(**request: Any) -> tuple[Any, Counter[str]]:
     return litellm.ModelResponse(**{**body, "usage": body.get("usage") or {}}), Counter({"content parts": 1})
 
 
+def read_answer(answer: object) -> tuple[str, Counter[str]]:
+    """The text of a callable's answer, and its repairs. Raises `TypeError` when it is neither text nor a message."""
+    if isinstance(answer, str):
+        return answer, Counter()
+    if not _is_message(answer):
+        raise TypeError(f"it returned {type(answer).__name__}, not str or a message")
+    return read_message(answer)
+
+
+def _is_message(answer: object) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(answer, Mapping)
+
+
 def read_message(message: Mapping[str, Any]) -> tuple[str, Counter[str]]:
     """The text of an assistant's message, and the repairs that finding it took, by kind.
 
@@ -54,6 +67,9 @@ def read_message(message: Mapping[str, Any]) -> tuple[str, Counter[str]]:
     return text, repairs
 
 
-def _text_of_part(part: Any) -> str:
-    text = part.get("text") if isinstance(part, dict) else part
-    return text if isinstance(text, str) else ""
+def _text_of_part(part: object) -> str:
+    match part:
+        case str(text) | {"text": str(text)}:
+            return text
+        case _:
+            return ""

@@ -3,6 +3,7 @@
 import email.utils
 import re
 import time
+from collections.abc import Mapping
 
 import openai
 from tenacity import RetryCallState, wait_random_exponential
@@ -45,7 +46,7 @@ def is_in_parts(error: openai.OpenAIError) -> bool:
 def pause(state: RetryCallState) -> float:
     """Seconds until the next attempt: the server's `Retry-After`, or exponential backoff with jitter."""
     error = state.outcome.exception() if state.outcome else None
-    headers = getattr(error, "litellm_response_headers", None) or {}
+    headers: Mapping[str, str] = getattr(error, "litellm_response_headers", None) or {}
     asked = _seconds(headers.get("retry-after", ""))
     return _backoff(state) if asked is None else max(asked, 0.0)
 

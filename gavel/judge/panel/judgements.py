@@ -101,7 +101,7 @@ def judge_group(members: Sequence[Judgement], group: CanonicalGroup, ballots: Se
         prompt_tokens=sum(reply.prompt_tokens for reply in replies),
         completion_tokens=sum(reply.completion_tokens for reply in replies),
         cost_usd=sum(costs) if len(costs) == calls else None,
-        repairs=dict(sum((ballot.repairs for ballot in ballots), Counter())),
+        repairs=dict(sum((ballot.repairs for ballot in ballots), Counter[str]())),
         warnings=list(_warnings(ballots)),
     )
 
