@@ -28,8 +28,8 @@ from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.modes import ModeName, choose_mode
 from gavel.judge.panel.polling import Poll, off_loop_if_long
 from gavel.judge.panel.position_bias import PositionBias
-from gavel.judge.prompt.canonical import canonicalise
-from gavel.judge.prompt.flags import checked_caps, flagged, record_flags
+from gavel.judge.prompt.canonical import canonicalize
+from gavel.judge.prompt.flags import apply_flags, validate_caps, with_flags
 from gavel.judge.rubric import Rubric
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
@@ -97,7 +97,7 @@ class Judge:
         self.orders = orders
         self.content_retries = content_retries
         self.quorum = quorum
-        self.caps = checked_caps(caps)
+        self.caps = validate_caps(caps)
         self.seed = seed
         self.position_bias: dict[int, PositionBias] = {}
         """The judge's position bias so far, by number of members shown."""
@@ -158,10 +158,10 @@ class Judge:
         self, group: TrajectoryGroup, attempts: Mapping[int, Trajectory]
     ) -> tuple[list[Judgement], GroupJudgement]:
         """Judgements of the group's trajectories; `attempts`, by index, are those that have not failed."""
-        failures = canonicalise({i: t for i, t in enumerate(group.trajectories) if i not in attempts})
-        failed = await off_loop_if_long(failures, flagged, failures)
+        failures = canonicalize({i: t for i, t in enumerate(group.trajectories) if i not in attempts})
+        failed = await off_loop_if_long(failures, with_flags, failures)
         unflagged, fixed = insert_anchors(attempts, self.anchors)
-        canonical = await off_loop_if_long(unflagged, flagged, unflagged)
+        canonical = await off_loop_if_long(unflagged, with_flags, unflagged)
         ballots: list[Ballot] = []
         if len(canonical.members) > 1:
             self.check()
@@ -176,7 +176,7 @@ class Judge:
         aggregate = partial(self._mode.aggregate, fixed=fixed)
         members = judge_members(group.trajectories, canonical, ballots, self.quorum, aggregate)
         for part in (canonical, failed):
-            record_flags(members, part, self.caps)
+            apply_flags(members, part, self.caps)
         whole = judge_group(members, canonical, ballots)
         whole.mode = self.mode
         whole.warnings += self._position_warnings({len(ballot.shown) for ballot in ballots})

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from gavel.judge.errors import JudgeError
-from gavel.judge.prompt.canonical import CanonicalGroup, canonicalise
+from gavel.judge.prompt.canonical import CanonicalGroup, canonicalize
 from gavel.prompts import content_hash
 from gavel.scenarios.trajectory import Trajectory
 
@@ -36,7 +36,7 @@ class Anchor:
     @property
     def id(self) -> str:
         """`anchor@hash` of the text that a judge sees, and of the score."""
-        return f"anchor@{content_hash(f'{canonicalise({0: self.trajectory}).digest} {self.score!r}')}"
+        return f"anchor@{content_hash(f'{canonicalize({0: self.trajectory}).digest} {self.score!r}')}"
 
 
 def check_anchors(anchors: Iterable[Anchor]) -> tuple[Anchor, ...]:
@@ -47,7 +47,7 @@ def check_anchors(anchors: Iterable[Anchor]) -> tuple[Anchor, ...]:
             f"{len(anchors)} anchors are too many: each is shown in every call.",
             f"Keep at most {MAX_ANCHORS}, spread over the scale: two or three are enough.",
         )
-    for member in canonicalise({n: anchor.trajectory for n, anchor in enumerate(anchors)}).members:
+    for member in canonicalize({n: anchor.trajectory for n, anchor in enumerate(anchors)}).members:
         if len(scores := sorted({anchors[n].score for n in member.indices})) > 1:
             raise JudgeError(f"anchors that look the same to a judge have different scores: {scores}.")
     return anchors
@@ -62,9 +62,9 @@ def insert_anchors(
     for it count for both. Returns no anchors for an empty group.
     """
     if not trajectories:
-        return canonicalise({}), {}
+        return canonicalize({}), {}
     first = max(trajectories) + 1
-    group = canonicalise({**trajectories, **{n: anchor.trajectory for n, anchor in enumerate(anchors, first)}})
+    group = canonicalize({**trajectories, **{n: anchor.trajectory for n, anchor in enumerate(anchors, first)}})
     fixed = {
         number: anchors[index - first].score
         for number, member in enumerate(group.members)

@@ -20,8 +20,8 @@ from gavel.judge.panel.juror import Juror
 from gavel.judge.panel.position_bias import PositionBias
 from gavel.judge.panel.schedule import LARGEST_WHOLE, Schedule
 from gavel.judge.prompt.canonical import CanonicalGroup
-from gavel.judge.prompt.messages import fitted, members_that_fit, templates, tokens
-from gavel.judge.prompt.transcript import Marks, draw_marks
+from gavel.judge.prompt.messages import count_message_tokens, fit_messages, max_members_per_prompt, template_names
+from gavel.judge.prompt.transcript import PromptMarkers, draw_markers
 from gavel.judge.reply.criteria import ids_to_score, read_scores
 from gavel.judge.reply.verdict import VerdictError, reply_schema
 from gavel.judge.rubric import Rubric
@@ -70,7 +70,7 @@ class Poll:
                 zip(self.jurors, self.clients, schedule, strict=True)
             ):
                 for shown in calls_shown:
-                    marks = await off_loop_if_long(group, draw_marks, group, Random(f"{seed}/{len(calls)}"))
+                    marks = await off_loop_if_long(group, draw_markers, group, Random(f"{seed}/{len(calls)}"))
                     ballot = Ballot(len(calls), shown, clients[0].name, number, juror.weight)
                     calls.append(tasks.create_task(self._with_fallbacks(ballot, group, marks, clients)))
         return [call.result() for call in calls]
@@ -82,10 +82,10 @@ class Poll:
         text_bytes = sum(len(text.encode(errors="replace")) + _TEXT_OVERHEAD_BYTES for text in set(group.texts))
         if text_bytes < room - _INSTRUCTION_BYTES:
             return LARGEST_WHOLE
-        return members_that_fit(group, self.rubric, room)
+        return max_members_per_prompt(group, self.rubric, room)
 
     async def _with_fallbacks(
-        self, ballot: Ballot, group: CanonicalGroup, marks: Marks, clients: Sequence[Client]
+        self, ballot: Ballot, group: CanonicalGroup, marks: PromptMarkers, clients: Sequence[Client]
     ) -> Ballot:
         """Asks the juror's models in turn until one fills the ballot."""
         for client in clients:
@@ -95,7 +95,7 @@ class Poll:
                 break
         return ballot
 
-    async def _fit_and_ask(self, ballot: Ballot, group: CanonicalGroup, marks: Marks, client: Client) -> None:
+    async def _fit_and_ask(self, ballot: Ballot, group: CanonicalGroup, marks: PromptMarkers, client: Client) -> None:
         """Asks with a prompt that fits the model's context, and a shorter one when the model refuses it as too long."""
         labels = [marks.labels[member] for member in ballot.shown]
         entries = len(ids_to_score(self.rubric, labels))
@@ -103,21 +103,21 @@ class Poll:
             room = client.room(entries)
             try:
                 prompt, ballot.shortened = await off_loop_if_long(
-                    group, fitted, group, ballot.shown, marks, self.rubric, room
+                    group, fit_messages, group, ballot.shown, marks, self.rubric, room
                 )
             except ContextTooSmallError as error:
                 ballot.problem, ballot.no_room = error.message, error
                 return
             ballot.no_room = None
-            ballot.prompt_ids += map(template_id, templates(self.rubric))
+            ballot.prompt_ids += map(template_id, template_names(self.rubric))
             try:
                 return await self._ask_with_repair(ballot, prompt, labels, marks, client)
             except ContextError as error:
                 ballot.problem = error.message
-                client.shrink(room, tokens(prompt), entries, error.limit)
+                client.shrink(room, count_message_tokens(prompt), entries, error.limit)
 
     async def _ask_with_repair(
-        self, ballot: Ballot, prompt: list[Message], labels: list[str], marks: Marks, client: Client
+        self, ballot: Ballot, prompt: list[Message], labels: list[str], marks: PromptMarkers, client: Client
     ) -> None:
         """Asks and reads the reply; an invalid reply is sent back with its problem, `content_retries` times."""
         ids = ids_to_score(self.rubric, labels)
