@@ -53,7 +53,7 @@ class Outcome:
     statuses: Counter[str]
     """Groups by the status of their judgement."""
     left_out: Counter[str]
-    """Groups and members that were not trained, by reason."""
+    """Groups and members that were not trained, by the key of `LeftOut`."""
     trained_steps: int
     """Steps that changed the adapter."""
     seconds: dict[str, float]
