@@ -10,11 +10,13 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 import gavel.judge.offline  # noqa: F401 - makes the stand-in known by name
+from gavel.cli.lazy import single_command
 from gavel.cli.settings import STAND_IN, Settings
 from gavel.errors import GavelError
 from gavel.extras import EXTRAS, install_line, installed_version, missing_parts
@@ -28,7 +30,12 @@ _GAP = "    "
 Problem = GavelError | None
 
 
-def doctor(console: Console) -> int:
+def doctor() -> None:
+    """Show what is installed, which keys are set, and what to do next."""
+    raise typer.Exit(report(Console()))
+
+
+def report(console: Console) -> int:
     """Prints the report; gives the exit status: 1 when something that was set cannot work."""
     try:
         settings = Settings.read()
@@ -41,15 +48,15 @@ def doctor(console: Console) -> int:
         judge, judge_problem = _judge(settings)
         runs, runs_problem = _runs(settings.runs)
         gpu, gpu_problem = _gpu(installed_version("torch"))
-    report = Table.grid(padding=(0, 2))
-    report.add_row("python", _versions())
-    report.add_row("GPU", gpu)
-    report.add_row("judge", judge)
-    report.add_row("keys", Text(_GAP).join(_mark(key, bool(os.environ.get(key))) for key in KEYS))
-    report.add_row("extras", Text("\n").join(_extras()))
-    report.add_row("W&B", settings.wandb)
-    report.add_row("runs", runs)
-    console.print(report)
+    table = Table.grid(padding=(0, 2))
+    table.add_row("python", _versions())
+    table.add_row("GPU", gpu)
+    table.add_row("judge", judge)
+    table.add_row("keys", Text(_GAP).join(_mark(key, bool(os.environ.get(key))) for key in KEYS))
+    table.add_row("extras", Text("\n").join(_extras()))
+    table.add_row("W&B", settings.wandb)
+    table.add_row("runs", runs)
+    console.print(table)
     problems = [problem for problem in (judge_problem, runs_problem, gpu_problem) if problem]
     for problem in problems:
         _print_problem(console, problem)
@@ -131,3 +138,6 @@ def _next_step(settings: Settings, *, can_train: bool) -> str:
     if settings.judge_model is None:
         return "`gavel demo`, or set GAVEL_JUDGE_MODEL to judge with a real model."
     return "`gavel train my_scenario.py`, or `gavel demo` first."
+
+
+app = single_command(doctor)

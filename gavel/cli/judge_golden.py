@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from gavel.cli.lazy import single_command
 from gavel.errors import GavelError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _Records = dict[str, dict[str, _Record]]
 """By judge and group."""
 
 
-def golden_command(
+def golden(
     judge: Annotated[str | None, typer.Option(help="Judge model. Default: GAVEL_JUDGE_MODEL.")] = None,
     rubric: Annotated[str | None, typer.Option(help="What good work is; @FILE reads it from a file.")] = None,
     groups: Annotated[Path | None, typer.Option(help="A golden set of your own (JSON). Default: the shipped.")] = None,
@@ -43,9 +44,9 @@ def golden_command(
     record: Annotated[bool, typer.Option("--record", help="Compare later runs with this one.")] = False,
 ) -> None:
     """Check a judge and its prompts on groups of known order, and tell which verdicts have turned."""
-    from gavel.cli.score import rubric_text
     from gavel.cli.settings import STAND_IN, Settings
     from gavel.judge.audit.golden import SHIPPED, changed_prompts, check_golden, load_golden, turned
+    from gavel.judge.config import read_text_option
     from gavel.judge.errors import JudgeError
     from gavel.judge.judge import Judge
     from gavel.llm.cassette import Cassette
@@ -55,12 +56,12 @@ def golden_command(
     if model == STAND_IN:
         raise JudgeError(
             "the stand-in checks rules of a rubric and reads no answers, so a golden set says nothing of it.",
-            "Name a judge model: --judge openai/o3, or GAVEL_JUDGE_MODEL.",
+            "Name a judge model: --judge openai/gpt-5-mini, or GAVEL_JUDGE_MODEL.",
         )
     tape = Cassette(cassette or settings.runs / "golden.sqlite", "replay" if replay else "cache")
     beside = tape.path.with_name(f"{tape.path.name}.json")
     records = _read_records(beside)
-    engine = Judge(model, rubric=rubric_text(rubric), cassette=tape)
+    engine = Judge(model, rubric=read_text_option(rubric, "rubric"), cassette=tape)
     name = " + ".join(engine.names)
     results = asyncio.run(check_golden(engine, load_golden(groups or SHIPPED)))
     tape.close()
@@ -158,3 +159,6 @@ def _print_changes(found: "Sequence[Turned]", prompts: Sequence[str]) -> None:
             f"  {'right' if each.is_right else 'WRONG'} by now: {each.group}: {each.better} above {each.worse} "
             f"(was {was_better:.2f} and {was_worse:.2f}, is {better:.2f} and {worse:.2f})"
         )
+
+
+app = single_command(golden)

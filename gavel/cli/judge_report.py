@@ -1,10 +1,13 @@
 """`gavel judge report`: how far a judge can be trusted, as a table and as one HTML file that needs nothing else."""
 
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
+from gavel.cli.lazy import single_command
 from gavel.cli.terminal import plain
 from gavel.judge.audit.agreement import centre
 from gavel.reports.charts import histogram, place_chart, scatter_chart, verdict_chart
@@ -16,13 +19,20 @@ _MOST_DOTS = 800
 """More would make the page heavy and the chart no clearer."""
 
 
-def report_command(file: Path, reference: str | None, by: str | None, html: Path | None) -> None:
-    """What `gavel judge report` does; `html` None = beside `file`. Raises a `GavelError` for a file of no use."""
-    report = read_report(read_groups(file, by), reference, file.name)
+def report(
+    file: Annotated[Path, typer.Argument(help="Judged groups: what `gavel score --out` wrote, or a run's .jsonl.zst.")],
+    reference: Annotated[
+        str | None, typer.Option(help="Metric or field to compare with. Default: independent_reward, if there is one.")
+    ] = None,
+    by: Annotated[str | None, typer.Option(help="Field (dotted path) that groups rows of single trajectories.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Where to write the page. Default: beside FILE.")] = None,
+) -> None:
+    """Compare a judge with a reference, with other judges and with itself, and look for its biases."""
+    found = read_report(read_groups(file, by), reference, file.name)
     page = html or file.with_name(f"{file.name.removesuffix('.zst').removesuffix('.jsonl')}.report.html")
-    write_page(page, render_report(report))
+    write_page(page, render_report(found))
     console = Console()
-    print_report(console, report)
+    print_report(console, found)
     console.print(f"Report: {page}", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -95,3 +105,6 @@ def _matrix(report: JudgeReport) -> list[tuple[str, list[float | None]]]:
         return 1.0 if one == other else taus.get((one, other), taus.get((other, one)))
 
     return [(one, [tau(one, other) for other in judges]) for one in judges]
+
+
+app = single_command(report)

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
+from gavel.cli.lazy import single_command
 from gavel.errors import GavelError
 
 
-def rubric_command(
+def rubric(
     description: Annotated[str, typer.Argument(help="What the agent's job is, in a sentence or more.")],
     model: Annotated[str | None, typer.Option(help="Who drafts: any LiteLLM id. Default: GAVEL_JUDGE_MODEL.")] = None,
     out: Annotated[Path | None, typer.Option(help="A file to write it to as well, for --rubric @FILE.")] = None,
@@ -34,3 +35,6 @@ def rubric_command(
     except OSError as error:
         raise GavelError(f"{out} cannot be written: {error}", "Copy the rubric from above.") from error
     typer.echo(f"Written to {out}. Read it, better it, then: gavel score FILE --rubric @{out}", err=True)
+
+
+app = single_command(rubric)

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from gavel.cli.lazy import single_command
 from gavel.judge.errors import JudgeError
 
 if TYPE_CHECKING:
@@ -123,3 +124,6 @@ def _print(console: Console, rows: dict[str, "Quality"], title: str) -> None:
 
 def _number(figure: float | None, sign: str = "+") -> str:
     return "–" if figure is None else f"{figure:{sign}.3f}"
+
+
+app = single_command(simulate)

@@ -15,7 +15,7 @@ KlEstimator = Literal["k1", "k2", "k3"]
 
 
 class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class LoraSettings(_Settings):

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from rich.console import Console
 
-from gavel.cli.judge_report import print_report, render_report, report_command
+from gavel.cli.judge_report import print_report, render_report, report
 from gavel.errors import GavelError
 from gavel.judge.audit.bootstrap import Estimate
 from gavel.judge.errors import JudgeError
@@ -151,10 +151,10 @@ async def test_the_command_prints_and_writes_beside_the_file(
 ) -> None:
     store = TrajectoryStore(tmp_path / "judged.jsonl.zst")
     store.extend(await judged("one", groups=2))
-    report_command(store.path, None, None, None)
+    report(store.path, None, None, None)
     assert (tmp_path / "judged.report.html").is_file()
     assert "judged.report.html" in capsys.readouterr().out.replace("\n", "")
-    report_command(store.path, "success", None, tmp_path / "deep" / "page.html")
+    report(store.path, "success", None, tmp_path / "deep" / "page.html")
     assert "The judge beside success" in (tmp_path / "deep" / "page.html").read_text()
 
 
@@ -162,7 +162,7 @@ async def test_a_page_that_cannot_be_written_is_an_error(tmp_path: Path) -> None
     store = TrajectoryStore(tmp_path / "judged.jsonl.zst")
     store.extend(await judged("one", groups=2))
     with pytest.raises(GavelError, match="cannot be written"):
-        report_command(store.path, None, None, tmp_path)
+        report(store.path, None, None, tmp_path)
 
 
 async def test_a_reference_that_is_not_there_is_told_with_those_that_are() -> None:
