@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from gavel.judge.config import JudgeConfig
 from gavel.trainer.config import EngineChoice, LoopConfig, LoraSettings, PolicySettings, TrainConfig
+from gavel.trainer.embedded import EMBEDDED_POLICY
 
-EMBEDDED_POLICY = "embedded/returns-desk"
 _EMBEDDED_LEARNING_RATE = 2e-3
 """A model of a few hundred thousand parameters needs far larger steps."""
 
