@@ -8,6 +8,7 @@ import typer
 
 from gavel.cli.lazy import lazy_app
 from gavel.cli.settings import load_dotenv
+from gavel.cli.terminal import print_error, silence_libraries
 from gavel.errors import GavelError
 
 if TYPE_CHECKING:
@@ -78,9 +79,8 @@ def _main(arguments: list[str]) -> None:
     gc.set_threshold(*_GC_THRESHOLDS)
     try:
         load_dotenv()
+        silence_libraries()
         app(arguments)
     except GavelError as error:
-        from gavel.cli.terminal import print_error
-
         print_error(error)
         sys.exit(1)

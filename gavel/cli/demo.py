@@ -10,7 +10,6 @@ from gavel.cli.execution import RESUME, need_training, run_to_end
 from gavel.cli.lazy import single_command
 from gavel.cli.model_options import Flag, with_options
 from gavel.cli.run_options import run_config
-from gavel.cli.terminal import silence_libraries
 from gavel.trainer.run_config import RunConfig
 
 STEPS = 30
@@ -28,7 +27,6 @@ def demo(
     """Train a tiny agent on this machine: no GPU, no key, a few minutes."""
     started = time.monotonic()
     need_training("gavel demo")
-    silence_libraries()
     config = run_config("returns_desk", {**values, "steps": values["steps"] or STEPS}, flags=_FLAGS)
     from gavel.cli.demo_run import DemoSettings, run_demo
 

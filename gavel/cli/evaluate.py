@@ -7,7 +7,6 @@ from gavel.cli.execution import need_training, run_to_end, scenario_named
 from gavel.cli.lazy import single_command
 from gavel.cli.model_options import Flag, with_options
 from gavel.cli.run_options import ENGINE_FLAGS, MODEL_FLAGS, Assignments, Source, run_config
-from gavel.cli.terminal import silence_libraries
 from gavel.trainer.run_config import RunConfig
 
 _TASKS = 256
@@ -17,7 +16,6 @@ _FLAGS = [*MODEL_FLAGS, Flag("loop.final_tasks", "--tasks", _TASKS), *ENGINE_FLA
 def evaluate(source: Source, values: Mapping[str, Any], assignments: Assignments = None) -> None:
     """Measure a run's newest policy (or its base, before training) on held-out tasks."""
     need_training("gavel evaluate")
-    silence_libraries()
     config = run_config(source, {**values, "tasks": values["tasks"] or _TASKS}, assignments, flags=_FLAGS)
     scenario = scenario_named(config.scenario)
     from gavel.cli.training import run_evaluation

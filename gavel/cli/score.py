@@ -20,7 +20,7 @@ from rich.text import Text
 from gavel.cli.lazy import single_command
 from gavel.cli.model_options import with_options
 from gavel.cli.run_options import JUDGE_FLAGS, judge_config, with_default_judge
-from gavel.cli.terminal import plain, silence_libraries
+from gavel.cli.terminal import plain
 from gavel.errors import GavelError
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
@@ -51,7 +51,6 @@ def score_and_print(file: Path, config: JudgeConfig, by: str | None = None, out:
 
     Raises a `GavelError` when the file is not usable, and after all else is done when the judge failed on a group.
     """
-    silence_libraries()
     engine = with_default_judge(config).build()
     judged = asyncio.run(score_file(file, engine, by=by, out=out))
     print_scores(Console(), judged, by)

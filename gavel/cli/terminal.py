@@ -4,11 +4,19 @@ import logging
 import os
 import sys
 import warnings
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from gavel.errors import GavelError
+
+_QUIET = {
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TOKENIZERS_PARALLELISM": "false",
+    "LITELLM_LOG": "ERROR",
+}
 
 
 def plain(text: str, style: str = "") -> Text:
@@ -25,17 +33,26 @@ def print_error(error: GavelError) -> None:
 
 
 def silence_libraries() -> None:
-    """Keeps warnings, logs and progress bars of libraries out of the terminal; Gavel's own log stays.
+    """Keeps warnings, logs and progress bars of installed libraries out of the terminal.
 
-    Call it before the libraries are imported. `python -W …` and variables that the user has set win.
+    Gavel's own log and that of the user's code stay. Call it before the libraries are imported; `python -W …` and
+    variables that the user has set win.
     """
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("LITELLM_LOG", "ERROR")
-    if not sys.warnoptions:
-        warnings.simplefilter("ignore")
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
     handler = logging.StreamHandler()
-    handler.addFilter(lambda record: record.name.split(".")[0] == "gavel")
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    handler.addFilter(lambda record: record.name.split(".")[0] == "gavel" or not _of_a_library(record.pathname))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], format="%(message)s")
+    if sys.warnoptions:
+        return
+    show = warnings.showwarning
+
+    def show_if_not_of_a_library(message: Any, category: Any, filename: str, *rest: Any) -> None:
+        if not _of_a_library(filename):
+            show(message, category, filename, *rest)
+
+    warnings.showwarning = show_if_not_of_a_library
+
+
+def _of_a_library(path: str) -> bool:
+    return "site-packages" in path or "dist-packages" in path

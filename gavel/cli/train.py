@@ -9,7 +9,6 @@ from gavel.cli.execution import RESUME, need_training, run_to_end, scenario_name
 from gavel.cli.lazy import single_command
 from gavel.cli.model_options import with_options
 from gavel.cli.run_options import RUN_FLAGS, Assignments, MinSpread, Shaping, Source, run_config
-from gavel.cli.terminal import silence_libraries
 from gavel.trainer.run_config import RunConfig
 
 
@@ -27,7 +26,6 @@ def train(
     (`gavel config` prints one) and overridden here.
     """
     need_training("gavel train")
-    silence_libraries()
     given = run_config(source, values, assignments, shaping, min_spread)
     config = given.resolved()
     scenario = scenario_named(config.scenario)

@@ -14,7 +14,8 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_dotenv_file_is_read_and_the_environment_wins(tmp_path: Path):
     (tmp_path / ".env").write_text(
-        'GAVEL_JUDGE_MODEL=openai/gpt-5-mini\nGAVEL_RUNS=from_file\nGAVEL_PRICES={"openai/gpt-5-mini": [0.25, 2.0]}  # USD\n'
+        "GAVEL_JUDGE_MODEL=openai/gpt-5-mini\nGAVEL_RUNS=from_file\n"
+        'GAVEL_PRICES={"openai/gpt-5-mini": [0.25, 2.0]}  # USD\n'
     )
     os.environ["GAVEL_RUNS"] = "from_environment"
     load_dotenv()
