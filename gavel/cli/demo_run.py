@@ -1,7 +1,7 @@
-"""The main job, small enough for a laptop: a judge's scores train an agent, and a report shows what changed.
+"""What `gavel demo` does: a judge's scores train a small agent, and a report shows what changed.
 
-Everything is real but the size: a transformer with LoRA, exact tokens, the LiteLLM client, files on
-disk. Without a key the judge is the stand-in, which checks the rubric's written rules.
+Only the size is small: a transformer with LoRA, exact tokens, the LiteLLM client, files on disk. Without a key the
+judge is the stand-in, which checks the rubric's written rules.
 """
 
 import json
@@ -43,12 +43,12 @@ _UNTRAINED = (
     "better rollout from a worse one. The curve stays flat, as it should."
 )
 _MEASURES = {"looked_before_acting": "looked before acting", "turns": "turns"}
-"""What is shown beside success, and how it is called there."""
+"""Measures shown beside success, and their labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """What can be chosen on the command line."""
+    """The options of the command."""
 
     seed: int
     judge: str
@@ -57,16 +57,16 @@ class DemoSettings:
 
     @property
     def run_name(self) -> str:
-        """Another run for another question; the same one for the same command."""
+        """The same for the same command; different for other settings."""
         judge = "" if self.judge == STAND_IN else "-" + self.judge.replace("/", "-")
         steps = "" if self.steps == STEPS else f"-{self.steps}-steps"
         return f"returns-desk-seed-{self.seed}{judge}{steps}"
 
 
 async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
-    """Trains the embedded policy, or goes on where an earlier call was stopped, and tells what came of it.
+    """Trains the embedded policy, continuing an earlier run of the same command, and prints the outcome.
 
-    `started` is when the command began, by `time.monotonic`. Writes `report.html` and `summary.json` to the run
+    `started` is when the command started, by `time.monotonic`. Writes `report.html` and `summary.json` to the run
     directory; returns the summary.
     """
     console = Console()
@@ -106,7 +106,7 @@ def _headline(settings: DemoSettings, parameters: int, start: int) -> str:
     line = f"Gavel demo · returns desk · {size} · {judge} · {os.cpu_count()} cores"
     if start >= settings.steps:
         return f"{line}\nThis run is finished; here is its outcome again. `gavel demo --fresh` starts over."
-    return f"{line}\nGoing on after step {start}." if start else line
+    return f"{line}\nContinuing after step {start}." if start else line
 
 
 def _summary(settings: DemoSettings, outcome: Outcome, seconds: dict[str, float]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`gavel judge report`: how far a judge can be trusted, as a table and as one HTML file that needs nothing else."""
+"""`gavel judge report`: reliability and biases of a judge, as a table and as one self-contained HTML file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +16,7 @@ from gavel.reports.page import render_page, write_page
 from gavel.scenarios.jsonl import read_groups
 
 _MOST_DOTS = 800
-"""More would make the page heavy and the chart no clearer."""
+"""Dots of the scatter chart; more make the page larger and the chart no clearer."""
 
 
 def report(
@@ -25,7 +25,7 @@ def report(
         str | None, typer.Option(help="Metric or field to compare with. Default: independent_reward, if there is one.")
     ] = None,
     by: Annotated[str | None, typer.Option(help="Field (dotted path) that groups rows of single trajectories.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Where to write the page. Default: beside FILE.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Output file of the page. Default: beside FILE.")] = None,
 ) -> None:
     """Compare a judge with a reference, with other judges and with itself, and look for its biases."""
     found = read_report(read_groups(file, by), reference, file.name)
@@ -37,7 +37,7 @@ def report(
 
 
 def print_report(console: Console, report: JudgeReport) -> None:
-    """The figures as tables, one for each section."""
+    """Prints the figures, one table per section."""
     console.print(plain(f"{report.source} · {', '.join(report.judges) or 'judge unknown'}"))
     console.print(plain(report.facts))
     for number, section in enumerate(report.sections):

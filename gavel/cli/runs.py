@@ -1,4 +1,4 @@
-"""`gavel runs`: what lies in the run directories, read without loading a model.
+"""`gavel runs`: a listing of the run directories, without loading a model.
 
 A run is a directory `<runs>/<project>/<name>/` with a `model.json`. It is running while a process holds its lock.
 """

@@ -1,7 +1,7 @@
-"""`gavel score`: judges trajectories that lie in a file, whoever made them.
+"""`gavel score`: scores trajectories from a file with a judge.
 
-The file is read whole, and found good, before the first call to a judge. The judged groups are written whole or not
-at all, and a group that the judge failed on is written as unscored, with the reason.
+The whole file is read and checked before the first call to a judge. The output file is written whole or not at all; a
+group that the judge failed on is written as unscored, with the reason.
 """
 
 import asyncio
@@ -91,7 +91,7 @@ async def _judge_all(groups: Sequence[TrajectoryGroup], judge: Judge) -> list[Tr
         bar = progress.add_task(f"judging {len(groups)} groups", total=len(groups))
 
         async def score(group: TrajectoryGroup) -> TrajectoryGroup:
-            # All of a group's rollouts may have failed; that is no reason to leave the others unjudged.
+            # A group whose rollouts all failed does not stop the others from being judged.
             nobody = f"no trajectories: {len(group.exceptions)} rollouts failed"
             judged = await judge.score(group) if group.trajectories else unscored(group, nobody)
             progress.advance(bar)
@@ -103,7 +103,7 @@ async def _judge_all(groups: Sequence[TrajectoryGroup], judge: Judge) -> list[Tr
 
 
 def print_scores(console: Console, groups: Sequence[TrajectoryGroup], by: str | None = None) -> None:
-    """A table of all members, and what judging them took."""
+    """Prints a table of all members, and the totals of calls, tokens and cost."""
     table = Table(show_edge=False, pad_edge=False)
     table.add_column("group", overflow="fold")
     table.add_column("member", justify="right")
@@ -150,13 +150,13 @@ def _account(groups: Sequence[TrajectoryGroup]) -> str:
 
 
 def _judge_failed(group: TrajectoryGroup) -> bool:
-    """Whether nobody got a score from a judge that was to be asked; a group without a comparison is no failure."""
+    """Whether the judge was called and scored no member; a group with nothing to compare is no failure."""
     whole = group.judgement
     return whole is not None and whole.status == "unscored" and bool(whole.calls or whole.warnings)
 
 
 def _begin(path: Path) -> Path:
-    """An empty file beside `path`, to be filled and renamed: what cannot be written is found out before judging."""
+    """Creates an empty file beside `path`, to be filled and renamed: an unwritable path is reported before judging."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     with _os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)

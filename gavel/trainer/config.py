@@ -23,6 +23,7 @@ class LoraSettings(_Settings):
     """The adapter, on all linear layers (Hu et al., 2021, arXiv 2106.09685)."""
 
     rank: int = Field(default=16, ge=1)
+    """Rank of the LoRA adapter."""
     alpha: int = Field(default=32, ge=1)
     """Update scale; the update is multiplied by alpha / rank."""
     seed: int = 0
@@ -185,7 +186,9 @@ class _Updates(_Settings):
     epochs: int = Field(default=1, ge=1)
     """Passes over what one call is given."""
     max_gradient_norm: float = Field(default=1.0, gt=0)
+    """Gradients are clipped to this norm."""
     weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW's decoupled weight decay."""
     micro_batch_tokens: int = Field(default=16384, ge=1)
     """Unique tokens per forward pass: bounds memory, does not change the result. A group that fits is not cut."""
     gradient_checkpointing: bool = False
@@ -212,6 +215,7 @@ class TrainConfig(_Updates):
     """Of a trajectory in which a turn does not go on from the tokens of the turn before it: refuse leaves it out unless
     the chat template alone is the cause, branch trains it as several sequences (see docs/tokens.md)."""
     loss: Loss = ClippedSurrogate()
+    """Policy loss."""
     beta: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence from the base model."""
     kl_estimator: KlEstimator = "k3"
