@@ -64,11 +64,15 @@ def main() -> None:
 
 
 def run(scenario: "Scenario") -> None:
-    """The command line of one scenario's own file: `python file.py train …`, `python file.py evaluate …`."""
+    """The command line of one scenario's own file: `python file.py train …`, `python file.py evaluate …`.
+
+    A run.toml may follow `train` there too; it names the scenario by its name.
+    """
     from gavel.cli.execution import own_scenarios
 
     arguments = sys.argv[1:]
-    if arguments and arguments[0] in ("train", "evaluate", "config"):
+    names_a_file = len(arguments) > 1 and arguments[1].endswith(".toml")
+    if arguments and arguments[0] in ("train", "evaluate", "config") and not names_a_file:
         arguments.insert(1, scenario.name)
     own_scenarios[scenario.name] = scenario
     _main(arguments)
