@@ -207,4 +207,4 @@ def _batch_counts(batch: Batch) -> dict[str, float]:
     }
     left_out = batch.left_out_groups + batch.left_out_members
     counts |= {f"token_mismatch/{kind}": count for kind, count in batch.token_mismatches.items()}
-    return counts | {f"left_out/{reason}": count for reason, count in left_out.items()}
+    return counts | {reason.metric: count for reason, count in left_out.items()}

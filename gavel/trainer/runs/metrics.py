@@ -86,7 +86,7 @@ class MetricsLog:
 
 
 def trajectory_means(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
-    """Means over all trajectories (reward and judge_score, the reward before shaping: of the scored ones), the share
+    """Means over all trajectories (reward and judge_score: of the scored ones), the share
     that failed, and counts."""
     groups = list(groups)
     values: dict[str, list[float]] = {}
