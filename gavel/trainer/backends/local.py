@@ -17,7 +17,7 @@ from gavel.trainer.backends.session import SaveError, TrainingRun
 from gavel.trainer.config import EngineChoice, SftConfig, TrainConfig, VllmSettings
 from gavel.trainer.distributed import World, join
 from gavel.trainer.engines.protocol import EngineError
-from gavel.trainer.learner.replicas import follow
+from gavel.trainer.learner.replicas import follow_leader
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec
 from gavel.trainer.runs.metrics import trajectory_means
 from gavel.trainer.runs.run_directory import RunDirectory, runs_root
@@ -78,7 +78,7 @@ class LocalBackend:
     async def register(self, model: ModelSpec) -> None:
         world = join()
         if world.rank:
-            follow(world)
+            follow_leader(world)
             raise SystemExit
         key = model.key
         if key in self._directories:

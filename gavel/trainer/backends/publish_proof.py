@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 
 from gavel.errors import GavelError
-from gavel.trainer.data.tokens import TokenSequence
+from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.engines.protocol import DEADLINE, Engine, SamplingRequest
 
 _MAX_TOKENS = 256

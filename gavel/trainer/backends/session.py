@@ -24,7 +24,7 @@ from gavel.trainer.engines.kv_cache import slots_that_fit
 from gavel.trainer.engines.protocol import Engine
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.engines.vllm_server import Served, vllm_engine
-from gavel.trainer.learner.replicas import Team
+from gavel.trainer.learner.replicas import LearnerReplicas
 from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import load_base, source_of
@@ -71,12 +71,14 @@ class TrainingRun:
                 "Unsloth exchanges the layers of transformers in the whole process, so the embedded engine cannot run",
                 "Sample with LocalBackend(engine='vllm'), or leave loader out of PolicySettings.",
             )
-        self._team = Team(world, model.base_model, model.lora, model.renderer, model.policy, sharded=shard_base)
+        self._team = LearnerReplicas(
+            world, model.base_model, model.lora, model.renderer, model.policy, sharded=shard_base
+        )
         self.policy = self._team.policy
         with contextlib.ExitStack() as undo:
             undo.callback(self._team.close)
             self._resume()
-            self._team.align()
+            self._team.synchronize()
             max_context = min(max_context, self.policy.max_context)
             self._engine = self._start_engine(model, vllm, slots, max_context, versions)
             undo.callback(self._engine.close)
@@ -129,7 +131,7 @@ class TrainingRun:
         """The learner's metrics of the step; empty for a batch without sequences."""
         if not batch.sequences:
             return {}
-        with self._engine.making_room():
+        with self._engine.release_memory():
             return self._team.step(batch, config)
 
     def _complete(
