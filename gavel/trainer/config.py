@@ -1,16 +1,18 @@
 """What can be set about training. One object per concern; nothing here that nobody reads."""
 
+import math
 import os
 import sys
 import warnings
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 AdvantageKind = Literal["mean", "std", "rloo", "rank", "shrunk"]
 OnTokenMismatch = Literal["refuse", "branch"]
 Aggregation = Literal["grpo", "dapo", "dr_grpo", "bnpo"]
 KlEstimator = Literal["k1", "k2", "k3"]
+RewardName = Literal["judge", "hand", "success", "constant"]
 
 
 class _Settings(BaseModel):
@@ -249,11 +251,17 @@ class LoopConfig(_Settings):
     """Of one turn."""
     concurrency: int = Field(default=128, ge=1)
     """Rollouts at once."""
+    reward: dict[RewardName, float] = Field(default_factory=lambda: {"judge": 1.0})
+    """Weights of the rewards whose sum is trained on. judge: the judge's score, from 0 to 1; hand: the scenario's
+    hand_reward; success: 1 or 0; constant: 1 for every member, a control. Without a weight for judge it is not called.
+    """
     max_staleness: int = Field(default=0, ge=0)
-    """Training steps by which a group's policy may be behind the one that it trains. 0: a step is rolled out, judged
-    and trained before the next begins. More: all three go on at once, over a backend that serves one version more."""
+    """How many training steps a group's policy may be older than the policy that it trains. 0: a step is rolled out,
+    judged and trained before the next one starts. More: all three overlap, on a backend that serves one adapter more.
+    """
     stall_seconds: float = Field(default=1800.0, gt=0)
-    """After so long without a rollout, a judgement or a training step that begins or ends, the run is given up."""
+    """Without a rollout, a judgement or a training step that starts or ends for so long, the run stops with an error.
+    """
     seed: int = 0
     """Chooses the tasks and seeds every sampled turn."""
     evaluate_every: int = Field(default=5, ge=1)
@@ -269,3 +277,12 @@ class LoopConfig(_Settings):
     keep_best_by: str = Field(default="held_out/success", pattern=r"^[^/]+/.+$")
     """What makes one the best: `split/metric` of metrics.jsonl, the higher the better. Only a step with such a value
     can be among the best."""
+
+    @field_validator("reward")
+    @classmethod
+    def _some_weight(cls, weights: dict[RewardName, float]) -> dict[RewardName, float]:
+        if not all(math.isfinite(weight) for weight in weights.values()):
+            raise ValueError("every weight must be a finite number")
+        if not any(weights.values()):
+            raise ValueError("at least one reward needs a weight other than 0")
+        return {name: weight for name, weight in weights.items() if weight}
