@@ -11,7 +11,6 @@ import re
 import textwrap
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -175,7 +174,5 @@ def _value(value: Any) -> str:
             return "{" + ", ".join(f"{_value(str(key))} = {_value(item)}" for key, item in value.items()) + "}"
         case list() | tuple():
             return "[" + ", ".join(map(_value, value)) + "]"
-        case _ if is_dataclass(value) and not isinstance(value, type):
-            return _value(asdict(value))
         case _:
             return _value(str(value))

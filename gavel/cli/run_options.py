@@ -40,6 +40,7 @@ RUN_FLAGS = [
     Flag("model.lora.alpha", "--lora-alpha"),
     Flag("model.policy.quantization", "--quantization"),
     *(Flag(f"judge.{flag.path}", flag.name) for flag in JUDGE_FLAGS),
+    Flag("loop.reward", "--reward", "judge=1"),
     Flag("loop.steps", "--steps"),
     Flag("loop.tasks_per_step", "--tasks"),
     Flag("loop.group_size", "--group-size"),

@@ -29,8 +29,9 @@ def train(
     given = run_config(source, values, assignments, shaping, min_spread)
     config = given.resolved()
     scenario = scenario_named(config.scenario)
-    judge = config.judge.build(scenario.rubric)
-    judge.check()  # before torch is loaded: a mistake is told at once
+    judge = config.judge.build(scenario.rubric) if "judge" in config.loop.reward else None
+    if judge is not None:
+        judge.check()  # before torch is loaded: a mistake is reported at once
     if config.backend.processes > 1:
         from gavel.trainer.distributed import launch, launched
 

@@ -51,12 +51,12 @@ def _backend(config: RunConfig, path: str | None = None) -> LocalBackend:
 
 
 async def run_training(
-    config: RunConfig, scenario: Scenario, judge: Judge, *, given: RunConfig, fresh: bool = False
+    config: RunConfig, scenario: Scenario, judge: Judge | None, *, given: RunConfig, fresh: bool = False
 ) -> None:
     """Trains until `config.loop.steps`, continuing an earlier run, and prints a table of before and after.
 
-    `config` is `given` with all values filled in. With `fresh` an earlier run of this name is deleted first. The run
-    directory gets the configuration as `run.toml`.
+    `config` is `given` with all values filled in. `judge` is None when the reward gives it no weight. With `fresh` an
+    earlier run of this name is deleted first. The run directory gets the configuration as `run.toml`.
     """
     console = Console()
     loop, model = config.loop, _trainable(config, scenario)
@@ -65,12 +65,13 @@ async def run_training(
     async with _backend(config) as backend:
         await model.register(backend)
         start = await model.get_step()
-        names = ", ".join(judge.names)
+        rewards = ", ".join(f"{name} {weight:g}" for name, weight in loop.reward.items())
+        reward = f"judge {', '.join(judge.names)}" if judge and len(loop.reward) == 1 else f"reward {rewards}"
         state = f" · continuing after step {start}" if start else ""
         if start >= loop.steps:
             state = f" · finished after step {start}; for more, raise --steps"
-        _say(console, f"Gavel · {scenario.name} · {model.base_model} · judge {names}{state}")
-        if judge.names == [model_id(STAND_IN)] and not read_rules(judge.rubric.words):
+        _say(console, f"Gavel · {scenario.name} · {model.base_model} · {reward}{state}")
+        if judge and judge.names == [model_id(STAND_IN)] and not read_rules(judge.rubric.words):
             _say(console, "The stand-in finds no rule in this rubric that it can check: it makes general checks only.")
         first = next((row.get("success") for row in backend.history(model, EVALUATION) if row["step"] == 0), None)
         run_file = _directory(model) / "run.toml"

@@ -242,13 +242,15 @@ class LoopConfig(_Settings):
     """A whole training run of one scenario."""
 
     steps: int = Field(default=50, ge=1)
+    """Training steps in all; an earlier run continues."""
     tasks_per_step: int = Field(default=16, ge=1)
     """Groups in a step."""
     group_size: int = Field(default=8, ge=2)
     """Rollouts of a task: the members that the judge compares."""
     temperature: float = Field(default=1.0, gt=0)
+    """Sampling temperature of the rollouts."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """Of one turn."""
+    """Maximum tokens of one turn of the agent. Default: 1024."""
     concurrency: int = Field(default=128, ge=1)
     """Rollouts at once."""
     reward: dict[RewardName, float] = Field(default_factory=lambda: {"judge": 1.0})

@@ -45,6 +45,8 @@ def test_help_on_a_run_shows_the_fields_text_choices_and_default() -> None:
         "Default: 2.",
         "grpo|gspo|cispo",
         "--max-cost",
+        "--reward",
+        "Default: judge=1.",
         "--judge-param",
         "--fresh",
     ):

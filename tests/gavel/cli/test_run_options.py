@@ -51,6 +51,13 @@ def test_options_override_single_values_of_a_file(file: str) -> None:
     assert config.judge.params == {"temperature": 0.5, "api_base": "http://x"}
 
 
+def test_the_reward_is_a_weighted_sum_of_named_rewards(file: str) -> None:
+    assert run_config(file, {}).loop.reward == {"judge": 1.0}
+    assert run_config(file, {"reward": ["judge=1,hand=0.5"]}).loop.reward == {"judge": 1.0, "hand": 0.5}
+    with pytest.raises(RunFileError, match="--reward: "):
+        run_config(file, {"reward": ["juge=1"]})
+
+
 def test_another_loss_does_not_inherit_the_settings_of_the_files_loss(file: str) -> None:
     assert run_config(file, {"loss": "gspo"}).train.loss == Gspo()
     assert run_config(file, {}, ["train.loss.kind=gspo", "train.loss.clip_high=1e-3"]).train.loss == Gspo(
