@@ -1,18 +1,20 @@
-"""What a judge said: of one member, and of its group.
+"""A judge's result for one member, and for its group.
 
-A score is a number only when a judge gave it. Everything that went wrong is a status with a
-reason, so that no failure can ever be read as a low score.
+A score is a number only when a judge gave it. Every failure is a status with a reason, so that no
+failure can be read as a low score.
 """
 
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 GroupStatus = Literal["scored", "partial", "unscored", "degenerate"]
 
 
 class Vote(BaseModel):
     """One score that one judge call gave to one member."""
+
+    model_config = ConfigDict(defer_build=True)
 
     score: float
     """In [0, 1]."""
@@ -29,6 +31,8 @@ class Vote(BaseModel):
 class Judgement(BaseModel):
     """What the judge said of one member."""
 
+    model_config = ConfigDict(defer_build=True)
+
     score: float | None = None
     """What the votes come to, in [0, 1] (see the group's `mode`); None = not scored."""
     standard_error: float | None = None
@@ -36,7 +40,7 @@ class Judgement(BaseModel):
     explanation: str = ""
     criteria: dict[str, float] = Field(default_factory=dict)
     """Mean of the votes by the rubric's criteria, as they were given: not brought to one scale, as `score` is."""
-    votes: list[Vote] = Field(default_factory=list)
+    votes: list[Vote] = Field(default_factory=list[Vote])
     flags: list[str] = Field(default_factory=list)
     """What a program found in the trajectory's text: "empty", "contentless", "addresses the judge" or "a tool's output
     addresses the judge". The judge is shown them, and they may cap the score."""
@@ -46,6 +50,8 @@ class Judgement(BaseModel):
 
 class GroupJudgement(BaseModel):
     """How a group was judged, and what that cost."""
+
+    model_config = ConfigDict(defer_build=True)
 
     status: GroupStatus
     mode: str = "groupwise"
