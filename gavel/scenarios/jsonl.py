@@ -7,14 +7,14 @@ of these is an error that names file and line: no row is ever skipped.
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from gavel.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.store import TrajectoryStore
-from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory import MessagesAndChoices, Trajectory
 
 Item = TypeVar("Item", bound=Trajectory | TrajectoryGroup)
 
@@ -109,7 +109,7 @@ def _item(row: Any, where: str) -> Trajectory | TrajectoryGroup:
     try:
         match row:
             case list():
-                item = Trajectory(messages_and_choices=row)
+                item = Trajectory(messages_and_choices=cast("MessagesAndChoices", row))
             case {"trajectories": _}:
                 item = TrajectoryGroup.model_validate(row)
             case {"messages_and_choices": _}:
@@ -152,8 +152,10 @@ def _unusable(where: str, error: Exception) -> RowError:
 def _field(row: Any, by: str, where: str) -> Any:
     value = row
     for name in by.split("."):
-        if not isinstance(value, dict) or name not in value:
-            known = ", ".join(map(str, row)) if isinstance(row, dict) else "none: it is a bare list"
-            raise RowError(f"{where} has no field {by}, to group by.", f"The fields of this row: {known}.")
-        value = value[name]
+        match value:
+            case dict() if name in value:
+                value = cast("dict[str, Any]", value)[name]
+            case _:
+                known = ", ".join(cast("dict[str, Any]", row)) if isinstance(row, dict) else "none: it is a bare list"
+                raise RowError(f"{where} has no field {by}, to group by.", f"The fields of this row: {known}.")
     return value

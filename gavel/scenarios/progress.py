@@ -7,7 +7,7 @@ drawn where nobody looks: when stderr is no terminal, or while another rich disp
 import numbers
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -32,7 +32,7 @@ class GroupTally:
     done: int = 0
     failed: int = 0
     completion_tokens: int = 0
-    trajectories: list[Trajectory] = field(default_factory=list)
+    trajectories: list[Trajectory] = field(default_factory=list[Trajectory])
     """The members that are done; once the group is, its members as scored."""
 
 
@@ -81,7 +81,7 @@ def gather_display(
     shown: bool | None = None,
     tokens: bool = True,
     max_metrics: int | None = None,
-) -> Iterator[None]:
+) -> Generator[None]:
     """Shows `tallies` on stderr while the block runs.
 
     `shown=None`: if stderr is a terminal. True: also where it is none (one line, at the end).

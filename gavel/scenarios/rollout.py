@@ -92,7 +92,8 @@ def _first_choice(reply: object) -> Choice | None:
     match reply:
         case ChatCompletion(choices=[Choice(message=ChatCompletionMessage()) as choice, *_]):
             return choice
-    return None
+        case _:
+            return None
 
 
 def _ended(trajectory: Trajectory, status: str, reason: str) -> Trajectory:

@@ -9,7 +9,7 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -159,7 +159,7 @@ class TrajectoryStore:
             time.sleep(LOCK_POLL_SECONDS)
 
     @contextmanager
-    def _os_errors(self, verb: str, remedy: str) -> Iterator[None]:
+    def _os_errors(self, verb: str, remedy: str) -> Generator[None]:
         try:
             yield
         except OSError as error:

@@ -170,7 +170,7 @@ def _is_task(hint: Any) -> bool:
 
 
 def _plain(error: ValidationError) -> str:
-    problems = []
+    problems: list[str] = []
     for detail in error.errors():
         where = ".".join(str(part) for part in detail["loc"]) or "arguments"
         problems.append(f"{where}: {detail['msg'].lower()}")

@@ -9,9 +9,9 @@ import json
 import numbers
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
 from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
@@ -22,11 +22,13 @@ from gavel.scenarios.judgement import Judgement
 
 
 def _message_or_choice(value: Any) -> Any:
-    if isinstance(value, dict) and isinstance(value.get("message"), dict) and "finish_reason" in value:
-        # As tolerant as the OpenAI client: servers send choices (finish_reason "abort", a null log-prob) that the
-        # model's own validation would refuse, and a stored choice must be readable again.
-        return Choice.construct(**value)
-    return value
+    match value:
+        case {"message": dict(), "finish_reason": _}:
+            # As tolerant as the OpenAI client: servers send choices (finish_reason "abort", a null log-prob) that the
+            # model's own validation would refuse, and a stored choice must be readable again.
+            return Choice.construct(**cast("dict[str, Any]", value))
+        case _:
+            return value
 
 
 MessageOrChoice = Annotated[Choice | Message, BeforeValidator(_message_or_choice)]
@@ -72,7 +74,7 @@ class Record(BaseModel):
 class History(Record):
     """A further conversation of the same trajectory: a sub-agent, or a context rewritten on the way."""
 
-    messages_and_choices: MessagesAndChoices = Field(default_factory=list)
+    messages_and_choices: MessagesAndChoices = Field(default_factory=list[MessageOrChoice])
     tools: list[Message] | None = None
 
     def messages(self) -> list[Message]:
@@ -82,10 +84,10 @@ class History(Record):
 class Trajectory(Record):
     """One attempt of an agent at one task."""
 
-    messages_and_choices: MessagesAndChoices = Field(default_factory=list)
+    messages_and_choices: MessagesAndChoices = Field(default_factory=list[MessageOrChoice])
     tools: list[Message] | None = None
     """OpenAI tool schemas that the agent was shown."""
-    additional_histories: list[History] = Field(default_factory=list)
+    additional_histories: list[History] = Field(default_factory=list[History])
     reward: float | None = None
     """None = not scored. Such a trajectory is never trained."""
     step_rewards: list[float] | None = None
@@ -123,7 +125,7 @@ class Trajectory(Record):
         return self
 
     @contextmanager
-    def track_duration(self, name: str) -> Iterator[None]:
+    def track_duration(self, name: str) -> Generator[None]:
         """Adds the block's seconds to `metrics["duration/<name>"]`."""
         started = time.monotonic()
         try:
