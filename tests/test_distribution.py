@@ -1,9 +1,12 @@
 """What is built holds what is needed at run time."""
 
+import pytest
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 

@@ -16,6 +16,8 @@ from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import Bias, Faults, Latent, SimulatedJudge
 from gavel.judge.panel.schedule import centred_places
 
+pytestmark = pytest.mark.slow
+
 PERFECT = Bias()
 
 
