@@ -1,10 +1,11 @@
 """What is built holds what is needed at run time."""
 
-import pytest
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+
+import pytest
 
 pytestmark = pytest.mark.slow
 
