@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
+from typing import cast
 
 from gavel.errors import GavelError
 from gavel.llm.cancellation import contain_cancellation
@@ -224,7 +225,7 @@ def _too_many(tallies: Sequence[GroupTally], max_exceptions: float) -> bool:
     return failed > max_exceptions * members and all(tally.certain for tally in tallies)
 
 
-async def _complete(source: Awaitable[TrajectoryGroup]) -> TrajectoryGroup:
+async def _complete(source: Awaitable[object]) -> TrajectoryGroup:
     group = await source
     if not isinstance(group, TrajectoryGroup):
         raise TypeError(f"a coroutine among the groups must return a TrajectoryGroup, not {type(group).__name__}")
@@ -237,6 +238,11 @@ def _kept(result: object) -> list[TrajectoryGroup]:
             return []
         case TrajectoryGroup():
             return [result]
-        case list() if all(isinstance(group, TrajectoryGroup) for group in result):
-            return result
+        case list():
+            items = cast("list[object]", result)
+            groups = [item for item in items if isinstance(item, TrajectoryGroup)]
+            if len(groups) == len(items):
+                return groups
+        case _:
+            pass
     raise TypeError(f"after_each must give a TrajectoryGroup, a list of them or None, not {type(result).__name__}")

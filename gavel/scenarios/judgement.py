@@ -36,7 +36,7 @@ class Judgement(BaseModel):
     explanation: str = ""
     criteria: dict[str, float] = Field(default_factory=dict)
     """Mean of the votes by criterion, as given; unlike `score` they are not equated."""
-    votes: list[Vote] = Field(default_factory=list)
+    votes: list[Vote] = Field(default_factory=list[Vote])
     flags: list[str] = Field(default_factory=list)
     """Found in the trajectory's text by rules: "empty", "contentless", "addresses the judge" or "a tool's output
     addresses the judge". The judge is shown them, and they may cap the score."""

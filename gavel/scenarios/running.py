@@ -14,7 +14,7 @@ Member = Trajectory | BaseException | Awaitable[Trajectory]
 MemberRunner = Callable[[Awaitable[Trajectory]], Awaitable[Trajectory]]
 
 
-async def run_member(member: Awaitable[Trajectory]) -> Trajectory:
+async def run_member(member: Awaitable[object]) -> Trajectory:
     """Runs one member, unbounded. Raises `TypeError` if it returns anything but a trajectory."""
     trajectory = await contain_cancellation(member)
     if not isinstance(trajectory, Trajectory):
@@ -53,3 +53,5 @@ def discard(awaitable: object) -> None:
             awaitable.close()
         case asyncio.Future():
             awaitable.cancel()
+        case _:
+            pass
