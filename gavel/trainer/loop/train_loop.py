@@ -1,8 +1,8 @@
 """The training loop of a scenario: gather -> judge -> train -> evaluate.
 
 It goes on from the last finished step: tasks and seeds depend on the step (and the place in it) alone, and what a
-step did is on disk before the next one is trained; groups that were under way are made again. The judge's scores,
-shaped as the configuration says, are the only reward.
+step did is on disk before the next one is trained; groups that were under way are made again. The judge's scores
+are the only reward.
 """
 
 import asyncio
@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 from gavel.judge.judge import Judge
-from gavel.judge.shaping import shape_group
 from gavel.scenarios.gather import gather_trajectory_groups
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
@@ -23,6 +22,7 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.config import LoopConfig, TrainConfig
+from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.loop.evaluation import Evaluation, evaluate, measure
 from gavel.trainer.loop.prefetch import Ahead, staleness
 from gavel.trainer.loop.watchdog import LoopError, Watchdog
@@ -31,7 +31,7 @@ from gavel.trainer.runs.metrics import sampled_tokens
 
 EVALUATION = "held_out"
 TIMES = "times"
-STALE = "left_out/stale groups"
+STALE = LeftOut.STALE.metric
 _GO_ON = "Mend it, and run the same command again: it goes on from the last finished step."
 
 
@@ -239,7 +239,7 @@ class _Loop:
         if not len(group):
             return group
         with self.watchdog.during("judging", "groups"):
-            return shape_group(await self.judge.score(group), self.config.shaping)
+            return await self.judge.score(group)
 
     async def _learn(self, groups: list[TrajectoryGroup], metrics: dict[str, float] | None = None) -> TrainResult:
         self.observer.doing("learning")

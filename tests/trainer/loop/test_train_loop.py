@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from gavel.judge.judge import Judge
 from gavel.judge.panel.anchors import Anchor
-from gavel.judge.shaping import Shaping
 from gavel.llm.types import Message
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import find_scenario
@@ -161,7 +160,9 @@ async def test_a_constant_judge_trains_nothing_and_the_steps_say_why(tmp_path: P
     assert held_out[0]["success"] == held_out[-1]["success"]
 
 
-async def test_rewards_are_shaped_scores_and_another_shaping_is_another_experiment(tmp_path: Path) -> None:
+async def test_rewards_are_the_judges_scores_and_another_kind_of_advantage_is_another_experiment(
+    tmp_path: Path,
+) -> None:
     scenario = find_scenario("returns_desk")
     model = TrainableModel(name="ranked", project="tests", base_model=EMBEDDED_POLICY)
     loop = LoopConfig(
@@ -171,7 +172,6 @@ async def test_rewards_are_shaped_scores_and_another_shaping_is_another_experime
         max_tokens=48,
         evaluation_tasks=2,
         final_tasks=2,
-        shaping=Shaping("rank"),
     )
     judge = Judge("stand-in", rubric=scenario.rubric)
     async with LocalBackend(tmp_path) as backend:
@@ -180,13 +180,13 @@ async def test_rewards_are_shaped_scores_and_another_shaping_is_another_experime
         (row,) = backend.history(model, "train")
         times = backend.history(model, TIMES)
         groups = list(TrajectoryStore(tmp_path / "tests" / "ranked" / "trajectories" / "train" / "000001.jsonl.zst"))
-        with pytest.raises(RunDirectoryError, match="shaping"):
-            await train_scenario(model, scenario, judge, loop.model_copy(update={"shaping": Shaping()}), TrainConfig())
+        with pytest.raises(RunDirectoryError, match="advantage"):
+            await train_scenario(model, scenario, judge, loop, TrainConfig(advantage="rank"))
     members = [member for group in groups for member in group if member.judgement and member.reward is not None]
-    assert row["reward"] == pytest.approx(0.5)
+    assert row["reward"] == pytest.approx(row["judge_score"])
     scores = [member.judgement.score for member in members if member.judgement]
     assert row["judge_score"] == pytest.approx(sum(score for score in scores if score is not None) / len(scores))
-    assert {member.reward for member in members} <= {n / 6 for n in range(7)}
+    assert [member.reward for member in members] == scores
     assert 0 < row["tokens_trained"] < row["tokens_unique"] == row["tokens_forwarded"]
     assert row["judge/calls"] > 0
     (spent,) = (each for each in times if "train" in each)
