@@ -35,7 +35,7 @@ async def draft_rubric(client: Client, description: str, *, criteria: bool = Fal
     if client.name.startswith("gavel/"):
         raise JudgeError(
             f"{client.name} goes by rules and cannot draft a rubric.",
-            "Name a model that can write, with --model or GAVEL_JUDGE_MODEL: openai/o3, ollama/qwen3.",
+            "Name a model that can write, with --model or GAVEL_JUDGE_MODEL: openai/gpt-5-mini, ollama/qwen3.",
         )
     with llm_errors_as_judge_errors():
         client.check()

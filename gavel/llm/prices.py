@@ -22,7 +22,7 @@ _TABLE = TypeAdapter(dict[str, tuple[_Usd, _Usd]])
 
 
 def prices_from_environment() -> Prices:
-    """The prices in `GAVEL_PRICES`, JSON such as `{"openai/o3": [2, 8]}`; empty when it is not set."""
+    """The prices in `GAVEL_PRICES`, JSON such as `{"openai/gpt-5-mini": [0.25, 2]}`; empty when it is not set."""
     text = os.environ.get("GAVEL_PRICES", "").strip()
     if not text:
         return {}
@@ -31,7 +31,7 @@ def prices_from_environment() -> Prices:
     except (json.JSONDecodeError, ValidationError) as error:
         raise LlmError(
             f"GAVEL_PRICES is not a table of prices: {text[:80]}",
-            'Write USD per million prompt and completion tokens: GAVEL_PRICES={"openai/o3": [2, 8]}',
+            'Write USD per million prompt and completion tokens: GAVEL_PRICES={"openai/gpt-5-mini": [0.25, 2]}',
         ) from error
 
 
@@ -42,7 +42,7 @@ def checked_prices(prices: Prices) -> Prices:
     except ValidationError as error:
         raise LlmError(
             f"{dict(prices)} is not a table of prices.",
-            'Give USD per million prompt and completion tokens, 0 or more: prices={"openai/o3": (2, 8)}.',
+            'Give USD per million prompt and completion tokens, 0 or more: prices={"openai/gpt-5-mini": (0.25, 2)}.',
         ) from error
 
 

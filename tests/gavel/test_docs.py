@@ -13,6 +13,7 @@ NAMED = re.compile(r"`(?:python )?((?:gavel|tests|benchmarks|docs|examples)/[\w/
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
 
+@pytest.mark.slow
 def test_the_judge_s_page_runs(tmp_path: Path) -> None:
     [program] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "judge.md").read_text(), re.DOTALL)
     (tmp_path / "from_the_page.py").write_text(program)

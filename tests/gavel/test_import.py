@@ -35,6 +35,7 @@ def test_help_loads_nothing_heavy(tmp_path: Path):
     assert not set(done.stdout.splitlines()[-1].split()) & set(HEAVY)
 
 
+@pytest.mark.slow
 def test_a_judge_can_be_made_without_loading_torch(tmp_path: Path):
     done = run(tmp_path, f"import gavel; gavel.Judge('stand-in'); gavel.Scenario; {PRINT_LOADED}")
     assert not {"torch", "transformers", "peft", "wandb"} & set(done.stdout.split()), done.stderr
@@ -66,6 +67,7 @@ print("done")
 THEIRS = "raise RuntimeError('a module of the user was imported in place of one of Gavel')"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["module", "package", "folder"])
 def test_a_users_own_names_harm_nothing(tmp_path: Path, shape: str):
     for name in ("judge", "trainer", "scenarios", "prompts"):
@@ -86,6 +88,7 @@ def test_a_script_may_be_called_judge(tmp_path: Path):
     assert done.stdout == "done\n", done.stderr
 
 
+@pytest.mark.slow
 def test_a_scenario_files_own_import_finds_the_users_module(tmp_path: Path):
     (tmp_path / "prompts.py").write_text("SYSTEM = 'You are polite.'")
     (tmp_path / "mine.py").write_text(

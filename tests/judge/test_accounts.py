@@ -47,6 +47,7 @@ def statuses(judged: list[TrajectoryGroup]) -> Counter[str]:
     return Counter(group.judgement.status for group in judged if group.judgement)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", [{}, {"max_tokens": 40}])
 async def test_a_budget_in_dollars_stops_before_it_is_passed_and_keeps_what_was_paid_for(endpoint, params):
     endpoint.script = [scores(0.75, 0.25)]
@@ -232,6 +233,7 @@ asyncio.run(Judge(judge, orders=4, content_retries=1).score(group))
 """
 
 
+@pytest.mark.slow
 def test_the_same_group_makes_the_same_questions_in_every_process():
     def prompts(hash_seed: str) -> list[str]:
         env = os.environ | {"PYTHONHASHSEED": hash_seed}
@@ -258,6 +260,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_after_a_kill_no_reply_that_was_kept_is_asked_for_again(endpoint, tmp_path):
     """A reply that was on its way when the process died cannot be known; every other is asked for once."""
 

@@ -55,6 +55,7 @@ class _Fickle:
                 return _garbage(garbage, request)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "groups"), [(0.3, 500), (0.9, 60)])
 async def test_every_group_is_right_or_unscored_with_its_reason(endpoint: Endpoint, monkeypatch, share, groups):
     monkeypatch.setattr("gavel.llm.retry._backoff", lambda state: 0.0)

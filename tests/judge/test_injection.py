@@ -167,6 +167,7 @@ async def test_no_attack_forges_structure_or_gains_a_score(attack):
         assert shown == in_full(trajectory)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", HUGE, ids=lambda attack: attack.name)
 async def test_no_huge_attack_does_either(attack):
     attack = guessed(attack)

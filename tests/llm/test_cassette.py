@@ -210,6 +210,7 @@ def writer(path: Path, name: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", WRITER, str(path), name], stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 async def test_processes_write_to_one_file_at_once_and_nothing_is_lost(tmp_path):
     path = tmp_path / "c.sqlite"
     writers = [writer(path, name) for name in ("one", "two")]

@@ -64,6 +64,7 @@ def test_prices_that_cannot_be_read_are_an_error(monkeypatch, text):
         prices_from_environment()
 
 
+@pytest.mark.slow
 def test_importing_the_judge_loads_no_litellm():
     check = "import sys, gavel.judge.judge, gavel.judge.ruler, gavel.judge.offline; sys.exit('litellm' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

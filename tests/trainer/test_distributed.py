@@ -26,6 +26,8 @@ from tests.trainer.backends.test_local import a_group, a_model
 from tests.trainer.learner.test_learner import adapter, flat, make_batch, make_sequences
 from tests.trainer.processes import DEADLINE, led
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 LORA = LoraSettings(rank=4)
 CONFIG = TrainConfig(learning_rate=1e-3, micro_batch_tokens=40)

@@ -17,6 +17,8 @@ from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.model import TrainableModel
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def engine_log(monkeypatch: pytest.MonkeyPatch) -> list[tuple[SamplingRequest, Sampled]]:

@@ -31,6 +31,8 @@ from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.checkpoints import Checkpoints
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parent / "resume_run.py"
 KILLED = -signal.SIGKILL
 KILLS = 20

@@ -62,6 +62,6 @@ def jury(models: Models | None) -> tuple[Juror, ...]:
     if not jurors:
         raise JudgeError(
             "no judge model is named.",
-            "Set GAVEL_JUDGE_MODEL (in .env, say), or name one: Judge('openai/o3'), --judge stand-in.",
+            "Set GAVEL_JUDGE_MODEL (in .env, say), or name one: Judge('openai/gpt-5-mini'), --judge stand-in.",
         )
     return jurors

@@ -16,6 +16,8 @@ from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import Bias, Faults, Latent, SimulatedJudge
 from gavel.judge.stats import centred_positions
 
+pytestmark = pytest.mark.slow
+
 PERFECT = Bias()
 
 

@@ -115,6 +115,7 @@ async def test_a_warning_about_the_judge_s_taste_for_places_is_no_lost_call():
     assert [each.reason for each in results] == [""] * 30
 
 
+@pytest.mark.slow
 async def test_a_judge_that_cannot_be_asked_is_one_plain_error():
     with pytest.raises(JudgeError):
         await check_golden(Judge("openai/o3"), [golden(good="4", bad="5")])
@@ -139,6 +140,7 @@ def test_a_prompt_that_is_used_for_the_first_time_has_not_changed():
     assert changed_prompts(before, after) == ["judge/system.j2"]
 
 
+@pytest.mark.slow
 async def test_a_second_run_asks_nobody_and_says_the_same(endpoint, tmp_path):
     groups = [golden("1", a="four", b="five"), golden("2", a="vier", b="fünf")]
     judge = knows(groups)

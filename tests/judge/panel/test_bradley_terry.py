@@ -36,6 +36,7 @@ def slow_scores(comparisons: list[Comparison]) -> dict[int, float]:
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(st.integers(2, 5), st.randoms(use_true_random=False))
 def test_scores_are_those_of_a_slow_and_obvious_fit(members, random):

@@ -76,6 +76,7 @@ def in_full(group: CanonicalGroup, member: Member) -> tuple[Conversation, ...]:
     return (full(main, group.shared), *(full(other, ()) for other in others))
 
 
+@pytest.mark.slow
 @given(groups, st.randoms(use_true_random=False))
 def test_whatever_the_text_a_reader_finds_exactly_what_was_shown(group, random):
     order = random.sample(range(len(group.members)), len(group.members))
@@ -111,6 +112,7 @@ def test_what_two_members_have_in_common_is_shown_once():
     ]
 
 
+@pytest.mark.slow
 @given(groups)
 def test_marks_occur_in_no_text_of_the_group(group):
     marks = draw_markers(group, Random("seed"))

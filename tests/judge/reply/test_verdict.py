@@ -278,6 +278,7 @@ def test_a_reply_as_models_write_it_is_read(written):
     assert values_of(reply) == scores
 
 
+@pytest.mark.slow
 @given(replies(), st.data())
 @settings(max_examples=400)
 def test_a_mutated_reply_is_refused_or_read_right(written, data):

@@ -27,6 +27,8 @@ from gavel.trainer.policy.policy import BaseModelError
 from gavel.trainer.runs.run_directory import RunDirectoryError
 from gavel.trainer.serving.openai_server import EndpointError
 
+pytestmark = pytest.mark.slow
+
 
 def a_model(name: str = "clerk") -> TrainableModel:
     return TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY)

@@ -139,7 +139,7 @@ def engine(leg, unadapted) -> Iterator[Engine]:
 both = pytest.mark.parametrize(
     "leg", ["transformers", pytest.param("vllm", marks=pytest.mark.vllm)], indirect=True, scope="module"
 )
-pytestmark = both
+pytestmark = [pytest.mark.slow, both]
 
 
 def prompt(seed: int, length: int) -> list[int]:

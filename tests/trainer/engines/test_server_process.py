@@ -15,6 +15,8 @@ from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.engines.server_process import ServerProcess
 from gavel.trainer.engines.vllm_server import free_port
 
+pytestmark = pytest.mark.slow
+
 DEADLINE = 30
 
 SERVER = """

@@ -24,6 +24,8 @@ from gavel.trainer.model import TrainableModel
 from tests.trainer.conftest import full_logprobs, request_for, tiny_model
 from tests.trainer.engines.vllm_stand_in import BASE, StandIn
 
+pytestmark = pytest.mark.slow
+
 DEADLINE = 30
 IDS = [5, 3, 60, 2]
 

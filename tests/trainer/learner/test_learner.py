@@ -343,6 +343,7 @@ def test_several_updates_are_those_of_their_mini_batches_one_after_the_other(fre
     assert (made - expected).norm() < 0.01 * expected.norm()
 
 
+@pytest.mark.slow
 def test_one_update_needs_one_pass_and_what_else_is_asked_for_its_own(fresh_policy, batch):
     tokens = unique_tokens([sequence.tokens for sequence in batch.sequences])
     learner = Learner(fresh_policy)

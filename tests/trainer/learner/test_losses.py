@@ -85,6 +85,7 @@ def test_a_sequences_ratio_is_that_of_its_mean_log_probs(rows):
     assert found.tolist() == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.slow
 @given(sequences, st.floats(0, 0.5), st.floats(0, 0.5))
 def test_gspo_is_the_mean_over_sequences_of_the_surrogate_of_their_ratios(rows, low, high):
     total, gradient = 0.0, []

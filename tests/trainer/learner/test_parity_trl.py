@@ -22,6 +22,8 @@ from gavel.trainer.config import Cispo, ClippedSurrogate, Gspo, Loss, Reinforce,
 from gavel.trainer.data.advantages import advantages
 from gavel.trainer.learner.losses import TokenScores, token_losses, token_weights
 
+pytestmark = pytest.mark.slow
+
 GROUPS, MEMBERS, LONGEST, CONSTANT = 3, 4, 23, 37
 SIZE = GROUPS * MEMBERS
 

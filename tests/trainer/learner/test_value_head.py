@@ -199,6 +199,7 @@ def probability(policy: Policy) -> float:
     return torch.softmax(logits, -1)[WANTED].item()
 
 
+@pytest.mark.slow
 def test_a_token_that_earns_a_step_reward_becomes_likelier_and_the_values_come_to_explain_the_returns(fresh_policy):
     learner, before, metrics = Learner(fresh_policy), probability(fresh_policy), []
     config = TrainConfig(loss=Ppo(gae_lambda=1.0, value_learning_rate=3e-3), learning_rate=1e-3)
@@ -221,6 +222,7 @@ def batch(policy) -> Batch:
     return make_batch(groups, PPO)
 
 
+@pytest.mark.slow
 def test_the_cut_into_micro_batches_changes_no_update(fresh_policy, batch):
     state, outcomes = copy.deepcopy(fresh_policy.model.state_dict()), []
     for tokens in (1, 30, 10**6):
@@ -247,6 +249,7 @@ def test_values_and_advantages_stay_those_of_the_batchs_start_through_all_update
     assert metrics["tokens_forwarded"] == 2 * once["tokens_forwarded"]
 
 
+@pytest.mark.slow
 def test_an_update_with_a_value_head_can_be_taken_up_again_exactly(fresh_policy, batch, tmp_path):
     config = TrainConfig(loss=Ppo(), learning_rate=1e-3, epochs=2, mini_batches=2)
     learner = Learner(fresh_policy)

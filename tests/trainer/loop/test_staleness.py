@@ -26,6 +26,8 @@ from gavel.trainer.loop.train_loop import LoopError, Observer, StepReport, train
 from gavel.trainer.model import TrainableModel
 from tests.trainer.conftest import full_logprobs
 
+pytestmark = pytest.mark.slow
+
 DEADLINE = 120
 SMALL: dict[str, Any] = {
     "tasks_per_step": 2,

@@ -28,6 +28,8 @@ from gavel.trainer.loop.train_loop import TIMES, LoopError, train_scenario
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import RunDirectoryError
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[1] / "loop_run.py"
 DEADLINE = 120
 PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()

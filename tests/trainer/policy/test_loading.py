@@ -136,6 +136,7 @@ async def train_once(tmp_path: Path, settings: PolicySettings, base: str = EMBED
         return (await model.train([group], TrainConfig(learning_rate=1e-3))).metrics
 
 
+@pytest.mark.slow
 async def test_a_bfloat16_policy_is_sampled_trained_and_published_on_a_cpu(tmp_path):
     metrics = await train_once(tmp_path, HALF)
     assert metrics["publish_gap"] < 0.3

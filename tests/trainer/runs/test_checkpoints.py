@@ -135,6 +135,7 @@ def test_a_failure_while_replacing_a_step_leaves_that_step(checkpoints):
     assert checkpoints.latest() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["while writing", "while flushing"])
 def test_a_kill_in_the_middle_leaves_the_earlier_ones_and_no_new_one(checkpoints, moment, caplog):
     save(checkpoints, 1)

@@ -166,6 +166,7 @@ def records(file: Path) -> Iterator[bytes]:
             yield parts
 
 
+@pytest.mark.slow
 def test_an_offline_wandb_run_holds_every_row(path, monkeypatch):
     from wandb.proto.wandb_internal_pb2 import Record
 

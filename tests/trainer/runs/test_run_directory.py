@@ -39,6 +39,7 @@ def test_a_second_handle_on_the_same_run_is_refused_until_the_first_is_closed(tm
     open_run(tmp_path).close()
 
 
+@pytest.mark.slow
 def test_another_process_keeps_its_run_until_it_is_gone(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

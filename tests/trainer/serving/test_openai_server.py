@@ -179,6 +179,7 @@ async def test_a_client_that_edits_the_history_gets_a_fresh_rendering(client, po
     assert mismatches(attempt(first, second), policy.decode) == {"client_edit": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.5, 1.5])
 async def test_whatever_the_policy_says_no_turn_is_tokenised_again_by_the_endpoint(client, policy, temperature):
     async def conversation(seed: int) -> Trajectory:

@@ -103,6 +103,7 @@ async def test_the_loss_and_its_gradient_are_the_written_out_cross_entropy(fresh
     assert gradient_of(policy).norm().item() == pytest.approx(gradient.norm().item(), rel=1e-4)
 
 
+@pytest.mark.slow
 async def test_an_update_averages_over_its_own_tokens_whatever_the_size_of_its_micro_batches(fresh_policy):
     given = await demonstrations(7)
     state = copy.deepcopy(disturbed(fresh_policy).model.state_dict())
@@ -157,6 +158,7 @@ def a_model(name: str) -> TrainableModel:
     return TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY)
 
 
+@pytest.mark.slow
 async def test_the_loss_falls_and_the_policy_that_is_served_follows(tmp_path: Path):
     given = await demonstrations(24)
     model = a_model("pupil")
@@ -182,6 +184,7 @@ async def test_the_loss_falls_and_the_policy_that_is_served_follows(tmp_path: Pa
     assert [group.trajectories[0].to_json() for group in stored] == [trajectory.to_json() for trajectory in given]
 
 
+@pytest.mark.slow
 async def test_a_step_of_reinforcement_goes_on_from_imitation_bit_for_bit_after_a_restart(tmp_path: Path):
     given = await demonstrations(6)
     sampler = a_model("sampler")
