@@ -53,7 +53,7 @@ def test_the_judge_alone_scores(tmp_path: Path) -> None:
     result = run(ROOT / "examples" / "only_judge.py", tmp_path)
     assert result.returncode == 0, result.stderr
     scores = [float(line.split()[0]) for line in result.stdout.splitlines()]
-    assert scores[2] < scores[0]
+    assert scores[2] < scores[1] < scores[0] == 1.0
 
 
 def test_art_style_code_runs_after_changing_its_import(tmp_path: Path) -> None:
