@@ -113,7 +113,7 @@ class Faults:
     def __post_init__(self) -> None:
         rates = asdict(self)
         if not all(0 <= rate <= 1 for rate in rates.values()) or sum(rates.values()) - self.compliance > 1 + 1e-9:
-            raise JudgeError(f"shares of faulty calls are from 0 to 1, and so is what they come to, not {rates}.")
+            raise JudgeError(f"rates of faults and their sum are from 0 to 1, not {rates}.")
 
     @classmethod
     def of_every_kind(cls, share: float) -> "Faults":
