@@ -27,10 +27,10 @@ import httpx
 import openai
 
 from gavel.judge.errors import JudgeError
-from gavel.judge.panel.schedule import centred_places
 from gavel.judge.prompt.canonical import Conversation, TextEvent, ToolCallEvent
 from gavel.judge.prompt.transcript import read_transcripts
 from gavel.judge.reply.criteria import requested_ids
+from gavel.judge.stats import centred_positions
 from gavel.llm.types import Message
 
 ID = re.compile(r"\bsim-\w+")
@@ -182,7 +182,7 @@ class SimulatedJudge:
         """Scores by label, in the order shown."""
         bias = self.bias
         ids = {label: self._id(text) for label, text in texts.items()}
-        positions = centred_places(len(texts))
+        positions = centred_positions(len(texts))
         mean_square = fmean(position**2 for position in positions)
         logs = {label: math.log(len(text)) for label, text in texts.items()}
         mean_log, mean_quality = fmean(logs.values()), fmean(self.members[i].quality for i in ids.values())
