@@ -148,7 +148,7 @@ def voted(*members: dict[str, list[float]]) -> TrajectoryGroup:
     trajectories = []
     for slot, of_models in enumerate(members):
         votes = [
-            Vote(score=score, slot=slot, order=10 * m + n, model=model)
+            Vote(score=score, position=slot, order=10 * m + n, model=model)
             for m, (model, scores) in enumerate(of_models.items())
             for n, score in enumerate(scores)
         ]
