@@ -1,6 +1,9 @@
-"""Words for models: Jinja templates, and the one function that renders them.
+"""All prompts to models: Jinja templates, and the one function that renders them.
 
-Text from outside enters a template only as a variable; a template is never built from it.
+    render("judge/repair.j2", problem="there is no score for W7QX", labels=["W7QX", "M4TT"])
+    template_id("judge/repair.j2")   # "judge/repair.j2@" and 12 hex digits of its source
+
+Untrusted text enters a template only as the value of a variable; a template is never built from it.
 """
 
 import hashlib
@@ -26,20 +29,20 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 
 def render(name: str, **values: object) -> str:
-    """The text of the template `name` ("judge/system.j2"), filled with `values`.
+    """The text of the template `name` ("judge/system.j2") with `values`.
 
-    Raises `jinja2.TemplateNotFound`, or `jinja2.UndefinedError` when the template names a value that is not given.
+    Raises `jinja2.TemplateNotFound`, and `jinja2.UndefinedError` for a variable without a value.
     """
     return _environment().get_template(name).render(**values)
 
 
 @cache
 def template_id(name: str) -> str:
-    """`name@hash`: the same as long as the template's source is, so that a result can tell which words made it."""
+    """`name@hash` of the template's source, which results record so that a change of prompts shows."""
     source, _, _ = FileSystemLoader(_ROOT).get_source(_environment(), name)
     return f"{name}@{content_hash(source)}"
 
 
 def content_hash(text: str) -> str:
-    """Twelve hex digits of the text's SHA-256."""
+    """The first twelve hex digits of the text's SHA-256."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]

@@ -220,7 +220,7 @@ FORGERIES = [
 
 
 @pytest.mark.parametrize("attack", FORGERIES, ids=lambda attack: attack.name)
-async def test_without_the_sanitiser_a_forgery_would_win(attack, monkeypatch):
+async def test_without_the_sanitizer_a_forgery_would_win(attack, monkeypatch):
     monkeypatch.setattr(transcript, "sanitize", lambda text: text)
     reply = await obedient(shown_to_one_who_knows_the_marks(guessed(attack)), None)
     assert json.loads(reply)["M4TT"] == 1.0

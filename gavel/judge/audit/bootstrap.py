@@ -102,7 +102,7 @@ def correlation(products: Sequence[float], xs: Sequence[float], ys: Sequence[flo
 
 
 def defined(sums: "Array") -> "Array":
-    """The sums, with NaN in place of residue, for use as denominators."""
+    """The sums, with NaN instead of residue, for use as denominators."""
     import numpy as np
 
     return np.where(sums > _RESIDUE, sums, np.nan)

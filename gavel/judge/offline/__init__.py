@@ -1,9 +1,10 @@
-"""Judges without a model: rules that read a rubric, a constant control, and simulated judges with known faults.
+"""Judges without a model: for first steps, tests and benchmarks, without an API key.
 
-    gavel.Judge("stand-in")    scores by the rules that it understands in the rubric
-    gavel.Judge("constant")    gives every member the same score
+    gavel.Judge("stand-in", rubric="- calls get_order before refund")   # scores by the rules in the rubric
+    gavel.Judge("constant")                                             # gives every member the same score
+    gavel.Judge(SimulatedJudge(table, Bias(slope=0.6)))                 # known qualities, known biases and faults
 
-Importing this package makes both known by name.
+Importing this package registers the first two by name.
 """
 
 from functools import partial

@@ -1,4 +1,4 @@
-"""The messages of one call to a judge model, truncated to the tokens that it has room for."""
+"""The messages of one call to a judge model, truncated to the tokens that its context allows."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -39,31 +39,31 @@ def build_messages(
 
 
 def fit_messages(
-    group: CanonicalGroup, order: Sequence[int], markers: PromptMarkers, rubric: Rubric, room: int
+    group: CanonicalGroup, order: Sequence[int], markers: PromptMarkers, rubric: Rubric, max_tokens: int
 ) -> tuple[list[Message], bool]:
-    """The messages in at most `room` tokens, and whether texts were truncated. Raises `ContextTooSmallError`."""
+    """The messages in at most `max_tokens` tokens, and whether texts were truncated. Raises `ContextTooSmallError`."""
     complete = build_messages(group, order, markers, rubric)
-    if count_message_tokens(complete, room) <= room:
+    if count_message_tokens(complete, max_tokens) <= max_tokens:
         return complete, False
 
     def size(of: CanonicalGroup) -> int:
         return count_message_tokens(build_messages(of, order, markers, rubric))
 
     shown = tuple(m if n in order else _EMPTY_MEMBER for n, m in enumerate(group.members))
-    truncated = truncate_group(replace(group, members=shown), room, size)
+    truncated = truncate_group(replace(group, members=shown), max_tokens, size)
     return build_messages(truncated, order, markers, rubric), True
 
 
-def max_members_per_prompt(group: CanonicalGroup, rubric: Rubric, room: int) -> int:
-    """How many members a prompt of `room` tokens can show at a readable length, at least 2."""
+def max_members_per_prompt(group: CanonicalGroup, rubric: Rubric, max_tokens: int) -> int:
+    """How many members a prompt of `max_tokens` tokens can show at a readable length, at least 2."""
     markers = PromptMarkers("code", ("LABEL",))
     without_members = build_messages(CanonicalGroup((_EMPTY_MEMBER,)), (0,), markers, rubric)
-    return max_members_shown(group, room - count_message_tokens(without_members))
+    return max_members_shown(group, max_tokens - count_message_tokens(without_members))
 
 
-def count_message_tokens(messages: Sequence[Message], room: int = 0) -> int:
-    """Tokens of the messages; if even their bytes are within `room`, the bytes, which need no encoding to count."""
+def count_message_tokens(messages: Sequence[Message], max_tokens: int = 0) -> int:
+    """Tokens of the messages; if even their bytes are within `max_tokens`, the bytes, which is faster to count."""
     texts = [message["content"] for message in messages]
     framing = _TOKENS_PER_MESSAGE * len(texts)
     bound = framing + sum(len(text.encode()) for text in texts)
-    return bound if bound <= room else framing + sum(map(count_tokens, texts))
+    return bound if bound <= max_tokens else framing + sum(map(count_tokens, texts))

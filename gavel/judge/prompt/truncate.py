@@ -18,11 +18,11 @@ _MIN_TEXT_TOKENS, _MIN_EVENTS = 16, 2
 _OMISSION_MARK_TOKENS, _LINE_TOKENS = 12, 12
 """About the tokens of an omission mark, and of the structure of a line."""
 _UNUSED_SHARE = 50
-"""One part in this many of the room may stay unused: to use it, the whole prompt would be counted many times more."""
+"""One part in this many of the limit may stay unused: to use it, the whole prompt would be counted many times more."""
 
 
-def truncate_group(group: CanonicalGroup, room: int, size: Callable[[CanonicalGroup], int]) -> CanonicalGroup:
-    """The group, which is too long, with as much text as fits: `size` of the result, in tokens, is at most `room`.
+def truncate_group(group: CanonicalGroup, limit: int, size: Callable[[CanonicalGroup], int]) -> CanonicalGroup:
+    """The group, which is too long, with as much text as fits: `size` of the result, in tokens, is at most `limit`.
 
     Raises `ContextTooSmallError`.
     """
@@ -32,25 +32,23 @@ def truncate_group(group: CanonicalGroup, room: int, size: Callable[[CanonicalGr
     def shortened(length: int, events: int) -> CanonicalGroup:
         return _with_texts(_with_events(group, events), length, truncator)
 
-    if fitting := _greatest(lambda length: shortened(length, most_events), MIN_READABLE_TOKENS, room, room, size):
-        return fitting
-    if fitting := _greatest(
-        lambda events: shortened(MIN_READABLE_TOKENS, events), _MIN_EVENTS, most_events, room, size
-    ):
-        return fitting
-    if fitting := _greatest(
-        lambda length: shortened(length, _MIN_EVENTS), _MIN_TEXT_TOKENS, MIN_READABLE_TOKENS, room, size
-    ):
-        return fitting
+    searches: list[tuple[Callable[[int], CanonicalGroup], int, int]] = [
+        (lambda length: shortened(length, most_events), MIN_READABLE_TOKENS, limit),
+        (lambda events: shortened(MIN_READABLE_TOKENS, events), _MIN_EVENTS, most_events),
+        (lambda length: shortened(length, _MIN_EVENTS), _MIN_TEXT_TOKENS, MIN_READABLE_TOKENS),
+    ]
+    for make, low, high in searches:
+        if fitting := _greatest(make, low, high, limit, size):
+            return fitting
     needed = size(shortened(_MIN_TEXT_TOKENS, _MIN_EVENTS))
     raise ContextTooSmallError(
-        f"the judge has room for a prompt of {max(room, 0):,} tokens, and the shortest one takes {needed:,}.",
+        f"the judge has room for a prompt of {max(limit, 0):,} tokens, and the shortest one takes {needed:,}.",
         "Take a judge model with a longer context, or shorter instructions and fewer tools.",
     )
 
 
-def max_members_shown(group: CanonicalGroup, room: int) -> int:
-    """How many members, even the longest, fit in `room` tokens with texts of `MIN_READABLE_TOKENS`; at least 2."""
+def max_members_shown(group: CanonicalGroup, limit: int) -> int:
+    """How many members, even the longest, fit in `limit` tokens with texts of `MIN_READABLE_TOKENS`; at least 2."""
 
     def tokens(text: str) -> int:
         return min(count_tokens(text), MIN_READABLE_TOKENS + _OMISSION_MARK_TOKENS)
@@ -59,31 +57,31 @@ def max_members_shown(group: CanonicalGroup, room: int) -> int:
         return sum(tokens(text) + _LINE_TOKENS for text in event_texts(events))
 
     totals = [sum(short(conversation.events) for conversation in member.conversations) for member in group.members]
-    left = room - short(group.shared) - sum(map(tokens, group.tools))
+    left = limit - short(group.shared) - sum(map(tokens, group.tools))
     return max(2, sum(total <= left for total in accumulate(sorted(totals, reverse=True))))
 
 
 def _greatest(
-    make: Callable[[int], CanonicalGroup], low: int, high: int, room: int, size: Callable[[CanonicalGroup], int]
+    make: Callable[[int], CanonicalGroup], low: int, high: int, limit: int, size: Callable[[CanonicalGroup], int]
 ) -> CanonicalGroup | None:
-    """`make(number)` for the greatest number in [low, high] that fits, or for one that uses almost all room.
+    """`make(number)` for the greatest number in [low, high] that fits, or for one that almost reaches the limit.
 
-    To count a size, all text is encoded, so sizes far above `room` are avoided: the number is doubled from below until
+    To count a size, all text is encoded, so sizes far above `limit` are avoided: the number is doubled from below until
     it is too great, then interpolated between the two bounds by their sizes, with a bisection every third step.
     """
-    if low > high or (taken := size(best := make(low))) > room:
+    if low > high or (taken := size(best := make(low))) > limit:
         return None
-    aim = room - room // (2 * _UNUSED_SHARE)
+    aim = limit - limit // (2 * _UNUSED_SHARE)
     beyond, over = high + 1, 0
     for turn in count():
-        if taken >= room - room // _UNUSED_SHARE or beyond - low == 1:
+        if taken >= limit - limit // _UNUSED_SHARE or beyond - low == 1:
             break
         if not over:
             number = min(2 * low, high)
         else:
             share = 0.5 if turn % 3 == 0 else (aim - taken) / (over - taken)
             number = min(max(low + round((beyond - low) * share), low + 1), beyond - 1)
-        if (found := size(made := make(number))) <= room:
+        if (found := size(made := make(number))) <= limit:
             best, low, taken = made, number, found
         else:
             beyond, over = number, found

@@ -35,12 +35,12 @@ hostile = st.lists(pieces | st.text(max_size=4) | st.characters(categories=["Cs"
 
 
 @given(hostile)
-def test_sanitising_twice_changes_nothing_more(text):
+def test_sanitizing_twice_changes_nothing_more(text):
     assert sanitize(sanitize(text)) == sanitize(text)
 
 
 @given(hostile)
-def test_sanitised_text_can_be_sent_and_holds_no_fence_in_any_form(text):
+def test_sanitized_text_can_be_sent_and_holds_no_fence_in_any_form(text):
     clean = sanitize(text)
     assert clean.encode().decode() == clean
     assert "\0" not in clean
