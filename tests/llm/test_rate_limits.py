@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from gavel.llm.errors import LlmError, NotAskedError
 from gavel.llm.rate_limits import MINUTE, Limits, Minute, Places
+from tests.limits import HANG_SECONDS
 
 _REQUESTS = st.lists(
     st.tuples(st.floats(0, 50), st.integers(0, 100), st.integers(0, 100)),  # pause, estimate, actual
@@ -95,5 +96,5 @@ async def test_a_place_is_not_lost_by_those_who_stop_waiting():
     await asyncio.sleep(0)
     places.give_back()
     served.cancel()  # its turn has come, but it has not yet noticed
-    await asyncio.wait_for(behind, 5)
+    await asyncio.wait_for(behind, HANG_SECONDS)
     assert served.cancelled()

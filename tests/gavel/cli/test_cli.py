@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.limits import HANG_SECONDS
+
 EXAMPLES = Path(__file__).parents[3] / "examples"
-DEADLINE = 150
 
 
 def gavel(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -22,7 +23,7 @@ def gavel(*arguments: str, cwd: Path, **environment: str) -> subprocess.Complete
         env=clean | {"HF_HUB_OFFLINE": "1"} | environment,
         capture_output=True,
         text=True,
-        timeout=DEADLINE,
+        timeout=HANG_SECONDS,
     )
 
 
@@ -78,7 +79,7 @@ def test_a_scenario_file_trains_from_the_command_line_and_by_itself(tmp_path: Pa
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=DEADLINE,
+        timeout=HANG_SECONDS,
     )
     assert again.returncode == 0, again.stderr
     assert "returns-desk@1" in again.stdout
@@ -146,7 +147,7 @@ def test_ctrl_c_ends_the_demo_with_a_word_on_how_to_go_on(tmp_path: Path) -> Non
     while not process.stdout.readline().startswith("step 0/2"):
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=DEADLINE)
+    _, errors = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 130
     assert errors.strip() == "Stopped. Finished steps are saved; the same command goes on from there."
 

@@ -24,9 +24,9 @@ from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.loop import train_loop as loop_module
 from gavel.trainer.loop.train_loop import LoopError, Observer, StepReport, train_scenario
 from gavel.trainer.model import TrainableModel
+from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import full_logprobs
 
-DEADLINE = 120
 SMALL: dict[str, Any] = {
     "tasks_per_step": 2,
     "group_size": 4,
@@ -67,7 +67,7 @@ async def test_a_step_is_trained_while_the_next_ones_rollouts_and_judging_go_on(
 
     monkeypatch.setattr(Judge, "score", counted)
     model, scenario = a_model(), find_scenario("returns_desk")
-    async with asyncio.timeout(DEADLINE), Slow(tmp_path, versions=2) as backend:
+    async with asyncio.timeout(HANG_SECONDS), Slow(tmp_path, versions=2) as backend:
         await model.register(backend)
         await train_scenario(model, scenario, rules(scenario), LoopConfig(steps=3, max_staleness=1, **SMALL), RATE)
         rows = backend.history(model, "train")
@@ -162,7 +162,7 @@ async def test_an_engine_that_dies_ends_the_run_with_its_own_error(tmp_path: Pat
         def stepped(self, report: StepReport) -> None:
             backend._run(model)._engine.close()
 
-    async with asyncio.timeout(DEADLINE), LocalBackend(tmp_path, versions=2) as backend:
+    async with asyncio.timeout(HANG_SECONDS), LocalBackend(tmp_path, versions=2) as backend:
         await model.register(backend)
         loop = LoopConfig(steps=9, max_staleness=max_staleness, **SMALL)
         with pytest.raises((EngineError, LoopError), match=r"the engine (has been|was) closed"):
@@ -236,7 +236,7 @@ async def train_without_a_model(
     await model.register(ledger)
     settings: dict[str, Any] = {"steps": 3, "tasks_per_step": 2, "group_size": 2} | loop
     config = LoopConfig(**settings)
-    async with asyncio.timeout(DEADLINE):
+    async with asyncio.timeout(HANG_SECONDS):
         await train_scenario(model, DESK, judge or Judge("constant"), config, TrainConfig())
 
 
