@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gavel.cli.terminal import plain
-from gavel.judge.audit.agreement import centre
+from gavel.judge.audit.agreement import center
 from gavel.reports.charts import histogram, place_chart, scatter_chart, verdict_chart
 from gavel.reports.judge import JudgeReport, read_report
 from gavel.reports.page import render_page, write_page
@@ -50,7 +50,7 @@ def print_report(console: Console, report: JudgeReport) -> None:
 def render_report(report: JudgeReport) -> str:
     """The page's HTML."""
     errors = [j.standard_error for j in report.judgements if j.standard_error is not None]
-    slots = max(report.habits.slot_means.items(), key=lambda item: item[1].ballots, default=None)
+    slots = max(report.bias.position_means.items(), key=lambda item: item[1].ballots, default=None)
     return render_page(
         "judge_report.html.j2",
         report=report,
@@ -79,7 +79,7 @@ def _reference_chart(report: JudgeReport) -> tuple[str, object] | None:
         dot
         for pairs in report.pairs
         if pairs
-        for dot in zip(*(centre(side) for side in zip(*pairs, strict=True)), strict=True)
+        for dot in zip(*(center(side) for side in zip(*pairs, strict=True)), strict=True)
     ]
     return "graded", scatter_chart(dots[:: -(-len(dots) // _MOST_DOTS)])
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from gavel.judge.audit.agreement import INDEPENDENT, Agreement, Pairs, agreement, metric_names, pairs_of
-from gavel.judge.audit.bias import Habits, habits
-from gavel.judge.audit.bootstrap import Estimate
-from gavel.judge.audit.reliability import Reliability, call_vs_call, judge_vs_judge
-from gavel.judge.audit.votes import judged_groups, voters
+from gavel.judge.audit.agreement import INDEPENDENT, Agreement, Pairs, agreement, metric_names, score_pairs
+from gavel.judge.audit.bias import BiasReport, bias_report
+from gavel.judge.audit.bootstrap import IntervalEstimate
+from gavel.judge.audit.inter_rater import InterRaterReliability, call_vs_call, judge_vs_judge
+from gavel.judge.audit.votes import judged_groups, voting_models
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
 
@@ -23,7 +23,7 @@ _FEW = 10
 @dataclass(frozen=True, slots=True)
 class Figure:
     name: str
-    estimate: Estimate
+    estimate: IntervalEstimate
     meaning: str
     decimals: int = 2
 
@@ -57,13 +57,13 @@ class JudgeReport:
     agreement: Agreement | None
     pairs: list[Pairs]
     """Score and reference, group by group; empty without a reference."""
-    between_judges: Reliability | None
+    between_judges: InterRaterReliability | None
     sections: list[Section]
     facts: str
     """How much was judged, in one line."""
     notes: list[str]
     """What the reader must know before believing the figures."""
-    habits: Habits
+    bias: BiasReport
     unscored: dict[str, int]
     """Members without a score, by reason."""
 
@@ -78,7 +78,7 @@ def read_report(groups: Sequence[TrajectoryGroup], reference: str | None, source
     if reference is None and INDEPENDENT in known:
         reference = INDEPENDENT
     beside = None if reference is None else agreement(groups, reference)
-    judges, own = judge_vs_judge(groups), habits(groups)
+    judges, own = judge_vs_judge(groups), bias_report(groups)
     calls = call_vs_call(groups)
     sections = []
     if beside is not None:
@@ -88,18 +88,18 @@ def read_report(groups: Sequence[TrajectoryGroup], reference: str | None, source
     if calls is not None:
         title = f"{len(calls.raters)} calls on a group beside each other"
         sections.append(Section(title, _reliability(calls, "call")))
-    sections.append(Section("Habits", _habits(own)))
+    sections.append(Section("Bias", _bias(own)))
     return JudgeReport(
         source=source,
-        judges=voters(groups),
+        judges=voting_models(groups),
         judgements=_scored(groups),
         agreement=beside,
-        pairs=[] if reference is None else [pairs_of(group, reference) for group in groups],
+        pairs=[] if reference is None else [score_pairs(group, reference) for group in groups],
         between_judges=judges,
         sections=sections,
         facts=_facts(groups),
         notes=_notes(groups, beside, calls, known),
-        habits=own,
+        bias=own,
         unscored=_unscored(groups),
     )
 
@@ -116,7 +116,7 @@ def _agreement(of: Agreement) -> list[Figure]:
     ]
 
 
-def _reliability(of: Reliability, rater: str) -> list[Figure]:
+def _reliability(of: InterRaterReliability, rater: str) -> list[Figure]:
     k = len(of.raters)
     return [
         Figure("ICC(2,1)", of.icc_single, f"share of one {rater}'s scores that is not error"),
@@ -125,7 +125,7 @@ def _reliability(of: Reliability, rater: str) -> list[Figure]:
     ]
 
 
-def _habits(of: Habits) -> list[Figure]:
+def _bias(of: BiasReport) -> list[Figure]:
     return [
         Figure("position slope", of.position_slope, "score a call adds from middle place to last", 3),
         Figure("length correlation", of.length_correlation, "of score and characters written"),
@@ -153,7 +153,10 @@ def _facts(groups: Sequence[TrajectoryGroup]) -> str:
 
 
 def _notes(
-    groups: Sequence[TrajectoryGroup], beside: Agreement | None, calls: Reliability | None, known: Sequence[str]
+    groups: Sequence[TrajectoryGroup],
+    beside: Agreement | None,
+    calls: InterRaterReliability | None,
+    known: Sequence[str],
 ) -> list[str]:
     notes = []
     if beside is None:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from gavel.cli.judge_report import print_report, render_report, report_command
 from gavel.errors import GavelError
-from gavel.judge.audit.bootstrap import Estimate
+from gavel.judge.audit.bootstrap import IntervalEstimate
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import Bias, Latent, SimulatedJudge
@@ -78,7 +78,7 @@ async def test_the_figures_are_those_of_the_statistics() -> None:
     figures = {figure.name: figure for section in report.sections for figure in section.figures}
     assert figures["AUC"].value == f"{report.agreement.auc.value:.2f}"
     assert figures["AUC"].interval == f"{report.agreement.auc.low:.2f} to {report.agreement.auc.high:.2f}"
-    assert figures["position slope"].value == f"{report.habits.position_slope.value:.3f}"
+    assert figures["position slope"].value == f"{report.bias.position_slope.value:.3f}"
     row = next(line for line in printed(groups, "success").splitlines() if line.startswith("AUC"))
     assert row.split()[:6] == ["AUC", figures["AUC"].value, *figures["AUC"].interval.split(), "12"]
 
@@ -99,7 +99,7 @@ async def test_without_a_reference_the_report_says_what_it_cannot_tell_and_what_
 
 
 def test_a_figure_that_rounds_to_0_has_no_sign() -> None:
-    figure = Figure("slope", Estimate(-1e-17, -4e-4, 4e-4, 12), "", decimals=3)
+    figure = Figure("slope", IntervalEstimate(-1e-17, -4e-4, 4e-4, 12), "", decimals=3)
     assert (figure.value, figure.interval) == ("0.000", "0.000 to 0.000")
 
 
