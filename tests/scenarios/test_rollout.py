@@ -267,7 +267,7 @@ async def test_a_cancellation_within_a_tool_passes_through(endpoint: Endpoint, m
 
     answers(endpoint, calls(("wait", "{}")))
     task = asyncio.create_task(rollout(model, Scenario("waits", system="", tasks=[TASK], tools=[wait]), TASK))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANG_SECONDS):
         await started.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

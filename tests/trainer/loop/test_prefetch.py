@@ -12,6 +12,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.loop.prefetch import Ahead, staleness
 from gavel.trainer.loop.watchdog import Watchdog
+from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import attempt, sampled_turn
 
 Begins = Callable[[], None]
@@ -33,7 +34,7 @@ class Stage:
         self.cancelled: list[int] = []
         self._finish: dict[int, asyncio.Future[None]] = {}
         plan = {"first": 0, "last": 100, "per_step": 2, "max_staleness": 1} | settings
-        self.ahead = Ahead(self._make, watchdog=Watchdog(60.0), **plan)
+        self.ahead = Ahead(self._make, watchdog=Watchdog(HANG_SECONDS), **plan)
 
     async def _make(self, place: int, rollout_begins: Begins) -> TrajectoryGroup:
         rollout_begins()
@@ -109,7 +110,7 @@ async def test_a_ready_group_can_be_too_old_as_well():
         return a_group(place)
 
     plan = {"first": 0, "last": 100, "per_step": 1, "max_staleness": 1}
-    async with Ahead(make, watchdog=Watchdog(60.0), **plan) as ahead:
+    async with Ahead(make, watchdog=Watchdog(HANG_SECONDS), **plan) as ahead:
         ahead.advance(0)
         for step, place in enumerate([1, 2]):
             begins[place].set()
@@ -208,7 +209,7 @@ def test_whatever_the_delays_no_group_is_too_old_and_every_step_gets_its_groups(
 
         trained, stale = [], 0
         plan = {"first": 0, "last": steps, "per_step": per_step, "max_staleness": max_staleness}
-        async with asyncio.timeout(30), Ahead(make, watchdog=Watchdog(60.0), **plan) as ahead:
+        async with asyncio.timeout(HANG_SECONDS), Ahead(make, watchdog=Watchdog(HANG_SECONDS), **plan) as ahead:
             ahead.advance(0)
             for step in range(steps):
                 batch = await ahead.batch()

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from gavel.trainer.runs.checkpoints import Checkpoints
+from tests.limits import HANG_SECONDS
 
 WRITER = """
 import os, signal, sys
 from pathlib import Path
 from gavel.trainer.runs import checkpoints as checkpoint
-from tests.limits import HANG_SECONDS
 
 moment = sys.argv[2]
 
