@@ -73,7 +73,7 @@ async def test_every_group_is_right_or_unscored_with_its_reason(endpoint: Endpoi
             for trajectory in group:
                 assert trajectory.judgement is not None
                 [vote] = trajectory.judgement.votes
-                assert trajectory.reward == vote.score == GOOD[vote.slot]
+                assert trajectory.reward == vote.score == GOOD[vote.position]
         else:
             unscored += 1
             assert group.judgement.status == "unscored"

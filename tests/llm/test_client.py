@@ -9,6 +9,7 @@ from gavel.llm.client import Client
 from gavel.llm.errors import ContextError, LlmError
 from gavel.llm.rate_limits import Limits
 from tests.endpoint import Answer, Endpoint, fails, says
+from tests.limits import HANG_SECONDS
 
 PROMPT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
 SCHEMA = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -205,7 +206,7 @@ async def test_a_call_that_sleeps_leaves_its_slot_to_others(endpoint, monkeypatc
     monkeypatch.setattr("gavel.llm.client.asyncio.sleep", until_the_second_was_asked)
     endpoint.script = [busy_for_the_first]
     judge = client(endpoint, concurrency=1)
-    async with asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(HANG_SECONDS), asyncio.TaskGroup() as tasks:
         for name in ("first", "second"):
             tasks.create_task(judge.ask([PROMPT[0], {"role": "user", "content": name}], SCHEMA))
     assert asked == ["first", "second", "first"]
