@@ -1,7 +1,7 @@
-"""Many rollouts at once: bounded, in input order, each failure kept to itself.
+"""Runs many rollouts concurrently: bounded, results in input order, each failure isolated.
 
-A group goes to `after_each` as soon as its own members are done, while others still roll out. A failure costs one
-member, or one group's scores, until there are more than `max_exceptions` allows: then all the rest is cancelled.
+A group goes to `after_each` as soon as its own members are done, while others still run. A failure costs one member,
+or one group's scores, until there are more than `max_exceptions` allows: then everything else is cancelled.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
+from typing import cast
 
 from gavel.errors import GavelError
 from gavel.llm.cancellation import contain_cancellation
@@ -241,7 +242,7 @@ def _too_many(tallies: Sequence[GroupTally], max_exceptions: float) -> bool:
     return failed > max_exceptions * members and all(tally.certain for tally in tallies)
 
 
-async def _complete(source: Awaitable[TrajectoryGroup]) -> TrajectoryGroup:
+async def _complete(source: Awaitable[object]) -> TrajectoryGroup:
     group = await source
     if not isinstance(group, TrajectoryGroup):
         raise TypeError(f"a coroutine among the groups must return a TrajectoryGroup, not {type(group).__name__}")
@@ -249,11 +250,14 @@ async def _complete(source: Awaitable[TrajectoryGroup]) -> TrajectoryGroup:
 
 
 def _kept(result: object) -> list[TrajectoryGroup]:
-    match result:
-        case None:
-            return []
-        case TrajectoryGroup():
-            return [result]
-        case list() if all(isinstance(group, TrajectoryGroup) for group in result):
-            return result
-    raise TypeError(f"after_each must give a TrajectoryGroup, a list of them or None, not {type(result).__name__}")
+    given = type(result).__name__
+    if result is None:
+        return []
+    if isinstance(result, TrajectoryGroup):
+        return [result]
+    if isinstance(result, list):
+        items = cast(list[object], result)
+        groups = [item for item in items if isinstance(item, TrajectoryGroup)]
+        if len(groups) == len(items):
+            return groups
+    raise TypeError(f"after_each must give a TrajectoryGroup, a list of them or None, not {given}")

@@ -1,4 +1,4 @@
-"""Trajectories of the same task, which are compared with each other."""
+"""A group: trajectories of the same task, which are scored relative to each other."""
 
 import inspect
 from collections.abc import Awaitable, Generator, Iterable, Iterator
@@ -24,14 +24,14 @@ class TrajectoryGroup(Record):
     they return in input order, and puts what they raise into `exceptions`.
     """
 
-    trajectories: list[Trajectory] = Field(default_factory=list)
+    trajectories: list[Trajectory] = Field(default_factory=list[Trajectory])
     metadata: dict[str, JsonValue] = Field(default_factory=dict)
     metrics: dict[str, float | int | bool] = Field(default_factory=dict)
     logs: list[str] = Field(default_factory=list)
-    exceptions: list[RolloutError] = Field(default_factory=list)
+    exceptions: list[RolloutError] = Field(default_factory=list[RolloutError])
     judgement: GroupJudgement | None = None
 
-    _pending: list[Member] = PrivateAttr(default_factory=list)
+    _pending: list[Member] = PrivateAttr(default_factory=list[Member])
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class TrajectoryGroup(Record):
         return self
 
     def discard_pending(self) -> None:
-        """Gives up the members that have not been run yet."""
+        """Discards the members that have not been run yet."""
         members, self._pending = self._pending, []
         for member in members:
             discard(member)

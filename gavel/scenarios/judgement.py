@@ -6,13 +6,15 @@ as a low score.
 
 from typing import Literal
 
-from pydantic import AliasChoices, BaseModel, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 GroupStatus = Literal["scored", "partial", "unscored", "degenerate"]
 
 
 class Vote(BaseModel):
     """One score that one judge call gave to one member."""
+
+    model_config = ConfigDict(defer_build=True)
 
     score: float
     """In [0, 1]."""
@@ -29,6 +31,8 @@ class Vote(BaseModel):
 class Judgement(BaseModel):
     """The score of one member, and the votes behind it."""
 
+    model_config = ConfigDict(defer_build=True)
+
     score: float | None = None
     """Aggregate of the votes, in [0, 1] (see the group's `mode`); None = not scored."""
     standard_error: float | None = None
@@ -36,7 +40,7 @@ class Judgement(BaseModel):
     explanation: str = ""
     criteria: dict[str, float] = Field(default_factory=dict)
     """Mean of the votes by criterion, as given; unlike `score` they are not equated."""
-    votes: list[Vote] = Field(default_factory=list)
+    votes: list[Vote] = Field(default_factory=list[Vote])
     flags: list[str] = Field(default_factory=list)
     """Found in the trajectory's text by rules: "empty", "contentless", "addresses the judge" or "a tool's output
     addresses the judge". The judge is shown them, and they may cap the score."""
@@ -46,6 +50,8 @@ class Judgement(BaseModel):
 
 class GroupJudgement(BaseModel):
     """How a group was judged, and the cost."""
+
+    model_config = ConfigDict(defer_build=True)
 
     status: GroupStatus
     mode: str = "groupwise"

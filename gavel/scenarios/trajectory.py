@@ -1,17 +1,17 @@
-"""What an agent did: one attempt at one task, as data.
+"""A trajectory: one attempt of an agent at one task, as data only.
 
 A trajectory is a list of OpenAI message dicts (context, never trained) and OpenAI `Choice`s
-(sampled, trained). A `Choice` from a Gavel endpoint carries, beside the standard `logprobs`, the
-extra fields `token_ids`, `prompt_token_ids` and `policy_version`. JSON round trips lose nothing.
+(sampled, trained). A `Choice` from a Gavel endpoint has, besides the standard `logprobs`, the
+extra fields `token_ids`, `prompt_token_ids` and `policy_version`. JSON round trips are lossless.
 """
 
 import json
 import numbers
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
 from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
@@ -22,11 +22,14 @@ from gavel.scenarios.judgement import Judgement
 
 
 def _message_or_choice(value: Any) -> Any:
-    if isinstance(value, dict) and isinstance(value.get("message"), dict) and "finish_reason" in value:
+    if not isinstance(value, dict):
+        return value
+    fields = cast(dict[str, Any], value)
+    if isinstance(fields.get("message"), dict) and "finish_reason" in fields:
         # As tolerant as the OpenAI client: servers send choices (finish_reason "abort", a null log-prob) that the
         # model's own validation would refuse, and a stored choice must be readable again.
-        return Choice.construct(**value)
-    return value
+        return Choice.construct(**fields)
+    return fields
 
 
 MessageOrChoice = Annotated[Choice | Message, BeforeValidator(_message_or_choice)]
@@ -51,9 +54,9 @@ def _jsonable(value: Any) -> Any:
 
 
 class Record(BaseModel):
-    """A value that survives JSON unchanged: NaN, infinities and lone surrogates included."""
+    """A value that a JSON round trip leaves unchanged, including NaN, infinities and lone surrogates."""
 
-    model_config = ConfigDict(ser_json_inf_nan="constants")
+    model_config = ConfigDict(ser_json_inf_nan="constants", defer_build=True)
 
     def to_json(self) -> str:
         """One line of JSON, ASCII only."""
@@ -70,9 +73,9 @@ class Record(BaseModel):
 
 
 class History(Record):
-    """A further conversation of the same trajectory: a sub-agent, or a context rewritten on the way."""
+    """A further conversation of the same trajectory: a sub-agent's, or one with a rewritten context."""
 
-    messages_and_choices: MessagesAndChoices = Field(default_factory=list)
+    messages_and_choices: MessagesAndChoices = Field(default_factory=list[MessageOrChoice])
     tools: list[Message] | None = None
 
     def messages(self) -> list[Message]:
@@ -82,10 +85,10 @@ class History(Record):
 class Trajectory(Record):
     """One attempt of an agent at one task."""
 
-    messages_and_choices: MessagesAndChoices = Field(default_factory=list)
+    messages_and_choices: MessagesAndChoices = Field(default_factory=list[MessageOrChoice])
     tools: list[Message] | None = None
     """OpenAI tool schemas that the agent was shown."""
-    additional_histories: list[History] = Field(default_factory=list)
+    additional_histories: list[History] = Field(default_factory=list[History])
     reward: float | None = None
     """None = not scored. Such a trajectory is never trained."""
     step_rewards: list[float] | None = None
@@ -118,12 +121,12 @@ class Trajectory(Record):
         self.logs.append(line)
 
     def finish(self) -> Self:
-        """Kept for code that calls it at the end of a rollout; marks the trajectory as finished."""
+        """Marks the trajectory as finished; for code that calls it at the end of a rollout."""
         self.status = "finished"
         return self
 
     @contextmanager
-    def track_duration(self, name: str) -> Iterator[None]:
+    def track_duration(self, name: str) -> Generator[None, None, None]:
         """Adds the block's seconds to `metrics["duration/<name>"]`."""
         started = time.monotonic()
         try:
