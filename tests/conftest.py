@@ -4,10 +4,12 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.endpoint import Endpoint
 
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")  # no test fails because it was slow
 settings.register_profile("ci", derandomize=True)  # on a build machine, the same examples every time
 if os.environ.get("CI"):
     settings.load_profile("ci")

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.limits import HANG_SECONDS
+
 Request = dict[str, Any]
 
 
@@ -66,6 +68,7 @@ class Endpoint:
     def __init__(self) -> None:
         self.script: list[Step] = [scores(0.5)]
         self.requests: list[Request] = []
+        self._closing = threading.Event()
         self._lock = threading.Lock()
         endpoint = self
 
@@ -93,11 +96,17 @@ class Endpoint:
         """What LiteLLM needs to reach this endpoint."""
         return {"api_base": f"http://127.0.0.1:{self._server.server_port}/v1", "api_key": "none"}
 
+    def silence(self, request: Request) -> Answer:
+        """A step that answers nothing before the endpoint closes."""
+        self._closing.wait(HANG_SECONDS)
+        return says("late")
+
     def _next(self, request: Request) -> Step:
         with self._lock:
             self.requests.append(request)
             return self.script.pop(0) if len(self.script) > 1 else self.script[0]
 
     def close(self) -> None:
+        self._closing.set()
         self._server.shutdown()
         self._server.server_close()

@@ -9,3 +9,8 @@ Wings, from bottom to top; each imports only those before it: embedded (the tiny
 (judged groups -> token sequences), kernels, policy, engines (sampling), learner (the update), sft, serving (the OpenAI
 endpoint), backends, loop.
 """
+
+import logging
+
+# On CPUs with AVX512-BF16, bitsandbytes warns when peft imports it that an optional kernel, unused here, is missing.
+logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)

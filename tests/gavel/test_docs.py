@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.limits import HANG_SECONDS
+
 ROOT = Path(__file__).parents[2]
 NAMED = re.compile(r"`(?:python )?((?:gavel|tests|benchmarks|docs|examples)/[\w/]+\.\w+)")
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
@@ -18,7 +20,7 @@ def test_the_judge_s_page_runs(tmp_path: Path) -> None:
     [program] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "judge.md").read_text(), re.DOTALL)
     (tmp_path / "from_the_page.py").write_text(program)
     result = subprocess.run(
-        [sys.executable, "from_the_page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [sys.executable, "from_the_page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=HANG_SECONDS
     )
     assert result.returncode == 0, result.stderr
     assert "0.2 ± 0.0 ['addresses the judge']" in result.stdout

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import gavel
+from tests.limits import HANG_SECONDS
 
 HEAVY = ("litellm", "torch", "transformers", "peft", "wandb", "sky", "fastapi")
 PRINT_LOADED = f"import sys; print(*(name for name in {(*HEAVY, 'openai')!r} if name in sys.modules))"
@@ -17,7 +18,13 @@ def run(directory: Path, script: str, name: str = "script.py") -> subprocess.Com
     (directory / name).write_text(script)
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     return subprocess.run(
-        [sys.executable, name], cwd=directory, env=env, capture_output=True, text=True, timeout=600, check=False
+        [sys.executable, name],
+        cwd=directory,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
     )
 
 

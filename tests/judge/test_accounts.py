@@ -24,6 +24,7 @@ from gavel.llm.rate_limits import Limits, MinuteWindow
 from gavel.scenarios.group import TrajectoryGroup
 from tests.endpoint import Endpoint, Request, fails, says, scores
 from tests.judge.groups import saying
+from tests.limits import HANG_SECONDS
 
 PRICES = {"openai/judge": (2.0, 8.0)}
 CALL_USD = (100 * 2.0 + 20 * 8.0) / 1e6
@@ -86,8 +87,8 @@ async def test_a_used_up_budget_is_an_error_of_the_one_liner(endpoint):
 
 async def test_what_fails_costs_nothing_and_what_is_given_up_counts_as_expected(endpoint):
     budget = Budget(max_tokens=1_000_000)
-    endpoint.script = [fails(500), fails(429), lambda _: time.sleep(1) or says("late")]
-    asking = Client("openai/judge", endpoint.params, Limits(timeout=0.3, attempts=2), budget=budget)
+    endpoint.script = [fails(500), fails(429), endpoint.silence]
+    asking = Client("openai/judge", endpoint.params, Limits(attempts=2), budget=budget)
     with pytest.raises(LlmError):
         await asking.ask(PROMPT, {})
     assert budget.spent_tokens == 0
@@ -135,11 +136,22 @@ async def test_tokens_are_limited_by_what_replies_came_to(endpoint, monkeypatch)
 
 
 async def test_the_deadline_does_not_run_while_a_limit_is_waited_for(endpoint, monkeypatch):
-    monkeypatch.setattr("gavel.llm.rate_limits.MINUTE", 1.5)
+    loop = asyncio.get_running_loop()
+    real, waited = loop.time, 0.0
+
+    def seconds_until(self: MinuteWindow, now: float, tokens: int, limits: Limits) -> float:
+        nonlocal waited
+        if waited:
+            return 0.0
+        waited = 2 * limits.deadline
+        return 0.01
+
+    monkeypatch.setattr(loop, "time", lambda: real() + waited)
+    monkeypatch.setattr(MinuteWindow, "seconds_until", seconds_until)
     endpoint.script = [lambda _: says("hi")]
-    asking = Client("openai/judge", endpoint.params, Limits(deadline=1.0, requests_per_minute=1))
-    replies = [await asking.ask(PROMPT, {}), await asking.ask(PROMPT, {})]
-    assert [reply.text for reply in replies] == ["hi", "hi"]
+    asking = Client("openai/judge", endpoint.params, Limits(requests_per_minute=1))
+    assert (await asking.ask(PROMPT, {})).text == "hi"
+    assert waited
 
 
 def by_model(answers) -> object:
@@ -278,11 +290,11 @@ def test_after_a_kill_no_reply_that_was_kept_is_asked_for_again(endpoint, tmp_pa
         assert first.poll() is None
         time.sleep(0.005)
     os.kill(first.pid, signal.SIGKILL)
-    first.wait(timeout=60)
+    first.wait(timeout=HANG_SECONDS)
     kept = _kept(path)
     time.sleep(0.1)
     before = Counter(_messages(request) for request in endpoint.requests)
-    out, _ = run().communicate(timeout=120)
+    out, _ = run().communicate(timeout=HANG_SECONDS)
     after = Counter(_messages(request) for request in endpoint.requests)
     assert len(json.loads(out)) == 60
     assert len(kept) >= 50 - 8

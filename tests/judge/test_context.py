@@ -13,6 +13,7 @@ from gavel.judge.prompt.token_count import count_tokens
 from gavel.judge.prompt.transcript import read_transcripts
 from tests.endpoint import fails, scores
 from tests.judge.groups import saying
+from tests.limits import HANG_SECONDS
 
 
 class Reads:
@@ -122,7 +123,7 @@ async def test_other_tasks_run_while_a_prompt_is_made_to_fit(monkeypatch):
     others_run = threading.Event()
 
     def fit_after_others(*arguments):
-        assert others_run.wait(20)
+        assert others_run.wait(HANG_SECONDS)
         return messages.fit_messages(*arguments)
 
     monkeypatch.setattr(gavel.judge.panel.polling, "fit_messages", fit_after_others)

@@ -3,7 +3,6 @@
 import asyncio
 import random
 import threading
-import time
 
 import pytest
 
@@ -11,6 +10,7 @@ from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
 from tests.endpoint import Answer, Endpoint, Request, fails, labels_in, says, scores
 from tests.judge.groups import saying
+from tests.limits import HANG_SECONDS
 
 GOOD = (0.75, 0.25)
 
@@ -31,10 +31,11 @@ def _garbage(kind: int, request: Request) -> Answer:
 
 
 class _Fickle:
-    """Three of ten requests fail: 429, 500, silence beyond the timeout, or garbage."""
+    """Three of ten requests fail: 429, 500, a timeout (the first by silence), or garbage."""
 
-    def __init__(self, seed: int, share: float = 0.3) -> None:
+    def __init__(self, endpoint: Endpoint, seed: int, share: float = 0.3) -> None:
         self._dice, self._lock, self._share = random.Random(seed), threading.Lock(), share
+        self._timeout = endpoint.silence
         self.faults = 0
 
     def __call__(self, request: Request) -> Answer:
@@ -49,8 +50,8 @@ class _Fickle:
             case 1:
                 return fails(500)(request)
             case 2:
-                time.sleep(2.4)
-                return says("late")
+                timeout, self._timeout = self._timeout, fails(408)
+                return timeout(request)
             case _:
                 return _garbage(garbage, request)
 
@@ -59,10 +60,10 @@ class _Fickle:
 @pytest.mark.parametrize(("share", "groups"), [(0.3, 500), (0.9, 60)])
 async def test_every_group_is_right_or_unscored_with_its_reason(endpoint: Endpoint, monkeypatch, share, groups):
     monkeypatch.setattr("gavel.llm.retry._backoff", lambda state: 0.0)
-    fickle = _Fickle(7, share)
+    fickle = _Fickle(endpoint, 7, share)
     endpoint.script = [fickle]
     juror = Juror("openai/judge", params=endpoint.params)
-    judge = Judge(juror, orders=1, content_retries=1, timeout=2.0, concurrency=32)
+    judge = Judge(juror, orders=1, content_retries=1, timeout=5.0, concurrency=8)
     asked = [saying(f"a {number}", f"b {number}") for number in range(groups)]
     judged = await asyncio.gather(*(judge.score(group) for group in asked))
     assert fickle.faults > 0.2 * groups
@@ -84,11 +85,9 @@ async def test_every_group_is_right_or_unscored_with_its_reason(endpoint: Endpoi
 
 
 async def test_a_judge_that_never_answers_ends_at_the_deadline(endpoint: Endpoint):
-    held = threading.Event()
-    endpoint.script = [lambda _: says(f"late: {held.wait(30)}")]
+    endpoint.script = [endpoint.silence]
     judge = Judge(Juror("openai/judge", params=endpoint.params), deadline=0.5, orders=1)
-    judged = await asyncio.wait_for(judge.score(saying("a", "b")), 20)
-    held.set()
+    judged = await asyncio.wait_for(judge.score(saying("a", "b")), HANG_SECONDS)
     assert judged.judgement is not None
     assert judged.judgement.status == "unscored"
     assert "did not answer within 0.5 s" in (judged.judgement.reason or "")

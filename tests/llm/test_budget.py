@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from gavel.llm.budget import Budget, Size
 from gavel.llm.errors import BudgetError, LlmError, UnknownPriceError
+from tests.limits import HANG_SECONDS
 
 SIZE = Size(prompt=25, prompt_bound=100, completion_bound=100)
 
@@ -50,7 +51,7 @@ async def test_one_that_stops_waiting_holds_nobody_up():
     await asyncio.sleep(0)
     waiting[0].cancel()
     budget.release(first)
-    await asyncio.wait_for(waiting[1], 5)
+    await asyncio.wait_for(waiting[1], HANG_SECONDS)
 
 
 async def test_a_budget_in_dollars_needs_a_price():

@@ -11,6 +11,7 @@ import pytest
 from gavel.llm.cassette import FORMAT_VERSION, Cassette, Question
 from gavel.llm.errors import CassetteError, CassetteMissError, LlmError
 from gavel.llm.types import Reply
+from tests.limits import HANG_SECONDS
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
 ODD = 'line\n"quote" \x00 \ud800 ¦ 判断'
@@ -151,7 +152,7 @@ async def test_who_is_cancelled_takes_nobody_along(tmp_path):
     second = asyncio.create_task(cassette.answer(question(), said))
     await asyncio.sleep(0)
     first.cancel()
-    assert (await asyncio.wait_for(second, 10)).text == "hi"
+    assert (await asyncio.wait_for(second, HANG_SECONDS)).text == "hi"
 
 
 async def test_a_reply_that_was_paid_for_is_kept_though_its_asker_is_cancelled(tmp_path):
@@ -215,7 +216,7 @@ async def test_processes_write_to_one_file_at_once_and_nothing_is_lost(tmp_path)
     path = tmp_path / "c.sqlite"
     writers = [writer(path, name) for name in ("one", "two")]
     for each in writers:
-        each.communicate(timeout=120)
+        each.communicate(timeout=HANG_SECONDS)
     assert [each.returncode for each in writers] == [0, 0]
     replay = Cassette(path, "replay")
     for name in ("one", "two"):
@@ -232,7 +233,7 @@ async def test_what_was_told_before_a_kill_is_there_after_it(tmp_path):
         told = int(process.stdout.readline())
     os.kill(process.pid, signal.SIGKILL)
     told = max([told, *(int(line) for line in process.stdout.read().splitlines() if line)])
-    process.wait(timeout=60)
+    process.wait(timeout=HANG_SECONDS)
     cassette = Cassette(path)
     for number in range(told):  # the last line may have been cut short
         assert (await cassette.answer(question(f"for ever {number}"), never)).cached
@@ -253,7 +254,7 @@ if child == 0: os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 asyncio.run(cassette.answer(question("child True"), never))
 """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "c.sqlite")], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "c.sqlite")], check=True, timeout=HANG_SECONDS)
 
 
 def version(path: Path) -> int:

@@ -9,6 +9,7 @@ from gavel.llm.client import Client
 from gavel.llm.errors import ContextError, LlmError
 from gavel.llm.rate_limits import Limits
 from tests.endpoint import Answer, Endpoint, fails, says
+from tests.limits import HANG_SECONDS
 
 PROMPT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
 SCHEMA = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -108,7 +109,7 @@ async def test_a_server_that_is_silent_is_given_up(endpoint):
         await silence.wait()
         return "late"
 
-    endpoint.script = [lambda _: time.sleep(1) or says("late")]
+    endpoint.script = [endpoint.silence]
     with pytest.raises(LlmError, match="Timeout"):
         await client(endpoint, timeout=0.1, attempts=1).ask(PROMPT, SCHEMA)
     with pytest.raises(LlmError, match=r"did not answer within 0.1 s"):
@@ -190,16 +191,22 @@ async def test_no_more_calls_run_at_once_than_allowed():
     assert most == 3
 
 
-async def test_a_call_that_sleeps_leaves_its_slot_to_others(endpoint):
+async def test_a_call_that_sleeps_leaves_its_slot_to_others(endpoint, monkeypatch):
     asked: list[str] = []
 
     def busy_for_the_first(request):
         asked.append(request["messages"][1]["content"])
-        return fails(429, **{"Retry-After": "1"})(request) if len(asked) == 1 else says("hi")
+        return fails(429)(request) if len(asked) == 1 else says("hi")
 
+    async def until_the_second_was_asked(seconds: float) -> None:
+        while len(asked) < 2:
+            await nap(0.01)
+
+    nap = asyncio.sleep
+    monkeypatch.setattr("gavel.llm.client.asyncio.sleep", until_the_second_was_asked)
     endpoint.script = [busy_for_the_first]
     judge = client(endpoint, concurrency=1)
-    async with asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(HANG_SECONDS), asyncio.TaskGroup() as tasks:
         for name in ("first", "second"):
             tasks.create_task(judge.ask([PROMPT[0], {"role": "user", "content": name}], SCHEMA))
     assert asked == ["first", "second", "first"]

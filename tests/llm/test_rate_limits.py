@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from gavel.llm.errors import LlmError, NotAskedError
 from gavel.llm.rate_limits import MINUTE, Concurrency, Limits, MinuteWindow
+from tests.limits import HANG_SECONDS
 
 _REQUESTS = st.lists(
     st.tuples(st.floats(0, 50), st.integers(0, 100), st.integers(0, 100)),  # pause, estimate, actual
@@ -113,7 +114,7 @@ async def test_a_call_that_is_cancelled_while_it_waits_leaves_its_share_to_the_n
     await asyncio.sleep(0)
     concurrency.release("first", 1)
     served.cancel()  # it was given the share, and has not yet noticed
-    await asyncio.wait_for(behind, 5)
+    await asyncio.wait_for(behind, HANG_SECONDS)
     assert served.cancelled()
 
 
@@ -126,4 +127,4 @@ async def test_a_call_with_a_small_limit_that_is_cancelled_no_longer_holds_other
     await asyncio.sleep(0)
     assert not behind.done()
     small.cancel()
-    await asyncio.wait_for(behind, 5)
+    await asyncio.wait_for(behind, HANG_SECONDS)

@@ -14,6 +14,7 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Answer, Endpoint, Request, fails, says
+from tests.limits import HANG_SECONDS
 
 SECRET = "the hidden word"
 
@@ -242,13 +243,13 @@ async def test_a_cancellation_passes_through(endpoint: Endpoint, model: Served) 
 
     def wait(request: Request) -> Answer:
         arrived.set()
-        release.wait(30)
+        release.wait(HANG_SECONDS)
         return says("late")
 
     endpoint.script = [wait]
     task = asyncio.create_task(rollout(model, SCENARIO, TASK))
     try:
-        assert await asyncio.to_thread(arrived.wait, 30)
+        assert await asyncio.to_thread(arrived.wait, HANG_SECONDS)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -266,7 +267,7 @@ async def test_a_cancellation_within_a_tool_passes_through(endpoint: Endpoint, m
 
     answers(endpoint, calls(("wait", "{}")))
     task = asyncio.create_task(rollout(model, Scenario("waits", system="", tasks=[TASK], tools=[wait]), TASK))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANG_SECONDS):
         await started.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

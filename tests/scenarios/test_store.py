@@ -20,6 +20,7 @@ import zstandard
 from gavel.scenarios.group import PendingGroupError, TrajectoryGroup
 from gavel.scenarios.store import CHUNK, StoreError, TrajectoryStore
 from gavel.scenarios.trajectory import Trajectory
+from tests.limits import HANG_SECONDS
 
 WRITER = """
 import random, sys
@@ -216,7 +217,7 @@ def test_two_processes_do_not_mix_their_records(path: Path) -> None:
     count = 40
     writers = [start_writer(path, name, count, size=60_000) for name in ("a", "b")]
     for writer in writers:
-        writer.communicate(timeout=120)
+        writer.communicate(timeout=HANG_SECONDS)
         assert writer.returncode == 0
     found = list(TrajectoryStore(path))
     for name in ("a", "b"):

@@ -13,8 +13,7 @@ import torch
 from gavel.trainer.distributed import World, join
 from gavel.trainer.engines.vllm_server import free_port
 from gavel.trainer.learner.replicas import follow_leader
-
-DEADLINE = 120
+from tests.limits import HANG_SECONDS
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.trainer.processes", "tests.trainer.learner.test_learner"])
@@ -43,11 +42,11 @@ def led(lead: Callable[..., Any], *arguments: Any, nodes: int = 1, per_node: int
         process.start()
         running.append(process)
     try:
-        assert receiver.poll(DEADLINE), "the leader hangs"
+        assert receiver.poll(HANG_SECONDS), "the leader hangs"
         outcome, problem = pickle.loads(receiver.recv_bytes())
         assert not problem, problem
         for process in running:
-            process.join(DEADLINE)
+            process.join(HANG_SECONDS)
             assert process.exitcode is not None, "a process does not end"
         return outcome
     finally:

@@ -276,7 +276,8 @@ async def test_closing_waits_for_the_step_in_progress(tmp_path: Path) -> None:
     await model.register(backend)
     group = await a_group(model, [0.0, 1.0])
     learning = asyncio.create_task(model.train([group]))
-    await asyncio.sleep(0.05)
+    while not backend._run(model)._lock.locked():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
     learning.cancel()
     await backend.close()
     with pytest.raises(asyncio.CancelledError):

@@ -18,13 +18,13 @@ from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.engines.vllm import VllmEngine
 from gavel.trainer.engines.vllm_server import Served, vllm_engine
 from gavel.trainer.policy.policy import Policy, load_base
+from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import full_logprobs, request_for, tiny_model
 
 VOCABULARY = 832
 MAX_CONTEXT = 8192
 SLOTS = 2
 VERSIONS = 2
-DEADLINE = 120
 TOLERANCE = 1e-3
 LORA = LoraSettings(rank=4)
 
@@ -147,7 +147,7 @@ def prompt(seed: int, length: int) -> list[int]:
 
 
 def ask(engine: Engine, prompt_ids: list[int], **changes) -> Sampled:
-    return engine.submit(request_for(prompt_ids, **changes)).result(timeout=DEADLINE)
+    return engine.submit(request_for(prompt_ids, **changes)).result(timeout=HANG_SECONDS)
 
 
 def assert_sampled_by(model: torch.nn.Module, prompt_ids: list[int], found: Sampled, temperature: float = 1.0) -> None:
@@ -171,7 +171,7 @@ def test_logprobs_are_those_of_the_sampling_temperature(engine, base, temperatur
         engine.submit(request_for(prompt(n, 3 + 5 * n), temperature=temperature, seed=n)) for n in range(3 * SLOTS)
     ]
     for n, future in enumerate(futures):
-        found = future.result(timeout=DEADLINE)
+        found = future.result(timeout=HANG_SECONDS)
         assert len(found.token_ids) == 12
         assert_sampled_by(base, prompt(n, 3 + 5 * n), found, temperature)
 
@@ -180,13 +180,13 @@ def test_greedy_and_sampled_requests_of_one_batch_keep_their_own_temperatures(en
     temperatures = [0.0, 0.6, 0.0, 1.5]
     futures = [engine.submit(request_for(prompt(n, 9), temperature=t)) for n, t in enumerate(temperatures)]
     for n, (future, temperature) in enumerate(zip(futures, temperatures, strict=True)):
-        assert_sampled_by(base, prompt(n, 9), future.result(timeout=DEADLINE), temperature or 1.0)
+        assert_sampled_by(base, prompt(n, 9), future.result(timeout=HANG_SECONDS), temperature or 1.0)
 
 
 def test_tokens_are_drawn_from_the_whole_distribution(engine, base):
     ids = prompt(0, 5)
     futures = [engine.submit(request_for(ids, max_tokens=1, temperature=1.5, seed=n)) for n in range(300)]
-    drawn = [future.result(timeout=DEADLINE).token_ids[0] for future in futures]
+    drawn = [future.result(timeout=HANG_SECONDS).token_ids[0] for future in futures]
     with torch.no_grad():
         expected = torch.softmax(base(input_ids=torch.tensor([ids])).logits[0, -1] / 1.5, -1).numpy()
     likely = np.argsort(expected)[::-1]
@@ -199,12 +199,12 @@ def test_tokens_are_drawn_from_the_whole_distribution(engine, base):
 @pytest.mark.parametrize("seed", [5, -1, 2**63 + 7])
 def test_the_same_seed_gives_the_same_tokens_alone_and_in_a_crowd(engine, seed):
     wanted = request_for(prompt(0, 20), seed=seed, max_tokens=20)
-    alone = engine.submit(wanted).result(timeout=DEADLINE)
+    alone = engine.submit(wanted).result(timeout=HANG_SECONDS)
     crowd = [engine.submit(request_for(prompt(n, n), seed=n, max_tokens=2 * n)) for n in range(1, 8)]
-    within = engine.submit(wanted).result(timeout=DEADLINE)
+    within = engine.submit(wanted).result(timeout=HANG_SECONDS)
     assert within.token_ids == alone.token_ids
     assert within.logprobs == pytest.approx(alone.logprobs, abs=TOLERANCE)
-    assert [len(future.result(timeout=DEADLINE).token_ids) for future in crowd] == [2 * n for n in range(1, 8)]
+    assert [len(future.result(timeout=HANG_SECONDS).token_ids) for future in crowd] == [2 * n for n in range(1, 8)]
     assert ask(engine, prompt(0, 20), seed=seed + 1, max_tokens=20).token_ids != alone.token_ids
 
 
@@ -213,7 +213,7 @@ def test_many_conversations_go_on_side_by_side(engine, base):
     for turn in range(3):
         futures = [engine.submit(request_for(ids, seed=turn, max_tokens=5)) for ids in conversations]
         for ids, future in zip(conversations, futures, strict=True):
-            found = future.result(timeout=DEADLINE)
+            found = future.result(timeout=HANG_SECONDS)
             assert_sampled_by(base, ids, found)
             ids += [*found.token_ids, turn]
 
@@ -221,7 +221,7 @@ def test_many_conversations_go_on_side_by_side(engine, base):
 def test_a_seeded_request_may_have_a_long_prompt_beside_others(engine, base):
     futures = [engine.submit(request_for(prompt(n, 3000), seed=n, max_tokens=2)) for n in range(3)]
     for n, future in enumerate(futures):
-        assert_sampled_by(base, prompt(n, 3000), future.result(timeout=DEADLINE))
+        assert_sampled_by(base, prompt(n, 3000), future.result(timeout=HANG_SECONDS))
 
 
 def test_sampling_ends_at_a_stop_token_which_is_kept(engine):
@@ -294,7 +294,7 @@ def test_a_request_keeps_its_adapter_from_its_first_token_to_its_last(engine, ba
         engine.publish(policy, version)
         late = engine.submit(request_for(prompts[0], max_tokens=60))
         prompts, futures = [*prompts, prompts[0]], [*futures, late]
-    found = [future.result(timeout=DEADLINE) for future in futures]
+    found = [future.result(timeout=HANG_SECONDS) for future in futures]
     for ids, sampled in zip(prompts, found, strict=True):
         assert_sampled_by(models[sampled.adapter_version], ids, sampled)
     assert found[-2].adapter_version >= 1
@@ -313,7 +313,7 @@ def test_conversations_go_on_with_the_adapter_that_they_began_with_beside_those_
             if version == 0 or turn
         }
         for (version, n), future in futures.items():
-            found, ids = future.result(timeout=DEADLINE), conversations[version, n]
+            found, ids = future.result(timeout=HANG_SECONDS), conversations[version, n]
             assert found.adapter_version == version
             assert_sampled_by(began[version], ids, found)
             ids += [*found.token_ids, turn]
@@ -325,7 +325,7 @@ def test_an_adapter_that_is_no_longer_held_is_told_apart_from_other_errors(engin
     early = engine.submit(request_for(prompt(0, 5), max_tokens=60, adapter_version=0))
     engine.publish(one, 1)
     engine.publish(other, 2)
-    assert early.result(timeout=DEADLINE).adapter_version == 0, "what is in flight is not broken off"
+    assert early.result(timeout=HANG_SECONDS).adapter_version == 0, "what is in flight is not broken off"
     assert engine.adapter_versions == [1, 2]
     for version in (0, 3):
         with pytest.raises(AdapterGone, match=f"the adapter of step {version} is not held; there are: 1, 2"):
@@ -344,7 +344,7 @@ def test_cancelled_requests_give_their_places_back(engine):
     ask_first = threading.Thread(target=lambda: [future.cancel() for future in endless])
     ask_first.start()
     short = [engine.submit(request_for(prompt(n, 7), max_tokens=3)) for n in range(2 * SLOTS)]
-    assert [len(future.result(timeout=DEADLINE).token_ids) for future in short] == [3] * (2 * SLOTS)
+    assert [len(future.result(timeout=HANG_SECONDS).token_ids) for future in short] == [3] * (2 * SLOTS)
     ask_first.join()
     assert all(future.cancelled() for future in endless)
 
@@ -352,7 +352,7 @@ def test_cancelled_requests_give_their_places_back(engine):
 def assert_failed(futures: "list[Future[Sampled]]", match: str) -> None:
     for future in futures:
         with pytest.raises(EngineError, match=match):
-            future.result(timeout=DEADLINE)
+            future.result(timeout=HANG_SECONDS)
 
 
 def test_closing_fails_what_is_in_flight_and_what_comes_after_and_closing_again_does_nothing(engine):

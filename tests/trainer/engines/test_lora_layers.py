@@ -10,6 +10,7 @@ from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.policy.adapter import LoraFactors
 from gavel.trainer.policy.policy import Policy, load_base
+from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import full_logprobs, request_for, sequence, tiny_model
 
 IDS = [(7 * n) % 800 for n in range(120)]
@@ -66,7 +67,7 @@ def test_what_is_sampled_has_the_learners_logprobs(coarse, engine):
     engine.publish(coarse, 1)
     futures = [engine.submit(request_for(IDS[:20], seed=n, max_tokens=30)) for n in range(6)]
     for future in futures:
-        found = future.result(timeout=60)
+        found = future.result(timeout=HANG_SECONDS)
         with torch.no_grad():
             expected = trained_logprobs(coarse, [sequence(IDS[:20], found.token_ids, [0.0] * len(found.token_ids))])
         assert found.logprobs == pytest.approx(expected.tolist(), abs=0.3)  # nats, as bf16 rounds
@@ -79,9 +80,9 @@ def test_an_earlier_adapter_beside_the_weights_is_followed_as_well(coarse):
     early = engine.submit(request_for(IDS[:20], max_tokens=60))
     update(coarse, 0.05)
     engine.publish(coarse, 1)
-    ids = IDS[:20] + early.result(timeout=60).token_ids
+    ids = IDS[:20] + early.result(timeout=HANG_SECONDS).token_ids
     futures = [engine.submit(request_for(ids, max_tokens=20, adapter_version=version)) for version in (0, 1)]
-    found = [future.result(timeout=60) for future in futures]
+    found = [future.result(timeout=HANG_SECONDS) for future in futures]
     said = [sequence(ids, each.token_ids, [0.0] * len(each.token_ids)) for each in found]
     with torch.no_grad():
         live = trained_logprobs(coarse, [said[1]])

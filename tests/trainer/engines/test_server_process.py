@@ -8,16 +8,18 @@ import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from gavel.trainer.engines import server_process
 from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.engines.server_process import ServerProcess
 from gavel.trainer.engines.vllm_server import free_port
+from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.slow
 
-DEADLINE = 30
 
 SERVER = """
 import http.server, os, subprocess, sys
@@ -36,6 +38,7 @@ http.server.HTTPServer(("127.0.0.1", port), Healthy).serve_forever()
 OWNER = """
 import os, sys, time
 from pathlib import Path
+from types import SimpleNamespace
 from gavel.trainer.engines.server_process import ServerProcess
 command, url, log = sys.argv[3:], sys.argv[1], Path(sys.argv[2])
 ServerProcess(command, url, log, os.environ, start_seconds=30)
@@ -55,7 +58,7 @@ def url_of(command: list[str]) -> str:
     return f"http://127.0.0.1:{command[2]}"
 
 
-def start(command: list[str], directory: Path, start_seconds: float = DEADLINE) -> ServerProcess:
+def start(command: list[str], directory: Path, start_seconds: float = HANG_SECONDS) -> ServerProcess:
     return ServerProcess(command, url_of(command), directory / "log", os.environ, start_seconds=start_seconds)
 
 
@@ -69,7 +72,7 @@ def alive(pid: int) -> bool:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE
+    deadline = time.monotonic() + HANG_SECONDS
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -96,13 +99,20 @@ def test_a_server_that_does_not_listen_to_reason_is_killed(command, tmp_path):
 def test_a_server_that_ends_early_is_an_error_with_the_end_of_its_log(tmp_path):
     dying = [sys.executable, "-c", "print('no memory left'); raise SystemExit(3)"]
     with pytest.raises(EngineError, match="ended before it was ready") as error:
-        ServerProcess(dying, f"http://127.0.0.1:{free_port()}", tmp_path / "log", os.environ, start_seconds=DEADLINE)
+        ServerProcess(
+            dying, f"http://127.0.0.1:{free_port()}", tmp_path / "log", os.environ, start_seconds=HANG_SECONDS
+        )
     assert "no memory left" in error.value.message
     assert str(tmp_path / "log") in error.value.message
 
 
-def test_a_server_that_is_never_ready_is_an_error_and_is_ended(command, tmp_path):
-    Path(command[1]).write_text(SERVER.replace("send_response(200)", "send_response(503)"))
+def test_a_server_that_is_never_ready_is_an_error_and_is_ended(command, tmp_path, monkeypatch):
+    def now() -> float:
+        return 3.0 if (tmp_path / "asked").exists() else 0.0
+
+    asked = f'open({str(tmp_path / "asked")!r}, "w"); self.send_response(503)'
+    Path(command[1]).write_text(SERVER.replace("self.send_response(200)", asked))
+    monkeypatch.setattr(server_process, "time", SimpleNamespace(monotonic=now, sleep=time.sleep))
     with pytest.raises(EngineError, match="not ready after 2 s"):
         start(command, tmp_path, start_seconds=2)
     until(lambda: not any(alive(pid) for pid in pids(tmp_path)))
@@ -129,5 +139,5 @@ def test_however_the_owner_ends_no_orphan_stays(command, tmp_path, end):
     assert owner.stdout.readline() == b"ready\n"
     if end != "exit":
         owner.send_signal(getattr(signal, end))
-    owner.wait(DEADLINE)
+    owner.wait(HANG_SECONDS)
     until(lambda: not any(alive(pid) for pid in pids(tmp_path)))

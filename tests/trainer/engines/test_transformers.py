@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from gavel.trainer.engines.protocol import ContextOverflow, EngineError, Sampled
 from gavel.trainer.engines.sampling import sample_tokens, uniform_numbers
 from gavel.trainer.engines.transformers import TransformersEngine
+from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import VOCABULARY, WholeModel, full_logprobs, request_for, tiny_model
 
-DEADLINE = 30
 OTHER_WEIGHTS = 1
 
 
@@ -24,7 +24,7 @@ def prompt(seed: int, length: int) -> list[int]:
 
 
 def ask(engine: TransformersEngine, prompt_ids: list[int], **changes) -> Sampled:
-    return engine.submit(request_for(prompt_ids, **changes)).result(timeout=DEADLINE)
+    return engine.submit(request_for(prompt_ids, **changes)).result(timeout=HANG_SECONDS)
 
 
 def other_weights() -> WholeModel:
@@ -45,7 +45,7 @@ class Gate:
     def _before(self, module, positional, named) -> None:
         self.passes.append(named["input_ids"].numel())
         self.reached.set()
-        assert self.open.wait(DEADLINE)
+        assert self.open.wait(HANG_SECONDS)
         if len(self.passes) == self.failing_pass:
             raise RuntimeError("out of memory")
 
@@ -67,7 +67,7 @@ def test_logprobs_are_those_of_one_forward_pass_at_the_sampling_temperature(make
     engine, model = make_engine(), tiny_model()
     futures = [engine.submit(request_for(prompt(n, 3 + 5 * n), temperature=temperature, seed=n)) for n in range(8)]
     for n, future in enumerate(futures):
-        found, ids = future.result(timeout=DEADLINE), prompt(n, 3 + 5 * n)
+        found, ids = future.result(timeout=HANG_SECONDS), prompt(n, 3 + 5 * n)
         expected = full_logprobs(model, ids + found.token_ids, temperature)[len(ids) - 1 :]
         assert found.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
 
@@ -76,7 +76,7 @@ def test_tokens_are_drawn_from_the_distribution_that_their_logprobs_tell(make_en
     engine, model, ids = make_engine(slots=64), tiny_model(initializer_range=0.1), prompt(0, 5)
     engine.publish(WholeModel(model), 1)
     futures = [engine.submit(request_for(ids, max_tokens=1, temperature=0.7, seed=n)) for n in range(600)]
-    drawn = [future.result(timeout=DEADLINE).token_ids[0] for future in futures]
+    drawn = [future.result(timeout=HANG_SECONDS).token_ids[0] for future in futures]
     shares = np.bincount(drawn, minlength=VOCABULARY) / len(drawn)
     with torch.no_grad():
         expected = torch.softmax(model(input_ids=torch.tensor([ids])).logits[0, -1] / 0.7, -1).numpy()
@@ -85,14 +85,14 @@ def test_tokens_are_drawn_from_the_distribution_that_their_logprobs_tell(make_en
 
 def test_the_same_seed_gives_the_same_tokens_alone_and_in_a_crowd(make_engine):
     wanted = request_for(prompt(0, 20), seed=5, max_tokens=30)
-    alone = make_engine().submit(wanted).result(timeout=DEADLINE)
+    alone = make_engine().submit(wanted).result(timeout=HANG_SECONDS)
     engine = make_engine(slots=8)
     crowd = [engine.submit(request_for(prompt(n, n), seed=n, max_tokens=2 * n)) for n in range(1, 15)]
     crowd += [engine.submit(request_for(prompt(0, 20), seed=n, max_tokens=9)) for n in range(100, 105)]
-    within = engine.submit(wanted).result(timeout=DEADLINE)
+    within = engine.submit(wanted).result(timeout=HANG_SECONDS)
     assert within.token_ids == alone.token_ids
     assert within.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
-    assert all(len(future.result(timeout=DEADLINE).token_ids) > 0 for future in crowd)
+    assert all(len(future.result(timeout=HANG_SECONDS).token_ids) > 0 for future in crowd)
     assert len({tuple(future.result().token_ids) for future in crowd[-5:]}) > 1
 
 
@@ -126,10 +126,10 @@ def test_a_group_computes_its_shared_prompt_once(make_engine):
     gate = Gate(model)
     engine, ids = make_engine(model, slots=8), prompt(3, 100)
     first = engine.submit(request_for(prompt(9, 2), max_tokens=1))  # holds the engine until all have arrived
-    assert gate.reached.wait(DEADLINE)
+    assert gate.reached.wait(HANG_SECONDS)
     futures = [engine.submit(request_for(ids, seed=n, max_tokens=1)) for n in range(8)]
     gate.open.set()
-    wait([first, *futures], timeout=DEADLINE)
+    wait([first, *futures], timeout=HANG_SECONDS)
     assert gate.passes == [2, 100, 8]  # then the last tokens of seven, and an idle slot in a row with theirs
 
 
@@ -139,7 +139,7 @@ def test_there_may_be_more_conversations_than_slots(make_engine):
     for turn in range(3):
         futures = [engine.submit(request_for(ids, seed=turn, max_tokens=5)) for ids in conversations]
         for ids, future in zip(conversations, futures, strict=True):
-            found = future.result(timeout=DEADLINE)
+            found = future.result(timeout=HANG_SECONDS)
             expected = full_logprobs(model, ids + found.token_ids)[len(ids) - 1 :]
             assert found.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
             ids += [*found.token_ids, turn]
@@ -150,7 +150,7 @@ def test_contexts_outgrow_the_first_capacity_while_others_run(make_engine):
     prompts = [prompt(0, 250), prompt(1, 5), prompt(2, 520)]
     futures = [engine.submit(request_for(ids, max_tokens=20, seed=n)) for n, ids in enumerate(prompts)]
     for ids, future in zip(prompts, futures, strict=True):
-        found = future.result(timeout=DEADLINE)
+        found = future.result(timeout=HANG_SECONDS)
         expected = full_logprobs(model, ids + found.token_ids)[len(ids) - 1 :]
         assert found.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
 
@@ -162,7 +162,7 @@ def test_a_context_is_used_to_its_last_token(make_engine):
     assert (len(found.token_ids), found.finish_reason) == (10, "length")
     expected = full_logprobs(model, ids + found.token_ids)[len(ids) - 1 :]
     assert found.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
-    expected = full_logprobs(model, prompt(1, 20) + beside.result(timeout=DEADLINE).token_ids)[19:]
+    expected = full_logprobs(model, prompt(1, 20) + beside.result(timeout=HANG_SECONDS).token_ids)[19:]
     assert beside.result().logprobs == pytest.approx(expected.tolist(), abs=1e-4)
     assert len(ask(engine, prompt(0, 299), max_tokens=100).token_ids) == 1
 
@@ -212,16 +212,16 @@ def test_requests_in_flight_keep_the_adapter_that_they_began_with_and_later_ones
     gate = Gate(model)
     engine = make_engine(model, slots=2)
     early = engine.submit(request_for(prompt(0, 5), max_tokens=8))
-    assert gate.reached.wait(DEADLINE)
+    assert gate.reached.wait(HANG_SECONDS)
     publishing = threading.Thread(target=engine.publish, args=(other_weights(), 1))
     publishing.start()
     while engine._arrivals.empty():
         time.sleep(0.001)
     late = engine.submit(request_for(prompt(1, 5)))
     gate.open.set()
-    publishing.join(DEADLINE)
+    publishing.join(HANG_SECONDS)
     for future, version, weights, ids in ((early, 0, 0, prompt(0, 5)), (late, 1, OTHER_WEIGHTS, prompt(1, 5))):
-        found = future.result(timeout=DEADLINE)
+        found = future.result(timeout=HANG_SECONDS)
         assert found.adapter_version == version
         expected = full_logprobs(tiny_model(weights), ids + found.token_ids)[4:]
         assert found.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
@@ -244,18 +244,18 @@ def test_cancelled_requests_give_their_slots_back(make_engine):
     gate = Gate(model)
     engine = make_engine(model, slots=2, max_context=1000)
     running = [engine.submit(request_for(prompt(n, 5), max_tokens=900)) for n in range(2)]
-    assert gate.reached.wait(DEADLINE)
+    assert gate.reached.wait(HANG_SECONDS)
     waiting = [engine.submit(request_for(prompt(n, 6), max_tokens=900)) for n in range(3)]
     assert all(future.cancel() for future in [*running, *waiting])
     gate.open.set()
     futures = [engine.submit(request_for(prompt(n, 7), max_tokens=3)) for n in range(2)]
-    assert [len(future.result(timeout=DEADLINE).token_ids) for future in futures] == [3, 3]
+    assert [len(future.result(timeout=HANG_SECONDS).token_ids) for future in futures] == [3, 3]
 
 
 def assert_failed(futures: "list[Future[Sampled]]", match: str) -> None:
     for future in futures:
         with pytest.raises(EngineError, match=match):
-            future.result(timeout=DEADLINE)
+            future.result(timeout=HANG_SECONDS)
 
 
 def test_closing_fails_what_runs_and_what_waits(make_engine):
@@ -263,13 +263,13 @@ def test_closing_fails_what_runs_and_what_waits(make_engine):
     gate = Gate(model)
     engine = make_engine(model, slots=2)
     futures = [engine.submit(request_for(prompt(n, 5), max_tokens=200)) for n in range(5)]
-    assert gate.reached.wait(DEADLINE)
+    assert gate.reached.wait(HANG_SECONDS)
     closing = threading.Thread(target=engine.close)
     closing.start()
     while not engine._closed:
         time.sleep(0.001)
     gate.open.set()
-    closing.join(DEADLINE)
+    closing.join(HANG_SECONDS)
     assert_failed(futures, "closed with requests in flight")
     assert_failed([engine.submit(request_for([1, 2]))], "has been closed")
     with pytest.raises(EngineError, match="has been closed"):
@@ -284,7 +284,7 @@ def test_an_error_inside_the_model_fails_every_request_and_hangs_nobody(make_eng
     gate.failing_pass = failing_pass  # 1: the first prompt, 2: sampling, 3: the prompts that arrived meanwhile
     engine = make_engine(model, slots=2)
     first = engine.submit(request_for(prompt(0, 30), max_tokens=50))
-    assert gate.reached.wait(DEADLINE)
+    assert gate.reached.wait(HANG_SECONDS)
     futures = [engine.submit(request_for(prompt(n, 5), max_tokens=50)) for n in range(5)]
     outcomes: list[EngineError | None] = []
 
@@ -299,7 +299,7 @@ def test_an_error_inside_the_model_fails_every_request_and_hangs_nobody(make_eng
     publishing.start()
     gate.open.set()
     assert_failed([first, *futures], "out of memory|has been closed")
-    publishing.join(DEADLINE)
+    publishing.join(HANG_SECONDS)
     assert not publishing.is_alive()
     assert len(outcomes) == 1
     assert_failed([engine.submit(request_for([1, 2]))], "has been closed")
@@ -310,8 +310,8 @@ def test_a_seed_of_any_size_is_a_seed(make_engine, seed):
     engine = make_engine()
     alone = ask(engine, prompt(0, 9), seed=seed)
     crowd = [engine.submit(request_for(prompt(0, 9), seed=other)) for other in (seed, -7, 3, 2**63 + 1)]
-    assert crowd[0].result(timeout=DEADLINE).token_ids == alone.token_ids
-    assert len({tuple(future.result(timeout=DEADLINE).token_ids) for future in crowd}) > 1
+    assert crowd[0].result(timeout=HANG_SECONDS).token_ids == alone.token_ids
+    assert len({tuple(future.result(timeout=HANG_SECONDS).token_ids) for future in crowd}) > 1
 
 
 def test_uniform_numbers_are_uniform_over_seeds_and_over_positions():

@@ -21,12 +21,12 @@ from gavel.trainer.engines.protocol import AdapterGone, EngineError
 from gavel.trainer.engines.vllm import VllmEngine
 from gavel.trainer.engines.vllm_server import _environment
 from gavel.trainer.model import TrainableModel
+from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import full_logprobs, request_for, tiny_model
 from tests.trainer.engines.vllm_stand_in import BASE, StandIn
 
 pytestmark = pytest.mark.slow
 
-DEADLINE = 30
 IDS = [5, 3, 60, 2]
 
 
@@ -51,14 +51,14 @@ def connect(server, tmp_path) -> Iterator[Callable[..., VllmEngine]]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE
+    deadline = time.monotonic() + HANG_SECONDS
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
 def ask(engine: VllmEngine, **changes):
-    return engine.submit(request_for(IDS, **changes)).result(timeout=DEADLINE)
+    return engine.submit(request_for(IDS, **changes)).result(timeout=HANG_SECONDS)
 
 
 def test_the_address_may_be_the_one_that_openai_clients_take(server, policy, tmp_path):
@@ -137,7 +137,7 @@ def test_an_adapter_is_kept_for_as_long_as_a_request_uses_it_and_its_name_is_nev
     engine.publish(policy, 2)
     assert list(server.adapters)[:1] == first, "the request in flight still needs it"
     server.go_on.set()
-    assert early.result(timeout=DEADLINE).adapter_version == 1
+    assert early.result(timeout=HANG_SECONDS).adapter_version == 1
     engine.publish(policy, 2)
     assert [name.split("-")[0] for name in server.adapters] == ["gavel@2"]
     assert [path.name for path in (tmp_path / "adapters").iterdir()] == list(server.adapters)
@@ -174,7 +174,7 @@ def test_the_server_sleeps_while_the_learner_computes_and_no_request_is_lost(ser
     with engine.release_memory():
         assert early.done(), "what is in flight is waited for"
         late = engine.submit(request_for(IDS, seed=1))
-    assert late.result(timeout=DEADLINE).token_ids
+    assert late.result(timeout=HANG_SECONDS).token_ids
     assert server.asked == ["/v1/completions", "completed", "/sleep", "/wake_up", "/v1/completions", "completed"]
 
 

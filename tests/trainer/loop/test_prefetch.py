@@ -11,6 +11,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, staleness
 from gavel.trainer.loop.watchdog import Watchdog
+from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import attempt, sampled_turn
 
 
@@ -30,7 +31,7 @@ class Stage:
         self.cancelled: list[int] = []
         self._finish: dict[int, asyncio.Future[None]] = {}
         plan = {"first": 0, "last": 100, "per_step": 2, "max_staleness": 1} | settings
-        self.prefetcher = RolloutPrefetcher(self._make, watchdog=Watchdog(60.0), **plan)
+        self.prefetcher = RolloutPrefetcher(self._make, watchdog=Watchdog(HANG_SECONDS), **plan)
 
     async def _make(self, slot: GroupSlot) -> TrajectoryGroup:
         slot.rollout_starts()
@@ -106,7 +107,7 @@ async def test_a_ready_group_can_be_too_old_as_well():
         return a_group(slot.position)
 
     plan = {"first": 0, "last": 100, "per_step": 1, "max_staleness": 1}
-    async with RolloutPrefetcher(make, watchdog=Watchdog(60.0), **plan) as prefetcher:
+    async with RolloutPrefetcher(make, watchdog=Watchdog(HANG_SECONDS), **plan) as prefetcher:
         prefetcher.advance(0)
         for step, position in enumerate([1, 2]):
             begins[position].set()
@@ -205,7 +206,10 @@ def test_whatever_the_delays_no_group_is_too_old_and_every_step_gets_its_groups(
 
         trained, stale = [], 0
         plan = {"first": 0, "last": steps, "per_step": per_step, "max_staleness": max_staleness}
-        async with asyncio.timeout(30), RolloutPrefetcher(make, watchdog=Watchdog(60.0), **plan) as prefetcher:
+        async with (
+            asyncio.timeout(HANG_SECONDS),
+            RolloutPrefetcher(make, watchdog=Watchdog(HANG_SECONDS), **plan) as prefetcher,
+        ):
             prefetcher.advance(0)
             for step in range(steps):
                 batch = await prefetcher.batch()

@@ -27,11 +27,11 @@ from gavel.trainer.loop.evaluation import evaluate, measure
 from gavel.trainer.loop.train_loop import TIMES, LoopError, train_scenario
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import RunDirectoryError
+from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).parents[1] / "loop_run.py"
-DEADLINE = 120
 PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
 DOCUMENTED = set(re.findall(r"`([^`]+)`", PAGE))
 
@@ -62,10 +62,10 @@ def test_a_run_that_is_killed_in_the_middle_of_a_step_goes_on_from_the_last_fini
         if stepped and line.strip() == moment:
             process.kill()
             break
-    process.wait(timeout=DEADLINE)
+    process.wait(timeout=HANG_SECONDS)
     assert process.returncode == -9
     again = start(runs, 3, max_staleness)
-    output = again.communicate(timeout=DEADLINE)[0].splitlines()
+    output = again.communicate(timeout=HANG_SECONDS)[0].splitlines()
     assert again.returncode == 0
     assert output[0] in ("start 1", "start 2")
     assert [row["step"] for row in rows(runs, "train")] == [1, 2, 3]
@@ -74,9 +74,9 @@ def test_a_run_that_is_killed_in_the_middle_of_a_step_goes_on_from_the_last_fini
 
 def test_a_finished_run_is_not_trained_further_by_the_same_command(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    assert start(runs, 1).wait(timeout=DEADLINE) == 0
+    assert start(runs, 1).wait(timeout=HANG_SECONDS) == 0
     again = start(runs, 1)
-    assert again.communicate(timeout=DEADLINE)[0].splitlines() == ["start 1"]
+    assert again.communicate(timeout=HANG_SECONDS)[0].splitlines() == ["start 1"]
 
 
 async def test_a_run_that_goes_on_asks_for_the_same_tasks_with_the_same_seeds(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gavel.trainer.runs.checkpoints import Checkpoints
+from tests.limits import HANG_SECONDS
 
 WRITER = """
 import os, signal, sys
@@ -139,7 +140,9 @@ def test_a_failure_while_replacing_a_step_leaves_that_step(checkpoints):
 @pytest.mark.parametrize("moment", ["while writing", "while flushing"])
 def test_a_kill_in_the_middle_leaves_the_earlier_ones_and_no_new_one(checkpoints, moment, caplog):
     save(checkpoints, 1)
-    killed = subprocess.run([sys.executable, "-c", WRITER, str(checkpoints.directory), moment], timeout=60, check=False)
+    killed = subprocess.run(
+        [sys.executable, "-c", WRITER, str(checkpoints.directory), moment], timeout=HANG_SECONDS, check=False
+    )
     assert killed.returncode == -signal.SIGKILL
     assert any(entry.name.startswith(".") for entry in checkpoints.directory.iterdir())
     assert checkpoints.steps() == [1]

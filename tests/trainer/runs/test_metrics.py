@@ -13,6 +13,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.runs.metrics import MetricsLog, judge_totals, sampled_tokens, trajectory_means
+from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import attempt, sampled_turn
 
 
@@ -177,7 +178,7 @@ def test_an_offline_wandb_run_holds_every_row(path, monkeypatch):
     log.log(2, "train", {"reward": 0.75})
     log.close()
     (file,) = path.parent.glob("wandb/offline-run-*/*.wandb")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + HANG_SECONDS
     found: list[Record] = []
     while not any(record.HasField("exit") for record in found):  # W&B's own process writes the last block when it likes
         assert time.monotonic() < deadline

@@ -21,6 +21,7 @@ from gavel.trainer.engines.protocol import Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.policy.policy import Policy, load_base
 from gavel.trainer.serving.openai_server import EndpointError, EndpointServer
+from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import attempt, full_logprobs
 
 VERSION = 3
@@ -380,7 +381,7 @@ async def test_a_closed_engine_is_a_503_that_says_so(policy):
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANG_SECONDS):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -391,7 +392,7 @@ async def test_a_client_that_hangs_up_takes_its_request_back_and_frees_its_slot(
 
     def before_every_pass(*_: object) -> None:
         reached.set()
-        assert go_on.wait(30)
+        assert go_on.wait(HANG_SECONDS)
 
     base.get_decoder().register_forward_pre_hook(before_every_pass)
     engine = TransformersEngine(base, slots=1, max_context=MAX_CONTEXT)
