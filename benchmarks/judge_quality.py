@@ -18,7 +18,15 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from gavel.judge.audit.engine_quality import Case, Scorer, cases, engine, in_one_prompt, measure, plainly
+from gavel.judge.audit.engine_quality import (
+    Scorer,
+    SimulatedGroup,
+    arrival_order_scorer,
+    engine_scorer,
+    measure_quality,
+    simulated_groups,
+    single_prompt_scorer,
+)
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import POSITION_BIASED, Faults, Latent, SimulatedJudge
 from gavel.judge.panel.anchors import Anchor
@@ -50,7 +58,7 @@ BARS = {
     "engine, orders=4": {
         "tau": 0.83,
         "advantage_correlation": 0.94,
-        "slot_slope": 0.02,
+        "position_slope": 0.02,
         "arrival_slope": 0.02,
         "advantage_with_length": 0.03,
     },
@@ -59,26 +67,28 @@ BARS = {
 """Least agreement, and greatest absolute leak."""
 
 
-def companies(count: int, seed: int, table: dict[str, Latent]) -> list[tuple[Case, Case]]:
+def companies(count: int, seed: int, table: dict[str, Latent]) -> list[tuple[SimulatedGroup, SimulatedGroup]]:
     """Pairs of groups of 8, one of weak and one of strong members, that have one trajectory in common.
 
     In the n-th pair it arrives in the (n mod 8)-th place.
     """
-    drawn = cases(2 * count, 8, seed, table)
+    drawn = simulated_groups(2 * count, 8, seed, table)
     return [
         (_in_company(weak, weak, n % 8, -BETTER, table), _in_company(weak, strong, n % 8, BETTER, table))
         for n, (weak, strong) in enumerate(zip(drawn[::2], drawn[1::2], strict=True))
     ]
 
 
-def _in_company(home: Case, case: Case, common: int, better: float, table: dict[str, Latent]) -> Case:
+def _in_company(
+    home: SimulatedGroup, case: SimulatedGroup, common: int, better: float, table: dict[str, Latent]
+) -> SimulatedGroup:
     """`case` with the member of `home` in the place `common`, and all others better."""
     group, lengths, qualities = list(case.group.trajectories), list(case.lengths), [q + better for q in case.qualities]
     group[common], lengths[common] = home.group.trajectories[common], home.lengths[common]
     qualities[common] = home.qualities[common]
     for trajectory, quality in zip(group, qualities, strict=True):
         table[trajectory.messages()[0]["content"].split()[0]] = Latent(quality)
-    return Case(TrajectoryGroup(group), tuple(qualities), tuple(lengths))
+    return SimulatedGroup(TrajectoryGroup(group), tuple(qualities), tuple(lengths))
 
 
 def anchors(table: dict[str, Latent]) -> list[Anchor]:
@@ -92,7 +102,9 @@ def anchors(table: dict[str, Latent]) -> list[Anchor]:
     return made
 
 
-async def elsewhere(weak: Scorer, strong: Scorer, pairs: Sequence[tuple[Case, Case]]) -> dict[str, float]:
+async def elsewhere(
+    weak: Scorer, strong: Scorer, pairs: Sequence[tuple[SimulatedGroup, SimulatedGroup]]
+) -> dict[str, float]:
     """How far apart the two scores of the common trajectory are, and by how much it gains in strong company."""
     gains: list[float] = []
     for n, (one, other) in enumerate(pairs):
@@ -105,52 +117,52 @@ async def elsewhere(weak: Scorer, strong: Scorer, pairs: Sequence[tuple[Case, Ca
 async def report(count: int, seed: int) -> list[dict[str, Any]]:
     table: dict[str, Latent] = {}
     few = max(count // 5, 2)
-    of_8, of_32 = cases(count, 8, seed, table), cases(few, 32, seed, table)
+    of_8, of_32 = simulated_groups(count, 8, seed, table), simulated_groups(few, 32, seed, table)
 
     def judge(bias=POSITION_BIASED, faults: Faults | None = None, name: str = "one") -> SimulatedJudge:
         return SimulatedJudge(table, bias, faults, name=name, seed=seed)
 
     rows: list[dict[str, Any]] = []
 
-    async def row(what: str, scorer: Scorer, groups: Sequence[Case], **more: Any) -> None:
+    async def row(what: str, scorer: Scorer, groups: Sequence[SimulatedGroup], **more: Any) -> None:
         started = time.monotonic()
-        figures = (await measure(scorer, groups)).figures()
+        figures = (await measure_quality(scorer, groups)).figures()
         rows.append({"what": what, **figures, **more, "seconds": round(time.monotonic() - started, 1)})
 
-    await row("1 call in order of arrival", plainly(judge(), 1), of_8)
-    await row("4 calls in order of arrival", plainly(judge(), 4), of_8)
+    await row("1 call in order of arrival", arrival_order_scorer(judge(), 1), of_8)
+    await row("4 calls in order of arrival", arrival_order_scorer(judge(), 4), of_8)
     for count in (1, 2, 4, 8):
         balanced = Judge(judge(), orders=count)
-        await row(f"engine, orders={count}", engine(balanced), of_8)
+        await row(f"engine, orders={count}", engine_scorer(balanced), of_8)
         rows[-1]["slot_means"] = [round(mean, 4) for mean in balanced.slots[8].means]
         rows[-1]["slot_slope_of_votes"] = round(balanced.slots[8].slope, 4)
     sorts = judge(faults=SORTS)
-    await row("30 % sorted replies: 1 call, read by position", plainly(sorts, 1, by_position=True), of_8)
-    await row("30 % sorted replies: 4 calls, read by position", plainly(sorts, 4, by_position=True), of_8)
-    await row("30 % sorted replies: engine, orders=4", engine(Judge(sorts, orders=4)), of_8)
-    await row("45 % of calls faulty: engine, orders=4", engine(Judge(judge(faults=EVERY_FAULT), orders=4)), of_8)
-    await row("taste .7: one judge, 3 calls", engine(Judge(judge(TASTE), orders=3)), of_8)
+    await row("30 % sorted replies: 1 call, read by position", arrival_order_scorer(sorts, 1, by_position=True), of_8)
+    await row("30 % sorted replies: 4 calls, read by position", arrival_order_scorer(sorts, 4, by_position=True), of_8)
+    await row("30 % sorted replies: engine, orders=4", engine_scorer(Judge(sorts, orders=4)), of_8)
+    await row("45 % of calls faulty: engine, orders=4", engine_scorer(Judge(judge(faults=EVERY_FAULT), orders=4)), of_8)
+    await row("taste .7: one judge, 3 calls", engine_scorer(Judge(judge(TASTE), orders=3)), of_8)
     three = [judge(TASTE, name=name) for name in ("one", "two", "three")]
-    await row("taste .7: three judges, 1 call each", engine(Judge(three, orders=1)), of_8)
+    await row("taste .7: three judges, 1 call each", engine_scorer(Judge(three, orders=1)), of_8)
     for bias, name in (
         (CROWDED, "G=32"),
         (replace(CROWDED, curve=1.0), "G=32, graded on a curve"),
         (POSITION_BIASED, "G=32, read as well as 8"),
     ):
-        await row(f"{name}: one long prompt, 2 orders", in_one_prompt(judge(bias), 2), of_32)
-        await row(f"{name}: engine (blocks), orders=2", engine(Judge(judge(bias), orders=2)), of_32)
-    for members, groups in ((4, cases(few, 4, seed, table)), (8, of_8[:few])):
+        await row(f"{name}: one long prompt, 2 orders", single_prompt_scorer(judge(bias), 2), of_32)
+        await row(f"{name}: engine (blocks), orders=2", engine_scorer(Judge(judge(bias), orders=2)), of_32)
+    for members, groups in ((4, simulated_groups(few, 4, seed, table)), (8, of_8[:few])):
         calls = members * (members - 1)
         for name, options in (
             ("pairwise, orders=2", JudgeOptions(mode="pairwise")),
             (f"groupwise, as many calls ({calls})", JudgeOptions(orders=calls)),
             (f"groupwise, as many showings ({2 * members - 2} calls)", JudgeOptions(orders=2 * members - 2)),
         ):
-            await row(f"G={members}: {name}", engine(Judge(judge(), **options)), groups)
+            await row(f"G={members}: {name}", engine_scorer(Judge(judge(), **options)), groups)
     pairs = companies(few, seed + 1, table)
     for name, options in (("groupwise", JudgeOptions()), ("anchored", JudgeOptions(anchors=anchors(table)))):
         for what, sides in (("graded on half a curve", (CURVED, CURVED)), ("harsh and lenient", (HARSH, LENIENT))):
-            weak, strong = (engine(Judge(judge(bias), **options)) for bias in sides)
+            weak, strong = (engine_scorer(Judge(judge(bias), **options)) for bias in sides)
             apart = await elsewhere(weak, strong, pairs)
             await row(f"{what}: {name}", weak, [one for one, _ in pairs], **apart)
     return rows

@@ -40,7 +40,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 from gavel.trainer.config import ClippedSurrogate, LoraSettings, TrainConfig
 from gavel.trainer.data.batch import Batch, TrainedSequence
 from gavel.trainer.data.packing import pack
-from gavel.trainer.data.tokens import TokenSequence
+from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.logprobs import trained_logprobs

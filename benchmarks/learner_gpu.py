@@ -34,7 +34,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 from gavel.trainer.config import LoraSettings, TrainConfig
 from gavel.trainer.data.batch import Batch, TrainedSequence
 from gavel.trainer.data.packing import pack
-from gavel.trainer.data.tokens import TokenSequence
+from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.logprobs import trained_logprobs
@@ -97,7 +97,7 @@ TINY = Case(
 class Padded(Learner):
     """The learner, over padded rows."""
 
-    def _score(self, tokens: Sequence[TokenSequence], tally: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def _score(self, tokens: Sequence[TokenSequence], step_metrics: Any) -> tuple[torch.Tensor, torch.Tensor]:
         device, width = self.policy.device, max(len(each.token_ids) for each in tokens)
 
         def padded(rows: list[list[Any]]) -> torch.Tensor:

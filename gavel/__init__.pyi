@@ -1,7 +1,7 @@
 from .cli import run as run
 from .errors import GavelError as GavelError
 from .judge.audit.agreement import agreement as agreement
-from .judge.audit.reliability import judge_vs_judge as judge_vs_judge
+from .judge.audit.inter_rater import judge_vs_judge as judge_vs_judge
 from .judge.errors import JudgeError as JudgeError
 from .judge.judge import Judge as Judge
 from .judge.panel.anchors import Anchor as Anchor

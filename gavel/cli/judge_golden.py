@@ -17,7 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from gavel.errors import GavelError
 
 if TYPE_CHECKING:
-    from gavel.judge.audit.golden import GoldenResult, Turned
+    from gavel.judge.audit.golden import ChangedVerdict, GoldenResult
 
 
 class _Record(BaseModel):
@@ -45,7 +45,7 @@ def golden_command(
     """Check a judge and its prompts on groups of known order, and tell which verdicts have turned."""
     from gavel.cli.score import rubric_text
     from gavel.cli.settings import STAND_IN, Settings
-    from gavel.judge.audit.golden import SHIPPED, changed_prompts, check_golden, load_golden, turned
+    from gavel.judge.audit.golden import SHIPPED, changed_prompts, changed_verdicts, check_golden, load_golden
     from gavel.judge.errors import JudgeError
     from gavel.judge.judge import Judge
     from gavel.llm.cassette import Cassette
@@ -66,7 +66,7 @@ def golden_command(
     tape.close()
     _print_results(results, name)
     before = records.get(name, {})
-    found = list(turned(results, {group: old.scores for group, old in before.items()}))
+    found = list(changed_verdicts(results, {group: old.scores for group, old in before.items()}))
     if before:
         old_ids = set(chain.from_iterable(old.prompt_ids for old in before.values()))
         _print_changes(found, changed_prompts(old_ids, chain.from_iterable(result.prompt_ids for result in results)))
@@ -148,7 +148,7 @@ def _standing(result: "GoldenResult") -> str:
     return " > ".join(tiers)
 
 
-def _print_changes(found: "Sequence[Turned]", prompts: Sequence[str]) -> None:
+def _print_changes(found: "Sequence[ChangedVerdict]", prompts: Sequence[str]) -> None:
     count = f"{len(found)} verdict{'s' * (len(found) != 1)} turned"
     what = f"changed {', '.join(prompts)}" if prompts else "no prompt changed"
     typer.echo(f"Since the record: {what}; {count}.")

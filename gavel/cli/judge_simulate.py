@@ -16,7 +16,7 @@ from rich.table import Table
 from gavel.judge.errors import JudgeError
 
 if TYPE_CHECKING:
-    from gavel.judge.audit.engine_quality import Quality
+    from gavel.judge.audit.engine_quality import QualityReport
     from gavel.judge.offline.simulated import Bias, Faults
 
 
@@ -82,22 +82,28 @@ def _counts(orders: str) -> list[int]:
 
 async def _rows(
     groups: int, members: int, counts: list[int], bias: "Bias", faults: "Faults", seed: int
-) -> dict[str, "Quality"]:
-    from gavel.judge.audit.engine_quality import OWN_FAMILY, cases, engine, measure, plainly
+) -> dict[str, "QualityReport"]:
+    from gavel.judge.audit.engine_quality import (
+        OWN_FAMILY,
+        arrival_order_scorer,
+        engine_scorer,
+        measure_quality,
+        simulated_groups,
+    )
     from gavel.judge.judge import Judge
     from gavel.judge.offline.simulated import Latent, SimulatedJudge
 
     truth: dict[str, Latent] = {}
-    made = cases(groups, members, seed, truth)
+    made = simulated_groups(groups, members, seed, truth)
     judge = SimulatedJudge(truth, bias, faults, family=OWN_FAMILY, seed=seed)
-    ways = {"1 call by arrival": plainly(judge, 1)}
-    ways |= {f"engine, {n} order{'s' * (n > 1)}": engine(Judge(judge, orders=n, seed=seed)) for n in counts}
+    ways = {"1 call by arrival": arrival_order_scorer(judge, 1)}
+    ways |= {f"engine, {n} order{'s' * (n > 1)}": engine_scorer(Judge(judge, orders=n, seed=seed)) for n in counts}
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        return {way: await measure(ask, progress.track(made, description=way)) for way, ask in ways.items()}
+        return {way: await measure_quality(ask, progress.track(made, description=way)) for way, ask in ways.items()}
 
 
-def _print(console: Console, rows: dict[str, "Quality"], title: str) -> None:
+def _print(console: Console, rows: dict[str, "QualityReport"], title: str) -> None:
     table = Table(show_edge=False, pad_edge=False)
     table.add_column("way of asking")
     for name in ("calls", "tau", "advantage", "slope", "length", "unscored"):
@@ -108,7 +114,7 @@ def _print(console: Console, rows: dict[str, "Quality"], title: str) -> None:
             f"{quality.calls_per_group:.1f}",
             f"{_number(quality.tau, '')} ±{_number(quality.error, '').removeprefix('0')}",
             _number(quality.advantage_correlation),
-            _number(quality.slot_slope),
+            _number(quality.position_slope),
             _number(quality.advantage_with_length),
             f"{quality.unscored_members:,}",
         )

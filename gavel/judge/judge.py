@@ -24,10 +24,10 @@ from gavel.judge.panel.equating import LARGEST, showings
 from gavel.judge.panel.judgements import Ballot, judge_group, judge_members, with_judgements
 from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.schedule import SlotMeans
-from gavel.judge.prompt.canonical import CanonicalGroup, canonicalise
-from gavel.judge.prompt.flags import checked_caps, flagged, record_flags
-from gavel.judge.prompt.messages import fitted, members_that_fit, templates, tokens
-from gavel.judge.prompt.transcript import Marks, draw_marks
+from gavel.judge.prompt.canonical import CanonicalGroup, canonicalize
+from gavel.judge.prompt.flags import apply_flags, validate_caps, with_flags
+from gavel.judge.prompt.messages import count_message_tokens, fit_messages, max_members_per_prompt, template_names
+from gavel.judge.prompt.transcript import PromptMarkers, draw_markers
 from gavel.judge.reply.criteria import ids_to_score, read_scores
 from gavel.judge.reply.verdict import VerdictError, reply_schema
 from gavel.judge.rubric import Rubric
@@ -118,7 +118,7 @@ class Judge:
         self.orders = orders
         self.content_retries = content_retries
         self.quorum = quorum
-        self.caps = checked_caps(caps)
+        self.caps = validate_caps(caps)
         self.seed = seed
         self.slots: dict[int, SlotMeans] = {}
         """What each place has gained so far, by the number of members shown: how biased by position the judge is."""
@@ -177,10 +177,10 @@ class Judge:
         self, group: TrajectoryGroup, attempts: Mapping[int, Trajectory]
     ) -> tuple[list[Judgement], GroupJudgement]:
         """Of the group's trajectories, of which `attempts`, by their places, have not failed."""
-        failures = canonicalise({i: t for i, t in enumerate(group.trajectories) if i not in attempts})
-        failed = await _read(failures, flagged, failures)
+        failures = canonicalize({i: t for i, t in enumerate(group.trajectories) if i not in attempts})
+        failed = await _read(failures, with_flags, failures)
         seated, fixed = seat(attempts, self.anchors)
-        canonical = await _read(seated, flagged, seated)
+        canonical = await _read(seated, with_flags, seated)
         ballots: list[Ballot] = []
         if len(canonical.members) > 1:
             self.check()
@@ -190,7 +190,7 @@ class Judge:
         combine = {"groupwise": groupwise, "pairwise": pairwise, "anchored": partial(anchored, fixed=fixed)}[self.mode]
         members = judge_members(group.trajectories, canonical, ballots, self.quorum, combine)
         for part in (canonical, failed):
-            record_flags(members, part, self.caps)
+            apply_flags(members, part, self.caps)
         whole = judge_group(members, canonical, ballots)
         whole.mode = self.mode
         whole.warnings += self._position_warnings({len(ballot.row) for ballot in ballots})
@@ -222,7 +222,7 @@ class Judge:
             for number, rows in enumerate(shown):
                 juror, clients = self.jurors[number], self._clients[number]
                 for row in rows:
-                    marks = await _read(group, draw_marks, group, Random(f"{seed}/{len(calls)}"))
+                    marks = await _read(group, draw_markers, group, Random(f"{seed}/{len(calls)}"))
                     ballot = Ballot(len(calls), row, clients[0].name, number, juror.weight)
                     calls.append(tasks.create_task(self._cast(ballot, group, marks, clients)))
         return [call.result() for call in calls]
@@ -234,9 +234,11 @@ class Judge:
         )
         if sum(len(text.encode(errors="replace")) + _LINE for text in set(group.texts)) < room - _INSTRUCTIONS:
             return LARGEST
-        return members_that_fit(group, self.rubric, room)
+        return max_members_per_prompt(group, self.rubric, room)
 
-    async def _cast(self, ballot: Ballot, group: CanonicalGroup, marks: Marks, clients: Sequence[Client]) -> Ballot:
+    async def _cast(
+        self, ballot: Ballot, group: CanonicalGroup, marks: PromptMarkers, clients: Sequence[Client]
+    ) -> Ballot:
         """Fills the ballot by the first of the juror's models that can."""
         for client in clients:
             ballot.model = client.name
@@ -245,28 +247,28 @@ class Judge:
                 break
         return ballot
 
-    async def _ask(self, ballot: Ballot, group: CanonicalGroup, marks: Marks, client: Client) -> None:
+    async def _ask(self, ballot: Ballot, group: CanonicalGroup, marks: PromptMarkers, client: Client) -> None:
         """Asks in as many tokens as the model has room for, and in fewer when it turns out to have less."""
         labels = [marks.labels[member] for member in ballot.row]
         entries = len(ids_to_score(self.rubric, labels))
         for _ in range(_FITTINGS):
             room = client.room(entries)
             try:
-                made = await _read(group, fitted, group, ballot.row, marks, self.rubric, room)
+                made = await _read(group, fit_messages, group, ballot.row, marks, self.rubric, room)
                 prompt, ballot.shortened = made
             except ContextTooSmallError as error:
                 ballot.problem, ballot.no_room = error.message, error
                 return
             ballot.no_room = None
-            ballot.prompt_ids += map(template_id, templates(self.rubric))
+            ballot.prompt_ids += map(template_id, template_names(self.rubric))
             try:
                 return await self._fill(ballot, prompt, labels, marks, client)
             except ContextError as error:
                 ballot.problem = error.message
-                client.shrink(room, tokens(prompt), entries, error.limit)
+                client.shrink(room, count_message_tokens(prompt), entries, error.limit)
 
     async def _fill(
-        self, ballot: Ballot, prompt: list[Message], labels: list[str], marks: Marks, client: Client
+        self, ballot: Ballot, prompt: list[Message], labels: list[str], marks: PromptMarkers, client: Client
     ) -> None:
         """Asks, reads the reply, and asks again for a reply that can be used."""
         ids = ids_to_score(self.rubric, labels)

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
-from gavel.judge.prompt.transcript import sanitise
+from gavel.judge.prompt.transcript import sanitize
 from gavel.judge.reply.lenient_json import Broken, Found, find_values
 from gavel.judge.rubric import Rubric
 from gavel.llm.client import Client
@@ -57,7 +57,7 @@ async def draft_rubric(client: Client, description: str, *, criteria: bool = Fal
 
 
 def draft_prompt(description: str, *, criteria: bool) -> list[Message]:
-    words = render("judge/draft_rubric.j2", description=sanitise(description.strip()), criteria=criteria)
+    words = render("judge/draft_rubric.j2", description=sanitize(description.strip()), criteria=criteria)
     return [{"role": "user", "content": words}]
 
 
@@ -77,7 +77,7 @@ def read_draft(reply: str, *, criteria: bool) -> Rubric:
     """The rubric in a reply, its last JSON object. Raises `DraftError`."""
     value = _last_object(reply)
     try:
-        rubric = Rubric.of(sanitise(json.dumps(value, ensure_ascii=False, default=lambda _: None)))
+        rubric = Rubric.of(sanitize(json.dumps(value, ensure_ascii=False, default=lambda _: None)))
     except JudgeError as error:
         raise DraftError(error.message) from error
     if criteria and not 2 <= len(rubric.criteria) <= MOST_CRITERIA:

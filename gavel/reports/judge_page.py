@@ -1,6 +1,6 @@
 """A judge's report as one HTML page; every figure in it comes from `gavel.reports.judge_trust`."""
 
-from gavel.judge.audit.agreement import centre
+from gavel.judge.audit.agreement import center
 from gavel.reports.charts import Chart, histogram, outcome_histogram, position_chart, scatter_chart
 from gavel.reports.judge_trust import JudgeReport
 from gavel.reports.page import render_page
@@ -14,7 +14,7 @@ def render_report(report: JudgeReport) -> str:
     scores = [judgement.score for judgement in report.judgements if judgement.score is not None]
     errors = [judgement.standard_error for judgement in report.judgements if judgement.standard_error is not None]
     # Means of positions are comparable only between groups of one size; the size with the most ballots is drawn.
-    by_size = report.bias.slot_means
+    by_size = report.bias.position_means
     size = max(by_size, key=lambda members: by_size[members].ballots, default=None)
     return render_page(
         "judge_page.html.j2",
@@ -35,7 +35,7 @@ def _round_up(value: float) -> float:
 
 
 def _reference_chart(report: JudgeReport) -> Chart | None:
-    """Bars for a reference of two values; dots of the group-centred score and reference for one of more."""
+    """Bars for a reference of two values; dots of the group-centerd score and reference for one of more."""
     values = {value for pairs in report.pairs for _, value in pairs}
     if len(values) < 2:
         return None
@@ -45,7 +45,7 @@ def _reference_chart(report: JudgeReport) -> Chart | None:
     for pairs in report.pairs:
         if pairs:
             scores, references = zip(*pairs, strict=True)
-            dots += zip(centre(scores), centre(references), strict=True)
+            dots += zip(center(scores), center(references), strict=True)
     stride = -(-len(dots) // _MAX_DOTS)
     return scatter_chart(dots[::stride])
 

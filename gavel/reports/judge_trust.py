@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from gavel.judge.audit.agreement import INDEPENDENT, Agreement, Pairs, agreement, metric_names, pairs_of
-from gavel.judge.audit.bias import Habits, habits
-from gavel.judge.audit.bootstrap import Estimate
-from gavel.judge.audit.reliability import Reliability, call_vs_call, judge_vs_judge
-from gavel.judge.audit.votes import judged_groups, voters
+from gavel.judge.audit.agreement import INDEPENDENT, Agreement, Pairs, agreement, metric_names, score_pairs
+from gavel.judge.audit.bias import BiasReport, bias_report
+from gavel.judge.audit.bootstrap import IntervalEstimate
+from gavel.judge.audit.inter_rater import InterRaterReliability, call_vs_call, judge_vs_judge
+from gavel.judge.audit.votes import judged_groups, voting_models
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
 
@@ -26,7 +26,7 @@ class Figure:
     """One statistic, as the table and the page show it."""
 
     name: str
-    estimate: Estimate
+    estimate: IntervalEstimate
     meaning: str
     decimals: int = 2
 
@@ -60,13 +60,13 @@ class JudgeReport:
     agreement: Agreement | None
     pairs: list[Pairs]
     """(score, reference) of each group's members; empty without a reference."""
-    between_judges: Reliability | None
+    between_judges: InterRaterReliability | None
     sections: list[Section]
     facts: str
     """Numbers of groups, members and votes, in one line."""
     notes: list[str]
     """Limits of the figures, with the remedy."""
-    bias: Habits
+    bias: BiasReport
     unscored: dict[str, int]
     """Members without a score, by reason."""
 
@@ -81,7 +81,7 @@ def read_report(groups: Sequence[TrajectoryGroup], reference: str | None, source
     if reference is None and INDEPENDENT in known:
         reference = INDEPENDENT
     beside = None if reference is None else agreement(groups, reference)
-    judges, calls, bias = judge_vs_judge(groups), call_vs_call(groups), habits(groups)
+    judges, calls, bias = judge_vs_judge(groups), call_vs_call(groups), bias_report(groups)
     sections = []
     if beside is not None:
         sections.append(Section(f"Agreement with {beside.reference}", _agreement(beside)))
@@ -93,10 +93,10 @@ def read_report(groups: Sequence[TrajectoryGroup], reference: str | None, source
     sections.append(Section("Bias", _bias(bias)))
     return JudgeReport(
         source=source,
-        judges=voters(groups),
+        judges=voting_models(groups),
         judgements=_scored(groups),
         agreement=beside,
-        pairs=[] if reference is None else [pairs_of(group, reference) for group in groups],
+        pairs=[] if reference is None else [score_pairs(group, reference) for group in groups],
         between_judges=judges,
         sections=sections,
         facts=_facts(groups),
@@ -114,11 +114,11 @@ def _agreement(of: Agreement) -> list[Figure]:
         Figure("pair accuracy", of.pair_accuracy, "pairs in the right order; chance 0.5"),
         Figure("top-1", of.top_1, "the top-scored member is among the best"),
         Figure("AUC", of.auc, auc),
-        Figure("advantage correlation", of.advantage_correlation, "Pearson's r of group-centred values"),
+        Figure("advantage correlation", of.advantage_correlation, "Pearson's r of group-centered values"),
     ]
 
 
-def _reliability(of: Reliability, rater: str) -> list[Figure]:
+def _reliability(of: InterRaterReliability, rater: str) -> list[Figure]:
     k = len(of.raters)
     return [
         Figure("ICC(2,1)", of.icc_single, f"reliability of one {rater}'s score; 1 = no error"),
@@ -127,7 +127,7 @@ def _reliability(of: Reliability, rater: str) -> list[Figure]:
     ]
 
 
-def _bias(of: Habits) -> list[Figure]:
+def _bias(of: BiasReport) -> list[Figure]:
     return [
         Figure("position slope", of.position_slope, "score added from middle position to last", 3),
         Figure("length correlation", of.length_correlation, "Pearson's r of score and log length"),
@@ -155,7 +155,10 @@ def _facts(groups: Sequence[TrajectoryGroup]) -> str:
 
 
 def _notes(
-    groups: Sequence[TrajectoryGroup], beside: Agreement | None, calls: Reliability | None, known: Sequence[str]
+    groups: Sequence[TrajectoryGroup],
+    beside: Agreement | None,
+    calls: InterRaterReliability | None,
+    known: Sequence[str],
 ) -> list[str]:
     notes = []
     if beside is None:

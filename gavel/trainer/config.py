@@ -2,7 +2,8 @@
 
 import os
 import sys
-from typing import Annotated, Literal, Self
+import warnings
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
@@ -94,25 +95,34 @@ class ClippedSurrogate(_Clipped):
 
 
 class Ppo(_Clipped):
-    """The clipped surrogate over advantages that a learnt value head makes of every turn's reward (arXiv 1707.06347).
+    """The clipped surrogate with per-token advantages from a learned value head (arXiv 1707.06347).
 
-    It needs no group to compare with: trajectories of groups of one, or of equal rewards, are trained too.
+    It needs no group to compare with: groups of one, and groups with equal rewards, are trained too.
     """
 
     kind: Literal["ppo"] = "ppo"
-    discount: float = Field(default=1.0, gt=0, le=1)
-    """Of what comes a sampled token later: gamma."""
-    trace: float = Field(default=0.95, ge=0, le=1)
-    """Lambda of generalised advantage estimation (arXiv 1506.02438): 0 trusts the values, 1 the rewards."""
+    gamma: float = Field(default=1.0, gt=0, le=1)
+    """Discount per trained token."""
+    gae_lambda: float = Field(default=0.95, ge=0, le=1)
+    """Lambda of generalized advantage estimation (arXiv 1506.02438): 0 trusts the values, 1 the rewards."""
     whiten: bool = True
     """Whether the advantages of a batch are brought to mean 0 and standard deviation 1, over its tokens."""
     value_clip: float | None = Field(default=0.2, gt=0)
-    """How far from what it was when the batch began a value may come closer to its return and be paid for it; None =
-    any distance."""
+    """Clips a value's change since the batch began, in the value loss; None = no clipping."""
     value_coefficient: float = Field(default=0.1, gt=0)
     """Weight of the value loss beside the policy's; it is averaged in the same way."""
     value_learning_rate: float = Field(default=1e-3, gt=0)
     """Peak for the value head, which begins at zero; the schedule is the adapter's."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_old_names(cls, data: Any) -> Any:
+        for old, new in (("discount", "gamma"), ("trace", "gae_lambda")):
+            if isinstance(data, dict) and old in data and new not in data:
+                warnings.warn(f"Ppo({old}=…) is now Ppo({new}=…)", DeprecationWarning, stacklevel=3)
+                data = {**data, new: data[old]}
+                del data[old]
+        return data
 
 
 class Gspo(_Settings):

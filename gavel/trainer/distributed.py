@@ -1,7 +1,12 @@
-"""The processes of one training run, as `torchrun` or `launch` started them.
+"""The processes of one training run, started by `torchrun` or `launch`.
 
-Process 0 leads: it tells the others what to do, and alone writes, samples and judges. In what they do together,
-what fails in one process fails in all, so that none waits for another that has given up; every wait has a deadline.
+    world = join()
+    with world.together():              an error in one process is raised in all of them
+        gradients = compute()
+    world.sum_(gradients)               in place, over all processes
+
+Process 0 is the leader: it broadcasts commands, and only it writes files, samples and judges. Every wait has a
+deadline.
 """
 
 import atexit
@@ -25,45 +30,45 @@ from gavel.errors import GavelError
 T = TypeVar("T")
 
 _STEP = timedelta(minutes=30)
-"""Until when the slowest process must have caught up with the others within a step."""
+"""Timeout of the collective operations within a step."""
 _COMMAND = timedelta(days=1)
-"""Until when the leader must have told what comes next; it samples and judges in between."""
+"""Timeout of the wait for the leader's next command; the leader samples and judges in between."""
 _GO_ON = "Its own output says why. The same command goes on from the last finished step."
 _FINISH_STEP = "3600"
-"""Seconds that the leader of an interrupted run has to end its step."""
+"""Seconds that the leader of an interrupted run has to finish its step."""
 
 
 class WorldError(GavelError):
-    """The processes of a run cannot work together, or one of them has failed."""
+    """The processes of a run cannot communicate, or one of them has failed."""
 
 
 class World:
-    """This process among all; `World()` is a process alone, for which nothing here does anything."""
+    """This process and its peers; `World()` is a single process, for which every operation does nothing."""
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
-        """With `size` above 1 every process must make one at the same time, over an initialised default group."""
+        """With `size` above 1 all processes must create one at once, after initializing the default group."""
         self.rank = rank
         self.size = size
         self.leading = threading.RLock()
-        """Held by the leader from a command until what it asks for is done."""
+        """The leader holds it while a command is executed."""
         self.lost = False
-        """Whether the processes have lost each other, for good."""
+        """Whether the connection between the processes is lost, for good."""
         if size > 1:
             self._commands = _group(_COMMAND if rank else _STEP)
             self._objects = _group(_STEP)
 
-    def tell(self, command: object) -> None:
-        """Hands a command to all other processes, which `hear` it."""
+    def broadcast(self, command: object) -> None:
+        """Sends a command from the leader to all other processes, which `receive` it."""
         if self.size > 1:
             with self._reachable():
                 dist.broadcast_object_list([command], src=0, group=self._commands)
 
-    def hear(self) -> Any:
-        """What the leader tells next."""
-        heard: list[Any] = [None]
+    def receive(self) -> Any:
+        """Waits for the leader's next command."""
+        received: list[Any] = [None]
         with self._reachable():
-            dist.broadcast_object_list(heard, src=0, group=self._commands)
-        return heard[0]
+            dist.broadcast_object_list(received, src=0, group=self._commands)
+        return received[0]
 
     def gather(self, value: T) -> list[T]:
         """The values of all processes, by rank."""
@@ -75,23 +80,23 @@ class World:
         return found
 
     def sum_(self, tensor: torch.Tensor) -> None:
-        """Adds up the tensors of all processes, in place."""
+        """All-reduce: replaces the tensor by its sum over all processes."""
         if self.size > 1:
             with self._reachable():
                 dist.all_reduce(tensor)
 
     @contextlib.contextmanager
-    def together(self, *, talking: bool = False) -> Iterator[None]:
-        """What all processes do at once: an error in one is raised in all, at the end.
+    def together(self, *, communicating: bool = False) -> Iterator[None]:
+        """A block that all processes execute: at its end an error of one is raised in all.
 
-        `talking`: they send messages meanwhile. Then the others wait for the one that failed, and cannot be told: it
-        raises its error alone, and the run must end.
+        `communicating`: the block itself contains collective operations. Then the other processes are blocked in one
+        when a process fails and cannot be told: the error is raised in the failed process only, and the run must end.
         """
         own: Exception | None = None
         try:
             yield
         except Exception as error:
-            self.lost = self.lost or (talking and self.size > 1)
+            self.lost = self.lost or (communicating and self.size > 1)
             if self.size == 1 or self.lost:
                 raise
             own = error
@@ -103,16 +108,16 @@ class World:
     @contextlib.contextmanager
     def _reachable(self) -> Iterator[None]:
         if self.lost:
-            raise WorldError("the processes of this run have lost each other", _GO_ON)
+            raise WorldError("the connection between the processes of this run is lost", _GO_ON)
         try:
             yield
-        except RuntimeError as error:  # of which torch's errors of the network and of time are kinds
+        except RuntimeError as error:  # base class of torch's network and timeout errors
             self.lost = True
             raise _unreachable(error) from error
 
 
 def _group(timeout: timedelta) -> dist.ProcessGroup:
-    """Of all processes, for what is no tensor."""
+    """A process group for Python objects."""
     return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timeout))
 
 
@@ -132,13 +137,13 @@ def _described(error: Exception | None) -> tuple[type[GavelError], str, str] | N
 
 
 def launched() -> bool:
-    """Whether `torchrun`, or `launch`, started this process."""
+    """Whether `torchrun` or `launch` started this process."""
     return dist.is_torchelastic_launched()
 
 
 @functools.cache
 def join() -> World:
-    """The world of this process: it meets the others the first time. Raises `WorldError`."""
+    """The world of this process; the first call connects to the other processes. Raises `WorldError`."""
     if not launched() or os.environ["WORLD_SIZE"] == "1":
         return World()
     rank, size, local = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
@@ -157,18 +162,18 @@ def join() -> World:
 
 
 def _leave(world: World) -> None:
-    """At the end of a process: the leader lets the others go, and each ends its threads while Python still runs."""
+    """At exit: the leader ends the others, and each process stops its threads while Python still runs."""
     if world.rank == 0:
-        with contextlib.suppress(WorldError):  # they may be gone before it
-            world.tell(None)
+        with contextlib.suppress(WorldError):  # they may have ended before
+            world.broadcast(None)
     dist.destroy_process_group()
 
 
 def launch(processes: int) -> int:
-    """Runs this very command in `processes` processes on this machine, and returns the exit status of the first.
+    """Runs this same command in `processes` processes on this machine, and returns the exit status of the first.
 
-    They share this one's terminal. Ctrl-C is for the leader, whose step the others see to its end. Raises
-    `WorldError` when another process ends, which ends them all.
+    They share this terminal. Ctrl-C reaches the leader, which finishes its step with the others. Raises `WorldError`
+    when another process fails, which ends them all.
     """
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -176,7 +181,7 @@ def launch(processes: int) -> int:
 
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _FINISH_STEP)
-    logging.disable()  # torch tells of every signal and every child, in tracebacks
+    logging.disable()  # torch logs every signal and every child as a traceback
     config = LaunchConfig(1, 1, processes, rdzv_backend="c10d", rdzv_endpoint="127.0.0.1:0", max_restarts=0)
     try:
         elastic_launch(config, sys.executable)(*sys.orig_argv[1:])

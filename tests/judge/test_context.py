@@ -9,7 +9,7 @@ from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
 from gavel.judge.prompt import messages
-from gavel.judge.prompt.tokens import count_tokens
+from gavel.judge.prompt.token_count import count_tokens
 from gavel.judge.prompt.transcript import read_transcripts
 from tests.endpoint import fails, scores
 from tests.judge.groups import saying
@@ -121,11 +121,11 @@ async def test_texts_that_fit_are_shown_whole_without_a_warning():
 async def test_other_tasks_run_while_a_prompt_is_made_to_fit(monkeypatch):
     others_run = threading.Event()
 
-    def fitted(*arguments):
+    def fit_after_others(*arguments):
         assert others_run.wait(20)
-        return messages.fitted(*arguments)
+        return messages.fit_messages(*arguments)
 
-    monkeypatch.setattr(gavel.judge.judge, "fitted", fitted)
+    monkeypatch.setattr(gavel.judge.judge, "fit_messages", fit_after_others)
     async with asyncio.TaskGroup() as tasks:
         judging = tasks.create_task(Judge(Juror(Reads(), context=4_000)).score(long_group(3, 20_000)))
         await asyncio.sleep(0)

@@ -11,17 +11,17 @@ import pytest
 
 from gavel.judge.judge import Judge
 from gavel.judge.prompt import transcript
-from gavel.judge.prompt.canonical import Called, Conversation, Event, Said, canonicalise
+from gavel.judge.prompt.canonical import Conversation, Event, TextEvent, ToolCallEvent, canonicalize
 from gavel.judge.prompt.flags import ADDRESSES_JUDGE
-from gavel.judge.prompt.sanitize import sanitise
-from gavel.judge.prompt.transcript import Marks, read_transcripts, render_transcripts
+from gavel.judge.prompt.sanitize import sanitize
+from gavel.judge.prompt.transcript import PromptMarkers, read_transcripts, render_transcripts
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.judge.attacks import ATTACKS, HUGE, Attack, attacked, member
 
 QUALITY = {"sim-0": 0.25, "sim-1": 0.5, "sim-2": 0.75}
-MARKS = Marks("k3v", ("W7QX", "M4TT", "K9ZD"))
+MARKS = PromptMarkers("k3v", ("W7QX", "M4TT", "K9ZD"))
 HARMLESS = "Quite harmless."
 
 SPECIAL = (
@@ -113,18 +113,18 @@ def in_full(trajectory: Trajectory) -> tuple[Conversation, ...]:
 
     def clean(event: Event) -> Event:
         match event:
-            case Said(role, text):
-                return Said(role, sanitise(text))
-            case Called(name, arguments, result):
-                name = re.sub(r"[^\w.:/-]", "_", sanitise(name))
-                return Called(name, sanitise(arguments), None if result is None else sanitise(result))
+            case TextEvent(role, text):
+                return TextEvent(role, sanitize(text))
+            case ToolCallEvent(name, arguments, result):
+                name = re.sub(r"[^\w.:/-]", "_", sanitize(name))
+                return ToolCallEvent(name, sanitize(arguments), None if result is None else sanitize(result))
 
-    group = canonicalise({0: trajectory})
+    group = canonicalize({0: trajectory})
     main, *others = group.members[0].conversations
     return tuple(
         Conversation(
             tuple(clean(event) for event in (*shared, *conversation.events)),
-            tuple(sanitise(tool) for tool in (group.tools if conversation.tools is None else conversation.tools)),
+            tuple(sanitize(tool) for tool in (group.tools if conversation.tools is None else conversation.tools)),
         )
         for conversation, shared in [(main, group.shared), *((other, ()) for other in others)]
     )
@@ -178,7 +178,7 @@ async def test_no_huge_attack_does_either(attack):
 
 def shown_to_one_who_knows_the_marks(attack: Attack) -> list[Message]:
     """The prompt that the attack would meet if its code and labels were no secret."""
-    group = canonicalise(dict(enumerate([member("sim-0"), attacked(attack), member("sim-2")])))
+    group = canonicalize(dict(enumerate([member("sim-0"), attacked(attack), member("sim-2")])))
     place = next(n for n, one in enumerate(group.members) if one.indices == (1,))
     rest = [label for label in MARKS.labels if label != "M4TT"]
     marks = replace(MARKS, labels=(*rest[:place], "M4TT", *rest[place:]))
@@ -220,7 +220,7 @@ FORGERIES = [
 
 @pytest.mark.parametrize("attack", FORGERIES, ids=lambda attack: attack.name)
 async def test_without_the_sanitiser_a_forgery_would_win(attack, monkeypatch):
-    monkeypatch.setattr(transcript, "sanitise", lambda text: text)
+    monkeypatch.setattr(transcript, "sanitize", lambda text: text)
     reply = await obedient(shown_to_one_who_knows_the_marks(guessed(attack)), None)
     assert json.loads(reply)["M4TT"] == 1.0
 

@@ -9,7 +9,7 @@ import pytest
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
-from gavel.judge.prompt.canonical import canonicalise
+from gavel.judge.prompt.canonical import canonicalize
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Endpoint, fails, labels_in, says, scores
@@ -50,14 +50,14 @@ def test_groups_are_read_when_their_turn_comes_in_every_event_loop(monkeypatch):
     def counted(trajectories):
         nonlocal read
         read += 1
-        return canonicalise(trajectories)
+        return canonicalize(trajectories)
 
     async def slow(messages, schema):
         await asyncio.sleep(0)
         ahead.append(read - len(ahead))
         return by_length(messages)
 
-    monkeypatch.setattr("gavel.judge.judge.canonicalise", counted)
+    monkeypatch.setattr("gavel.judge.judge.canonicalize", counted)
     judge = Judge(slow, orders=1, concurrency=2)
 
     async def score_all() -> list[TrajectoryGroup]:

@@ -13,10 +13,11 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from gavel.llm.types import Message
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import LoraSettings
-from gavel.trainer.data.tokens import TokenSequence
+from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.engines.protocol import LoraFactors, SamplingRequest
+from gavel.trainer.engines.protocol import SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
+from gavel.trainer.policy.adapter import LoraFactors
 from gavel.trainer.policy.policy import Policy, load_base
 
 VOCABULARY = 64

@@ -12,7 +12,7 @@ import torch
 
 from gavel.trainer.distributed import World, join
 from gavel.trainer.engines.vllm_server import free_port
-from gavel.trainer.learner.replicas import follow
+from gavel.trainer.learner.replicas import follow_leader
 
 DEADLINE = 120
 
@@ -64,7 +64,7 @@ def _process(
         prepare(variables["RANK"])
     world: World = join()
     if world.rank:
-        follow(world)
+        follow_leader(world)
         return
     try:
         told = lead(world, *arguments), None
@@ -72,4 +72,4 @@ def _process(
         told = None, traceback.format_exc()
     sender.send_bytes(pickle.dumps(told))  # plainly: tensors would be shared, and be gone with this process
     if not world.lost:
-        world.tell(None)  # as at the end of an interpreter, which a fork does not reach
+        world.broadcast(None)  # as at the end of an interpreter, which a fork does not reach

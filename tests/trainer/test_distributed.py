@@ -20,7 +20,7 @@ from gavel.trainer.distributed import World, WorldError
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner import learner as learner_room
 from gavel.trainer.learner.learner import LearnerError
-from gavel.trainer.learner.replicas import Team
+from gavel.trainer.learner.replicas import LearnerReplicas
 from gavel.trainer.policy.policy import BaseModelError, Policy
 from tests.trainer.backends.test_local import a_group, a_model
 from tests.trainer.learner.test_learner import adapter, flat, make_batch, make_sequences
@@ -49,8 +49,8 @@ def three_steps(
     world: World, config: TrainConfig, sharded: bool = False
 ) -> tuple[torch.Tensor, list[dict[str, float]]]:
     """Of three groups, of three groups, of a single one."""
-    team = Team(world, EMBEDDED_POLICY, LORA, sharded=sharded)
-    tokens = make_sequences(Team(World(), EMBEDDED_POLICY, LORA).policy, LENGTHS)
+    team = LearnerReplicas(world, EMBEDDED_POLICY, LORA, sharded=sharded)
+    tokens = make_sequences(LearnerReplicas(World(), EMBEDDED_POLICY, LORA).policy, LENGTHS)
     whole, single = make_batch(tokens, ADVANTAGES), make_batch(tokens[:2], ADVANTAGES[:2])
     for batch in (whole, single):
         batch.sequences = [replace(s, rewards=[s.advantage] * s.tokens.trained_tokens) for s in batch.sequences]
@@ -79,7 +79,7 @@ def test_two_processes_and_two_nodes_of_two_learn_what_one_learns(alone: dict[st
 
 def a_value_head_that_rests(world: World) -> tuple[torch.Tensor, torch.Tensor]:
     """Learnt with in the first step and the last alone."""
-    team = Team(world, EMBEDDED_POLICY, LORA)
+    team = LearnerReplicas(world, EMBEDDED_POLICY, LORA)
     batch = make_batch(make_sequences(team.policy, LENGTHS), ADVANTAGES)
     batch.sequences = [replace(s, rewards=[s.advantage] * s.tokens.trained_tokens) for s in batch.sequences]
     for config in (VALUED, CONFIG, VALUED):
@@ -101,7 +101,7 @@ def test_over_a_sharded_base_the_same_is_learnt_though_the_processes_have_unequa
 
 
 def saved_over_shards(world: World, directory: Path) -> tuple[list[str], list[torch.Tensor]]:
-    policy = Team(world, EMBEDDED_POLICY, LORA, sharded=True).policy
+    policy = LearnerReplicas(world, EMBEDDED_POLICY, LORA, sharded=True).policy
     policy.save_adapter(directory)
     return [type(parameter).__name__ for parameter in policy.decoder().layers[0].parameters()], adapter(policy)
 
@@ -128,7 +128,7 @@ def a_follower_fails_once(rank: int) -> None:
 
 
 def a_step_that_fails_in_one(world: World) -> tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]:
-    team = Team(world, EMBEDDED_POLICY, LORA)
+    team = LearnerReplicas(world, EMBEDDED_POLICY, LORA)
     tokens = make_sequences(team.policy, LENGTHS)
     batch = make_batch(tokens, ADVANTAGES)
     before = flat(adapter(team.policy))
@@ -145,7 +145,7 @@ def test_what_fails_in_one_process_fails_in_all_and_the_next_step_is_made_by_all
     assert "process 1 of 2" in message
     assert "micro_batch_tokens" in message, "the remedy"
     assert torch.equal(before, failed)
-    team = Team(World(), EMBEDDED_POLICY, LORA)
+    team = LearnerReplicas(World(), EMBEDDED_POLICY, LORA)
     team.step(make_batch(make_sequences(team.policy, LENGTHS), ADVANTAGES), CONFIG)
     assert (flat(adapter(team.policy)) - after).abs().max() < 1e-5
 
@@ -156,7 +156,7 @@ def a_follower_dies(rank: int) -> None:
 
 
 def a_step_that_loses_one(world: World) -> tuple[str, str]:
-    team = Team(world, EMBEDDED_POLICY, LORA)
+    team = LearnerReplicas(world, EMBEDDED_POLICY, LORA)
     batch = make_batch(make_sequences(team.policy, LENGTHS), ADVANTAGES)
     with pytest.raises(WorldError) as first:
         team.step(batch, CONFIG)
@@ -169,13 +169,13 @@ def a_step_that_loses_one(world: World) -> tuple[str, str]:
 def test_a_process_that_dies_is_missed_at_once_and_nothing_waits_for_it_afterwards() -> None:
     first, second = led(a_step_that_loses_one, prepare=a_follower_dies)
     assert "is gone" in first
-    assert "lost each other" in second
+    assert "is lost" in second
 
 
 def a_base_that_does_not_exist(world: World) -> bool:
     with pytest.raises(BaseModelError, match="nowhere"):
-        Team(world, "nowhere/nothing", LORA)
-    return torch.isfinite(flat(adapter(Team(world, EMBEDDED_POLICY, LORA).policy))).all().item()
+        LearnerReplicas(world, "nowhere/nothing", LORA)
+    return torch.isfinite(flat(adapter(LearnerReplicas(world, EMBEDDED_POLICY, LORA).policy))).all().item()
 
 
 def test_a_base_model_that_does_not_exist_leaves_the_processes_ready_for_another() -> None:

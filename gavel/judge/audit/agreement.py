@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 
-from gavel.judge.audit.bootstrap import Estimate, correlation, estimate, mean_over_groups
+from gavel.judge.audit.bootstrap import IntervalEstimate, correlation, estimate, mean_over_groups
 from gavel.judge.audit.votes import judged_groups
 from gavel.judge.errors import JudgeError
 from gavel.scenarios.group import TrajectoryGroup
@@ -20,7 +20,7 @@ Pairs = Sequence[tuple[float, float]]
 """(judge's score, reference) of the members of a group."""
 Reference = str | Callable[[Trajectory], float | None]
 """The name of a metric, or of a number or truth value in the metadata, where the fields of rows are that are scored
-from a file; or a function that gives None where there is nothing to compare with."""
+from a file; or a function that gives None where there is nothing to agreement_of_pairs with."""
 
 INDEPENDENT = "independent_reward"
 """The metric that keeps the reward that a trajectory had before it was judged."""
@@ -35,19 +35,19 @@ class Agreement:
     reference: str
     members: int
     """That have both a score and a reference."""
-    tau: Estimate
+    tau: IntervalEstimate
     """Kendall's tau-b (1945), -1 to 1."""
-    spearman: Estimate
+    spearman: IntervalEstimate
     """Spearman's rho over mid-ranks, -1 to 1."""
-    pair_accuracy: Estimate
+    pair_accuracy: IntervalEstimate
     """Of two members with different references, how often the better one has the higher score; a tie counts half.
     Against labels this is the AUC within the group."""
-    top_1: Estimate
+    top_1: IntervalEstimate
     """How often the member with the highest score is one of the best by reference; among several by lot."""
-    auc: Estimate
+    auc: IntervalEstimate
     """Over all members of all groups, how often one with the higher label has a higher score than one with the lower
     (Mann-Whitney; a tie counts half). Only against a reference of two values. Groups differ in what a score means."""
-    advantage_correlation: Estimate
+    advantage_correlation: IntervalEstimate
     """Pearson's r of score and reference, each less its group's mean: what training with `mean` advantages sees."""
 
 
@@ -58,11 +58,11 @@ def agreement(groups: Iterable[TrajectoryGroup], reference: Reference = INDEPEND
     """
     groups = judged_groups(groups)
     name = reference if isinstance(reference, str) else getattr(reference, "__name__", "reference")
-    pairs = [pairs_of(group, reference) for group in groups]
+    pairs = [score_pairs(group, reference) for group in groups]
     if not any(pairs):
         known = ", ".join(metric_names(groups)) or "none"
         raise JudgeError(f"no judged member has the reference {name}.", f"What these members have: {known}.")
-    return compare(pairs, name)
+    return agreement_of_pairs(pairs, name)
 
 
 def metric_names(groups: Iterable[TrajectoryGroup]) -> list[str]:
@@ -76,7 +76,7 @@ def _numbers(member: Trajectory) -> Mapping[str, float]:
     return noted | member.metrics
 
 
-def pairs_of(group: TrajectoryGroup, reference: Reference) -> list[tuple[float, float]]:
+def score_pairs(group: TrajectoryGroup, reference: Reference) -> list[tuple[float, float]]:
     """(score, reference) of the members that have both."""
     found: list[tuple[float, float]] = []
     for member in group:
@@ -87,10 +87,10 @@ def pairs_of(group: TrajectoryGroup, reference: Reference) -> list[tuple[float, 
     return found
 
 
-def compare(groups: Sequence[Pairs], reference: str) -> Agreement:
+def agreement_of_pairs(groups: Sequence[Pairs], reference: str) -> Agreement:
     """All statistics of plain numbers."""
     groups = [[(round(score, _DIGITS), round(value, _DIGITS)) for score, value in pairs] for pairs in groups]
-    centred = [list(zip(*map(centre, zip(*pairs, strict=True)), strict=True)) for pairs in groups]
+    centred = [list(zip(*map(center, zip(*pairs, strict=True)), strict=True)) for pairs in groups]
     return Agreement(
         reference=reference,
         members=sum(map(len, groups)),
@@ -107,10 +107,12 @@ def compare(groups: Sequence[Pairs], reference: str) -> Agreement:
     )
 
 
-def centre(values: Sequence[float]) -> list[float]:
-    """The values less their mean; of equal values without residue."""
+def center(values: Sequence[float]) -> list[float]:
+    """The values less their mean; exact zeros for equal values, empty for none."""
+    if len(set(values)) < 2:
+        return [0.0] * len(values)
     mean = fmean(values)
-    return [value - mean for value in values] if len(set(values)) > 1 else [0.0] * len(values)
+    return [value - mean for value in values]
 
 
 def _ordered(pairs: Pairs) -> bool:
@@ -161,13 +163,13 @@ def top_1(pairs: Pairs) -> float | None:
     return fmean(float(value == best) for score, value in pairs if score == highest)
 
 
-def pooled_auc(groups: Sequence[Pairs]) -> Estimate:
+def pooled_auc(groups: Sequence[Pairs]) -> IntervalEstimate:
     """AUC over all members, the groups drawn anew; not defined unless the reference has two values."""
     import numpy as np
 
     labels = {value for pairs in groups for _, value in pairs}
     if len(labels) != 2:
-        return Estimate(None, None, None, 0)
+        return IntervalEstimate(None, None, None, 0)
     members = sorted(
         (score, value == max(labels), group) for group, pairs in enumerate(groups) for score, value in pairs
     )

@@ -25,7 +25,7 @@ _NOTHING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class IntervalEstimate:
     """A figure with its 95 % interval."""
 
     value: float | None
@@ -37,29 +37,29 @@ class Estimate:
     """Those that have a say in the figure."""
 
 
-def estimate(statistic: "Statistic", total: int, contributing: int) -> Estimate:
+def estimate(statistic: "Statistic", total: int, contributing: int) -> IntervalEstimate:
     """The statistic of `total` groups, of which `contributing` have a say; the same draws for the same `total`."""
     import numpy as np
 
     if not contributing:
-        return Estimate(None, None, None, 0)
+        return IntervalEstimate(None, None, None, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         value = float(statistic(np.ones((1, total)))[0])
         if np.isnan(value):
-            return Estimate(None, None, None, contributing)
+            return IntervalEstimate(None, None, None, contributing)
         if contributing < 2:
-            return Estimate(value, None, None, contributing)
+            return IntervalEstimate(value, None, None, contributing)
         values = np.concatenate([statistic(weights) for weights in draws(total)])
     low, high = np.quantile(values[~np.isnan(values)], _TAILS)
-    return Estimate(value, float(low), float(high), contributing)
+    return IntervalEstimate(value, float(low), float(high), contributing)
 
 
-def mean_over_groups(values: Sequence[float | None]) -> Estimate:
+def mean_over_groups(values: Sequence[float | None]) -> IntervalEstimate:
     """The mean of one value for each group; None = it has none."""
     return ratio([value or 0.0 for value in values], [float(value is not None) for value in values])
 
 
-def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Estimate:
+def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> IntervalEstimate:
     """The sum of the groups' numerators over that of their denominators, which are at least 0."""
     import numpy as np
 
@@ -67,7 +67,7 @@ def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Estimat
     return estimate(lambda w: (w @ above) / defined(w @ below), len(above), int((below > _NOTHING).sum()))
 
 
-def correlation(products: Sequence[float], xs: Sequence[float], ys: Sequence[float]) -> Estimate:
+def correlation(products: Sequence[float], xs: Sequence[float], ys: Sequence[float]) -> IntervalEstimate:
     """Pearson's r of values that are centred within their groups, from each group's Σxy, Σx² and Σy²."""
     import numpy as np
 

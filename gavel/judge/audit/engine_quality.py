@@ -19,8 +19,8 @@ from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import Latent, SimulatedJudge
 from gavel.judge.panel.schedule import centred_places, orders
-from gavel.judge.prompt.canonical import CanonicalGroup, canonicalise
-from gavel.judge.prompt.transcript import draw_marks, render_transcripts
+from gavel.judge.prompt.canonical import CanonicalGroup, canonicalize
+from gavel.judge.prompt.transcript import draw_markers, render_transcripts
 from gavel.judge.reply.verdict import VerdictError, read_verdict
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
@@ -30,7 +30,7 @@ OWN_FAMILY = "own"
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class SimulatedGroup:
     """A group in order of arrival, with what is true of its members."""
 
     group: TrajectoryGroup
@@ -39,7 +39,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class GroupScores:
     """What a way of asking made of a case, by member in order of arrival."""
 
     rewards: Sequence[float | None]
@@ -48,12 +48,12 @@ class Outcome:
     calls: int
 
 
-Scorer = Callable[[Case], Awaitable[Outcome]]
+Scorer = Callable[[SimulatedGroup], Awaitable[GroupScores]]
 """A way of asking."""
 
 
 @dataclass(frozen=True, slots=True)
-class Quality:
+class QualityReport:
     """How rewards agree with qualities, and what of place and length leaks into them; None = no group tells.
 
     Advantages are a group's rewards (or qualities) less their mean, by their standard deviation.
@@ -69,7 +69,7 @@ class Quality:
     """Correlation of advantages with lengths that are centred and scaled in the same way."""
     arrival_slope: float | None
     """Reward gained from the middle of the order of arrival to its end."""
-    slot_slope: float | None
+    position_slope: float | None
     """Reward gained from the middle of the first prompt to its end."""
     unscored_members: int
     groups: int
@@ -78,15 +78,21 @@ class Quality:
     def figures(self) -> dict[str, float | int | None]:
         """By name, rounded to 4 digits; the standard error as "±"."""
         figures = {"tau": self.tau, "±": self.error}
-        names = ("advantage_correlation", "advantage_with_length", "arrival_slope", "slot_slope", "unscored_members")
+        names = (
+            "advantage_correlation",
+            "advantage_with_length",
+            "arrival_slope",
+            "position_slope",
+            "unscored_members",
+        )
         figures |= {name: getattr(self, name) for name in (*names, "groups", "calls_per_group")}
         return {name: round(figure, 4) if isinstance(figure, float) else figure for name, figure in figures.items()}
 
 
-def cases(count: int, members: int, seed: int, table: dict[str, Latent]) -> list[Case]:
+def simulated_groups(count: int, members: int, seed: int, table: dict[str, Latent]) -> list[SimulatedGroup]:
     """Random groups, whose members are entered in the judges' `table`."""
     random = Random(f"{seed}/{members}")
-    made: list[Case] = []
+    made: list[SimulatedGroup] = []
     for number in range(count):
         ids = [f"sim-{members}x{number}x{random.randrange(16**6):06x}" for _ in range(members)]
         latents = [Latent(random.gauss(), OWN_FAMILY if n % 2 else "") for n in range(members)]
@@ -94,40 +100,40 @@ def cases(count: int, members: int, seed: int, table: dict[str, Latent]) -> list
         table.update(zip(ids, latents, strict=True))
         texts = [f"{name} {'.' * (length - len(name))}" for name, length in zip(ids, lengths, strict=True)]
         group = TrajectoryGroup(Trajectory(messages_and_choices=[{"role": "assistant", "content": t}]) for t in texts)
-        made.append(Case(group, tuple(latent.quality for latent in latents), tuple(map(len, texts))))
+        made.append(SimulatedGroup(group, tuple(latent.quality for latent in latents), tuple(map(len, texts))))
     return made
 
 
-def engine(judge: Judge) -> Scorer:
+def engine_scorer(judge: Judge) -> Scorer:
     """As users ask."""
 
-    async def score(case: Case) -> Outcome:
+    async def score(case: SimulatedGroup) -> GroupScores:
         judged = await judge.score(case.group)
         votes = [trajectory.judgement.votes if trajectory.judgement else [] for trajectory in judged]
         shown = Counter(vote.order for of_one in votes for vote in of_one)
         firsts = [of_one[0] if of_one else None for of_one in votes]
         places = [centred_places(shown[vote.order] + len(judge.anchors))[vote.slot] if vote else 0.0 for vote in firsts]
         calls = judged.judgement.calls if judged.judgement else 0
-        return Outcome([t.reward for t in judged], places, calls)
+        return GroupScores([t.reward for t in judged], places, calls)
 
     return score
 
 
-def plainly(judge: SimulatedJudge, calls: int, *, by_position: bool = False) -> Scorer:
+def arrival_order_scorer(judge: SimulatedJudge, calls: int, *, by_position: bool = False) -> Scorer:
     """Every call in order of arrival; `by_position`: the n-th entry of the reply is taken for the n-th member."""
 
-    async def score(case: Case) -> Outcome:
+    async def score(case: SimulatedGroup) -> GroupScores:
         group, arrival = _by_arrival(case)
         told = [await _ask(judge, group, arrival, call, by_position) for call in range(calls)]
-        return Outcome(_means(told, len(arrival)), centred_places(len(arrival)), calls)
+        return GroupScores(_means(told, len(arrival)), centred_places(len(arrival)), calls)
 
     return score
 
 
-def in_one_prompt(judge: SimulatedJudge, count: int) -> Scorer:
+def single_prompt_scorer(judge: SimulatedJudge, count: int) -> Scorer:
     """The whole group in each of `count` balanced orders, however large it is."""
 
-    async def score(case: Case) -> Outcome:
+    async def score(case: SimulatedGroup) -> GroupScores:
         group, arrival = _by_arrival(case)
         rows = orders(len(arrival), count, group.digest)
         told: list[list[float] | None] = []
@@ -135,14 +141,14 @@ def in_one_prompt(judge: SimulatedJudge, count: int) -> Scorer:
             shown = await _ask(judge, group, [arrival[n] for n in row], call)
             told.append(shown and [shown[row.index(n)] for n in range(len(row))])
         places = centred_places(len(arrival))
-        return Outcome(_means(told, len(arrival)), [places[rows[0].index(n)] for n in range(len(arrival))], count)
+        return GroupScores(_means(told, len(arrival)), [places[rows[0].index(n)] for n in range(len(arrival))], count)
 
     return score
 
 
-def _by_arrival(case: Case) -> tuple[CanonicalGroup, list[int]]:
+def _by_arrival(case: SimulatedGroup) -> tuple[CanonicalGroup, list[int]]:
     """The canonical group, and its members in order of arrival."""
-    group = canonicalise(dict(enumerate(case.group.trajectories)))
+    group = canonicalize(dict(enumerate(case.group.trajectories)))
     arrival = {index: number for number, member in enumerate(group.members) for index in member.indices}
     return group, [arrival[index] for index in range(len(arrival))]
 
@@ -151,7 +157,7 @@ async def _ask(
     judge: SimulatedJudge, group: CanonicalGroup, order: Sequence[int], call: int, by_position: bool = False
 ) -> list[float] | None:
     """The scores in the order shown, or None when the call fails; nobody asks again."""
-    marks = draw_marks(group, Random(f"{group.digest}/{call}"))
+    marks = draw_markers(group, Random(f"{group.digest}/{call}"))
     try:
         reply = await judge([{"role": "user", "content": render_transcripts(group, order, marks)}], {})
         if by_position:
@@ -168,7 +174,7 @@ def _means(told: Sequence[list[float] | None], members: int) -> list[float | Non
     return [fmean(scores) for scores in zip(*answered, strict=True)] if answered else [None] * members
 
 
-async def measure(scorer: Scorer, groups: Iterable[Case]) -> Quality:
+async def measure_quality(scorer: Scorer, groups: Iterable[SimulatedGroup]) -> QualityReport:
     """The quality of a way of asking over `groups`. Groups whose rewards are all equal only count as such."""
     taus: list[float] = []
     advantages, true_advantages, lengths = [], [], []
@@ -191,13 +197,13 @@ async def measure(scorer: Scorer, groups: Iterable[Case]) -> Quality:
         rewards += [reward - fmean(got) for reward in got]
         arrivals += [centred_places(len(scored))[n] for n in kept]
         places += [outcome.places[n] for n in kept]
-    return Quality(
+    return QualityReport(
         tau=fmean(taus) if taus else None,
         error=stdev(taus) / math.sqrt(len(taus)) if len(taus) > 1 else None,
         advantage_correlation=_correlation(advantages, true_advantages),
         advantage_with_length=_correlation(advantages, lengths),
         arrival_slope=_slope(rewards, arrivals),
-        slot_slope=_slope(rewards, places),
+        position_slope=_slope(rewards, places),
         unscored_members=unscored,
         groups=count,
         calls_per_group=calls / count if count else 0.0,

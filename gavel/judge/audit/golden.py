@@ -153,7 +153,7 @@ async def _check(judge: Judge, group: GoldenGroup) -> GoldenResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class ChangedVerdict:
     """A verdict that is another than it was."""
 
     group: str
@@ -169,7 +169,7 @@ class Turned:
         return self.after[0] > self.after[1]
 
 
-def turned(results: Sequence[GoldenResult], before: Mapping[str, Scores]) -> Iterator[Turned]:
+def changed_verdicts(results: Sequence[GoldenResult], before: Mapping[str, Scores]) -> Iterator[ChangedVerdict]:
     """The verdicts that turned from right to wrong or back since the scores in `before`, which are by group.
 
     Only members that have scores on both sides are compared.
@@ -180,7 +180,9 @@ def turned(results: Sequence[GoldenResult], before: Mapping[str, Scores]) -> Ite
             if {better, worse} <= old.keys() & new.keys() and (
                 _is_right(old, better, worse) != _is_right(new, better, worse)
             ):
-                yield Turned(result.group.name, better, worse, (old[better], old[worse]), (new[better], new[worse]))
+                yield ChangedVerdict(
+                    result.group.name, better, worse, (old[better], old[worse]), (new[better], new[worse])
+                )
 
 
 def changed_prompts(before: Iterable[str], after: Iterable[str]) -> list[str]:

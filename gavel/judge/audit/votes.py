@@ -14,7 +14,7 @@ from gavel.scenarios.trajectory import Trajectory
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class JudgeCall:
     """One call of a judge."""
 
     model: str
@@ -24,7 +24,7 @@ class Call:
     """Where each member was shown, from 0."""
 
     @property
-    def in_order(self) -> list[float]:
+    def scores_by_position(self) -> list[float]:
         """The scores in the order shown; empty when a vote of this call is not known."""
         row = sorted(self.slots, key=self.slots.__getitem__)
         whole = [self.slots[member] for member in row] == list(range(len(row)))
@@ -53,17 +53,17 @@ def distinct_members(group: TrajectoryGroup) -> list[tuple[Trajectory, Judgement
     return list(kept.values())
 
 
-def calls(group: TrajectoryGroup) -> list[Call]:
+def judge_calls(group: TrajectoryGroup) -> list[JudgeCall]:
     """The calls that the group's votes come from, in order of asking."""
-    found: dict[int, Call] = {}
+    found: dict[int, JudgeCall] = {}
     for number, (_, judgement) in enumerate(distinct_members(group)):
         for vote in judgement.votes:
-            call = found.setdefault(vote.order, Call(vote.model))
+            call = found.setdefault(vote.order, JudgeCall(vote.model))
             call.scores[number] = vote.score
             call.slots[number] = vote.slot
     return [found[order] for order in sorted(found)]
 
 
-def voters(groups: Iterable[TrajectoryGroup]) -> list[str]:
+def voting_models(groups: Iterable[TrajectoryGroup]) -> list[str]:
     """The judge models that voted, in order of first appearance."""
-    return list(dict.fromkeys(call.model for group in groups for call in calls(group)))
+    return list(dict.fromkeys(call.model for group in groups for call in judge_calls(group)))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gavel.judge.prompt.canonical import Called, Conversation, Said
+from gavel.judge.prompt.canonical import Conversation, TextEvent, ToolCallEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 def facts_of(attempt: Sequence[Conversation]) -> Facts:
     """The facts of an attempt, shown in full: its main conversation first."""
-    calls = [event for each in attempt for event in each.events if isinstance(event, Called)]
+    calls = [event for each in attempt for event in each.events if isinstance(event, ToolCallEvent)]
     results = [(call, _json(call.result)) for call in calls]
     failed = [isinstance(result, dict) and bool(result.get("error")) for _, result in results]
     known: dict[str, Any] = {}
@@ -126,7 +126,7 @@ def facts_of(attempt: Sequence[Conversation]) -> Facts:
         calls=tuple(call.name for call, wrong in zip(calls, failed, strict=True) if not wrong),
         errors=sum(failed),
         known=known,
-        ends_with_message=isinstance(last, Said) and last.role == "assistant" and bool(last.text.strip()),
+        ends_with_message=isinstance(last, TextEvent) and last.role == "assistant" and bool(last.text.strip()),
     )
 
 
@@ -195,7 +195,7 @@ def _value(node: ast.expr, known: Mapping[str, Any]) -> Any:
             raise _Unknown(ast.dump(node))
 
 
-def kept_share(rules: Iterable[Rule], facts: Facts) -> tuple[float, list[str]]:
+def score_rules(rules: Iterable[Rule], facts: Facts) -> tuple[float, list[str]]:
     """The weighted share of rules that are kept, and the texts of those that are not.
 
     All `When` rules are one check of weight 2: the right thing was done, and nothing else. A `Before` weighs 1, the

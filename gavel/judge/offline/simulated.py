@@ -28,9 +28,9 @@ import openai
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.panel.schedule import centred_places
-from gavel.judge.prompt.canonical import Called, Conversation, Said
+from gavel.judge.prompt.canonical import Conversation, TextEvent, ToolCallEvent
 from gavel.judge.prompt.transcript import read_transcripts
-from gavel.judge.reply.criteria import ids_asked_for
+from gavel.judge.reply.criteria import requested_ids
 from gavel.llm.types import Message
 
 ID = re.compile(r"\bsim-\w+")
@@ -157,7 +157,7 @@ class SimulatedJudge:
         fault = self._fault(random)
         scores = self._scores(texts, random)
         return fault(
-            [(name, score) for label, score in scores.items() for name in ids_asked_for(prompt, label)], random
+            [(name, score) for label, score in scores.items() for name in requested_ids(prompt, label)], random
         )
 
     def _fault(self, random: Random) -> Fault:
@@ -223,9 +223,9 @@ def _text(attempt: Sequence[Conversation]) -> str:
     parts: list[str] = []
     for event in (event for conversation in attempt for event in conversation.events):
         match event:
-            case Said(_, text):
+            case TextEvent(_, text):
                 parts.append(text)
-            case Called(name, arguments, result):
+            case ToolCallEvent(name, arguments, result):
                 parts += [name, arguments, result or ""]
     return "\n".join(parts)
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gavel.judge.errors import JudgeError
-from gavel.judge.offline.rules import Facts, Rule, facts_of, kept_share, read_rules
-from gavel.judge.prompt.canonical import Conversation, Said
+from gavel.judge.offline.rules import Facts, Rule, facts_of, read_rules, score_rules
+from gavel.judge.prompt.canonical import Conversation, TextEvent
 from gavel.judge.prompt.transcript import read_transcripts
-from gavel.judge.reply.criteria import ids_asked_for, sections
+from gavel.judge.reply.criteria import requested_ids, sections
 from gavel.llm.types import Message
 
 MODELS = ("stand-in", "constant")
@@ -32,7 +32,7 @@ def reply(model: str, messages: Sequence[Message]) -> str:
     criteria = sections(words["system"])
     scores: list[dict[str, Any]] = []
     for label, attempt in attempts.items():
-        for name in ids_asked_for(words["user"], label):
+        for name in requested_ids(words["user"], label):
             score, explanation = 0.5, "Every attempt gets the same score."
             if model == "stand-in":
                 rubric = words["system"] if name == label else criteria[name[-1]]
@@ -44,7 +44,7 @@ def reply(model: str, messages: Sequence[Message]) -> str:
 def _verdict(attempt: Attempt, rules: Sequence[Rule]) -> tuple[float, str]:
     facts = facts_of(attempt)
     if rules:
-        share, broken = kept_share(rules, facts)
+        share, broken = score_rules(rules, facts)
     else:
         checks = _general_checks(attempt, facts)
         share, broken = sum(checks.values()) / len(checks), [name for name, ok in checks.items() if not ok]
@@ -65,4 +65,4 @@ def _general_checks(attempt: Attempt, facts: Facts) -> Mapping[str, bool]:
 
 def _spoke(attempt: Attempt) -> bool:
     events = (event for conversation in attempt for event in conversation.events)
-    return any(isinstance(event, Said) and event.role == "assistant" and event.text.strip() for event in events)
+    return any(isinstance(event, TextEvent) and event.role == "assistant" and event.text.strip() for event in events)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from gavel.judge.errors import JudgeError
-from gavel.judge.prompt.canonical import CanonicalGroup, canonicalise
+from gavel.judge.prompt.canonical import CanonicalGroup, canonicalize
 from gavel.prompts import content_hash
 from gavel.scenarios.trajectory import Trajectory
 
@@ -36,7 +36,7 @@ class Anchor:
     @property
     def id(self) -> str:
         """`anchor@hash` of what a judge sees of it, and its score."""
-        return f"anchor@{content_hash(f'{canonicalise({0: self.trajectory}).digest} {self.score!r}')}"
+        return f"anchor@{content_hash(f'{canonicalize({0: self.trajectory}).digest} {self.score!r}')}"
 
 
 def checked(anchors: Iterable[Anchor]) -> tuple[Anchor, ...]:
@@ -47,7 +47,7 @@ def checked(anchors: Iterable[Anchor]) -> tuple[Anchor, ...]:
             f"{len(anchors)} anchors are too many: each is shown in every call.",
             f"Keep at most {MOST}, spread over the scale: two or three are enough.",
         )
-    for member in canonicalise({n: anchor.trajectory for n, anchor in enumerate(anchors)}).members:
+    for member in canonicalize({n: anchor.trajectory for n, anchor in enumerate(anchors)}).members:
         if len(scores := sorted({anchors[n].score for n in member.indices})) > 1:
             raise JudgeError(f"anchors that look the same to a judge have different scores: {scores}.")
     return anchors
@@ -60,9 +60,9 @@ def seat(trajectories: Mapping[int, Trajectory], anchors: Sequence[Anchor]) -> t
     votes for it count as both. Nobody is seated with an empty group.
     """
     if not trajectories:
-        return canonicalise({}), {}
+        return canonicalize({}), {}
     first = max(trajectories) + 1
-    seated = canonicalise({**trajectories, **{n: anchor.trajectory for n, anchor in enumerate(anchors, first)}})
+    seated = canonicalize({**trajectories, **{n: anchor.trajectory for n, anchor in enumerate(anchors, first)}})
     fixed = {
         number: anchors[index - first].score
         for number, member in enumerate(seated.members)

@@ -19,7 +19,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TextEvent:
     """A message of one of the `ROLES`, or of "other"."""
 
     role: str
@@ -27,7 +27,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class ToolCallEvent:
     """A tool call by the agent, and what came back (None = nothing did)."""
 
     name: str
@@ -35,7 +35,7 @@ class Called:
     result: str | None = None
 
 
-Event = Said | Called
+Event = TextEvent | ToolCallEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +86,10 @@ class CanonicalGroup:
     def texts(self) -> tuple[str, ...]:
         """All text that came from outside."""
         events = chain(self.shared, *(c.events for member in self.members for c in member.conversations))
-        return (*self.tools, *texts_of(events))
+        return (*self.tools, *event_texts(events))
 
 
-def canonicalise(trajectories: Mapping[int, Trajectory]) -> CanonicalGroup:
+def canonicalize(trajectories: Mapping[int, Trajectory]) -> CanonicalGroup:
     """The canonical group of trajectories by their index in the group."""
     indices: dict[tuple[Conversation, ...], list[int]] = {}
     for index, trajectory in trajectories.items():
@@ -121,9 +121,9 @@ def _parts(conversations: Iterable[Conversation]) -> Iterable[str]:
         yield from each.tools or ()
         for event in each.events:
             match event:
-                case Said(role, text):
+                case TextEvent(role, text):
                     yield from ("said", role, text)
-                case Called(name, arguments, result):
+                case ToolCallEvent(name, arguments, result):
                     yield from ("called", name, arguments, "" if result is None else f"={result}")
 
 
@@ -135,16 +135,16 @@ def _conversation(history: History) -> Conversation:
         if role in ("tool", "function"):
             place = _answered(message, waiting)
             if place is None:
-                events.append(Said("tool", text))
+                events.append(TextEvent("tool", text))
             else:
                 del waiting[place]
                 called = events[place]
-                assert isinstance(called, Called)
-                events[place] = Called(called.name, called.arguments, text)
+                assert isinstance(called, ToolCallEvent)
+                events[place] = ToolCallEvent(called.name, called.arguments, text)
             continue
         calls = list(_calls(message))
         if text or not calls:
-            events.append(Said(role if role in ROLES else "other", text))
+            events.append(TextEvent(role if role in ROLES else "other", text))
         if calls:
             waiting = {}
         for call_id, call in calls:
@@ -159,13 +159,13 @@ def _answered(message: Message, waiting: Mapping[int, Any]) -> int | None:
     return next((place for place, waiting_id in waiting.items() if call_id in (None, waiting_id)), None)
 
 
-def _calls(message: Message) -> Iterable[tuple[Any, Called]]:
+def _calls(message: Message) -> Iterable[tuple[Any, ToolCallEvent]]:
     for call in message.get("tool_calls") or ():
         body = call.get("function") or call.get("custom") or {}
         arguments = body.get("arguments", body.get("input", ""))
-        yield call.get("id"), Called(str(body.get("name", "")), _plain_json(arguments, sort=True))
+        yield call.get("id"), ToolCallEvent(str(body.get("name", "")), _plain_json(arguments, sort=True))
     if legacy := message.get("function_call"):
-        yield None, Called(str(legacy.get("name", "")), _plain_json(legacy.get("arguments", ""), sort=True))
+        yield None, ToolCallEvent(str(legacy.get("name", "")), _plain_json(legacy.get("arguments", ""), sort=True))
 
 
 def _text(message: Message) -> str:
@@ -232,11 +232,11 @@ def _shared_prefix(conversations: list[tuple[Event, ...]]) -> tuple[Event, ...]:
     return tuple(events[0] for events in alike)
 
 
-def texts_of(events: Iterable[Event]) -> Iterable[str]:
+def event_texts(events: Iterable[Event]) -> Iterable[str]:
     """All text of the events, in order."""
     for event in events:
         match event:
-            case Said(_, text):
+            case TextEvent(_, text):
                 yield text
-            case Called(name, arguments, result):
+            case ToolCallEvent(name, arguments, result):
                 yield from (name, arguments, result or "")

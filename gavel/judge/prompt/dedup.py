@@ -1,45 +1,48 @@
-"""What several conversations of one prompt have in common: beginnings and long texts, so that each is shown once.
+"""Content that several conversations of one prompt share: common beginnings and repeated long texts.
 
-Nothing is left out: a conversation is its start (with that start's own start, and so on) and the events behind it.
+    conversations (a, b), (a, b, c), (a, c)  ->  prefixes 0: (a,), 1: prefix 0 + (b,)
+                                                 suffixes: 1 + (), 1 + (c,), 0 + (c,)
+
+Lossless: the events of a prefix (after those of its parent prefixes), then the suffix, are the conversation.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gavel.judge.prompt.canonical import Event, texts_of
+from gavel.judge.prompt.canonical import Event, event_texts
 
-LEAST = 100
-"""Characters that are worth a reference."""
+MIN_SHARED_CHARACTERS = 100
+"""Shorter shared content is repeated: a reference would not save tokens."""
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """With what two or more conversations begin."""
+class SharedPrefix:
+    """Events with which two or more conversations begin."""
 
     parent: int | None
-    """Index of the start that this one goes on from."""
+    """Index of the prefix that this one continues."""
     events: tuple[Event, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
-    starts: tuple[Start, ...]
-    """A start stands behind its parent."""
-    start_of: tuple[int | None, ...]
-    """For each conversation the index of the start that it goes on from."""
-    rests: tuple[tuple[Event, ...], ...]
-    """For each conversation the events behind its start."""
+class PrefixTree:
+    prefixes: tuple[SharedPrefix, ...]
+    """A parent comes before its children."""
+    prefix_of: tuple[int | None, ...]
+    """For each conversation, the index of the longest prefix that it begins with."""
+    suffixes: tuple[tuple[Event, ...], ...]
+    """For each conversation, the events after its prefix."""
 
 
-def common_starts(conversations: Sequence[tuple[Event, ...]]) -> Sharing:
-    """The tree of common beginnings; one of fewer than `LEAST` characters is left where it is."""
-    starts: list[Start] = []
-    start_of: list[int | None] = [None] * len(conversations)
+def find_shared_prefixes(conversations: Sequence[tuple[Event, ...]]) -> PrefixTree:
+    """The tree of common prefixes; those of fewer than `MIN_SHARED_CHARACTERS` characters are not split off."""
+    prefixes: list[SharedPrefix] = []
+    prefix_of: list[int | None] = [None] * len(conversations)
     covered = [0] * len(conversations)
 
     def divide(members: Iterable[int], begin: int, depth: int, parent: int | None) -> None:
-        """`members` are alike up to `depth`, and shown up to `begin`."""
+        """Splits `members`, equal in their first `depth` events, of which `begin` are in prefixes already."""
         branches: dict[Event, list[int]] = {}
         for member in members:
             if len(conversations[member]) > depth:
@@ -51,21 +54,21 @@ def common_starts(conversations: Sequence[tuple[Event, ...]]) -> Sharing:
             end = depth + 1
             while end < len(first) and all(conversations[m][end : end + 1] == first[end : end + 1] for m in branch):
                 end += 1
-            if sum(len(text) for text in texts_of(first[begin:end])) < LEAST:
+            if sum(len(text) for text in event_texts(first[begin:end])) < MIN_SHARED_CHARACTERS:
                 divide(branch, begin, end, parent)
                 continue
-            starts.append(Start(parent, first[begin:end]))
+            prefixes.append(SharedPrefix(parent, first[begin:end]))
             for member in branch:
-                start_of[member], covered[member] = len(starts) - 1, end
-            divide(branch, end, end, len(starts) - 1)
+                prefix_of[member], covered[member] = len(prefixes) - 1, end
+            divide(branch, end, end, len(prefixes) - 1)
 
     divide(range(len(conversations)), 0, 0, None)
-    rests = tuple(events[skip:] for events, skip in zip(conversations, covered, strict=True))
-    return Sharing(tuple(starts), tuple(start_of), rests)
+    suffixes = tuple(events[skip:] for events, skip in zip(conversations, covered, strict=True))
+    return PrefixTree(tuple(prefixes), tuple(prefix_of), suffixes)
 
 
 def repeated_texts(events: Iterable[Event]) -> Mapping[str, int]:
-    """The long texts that occur more than once, each with its number, from 1, in order of appearance."""
-    counts = Counter(text for text in texts_of(events) if len(text) >= LEAST)
+    """The long texts that occur more than once, numbered from 1 in order of appearance."""
+    counts = Counter(text for text in event_texts(events) if len(text) >= MIN_SHARED_CHARACTERS)
     repeated = [text for text, count in counts.items() if count > 1]
     return {text: number for number, text in enumerate(repeated, start=1)}

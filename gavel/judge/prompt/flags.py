@@ -11,9 +11,9 @@ from functools import cache
 from unicodedata import category
 
 from gavel.judge.errors import JudgeError
-from gavel.judge.prompt.canonical import Called, CanonicalGroup, Event, Member, Said
+from gavel.judge.prompt.canonical import CanonicalGroup, Event, Member, TextEvent, ToolCallEvent
 from gavel.judge.prompt.injection import addresses_judge
-from gavel.judge.prompt.sanitize import revealed
+from gavel.judge.prompt.sanitize import normalize_for_matching
 from gavel.scenarios.judgement import Judgement
 
 EMPTY = "empty"
@@ -31,7 +31,7 @@ def _words(text: str) -> str:
 
 
 _OPENERS = frozenset(
-    _words(revealed(opener))
+    _words(normalize_for_matching(opener))
     for opener in """
     Thought process|Thoughts|Thought|Thinking|Think|Reasoning|My reasoning|Reasoning process|Analysis|Explanation
     Solution|The solution|The solution is|Here is the solution|Here's the solution|Answer|The answer|The answer is
@@ -61,7 +61,7 @@ _OPENERS = frozenset(
 """With which an answer begins and says nothing yet. Judges are known to score such a beginning alone as an answer."""
 
 
-def flagged(group: CanonicalGroup) -> CanonicalGroup:
+def with_flags(group: CanonicalGroup) -> CanonicalGroup:
     """The group with the flags of every member, in the order of `FLAGS`.
 
     A member is empty when its agent neither spoke nor called a tool, what the group shares included. It is contentless
@@ -81,7 +81,7 @@ def flagged(group: CanonicalGroup) -> CanonicalGroup:
 
 
 def _silences(own: Sequence[Event], shared: Sequence[Event]) -> set[str]:
-    if any(isinstance(event, Called) for event in (*shared, *own)):
+    if any(isinstance(event, ToolCallEvent) for event in (*shared, *own)):
         return set()
     said = _visible(_said(own)) or _visible(_said(shared))
     if not said:
@@ -90,7 +90,7 @@ def _silences(own: Sequence[Event], shared: Sequence[Event]) -> set[str]:
 
 
 def _appeals(events: Sequence[Event], is_appeal: Callable[[str], bool]) -> set[str]:
-    calls = [event for event in events if isinstance(event, Called)]
+    calls = [event for event in events if isinstance(event, ToolCallEvent)]
     texts = {
         ADDRESSES_JUDGE: [*_said(events), *(text for call in calls for text in (call.name, call.arguments))],
         TOOL_ADDRESSES_JUDGE: [*_said(events, "tool"), *(call.result or "" for call in calls)],
@@ -99,11 +99,11 @@ def _appeals(events: Sequence[Event], is_appeal: Callable[[str], bool]) -> set[s
 
 
 def _said(events: Iterable[Event], role: str = "assistant") -> list[str]:
-    return [event.text for event in events if isinstance(event, Said) and event.role == role]
+    return [event.text for event in events if isinstance(event, TextEvent) and event.role == role]
 
 
 def _visible(texts: Iterable[str]) -> list[str]:
-    return [plain for text in texts if (plain := revealed(text)).strip()]
+    return [plain for text in texts if (plain := normalize_for_matching(text)).strip()]
 
 
 def _says_nothing(text: str) -> bool:
@@ -113,7 +113,7 @@ def _says_nothing(text: str) -> bool:
     return not any(character > "\x7f" and category(character)[0] == "S" for character in text)
 
 
-def checked_caps(caps: Mapping[str, float] | None) -> dict[str, float]:
+def validate_caps(caps: Mapping[str, float] | None) -> dict[str, float]:
     """The highest score by flag. Raises `JudgeError` for a flag that is none, and for a cap that is no score."""
     for flag, cap in (caps or {}).items():
         if flag not in FLAGS:
@@ -123,7 +123,7 @@ def checked_caps(caps: Mapping[str, float] | None) -> dict[str, float]:
     return dict(caps or {})
 
 
-def record_flags(judgements: Sequence[Judgement], group: CanonicalGroup, caps: Mapping[str, float]) -> None:
+def apply_flags(judgements: Sequence[Judgement], group: CanonicalGroup, caps: Mapping[str, float]) -> None:
     """Writes the flags of the group's members into their judgements, and lowers scores to what the flags allow.
 
     Votes stay what they were.

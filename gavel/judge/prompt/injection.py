@@ -1,8 +1,9 @@
 """Text that speaks to a judge: asks for a score, forges a verdict or the prompt's structure, or sets rules aside.
 
 The patterns look for an address *and* what is asked, so that a dialogue about judges, marks or instructions is not
-taken for an appeal to its own judge. They read `revealed` text. Their gaps are bounded, so the time is linear, and a
-group of patterns is tried only near one of its words.
+taken for an appeal to its own judge. They read text in the form of
+`normalize_for_matching`. Their gaps are bounded, so the time is linear, and a group of patterns is tried only near
+one of its words.
 """
 
 import re
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 
-from gavel.judge.prompt.sanitize import revealed
+from gavel.judge.prompt.sanitize import normalize_for_matching
 
 _ESCAPED = re.compile(r"\\[nrt\"/]")
 """Escapes of JSON in arguments and results; left in, they would run into the words behind them."""
@@ -300,6 +301,6 @@ _APPEALS = (
 
 def addresses_judge(text: str) -> bool:
     """Whether the text speaks to a judge, in any of the languages known here."""
-    plain = _ESCAPED.sub("\n", revealed(text).replace("_", " "))
+    plain = _ESCAPED.sub("\n", normalize_for_matching(text).replace("_", " "))
     words = "\n".join(set(plain.split()))
     return any(appeals.could_be_in(words) and appeals.found_in(plain) for appeals in _APPEALS)

@@ -54,7 +54,7 @@ _SPECIAL = re.compile(
 """Of Llama, Mistral, Qwen, DeepSeek, Gemma, GLM, Kimi, Phi, Cohere, InternLM, EXAONE, MiniMax and their kin."""
 
 
-def sanitise(text: str) -> str:
+def sanitize(text: str) -> str:
     """The text without reserved, unsendable, unseen or special tokens' characters; clean text comes back as it is.
 
     Joiners and variation selectors stay where scripts and emoji need them. Brackets of special tokens become
@@ -121,7 +121,7 @@ def _defused(found: re.Match[str]) -> str:
 
 
 class _Reveal(dict[int, str]):
-    """Each character as `revealed` reads it, worked out when it is first met."""
+    """Each character as `normalize_for_matching` reads it, worked out when it is first met."""
 
     def __missing__(self, code: int) -> str:
         whole = unicodedata.normalize("NFKD", _IS_UNSEEN.sub("", chr(code)))
@@ -133,7 +133,7 @@ class _Reveal(dict[int, str]):
 _REVEAL = _Reveal()
 
 
-def revealed(text: str) -> str:
+def normalize_for_matching(text: str) -> str:
     """The text as tricks cannot hide it: caseless, in compatibility form, without unseen characters and accents.
 
     Character by character: normalising whole texts takes quadratic time on long runs of accents.

@@ -13,10 +13,10 @@ from functools import lru_cache
 from itertools import chain
 from random import Random
 
-from gavel.judge.prompt.canonical import Called, CanonicalGroup, Conversation, Event, Said
-from gavel.judge.prompt.dedup import common_starts, repeated_texts
+from gavel.judge.prompt.canonical import CanonicalGroup, Conversation, Event, TextEvent, ToolCallEvent
+from gavel.judge.prompt.dedup import find_shared_prefixes, repeated_texts
 from gavel.judge.prompt.flags import ADDRESSES_JUDGE, CONTENTLESS, EMPTY, TOOL_ADDRESSES_JUDGE
-from gavel.judge.prompt.sanitize import RESERVED, revealed, sanitise
+from gavel.judge.prompt.sanitize import RESERVED, normalize_for_matching, sanitize
 
 _LETTERS = "BCDFGHJKMNPQRSTVWXZ"
 _DIGITS = "3479"
@@ -33,7 +33,7 @@ _NOTES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class PromptMarkers:
     """What a prompt is fenced and labelled with; `labels[i]` names member i of the canonical group."""
 
     code: str
@@ -44,7 +44,7 @@ class Marks:
         return f"{RESERVED}{self.code} "
 
 
-def draw_marks(group: CanonicalGroup, random: Random) -> Marks:
+def draw_markers(group: CanonicalGroup, random: Random) -> PromptMarkers:
     """A code and a label for each member, all different, none of which occurs in the group's text, hidden or not."""
     haystack = _haystack(group)
     drawn: list[str] = []
@@ -56,32 +56,32 @@ def draw_marks(group: CanonicalGroup, random: Random) -> Marks:
         if mark not in drawn and mark.casefold() not in haystack:
             drawn.append(mark)
     code, *labels = drawn
-    return Marks(code.lower(), tuple(labels))
+    return PromptMarkers(code.lower(), tuple(labels))
 
 
 @lru_cache(maxsize=1)
 def _haystack(group: CanonicalGroup) -> str:
     """The group's text raw and as it is shown, in which no mark may occur; one group's marks are drawn in a row."""
-    return "\n".join(revealed(version) for text in set(group.texts) for version in {text, sanitise(text)})
+    return "\n".join(normalize_for_matching(version) for text in set(group.texts) for version in {text, sanitize(text)})
 
 
-def render_transcripts(group: CanonicalGroup, order: Sequence[int], marks: Marks) -> str:
+def render_transcripts(group: CanonicalGroup, order: Sequence[int], marks: PromptMarkers) -> str:
     """The group's text with its members in `order` (indices into `group.members`).
 
     What the members shown have in common, beginnings and long texts, is shown once and referred to by number.
     """
     shown = [(member, number) for member in sorted(order) for number in _numbers(group, member)]
-    sharing = common_starts([group.members[member].conversations[number].events for member, number in shown])
-    events = chain(group.shared, *(start.events for start in sharing.starts), *sharing.rests)
+    tree = find_shared_prefixes([group.members[member].conversations[number].events for member, number in shown])
+    events = chain(group.shared, *(prefix.events for prefix in tree.prefixes), *tree.suffixes)
     blocks = repeated_texts(events)
     lines: list[str] = []
     if group.tools:
-        lines += ["tools", *(f"- {number} {sanitise(tool)}" for number, tool in enumerate(group.tools, start=1))]
-    lines += [f"block {number}: {sanitise(text)}" for text, number in blocks.items()]
+        lines += ["tools", *(f"- {number} {sanitize(tool)}" for number, tool in enumerate(group.tools, start=1))]
+    lines += [f"block {number}: {sanitize(text)}" for text, number in blocks.items()]
     if group.shared:
         lines += [f"start {_EVERY}", *_events(group.shared, blocks)]
-    for number, start in enumerate(sharing.starts, start=1):
-        lines += [f"start {number}", *_goes_on(start.parent), *_events(start.events, blocks)]
+    for number, prefix in enumerate(tree.prefixes, start=1):
+        lines += [f"start {number}", *_goes_on(prefix.parent), *_events(prefix.events, blocks)]
     place = {key: n for n, key in enumerate(shown)}
     for member in order:
         lines.append(f"trajectory {marks.labels[member]}")
@@ -93,7 +93,7 @@ def render_transcripts(group: CanonicalGroup, order: Sequence[int], marks: Marks
             if tools is not None:
                 lines.append(f"only tools {', '.join(str(group.tools.index(t) + 1) for t in tools) or 'none'}")
             n = place[member, number]
-            lines += [*_goes_on(sharing.start_of[n]), *_events(sharing.rests[n], blocks)]
+            lines += [*_goes_on(tree.prefix_of[n]), *_events(tree.suffixes[n], blocks)]
     return "\n".join(marks.fence + line for line in [*lines, "end of all"])
 
 
@@ -109,9 +109,9 @@ def _events(events: Sequence[Event], blocks: Mapping[str, int]) -> list[str]:
     lines: list[str] = []
     for event in events:
         match event:
-            case Said(role, text):
+            case TextEvent(role, text):
                 lines.append(f"{role}{_text(text, blocks, ': ')}")
-            case Called(name, arguments, result):
+            case ToolCallEvent(name, arguments, result):
                 lines.append(f"call {_name(name)}{_text(arguments, blocks, '(', ')')}")
                 if result is not None:
                     lines.append(f"result{_text(result, blocks, ': ')}")
@@ -119,11 +119,11 @@ def _events(events: Sequence[Event], blocks: Mapping[str, int]) -> list[str]:
 
 
 def _text(text: str, blocks: Mapping[str, int], before: str, after: str = "") -> str:
-    return f"{_REFERENCE}{blocks[text]}" if text in blocks else f"{before}{sanitise(text)}{after}"
+    return f"{_REFERENCE}{blocks[text]}" if text in blocks else f"{before}{sanitize(text)}{after}"
 
 
 def _name(tool: str) -> str:
-    return re.sub(r"[^\w.:/-]", "_", sanitise(tool)) or "_"
+    return re.sub(r"[^\w.:/-]", "_", sanitize(tool)) or "_"
 
 
 @dataclass(slots=True)
@@ -175,12 +175,12 @@ def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
                     arguments = arguments[:-1]
                 else:
                     arguments = blocks[arguments]
-                conversation.events.append(Called(name, arguments))
+                conversation.events.append(ToolCallEvent(name, arguments))
             case "result" | "result:":
                 call = conversation.events.pop()
                 conversation.events.append(replace(call, result=_said(head, rest, blocks)))
             case role:
-                conversation.events.append(Said(role.removesuffix(":"), _said(head, rest, blocks)))
+                conversation.events.append(TextEvent(role.removesuffix(":"), _said(head, rest, blocks)))
     return {label: _full(common, tuple(tools.values()), *readings) for label, readings in attempts.items()}
 
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from itertools import accumulate, count
 
 from gavel.judge.errors import ContextTooSmallError
-from gavel.judge.prompt.canonical import Called, CanonicalGroup, Conversation, Event, Said, texts_of
-from gavel.judge.prompt.tokens import Cutter, count_tokens, left_out_mark
+from gavel.judge.prompt.canonical import CanonicalGroup, Conversation, Event, TextEvent, ToolCallEvent, event_texts
+from gavel.judge.prompt.token_count import TextTruncator, count_tokens, omission_mark
 
-READABLE = 64
+MIN_READABLE_TOKENS = 64
 """Tokens: texts are cut no shorter than this as long as fewer members, or fewer events, would do."""
 _LEAST_TEXT, _LEAST_EVENTS = 16, 2
 _MARK, _STRUCTURE = 12, 12
@@ -21,22 +21,26 @@ _SPARE = 50
 """A fiftieth of the room may stay empty: to fill the rest, the whole prompt would be counted many times more."""
 
 
-def fit(group: CanonicalGroup, most: int, size: Callable[[CanonicalGroup], int]) -> CanonicalGroup:
+def truncate_group(group: CanonicalGroup, most: int, size: Callable[[CanonicalGroup], int]) -> CanonicalGroup:
     """The group, which is too long, with as much of its text as makes `size` of it, in tokens, at most `most`.
 
     Raises `ContextTooSmallError`.
     """
-    cutter = Cutter()
+    cutter = TextTruncator()
     most_events = _most_events(group)
 
     def shortened(length: int, events: int) -> CanonicalGroup:
         return _with_texts(_with_events(group, events), length, cutter)
 
-    if fitting := _greatest(lambda length: shortened(length, most_events), READABLE, most, most, size):
+    if fitting := _greatest(lambda length: shortened(length, most_events), MIN_READABLE_TOKENS, most, most, size):
         return fitting
-    if fitting := _greatest(lambda events: shortened(READABLE, events), _LEAST_EVENTS, most_events, most, size):
+    if fitting := _greatest(
+        lambda events: shortened(MIN_READABLE_TOKENS, events), _LEAST_EVENTS, most_events, most, size
+    ):
         return fitting
-    if fitting := _greatest(lambda length: shortened(length, _LEAST_EVENTS), _LEAST_TEXT, READABLE, most, size):
+    if fitting := _greatest(
+        lambda length: shortened(length, _LEAST_EVENTS), _LEAST_TEXT, MIN_READABLE_TOKENS, most, size
+    ):
         return fitting
     needed = size(shortened(_LEAST_TEXT, _LEAST_EVENTS))
     raise ContextTooSmallError(
@@ -45,17 +49,19 @@ def fit(group: CanonicalGroup, most: int, size: Callable[[CanonicalGroup], int])
     )
 
 
-def most_shown(group: CanonicalGroup, most: int) -> int:
-    """How many members, the longest ones, `most` tokens can show with their texts cut to `READABLE`, at least 2."""
+def max_members_shown(group: CanonicalGroup, most: int) -> int:
+    """How many members, longest first, fit in `most` tokens with texts cut to `MIN_READABLE_TOKENS`; at least 2."""
 
     def short(events: Iterable[Event]) -> int:
-        return sum(min(count_tokens(text), READABLE + _MARK) + _STRUCTURE for text in texts_of(events))
+        return sum(min(count_tokens(text), MIN_READABLE_TOKENS + _MARK) + _STRUCTURE for text in event_texts(events))
 
     of_members = sorted(
         (sum(short(conversation.events) for conversation in member.conversations) for member in group.members),
         reverse=True,
     )
-    room = most - short(group.shared) - sum(min(count_tokens(tool), READABLE + _MARK) for tool in group.tools)
+    room = (
+        most - short(group.shared) - sum(min(count_tokens(tool), MIN_READABLE_TOKENS + _MARK) for tool in group.tools)
+    )
     return max(2, sum(total <= room for total in accumulate(of_members)))
 
 
@@ -86,7 +92,7 @@ def _greatest(
     return best
 
 
-def _with_texts(group: CanonicalGroup, length: int, cutter: Cutter) -> CanonicalGroup:
+def _with_texts(group: CanonicalGroup, length: int, cutter: TextTruncator) -> CanonicalGroup:
     """The group with every text cut to `length` tokens."""
 
     def cut(text: str) -> str:
@@ -94,10 +100,10 @@ def _with_texts(group: CanonicalGroup, length: int, cutter: Cutter) -> Canonical
 
     def event(of: Event) -> Event:
         match of:
-            case Said(role, text):
-                return Said(role, cut(text))
-            case Called(name, arguments, result):
-                return Called(cut(name), cut(arguments), None if result is None else cut(result))
+            case TextEvent(role, text):
+                return TextEvent(role, cut(text))
+            case ToolCallEvent(name, arguments, result):
+                return ToolCallEvent(cut(name), cut(arguments), None if result is None else cut(result))
 
     return _changed(group, lambda events: tuple(map(event, events)), lambda tools: tuple(map(cut, tools)))
 
@@ -110,7 +116,7 @@ def _with_events(group: CanonicalGroup, count: int) -> CanonicalGroup:
             return of
         head, tail = of[: count // 2], of[len(of) - (count - count // 2) :]
         middle = of[count // 2 : len(of) - (count - count // 2)]
-        return (*head, Said("other", left_out_mark(sum(map(count_tokens, texts_of(middle))))), *tail)
+        return (*head, TextEvent("other", omission_mark(sum(map(count_tokens, event_texts(middle))))), *tail)
 
     return _changed(group, events, lambda tools: tools)
 

@@ -20,7 +20,7 @@ def ids_to_score(rubric: Rubric, labels: Sequence[str]) -> list[str]:
     return [label + letter for letter, _ in rubric.lettered for label in labels]
 
 
-def ids_asked_for(prompt: str, label: str) -> list[str]:
+def requested_ids(prompt: str, label: str) -> list[str]:
     """The ids under which a prompt asks for scores of a member: its label, or one for each criterion."""
     lettered = dict.fromkeys(re.findall(rf"\b{re.escape(label)}[a-z]\b", prompt))
     return list(lettered) or [label]

@@ -12,7 +12,7 @@ from gavel.trainer.backends.session import PublishError, SaveError, TrainingRun
 from gavel.trainer.config import EngineChoice, SftConfig, TrainConfig, VllmSettings
 from gavel.trainer.distributed import World, join
 from gavel.trainer.engines.protocol import EngineError
-from gavel.trainer.learner.replicas import follow
+from gavel.trainer.learner.replicas import follow_leader
 from gavel.trainer.model import Model, NotRegisteredError, TrainableModel
 from gavel.trainer.runs.metrics import trajectory_means
 from gavel.trainer.runs.run_directory import RunDirectory, runs_root
@@ -73,7 +73,7 @@ class LocalBackend:
     async def register(self, model: Model) -> None:
         world = join()
         if world.rank:
-            follow(world)
+            follow_leader(world)
             raise SystemExit
         key = (model.project, model.name)
         if key in self._directories:

@@ -18,13 +18,13 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import Endpoint, TrainResult
 from gavel.trainer.config import SftConfig, TrainConfig, VllmSettings
 from gavel.trainer.data.batch import Batch, make_batch
-from gavel.trainer.data.tokens import TokenSequence
+from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.distributed import World, WorldError
 from gavel.trainer.engines.kv_cache import slots_that_fit
 from gavel.trainer.engines.protocol import DEADLINE, Engine, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.engines.vllm_server import Served, vllm_engine
-from gavel.trainer.learner.replicas import Team
+from gavel.trainer.learner.replicas import LearnerReplicas
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import load_base, source_of
@@ -79,12 +79,14 @@ class TrainingRun:
                 "Unsloth exchanges the layers of transformers in the whole process, so the embedded engine cannot run",
                 "Sample with LocalBackend(engine='vllm'), or leave loader out of PolicySettings.",
             )
-        self._team = Team(world, model.base_model, model.lora, model.renderer, model.policy, sharded=shard_base)
+        self._team = LearnerReplicas(
+            world, model.base_model, model.lora, model.renderer, model.policy, sharded=shard_base
+        )
         self.policy = self._team.policy
         with contextlib.ExitStack() as undo:
             undo.callback(self._team.close)
             self._resume()
-            self._team.align()
+            self._team.synchronize()
             max_context = min(max_context, self.policy.max_context)
             self._engine = self._start_engine(model, vllm, slots, max_context, versions)
             undo.callback(self._engine.close)
@@ -137,7 +139,7 @@ class TrainingRun:
         """The learner's metrics of the step; none for a batch that trains nothing."""
         if not batch.sequences:
             return {}
-        with self._engine.making_room():
+        with self._engine.release_memory():
             return self._team.step(batch, config)
 
     def _finish(self, split: str, groups: list[TrajectoryGroup], batch: Batch, learnt: dict[str, float]) -> TrainResult:

@@ -20,8 +20,8 @@ from gavel.trainer.config import Ppo, TrainConfig
 from gavel.trainer.data.advantages import advantages, has_signal
 from gavel.trainer.data.mismatch import MismatchKind, mismatches
 from gavel.trainer.data.packing import unique_tokens
-from gavel.trainer.data.tokens import TokenError, TokenSequence, sequences
-from gavel.trainer.learner.value_head import fits_its_turns, token_rewards
+from gavel.trainer.data.step_rewards import fits_its_turns, token_rewards
+from gavel.trainer.data.token_sequences import TokenError, TokenSequence, sequences
 
 _ROUNDING = 1e-3
 """Nats by which the log-prob of a sure token may come out above 0."""

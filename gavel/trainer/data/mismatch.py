@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.data.tokens import Turn, turns_of
+from gavel.trainer.data.token_sequences import Turn, turns_of
 
 MismatchKind = Literal["template", "retokenisation", "truncation", "client_edit"]
 """template: the messages are as they were sampled, and the chat template shows them otherwise (earlier thinking left

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from gavel.trainer.data.tokens import TokenError, TokenSequence
+from gavel.trainer.data.token_sequences import TokenError, TokenSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def unique_tokens(batch: Sequence[TokenSequence]) -> int:
     return sum(_added_tokens(batch, list(_trie_order(batch))))
 
 
-def plan(batch: Sequence[TokenSequence], groups: Sequence[int], most_tokens: int) -> list[list[int]]:
+def micro_batches(batch: Sequence[TokenSequence], groups: Sequence[int], most_tokens: int) -> list[list[int]]:
     """Micro-batches as indices into `batch`, of at most `most_tokens` unique tokens, the largest first.
 
     A group stays together when it fits; one that does not is cut where its members share least
@@ -104,7 +104,7 @@ def plan(batch: Sequence[TokenSequence], groups: Sequence[int], most_tokens: int
     return [indices for _, indices in sorted(bins, key=lambda each: each[0], reverse=True)]
 
 
-def spread(batch: Sequence[TokenSequence], groups: Sequence[int], count: int) -> list[list[int]]:
+def assign_to_ranks(batch: Sequence[TokenSequence], groups: Sequence[int], count: int) -> list[list[int]]:
     """Indices into `batch` in `count` parts of whole groups, with as even a load of unique tokens as the largest
     first onto the lightest part gives. With too few groups, parts are empty."""
     members: dict[int, list[int]] = {}

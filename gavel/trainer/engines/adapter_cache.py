@@ -1,8 +1,12 @@
-"""The adapters that the embedded engine holds; the weights of its one model are those of one of them at a time.
+"""The adapters that the embedded engine keeps, and switching its one model between them.
 
-In fp32 an adapter is merged into the weights, which costs nothing per token, but a copy of the adapted weights for each
-that is held. Coarser or quantised weights would swallow small updates in their rounding, so there it stays beside them,
-as in the learner. What puts one in place of another moves pointers only.
+    activate = cache.prepare(adapter)   copies nothing yet to the model; may run in any thread
+    cache.publish(activate, version)    makes it the live one
+    cache.activate(cache.find(3))       the next forward pass uses the adapter of step 3
+
+Switching adapters swaps tensor pointers; no weights are copied. In float32 an adapter is merged into a second copy of
+the adapted weights, which costs nothing per token. In lower precision or over quantized weights, merging would round
+small updates away, so the factors stay beside the weights, as in the learner.
 """
 
 import itertools
@@ -13,27 +17,28 @@ from typing import Any
 import torch
 
 from gavel.trainer.engines.lora_layers import set_factors
-from gavel.trainer.engines.protocol import Adapter, AdapterGone, LoraFactors
+from gavel.trainer.engines.protocol import AdapterGone
+from gavel.trainer.policy.adapter import Adapter, LoraFactors
 from gavel.trainer.policy.loading import is_quantized
 
-Put = Callable[[], None]
+Activate = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
+class CachedAdapter:
     """A published adapter."""
 
     version: int
     number: int
-    """Its own; the same version may be published again."""
-    put: Put
-    """Makes it the one that the next pass computes with."""
+    """Unique in the engine; the same version may be published again."""
+    activate: Activate
+    """Makes the next forward pass use it."""
 
 
-class HeldAdapters:
-    """The `versions` that were published last, and those that requests in flight still use.
+class AdapterCache:
+    """The `versions` adapters that were published last, and those that requests in flight still use.
 
-    Touched by the engine's thread alone, but for `prepared` and `published`.
+    Used by the engine's thread only, except for `prepare` and `published`.
     """
 
     def __init__(self, model: Any, versions: int) -> None:
@@ -42,57 +47,58 @@ class HeldAdapters:
         self._parameters = dict(model.named_parameters())
         self._merges = model.dtype == torch.float32 and not is_quantized(model)
         self._numbers = itertools.count()
-        plain = self._merged(self._parameters.items()) if self._merges else self._beside([])
-        base = Held(0, next(self._numbers), plain)
+        plain = self._swap_weights(self._parameters.items()) if self._merges else self._set_factors([])
+        base = CachedAdapter(0, next(self._numbers), plain)
         self.published = [base]
-        """Those that can be asked for, the live one last; replaced whole, never changed."""
-        self._retired: list[Held] = []
-        self._in_place: Held | None = base
+        """Those that requests can name, the live one last; the list is replaced, never modified."""
+        self._retired: list[CachedAdapter] = []
+        self._active: CachedAdapter | None = base
 
-    def prepared(self, adapter: Adapter) -> Put:
-        """What puts `adapter` in place, as it is at this moment. Raises KeyError when it does not fit."""
-        return self._merged(adapter.merged_weights()) if self._merges else self._beside(adapter.factors())
+    def prepare(self, adapter: Adapter) -> Activate:
+        """The function that activates `adapter` with its weights as of now. Raises KeyError when it does not fit."""
+        return self._swap_weights(adapter.merged_weights()) if self._merges else self._set_factors(adapter.factors())
 
-    def publish(self, put: Put, version: int) -> None:
-        """Makes an adapter live. Raises what `put` raises; then nothing has changed."""
-        new = Held(version, next(self._numbers), put)
+    def publish(self, activate: Activate, version: int) -> None:
+        """Makes an adapter live. Raises what `activate` raises, and then nothing has changed."""
+        new = CachedAdapter(version, next(self._numbers), activate)
         self.activate(new)
-        earlier = [held for held in self.published if held.number and held.version != version]  # 0 is the plain model
+        # Number 0 is the plain model, which is not an adapter.
+        earlier = [adapter for adapter in self.published if adapter.number and adapter.version != version]
         kept = [*earlier, new][-self._versions :]
-        self._retired += [held for held in self.published if held not in kept]
+        self._retired += [adapter for adapter in self.published if adapter not in kept]
         self.published = kept
 
-    def find(self, version: int | None) -> Held:
+    def find(self, version: int | None) -> CachedAdapter:
         """The adapter of a version, None for the live one. Raises `AdapterGone`."""
-        for held in reversed(self.published):
-            if version in (None, held.version):
-                return held
-        raise AdapterGone(version or 0, [held.version for held in self.published])
+        for adapter in reversed(self.published):
+            if version in (None, adapter.version):
+                return adapter
+        raise AdapterGone(version or 0, [adapter.version for adapter in self.published])
 
-    def activate(self, held: Held) -> None:
-        if held is not self._in_place:
-            self._in_place = None  # should it fail half-way, whichever is next is put again
-            held.put()
-            self._in_place = held
+    def activate(self, adapter: CachedAdapter) -> None:
+        if adapter is not self._active:
+            self._active = None  # if this fails half-way, the next call activates again
+            adapter.activate()
+            self._active = adapter
 
-    def let_go(self, in_use: Iterable[Held]) -> list[int]:
-        """Drops what cannot be asked for and is not `in_use`; gives the numbers of what it dropped."""
+    def evict(self, in_use: Iterable[CachedAdapter]) -> list[int]:
+        """Drops the adapters that are neither published nor `in_use`; returns their numbers."""
         if not self._retired:
             return []
         used = set(in_use)
-        gone = [held.number for held in self._retired if held not in used]
-        self._retired = [held for held in self._retired if held in used]
-        return gone
+        evicted = [adapter.number for adapter in self._retired if adapter not in used]
+        self._retired = [adapter for adapter in self._retired if adapter in used]
+        return evicted
 
-    def _merged(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Put:
+    def _swap_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Activate:
         pairs = [(self._parameters[name], weight.detach()) for name, weight in weights]
 
-        def put() -> None:
+        def activate() -> None:
             for parameter, weight in pairs:
                 parameter.data = weight
 
-        return put
+        return activate
 
-    def _beside(self, factors: Iterable[LoraFactors]) -> Put:
+    def _set_factors(self, factors: Iterable[LoraFactors]) -> Activate:
         kept = list(factors)
         return lambda: set_factors(self._model, kept)

@@ -1,8 +1,8 @@
-"""A bounded key-value cache of conversation slots, with prefix reuse.
+"""A key-value cache with a fixed number of slots and prefix reuse.
 
-Each slot holds the keys and values of one token sequence under one adapter. A slot stays filled when
-its turn ends, so the next turn of the conversation, or another that begins alike, computes only what is
-new. Memory is bounded: `slots` x `max_context` tokens; it is taken as contexts grow.
+A slot holds the keys and values of one token sequence, computed with one adapter. It stays filled when its turn ends,
+so the conversation's next turn, or another one with the same prefix, computes only its new tokens. Memory is bounded
+by `slots` x `max_context` tokens and allocated as contexts grow.
 """
 
 import os
@@ -16,14 +16,15 @@ _SHARE_OF_MEMORY = 0.25
 
 
 class Slots:
-    """Keys and values `[slots, kv_heads, capacity, head_dim]` per layer, and the ids they stand for."""
+    """Keys and values `[slots, kv_heads, capacity, head_dim]` per layer, and the token ids that they belong to."""
 
     def __init__(self, slots: int, max_context: int) -> None:
         self.count = slots
         self.max_context = max_context
-        self.ids = np.zeros((slots, min(_FIRST_CAPACITY, max_context)), dtype=np.int32)  # halves what a search reads
+        # int32 halves the memory traffic of a prefix search.
+        self.ids = np.zeros((slots, min(_FIRST_CAPACITY, max_context)), dtype=np.int32)
         self.lengths = np.zeros(slots, dtype=np.int64)
-        """Tokens of each slot whose keys and values are in place."""
+        """Tokens of each slot whose keys and values are stored."""
         self.adapters = np.zeros(slots, dtype=np.int64)
         """The engine's number of the adapter that computed them."""
         self.busy = np.zeros(slots, dtype=bool)
@@ -36,7 +37,7 @@ class Slots:
         return self.ids.shape[1]
 
     def reserve(self, tokens: int) -> None:
-        """Makes room for `tokens` in every slot, doubling as needed."""
+        """Grows every slot to at least `tokens`, at least doubling the capacity."""
         if tokens <= self.capacity:
             return
         capacity = min(max(tokens, 2 * self.capacity), self.max_context)
@@ -45,7 +46,7 @@ class Slots:
             self.layers[layer] = tuple(_widened(tensor, capacity) for tensor in pair)  # type: ignore[assignment]
 
     def forget(self, adapter: int) -> None:
-        """Empties the slots of an adapter that is no longer there."""
+        """Empties the slots of an adapter that was evicted."""
         self.lengths[self.adapters == adapter] = 0
 
     def shared_prefixes(self, ids: np.ndarray, adapter: int) -> np.ndarray:
@@ -59,11 +60,11 @@ class Slots:
         return np.minimum(alike, np.where(self.adapters == adapter, self.lengths, 0))
 
     def take(self, ids: np.ndarray, shared: np.ndarray, adapter: int) -> int | None:
-        """A busy slot for `ids`; its `lengths` tells how many of them `adapter` has computed already (never all).
+        """Reserves a slot for `ids`; its `lengths` says how many of them `adapter` has computed already (never all).
 
-        `shared` are their `shared_prefixes`. A free slot that this conversation left is continued in place;
-        otherwise the least recently used free slot is filled, from another slot where one begins alike. None when
-        all are busy.
+        `shared` are their `shared_prefixes`. A free slot whose content is a prefix of `ids` is continued in place;
+        otherwise the least recently used free slot is taken, and the longest shared prefix copied into it. None when
+        all slots are busy.
         """
         free = np.flatnonzero(~self.busy)
         if not len(free):
@@ -96,10 +97,10 @@ class Slots:
 
 
 class SlotView:
-    """The cache that a transformers model is handed for one forward pass over some of the slots.
+    """The cache object that a transformers model gets for one forward pass over some of the slots.
 
-    New keys and values go to `positions` of `rows`; what comes back are the first `width` tokens of
-    those rows. When the rows are neighbours, nothing is copied.
+    New keys and values are stored at `positions` of `rows`; `update` returns the first `width` tokens of those rows,
+    as a view without a copy when the rows are contiguous.
     """
 
     def __init__(self, slots: Slots, rows: np.ndarray, positions: torch.Tensor, width: int) -> None:
@@ -109,7 +110,7 @@ class SlotView:
         self.width = width
         first, last = int(rows[0]), int(rows[-1])
         ascending = bool((rows[1:] > rows[:-1]).all())
-        self._neighbours = slice(first, last + 1) if ascending and last - first + 1 == len(rows) else None
+        self._contiguous = slice(first, last + 1) if ascending and last - first + 1 == len(rows) else None
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Stores `[rows, kv_heads, new, head_dim]`, returns `[rows, kv_heads, width, head_dim]`."""
@@ -120,14 +121,14 @@ class SlotView:
         for cache, new in zip(stored[layer], (keys, values), strict=True):
             cache[self.rows[:, None], :, self.positions] = new.transpose(1, 2)
         seen = [cache[:, :, : self.width] for cache in stored[layer]]
-        if self._neighbours is not None:
-            return seen[0][self._neighbours], seen[1][self._neighbours]
+        if self._contiguous is not None:
+            return seen[0][self._contiguous], seen[1][self._contiguous]
         # Three times as fast as indexing.
         return seen[0].index_select(0, self.rows), seen[1].index_select(0, self.rows)
 
 
 def slots_that_fit(model: Any, max_context: int) -> int:
-    """How many slots of `max_context` tokens fit in a quarter of the memory that is free now; at least one."""
+    """How many slots of `max_context` tokens fit into a quarter of the memory that is free now; at least one."""
     config = model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

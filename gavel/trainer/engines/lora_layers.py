@@ -1,7 +1,7 @@
-"""A LoRA adapter beside the weights of a plain model.
+"""LoRA layers of the sampler's plain model, for an adapter that is not merged into the weights.
 
-It is computed and rounded where PEFT does (the product in the factors' precision, the sum in the layer's), so a sampler
-with these layers follows the learner in any precision.
+They compute and round as PEFT does (the product in the factors' precision, the sum in the layer's), so sampler and
+learner agree in any precision.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gavel.trainer.engines.protocol import LoraFactors
+from gavel.trainer.policy.adapter import LoraFactors
 
 
 class AdaptedLinear(torch.nn.Module):
@@ -29,10 +29,7 @@ class AdaptedLinear(torch.nn.Module):
 
 
 def set_factors(model: Any, factors: Iterable[LoraFactors]) -> None:
-    """Puts an adapter beside the layers of `model`, in place of the one before. Raises AttributeError for no layer.
-
-    Without factors the model is the plain one.
-    """
+    """Replaces the adapter of `model` by `factors`; none gives the plain model. Raises AttributeError for no layer."""
     for module in model.modules():
         if isinstance(module, AdaptedLinear):
             module.factors = None

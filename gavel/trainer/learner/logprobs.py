@@ -1,8 +1,8 @@
 """Log-probs of the trained tokens only.
 
-The sequences are packed so that the transformer computes every shared prefix once, and only the
-positions that predict a trained token go through the vocabulary head. A prediction that several
-sequences share is made once and handed to each of them; autograd adds up what they learn from it.
+The sequences are packed so that the transformer computes every shared prefix once, and only positions that predict a
+trained token go through the vocabulary head. A prediction shared by several sequences is computed once; autograd sums
+their gradients.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from gavel.trainer.data.packing import Packed, pack
-from gavel.trainer.data.tokens import TokenSequence
+from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.kernels.lm_head import logit_scale, tiled_logprobs
 from gavel.trainer.kernels.packed_attention import attend_packed
 from gavel.trainer.policy.policy import Policy
@@ -25,24 +25,24 @@ def trained_logprobs(policy: Policy, batch: Sequence[TokenSequence]) -> torch.Te
 
 
 def trained_scores(policy: Policy, batch: Sequence[TokenSequence]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The log-probs, and the entropies of the distributions that the tokens were chosen from, in nats. `[T]` each
+    """Log-probs, and entropies of the distributions that the tokens were sampled from, in nats. `[T]` each
 
     No gradient flows through the entropies. Raises `AttentionError` or `HeadError` for a base model
-    whose attention or vocabulary head is not of the common kind.
+    whose attention or vocabulary head is not supported.
     """
     states = _states(policy, batch)
     return _scores(policy, states)
 
 
 def trained_values(policy: Policy, head: torch.nn.Linear, batch: Sequence[TokenSequence]) -> torch.Tensor:
-    """What `head` makes of the hidden states that predict the sampled tokens, the vocabulary left out. `[T]`"""
+    """Values by `head` of the hidden states that predict the sampled tokens, without the vocabulary head. `[T]`"""
     return _values(head, _states(policy, batch))
 
 
 def valued_scores(
     policy: Policy, head: torch.nn.Linear, batch: Sequence[TokenSequence]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`trained_scores` and `trained_values` of one pass. `[T]` each"""
+    """`trained_scores` and `trained_values` in one pass. `[T]` each"""
     states = _states(policy, batch)
     return *_scores(policy, states), _values(head, states)
 
@@ -50,11 +50,11 @@ def valued_scores(
 @dataclass(frozen=True, slots=True)
 class _States:
     hidden: torch.Tensor
-    """[S, H], one for each prediction."""
+    """`[S, H]`, one row per prediction."""
     targets: torch.Tensor
     temperatures: torch.Tensor
     scored: torch.Tensor
-    """[T], as of `Packed`."""
+    """`[T]`, index of each trained token's prediction, as in `Packed`."""
 
 
 def _scores(policy: Policy, states: _States) -> tuple[torch.Tensor, torch.Tensor]:
@@ -106,4 +106,4 @@ def _pass(policy: Policy, packed: Packed, **attention: Any) -> _States:
 
 
 _NO_MASK = torch.empty((1, 1, 0, 0))
-"""A mask of four dimensions is handed to the attention as it is, so that none is made."""
+"""transformers passes a 4-dimensional mask through to the attention and builds none itself."""

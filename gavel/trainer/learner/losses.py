@@ -1,8 +1,8 @@
 """Policy-gradient losses: pure functions on the flat trained tokens of whole sequences.
 
-Shapes: `[T]` over all trained tokens, sequence after sequence; `lengths` are the sequences' trained
-tokens and sum to T. A token's weight holds the denominator of its whole mini-batch, so the loss of a
-mini-batch is the plain sum over its micro-batches, however these are cut.
+Shapes: `[T]` over all trained tokens, sequence after sequence; `lengths` are the sequences' numbers of trained tokens
+and sum to T. A token's weight contains the denominator of its whole mini-batch, so the loss of a mini-batch is the
+plain sum over its micro-batches, however these are cut.
 """
 
 from collections import Counter
@@ -28,26 +28,26 @@ _MAX_LOG_RATIO = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
-    """What is known of the trained tokens; only `logprobs` has a gradient."""
+class TokenScores:
+    """Log-probs and advantages of the trained tokens; only `logprobs` has a gradient."""
 
     logprobs: torch.Tensor
-    """Of the policy that is being trained. `[T]`"""
+    """Under the policy in training. `[T]`"""
     old: torch.Tensor
-    """Of the policy that the ratio is taken against. `[T]`"""
+    """Under the policy in the ratio's denominator. `[T]`"""
     sampler: torch.Tensor
-    """As the tokens were sampled. `[T]`"""
+    """Reported by the sampler. `[T]`"""
     advantages: torch.Tensor
-    """Each token has its sequence's, or with a value head its own. `[T]`"""
+    """The sequence's advantage at each token, or with a value head the token's own. `[T]`"""
     lengths: Sequence[int]
     """Trained tokens of each sequence, at least 1; they sum to T."""
     reference: torch.Tensor | None = None
-    """Of the base model; with them beta times the divergence is part of the losses. `[T]`"""
+    """Under the base model; adds beta times the KL divergence to the losses. `[T]`"""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLosses:
-    """What a loss makes of every token. `[T]` each."""
+    """Loss, ratio and clipping of every token. `[T]` each."""
 
     losses: torch.Tensor
     ratio: torch.Tensor
@@ -59,8 +59,8 @@ class TokenLosses:
     """From the base model, in nats; None without a reference."""
 
 
-def token_losses(config: TrainConfig, scores: Scores) -> TokenLosses:
-    """The policy loss, times the weights of the sampler's correction, plus beta times the divergence."""
+def token_losses(config: TrainConfig, scores: TokenScores) -> TokenLosses:
+    """The policy loss, times the sampler-correction weights, plus beta times the KL divergence."""
     policy = policy_losses(config.loss, scores)
     losses, divergence = policy.losses, None
     if config.sampler_correction is not None:
@@ -71,8 +71,8 @@ def token_losses(config: TrainConfig, scores: Scores) -> TokenLosses:
     return TokenLosses(losses, policy.ratio, policy.clipped_low, policy.clipped_high, divergence)
 
 
-def policy_losses(loss: Loss, scores: Scores) -> TokenLosses:
-    """The losses of `loss` alone. Weighted by `token_weights` with the aggregation of `loss`, they sum to its value."""
+def policy_losses(loss: Loss, scores: TokenScores) -> TokenLosses:
+    """The losses of `loss` only. Weighted by `token_weights` with the aggregation of `loss`, they sum to its value."""
     logprobs, old, advantages = scores.logprobs, scores.old, scores.advantages
     match loss:
         case Gspo():

@@ -1,7 +1,7 @@
-"""One learner in several processes: the leader's own, and copies of it that follow.
+"""Data-parallel learning: one learner per process, driven by the leader's commands.
 
-All hold the same adapter and optimiser state, learn their share of every update, and make the same update from the
-summed gradient. Alone, a team is its leader.
+All processes hold the same adapter and optimizer state, compute the gradient of their share of every update, and apply
+the same update from the summed gradient. In a single process, the replicas are just the leader's learner.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import torch
 from gavel.errors import GavelError
 from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig
 from gavel.trainer.data.batch import Batch
-from gavel.trainer.data.tokens import TokenSequence
+from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.distributed import World, WorldError
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.logprobs import trained_logprobs
@@ -34,7 +34,7 @@ class _Open:
     sharded: bool
 
     def learner(self, world: World) -> Learner:
-        with world.together(talking=self.sharded):
+        with world.together(communicating=self.sharded):
             policy = Policy(self.base_model, self.lora, self.renderer, self.settings, sharded=self.sharded)
         return Learner(policy, world)
 
@@ -74,8 +74,8 @@ class _Close:
     pass
 
 
-class Team:
-    """A learner as the leading process holds it."""
+class LearnerReplicas:
+    """The learners of all processes, as the leader uses them."""
 
     def __init__(
         self,
@@ -87,63 +87,63 @@ class Team:
         *,
         sharded: bool = False,
     ) -> None:
-        """Loads the policy in every process; `sharded` spreads its base over them. Raises `BaseModelError`."""
+        """Loads the policy in every process; `sharded` shards its base over them. Raises `BaseModelError`."""
         if sharded and world.size == 1:
-            raise WorldError("one process has nobody to share the base with", "Start several: --nproc 2, or torchrun.")
+            raise WorldError("a single process cannot shard the base", "Start several: --nproc 2, or torchrun.")
         self._world = world
         self._number = next(_numbers)
         opening = _Open(base_model, lora, renderer, settings, sharded)
         with world.leading:
-            self._tell(opening)
+            self._broadcast(opening)
             self.learner = opening.learner(world)
 
     @property
     def policy(self) -> Policy:
         return self.learner.policy
 
-    def align(self) -> None:
-        """Gives all processes the leader's adapter, optimiser state and count of steps."""
+    def synchronize(self) -> None:
+        """Copies the leader's adapter, optimizer state and step count to all processes."""
         if self._world.size == 1:
             return
         state = io.BytesIO()
         adapter = [parameter.detach() for parameter in self.policy.parameters()]
         torch.save({"adapter": adapter, "learner": self.learner.state()}, state)
         with self._world.leading:
-            self._tell(_Restore(state.getvalue()))
+            self._broadcast(_Restore(state.getvalue()))
 
     def step(self, batch: Batch, config: TrainConfig) -> dict[str, float]:
         """`Learner.step` by all processes; the metrics are those of the whole batch."""
         step = _Step(batch, config)
         with self._world.leading:
-            self._tell(step)
+            self._broadcast(step)
             return step.apply(self.learner)
 
     def logprobs(self, tokens: TokenSequence) -> torch.Tensor:
         """`trained_logprobs` of one sequence, without a gradient. `[T]`"""
         score = _Score(tokens)
         with self._world.leading:
-            self._tell(score)
+            self._broadcast(score)
             return score.apply(self.learner)
 
     def close(self) -> None:
-        """Lets the other processes forget it; where they are gone, there is nothing left to forget."""
+        """Frees the learners of the other processes, unless these are gone."""
         with self._world.leading, contextlib.suppress(WorldError):
-            self._tell(_Close())
+            self._broadcast(_Close())
 
-    def _tell(self, command: object) -> None:
-        self._world.tell((self._number, command))
+    def _broadcast(self, command: object) -> None:
+        self._world.broadcast((self._number, command))
 
 
-def follow(world: World) -> None:
-    """What every process but the leader does, until the leader ends. Raises `WorldError` when it is lost.
+def follow_leader(world: World) -> None:
+    """Executes the leader's commands until it ends: the main loop of every other process. Raises `WorldError`.
 
-    Ctrl-C is the leader's: it lets its step be finished.
+    Ctrl-C is ignored here, so that the leader can finish its step.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     learners: dict[int, Learner] = {}
-    while (heard := world.hear()) is not None:
-        number, command = heard
+    while (received := world.receive()) is not None:
+        number, command = received
         try:
             match command:
                 case _Open():
@@ -155,4 +155,4 @@ def follow(world: World) -> None:
         except GavelError:
             if world.lost:
                 raise
-            continue  # the leader has raised it too, and tells the user
+            continue  # the leader raises it too, and reports it

@@ -1,4 +1,4 @@
-"""The metrics of a training step, added up over its passes, its updates and its processes."""
+"""The metrics of a training step, accumulated over its passes, updates and processes."""
 
 import math
 from collections import defaultdict
@@ -7,29 +7,29 @@ from dataclasses import dataclass, field
 
 import torch
 
-from gavel.trainer.learner.losses import Scores, TokenLosses
+from gavel.trainer.learner.losses import TokenLosses, TokenScores
 
 
 @dataclass(slots=True)
-class Tally:
-    """What a step's metrics are made of, as far as one process sees it."""
+class StepMetrics:
+    """Sums and counts of one process, from which the step's metrics are computed."""
 
     updates: int = 0
     gradient_norm: float = 0.0
-    """Summed over the updates, as `loss` is; of the whole gradient, while `loss` is this process's part."""
+    """Summed over the updates. Norm of the gradient of all processes, while `loss` is this process's part."""
     loss: float = 0.0
     value_loss: float | None = None
     """The value head's, if there is one."""
     tokens: int = 0
     """Trained tokens, counted once in every update."""
     forwarded: int = 0
-    """Tokens that went through the transformer, shared prefixes once, passes without a gradient included."""
+    """Tokens computed by the transformer: shared prefixes once, passes without a gradient included."""
     token_sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     lowest_ratio: float = math.inf
     highest_ratio: float = 0.0
 
     @torch.no_grad()
-    def add(self, scores: Scores, outcome: TokenLosses, entropies: torch.Tensor) -> None:
+    def add(self, scores: TokenScores, outcome: TokenLosses, entropies: torch.Tensor) -> None:
         sums = {
             "logprob": scores.logprobs,
             "entropy": entropies,
@@ -46,19 +46,19 @@ class Tally:
         self.highest_ratio = max(self.highest_ratio, outcome.ratio.max().item())
 
     @staticmethod
-    def of_all(tallies: Sequence["Tally"]) -> "Tally":
-        """Of all processes, which make the same updates."""
-        whole = Tally(tallies[0].updates, tallies[0].gradient_norm)
-        for tally in tallies:
-            whole.loss += tally.loss
-            if tally.value_loss is not None:
-                whole.value_loss = (whole.value_loss or 0.0) + tally.value_loss
-            whole.tokens += tally.tokens
-            whole.forwarded += tally.forwarded
-            for name, total in tally.token_sums.items():
+    def of_all(parts: Sequence["StepMetrics"]) -> "StepMetrics":
+        """Combines the metrics of all processes; they make the same updates."""
+        whole = StepMetrics(parts[0].updates, parts[0].gradient_norm)
+        for step_metrics in parts:
+            whole.loss += step_metrics.loss
+            if step_metrics.value_loss is not None:
+                whole.value_loss = (whole.value_loss or 0.0) + step_metrics.value_loss
+            whole.tokens += step_metrics.tokens
+            whole.forwarded += step_metrics.forwarded
+            for name, total in step_metrics.token_sums.items():
                 whole.token_sums[name] += total
-            whole.lowest_ratio = min(whole.lowest_ratio, tally.lowest_ratio)
-            whole.highest_ratio = max(whole.highest_ratio, tally.highest_ratio)
+            whole.lowest_ratio = min(whole.lowest_ratio, step_metrics.lowest_ratio)
+            whole.highest_ratio = max(whole.highest_ratio, step_metrics.highest_ratio)
         return whole
 
     def metrics(self) -> dict[str, float]:

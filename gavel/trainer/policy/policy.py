@@ -25,9 +25,9 @@ from transformers.utils import logging as transformers_logging
 
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
-from gavel.trainer.engines.protocol import LoraFactors
 from gavel.trainer.kernels.lora_linear import LoraLinear
 from gavel.trainer.kernels.rms_norm import fuse_norms
+from gavel.trainer.policy.adapter import LoraFactors
 from gavel.trainer.policy.fsdp import shard_layers
 from gavel.trainer.policy.loading import (
     BaseModelError,

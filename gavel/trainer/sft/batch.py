@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import Reinforce, SftConfig, TrainConfig
 from gavel.trainer.data.batch import Batch, TrainedSequence
-from gavel.trainer.data.tokens import TokenError, TokenSequence, joined
+from gavel.trainer.data.token_sequences import TokenError, TokenSequence, join_turns
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.sft.demonstrations import DemonstrationError, UnsayableError, demonstrated
 
@@ -51,7 +51,7 @@ def as_training(config: SftConfig, batch: Batch) -> TrainConfig:
 def _sequences(number: int, trajectory: Trajectory, policy: Policy) -> list[TokenSequence] | str:
     """The token sequences of a trajectory, or why there are none."""
     try:
-        found = joined([demonstrated(history, policy) for history in trajectory.histories()])
+        found = join_turns([demonstrated(history, policy) for history in trajectory.histories()])
     except UnsayableError as error:
         logger.warning("trajectory %d is left out: %s", number, error)
         return UNSAYABLE

@@ -16,7 +16,7 @@ from renderers import ParsedResponse, RenderedTokens, Renderer, ToolCallParseSta
 from gavel.errors import GavelError
 from gavel.llm.types import Message
 from gavel.scenarios.trajectory import History
-from gavel.trainer.data.tokens import Turn
+from gavel.trainer.data.token_sequences import Turn
 from gavel.trainer.policy.policy import Policy
 
 _ROLES = ("system", "user", "assistant", "tool")

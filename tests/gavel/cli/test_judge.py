@@ -12,7 +12,7 @@ from gavel import prompts
 from gavel.cli.judge import app
 from gavel.errors import GavelError
 from gavel.judge.errors import JudgeError
-from gavel.judge.prompt.canonical import Said
+from gavel.judge.prompt.canonical import TextEvent
 from gavel.judge.prompt.transcript import read_transcripts
 from gavel.judge.rubric import Rubric
 from tests.endpoint import Answer, Endpoint, Request, fails, says
@@ -77,7 +77,7 @@ def prefers_good(request: Request) -> Answer:
     scores = {}
     for label, attempt in read_transcripts(user).items():
         said = attempt[0].events[-1]
-        assert isinstance(said, Said)
+        assert isinstance(said, TextEvent)
         backwards = "backwards" in system and said.text.endswith("two")
         scores[label] = 0.9 if said.text.startswith("good") != backwards else 0.2
     return says(json.dumps(scores))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gavel.judge.audit.bootstrap import Estimate
+from gavel.judge.audit.bootstrap import IntervalEstimate
 from gavel.judge.errors import JudgeError
 from gavel.reports.judge_trust import Figure, read_report
 from gavel.scenarios.group import TrajectoryGroup
@@ -26,7 +26,7 @@ async def test_the_figures_are_those_of_the_statistics() -> None:
 
 
 def test_a_figure_that_rounds_to_0_has_no_sign() -> None:
-    figure = Figure("slope", Estimate(-1e-17, -4e-4, 4e-4, 12), "", decimals=3)
+    figure = Figure("slope", IntervalEstimate(-1e-17, -4e-4, 4e-4, 12), "", decimals=3)
     assert (figure.value, figure.interval) == ("0.000", "0.000 to 0.000")
 
 

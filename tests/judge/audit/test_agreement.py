@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gavel.judge.audit.agreement import agreement, compare, mean_kendall_tau, pooled_auc
+from gavel.judge.audit.agreement import agreement, agreement_of_pairs, mean_kendall_tau, pooled_auc
 from gavel.judge.audit.bootstrap import draws
 from gavel.judge.errors import JudgeError
 from gavel.scenarios.group import TrajectoryGroup
@@ -135,7 +135,7 @@ def first(pairs: list[tuple[float, float]]) -> float | None:
 @untimed
 @given(groups_of_pairs)
 def test_within_groups_every_statistic_is_the_mean_of_its_definition(groups: Groups) -> None:
-    got = compare(groups, "reference")
+    got = agreement_of_pairs(groups, "reference")
     assert same(got.tau.value, mean_of([tau_b(pairs) for pairs in groups]))
     assert same(got.spearman.value, mean_of([rho(pairs) for pairs in groups]))
     assert same(got.pair_accuracy.value, mean_of([accuracy(pairs) for pairs in groups]))
@@ -151,13 +151,13 @@ def test_the_advantage_correlation_is_pearsons_of_what_is_left_of_the_groups_mea
     for pairs in groups:
         scores, values = zip(*pairs, strict=True) if pairs else ((), ())
         centred += [(s - sum(scores) / len(scores), v - sum(values) / len(values)) for s, v in pairs]
-    assert same(compare(groups, "reference").advantage_correlation.value, pearson(centred))
+    assert same(agreement_of_pairs(groups, "reference").advantage_correlation.value, pearson(centred))
 
 
 @untimed
 @given(labelled_groups)
 def test_the_auc_is_the_share_of_pairs_of_a_success_and_a_failure_that_are_in_order(groups: Groups) -> None:
-    assert same(compare(groups, "success").auc.value, accuracy([pair for pairs in groups for pair in pairs]))
+    assert same(agreement_of_pairs(groups, "success").auc.value, accuracy([pair for pairs in groups for pair in pairs]))
 
 
 def test_the_interval_of_the_auc_is_that_of_whole_groups_drawn_anew() -> None:
@@ -174,18 +174,18 @@ def test_the_interval_of_the_auc_is_that_of_whole_groups_drawn_anew() -> None:
 
 
 def test_a_graded_reference_has_no_auc() -> None:
-    got = compare([[(0.1, 0.0), (0.5, 0.5), (0.9, 1.0)]], "grade")
+    got = agreement_of_pairs([[(0.1, 0.0), (0.5, 0.5), (0.9, 1.0)]], "grade")
     assert got.auc.value is None
     assert got.tau.value == pytest.approx(1)
 
 
 def test_float_residue_is_neither_a_rank_nor_a_success() -> None:
-    got = compare([[(0.3, 1.0), (0.1 + 0.2, 0.0), (0.3, 0.1 + 0.2), (0.1, 0.3)]], "reference")
+    got = agreement_of_pairs([[(0.3, 1.0), (0.1 + 0.2, 0.0), (0.3, 0.1 + 0.2), (0.1, 0.3)]], "reference")
     assert got.pair_accuracy.value == pytest.approx((0.5 + 0.5 + 1 + 0.5 + 0) / 5)
 
 
 def test_what_is_not_defined_is_none() -> None:
-    got = compare([[(0.5, 1.0), (0.5, 1.0)], []], "success")
+    got = agreement_of_pairs([[(0.5, 1.0), (0.5, 1.0)], []], "success")
     nothing = (got.tau, got.spearman, got.pair_accuracy, got.top_1, got.auc, got.advantage_correlation)
     assert all((figure.value, figure.low, figure.high) == (None, None, None) for figure in nothing)
 

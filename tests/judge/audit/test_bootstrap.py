@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.audit.bootstrap import RESAMPLES, Estimate, correlation, draws, mean_over_groups, ratio
+from gavel.judge.audit.bootstrap import RESAMPLES, IntervalEstimate, correlation, draws, mean_over_groups, ratio
 
 
 def percentiles(values: list[float]) -> tuple[float, float]:
@@ -34,7 +34,7 @@ def test_the_interval_is_that_of_groups_drawn_one_by_one() -> None:
     assert len(means) == RESAMPLES
     low, high = percentiles(means)
     known = [value for value in values if value is not None]
-    expected = Estimate(statistics.fmean(known), low, high, len(known))
+    expected = IntervalEstimate(statistics.fmean(known), low, high, len(known))
     got = mean_over_groups(values)
     assert (got.value, got.low, got.high) == pytest.approx((expected.value, expected.low, expected.high), abs=1e-12)
     assert got.groups == expected.groups
@@ -64,9 +64,9 @@ def test_the_value_lies_in_its_interval_or_there_is_none(values: list[float | No
     known = [value for value in values if value is not None]
     assert got.groups == len(known)
     if not known:
-        assert got == Estimate(None, None, None, 0)
+        assert got == IntervalEstimate(None, None, None, 0)
     elif len(known) == 1:
-        assert got == Estimate(known[0], None, None, 1)
+        assert got == IntervalEstimate(known[0], None, None, 1)
     else:
         assert got.value == pytest.approx(statistics.fmean(known), abs=1e-12)
         assert got.low is not None
@@ -76,12 +76,12 @@ def test_the_value_lies_in_its_interval_or_there_is_none(values: list[float | No
 
 def test_a_ratio_weighs_groups_by_their_denominators() -> None:
     assert ratio([1, 3], [1, 9]).value == pytest.approx(0.4)
-    assert ratio([0, 0], [0, 0]) == Estimate(None, None, None, 0)
-    assert mean_over_groups([]) == Estimate(None, None, None, 0)
+    assert ratio([0, 0], [0, 0]) == IntervalEstimate(None, None, None, 0)
+    assert mean_over_groups([]) == IntervalEstimate(None, None, None, 0)
 
 
 def test_a_correlation_with_a_constant_is_not_defined() -> None:
-    assert correlation([0, 0], [1, 2], [0, 0]) == Estimate(None, None, None, 2)
+    assert correlation([0, 0], [1, 2], [0, 0]) == IntervalEstimate(None, None, None, 2)
     assert correlation([2, 1], [2, 2], [2, 2]).value == pytest.approx(3 / 4)
 
 

@@ -3,7 +3,15 @@ import math
 import pytest
 from scipy.stats import kendalltau, linregress, pearsonr
 
-from gavel.judge.audit.engine_quality import Case, Outcome, cases, engine, in_one_prompt, measure, plainly
+from gavel.judge.audit.engine_quality import (
+    GroupScores,
+    SimulatedGroup,
+    arrival_order_scorer,
+    engine_scorer,
+    measure_quality,
+    simulated_groups,
+    single_prompt_scorer,
+)
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import Bias, Faults, Latent, SimulatedJudge
 from gavel.judge.panel.schedule import centred_places
@@ -11,16 +19,16 @@ from gavel.judge.panel.schedule import centred_places
 PERFECT = Bias()
 
 
-def made(count: int = 5, members: int = 8) -> tuple[list[Case], dict[str, Latent]]:
+def made(count: int = 5, members: int = 8) -> tuple[list[SimulatedGroup], dict[str, Latent]]:
     table: dict[str, Latent] = {}
-    return cases(count, members, 0, table), table
+    return simulated_groups(count, members, 0, table), table
 
 
 async def test_every_way_of_asking_a_perfect_judge_finds_the_truth():
     groups, table = made()
     judge = SimulatedJudge(table, PERFECT)
-    for way in (engine(Judge(judge, orders=2)), plainly(judge, 2), in_one_prompt(judge, 2)):
-        quality = await measure(way, groups)
+    for way in (engine_scorer(Judge(judge, orders=2)), arrival_order_scorer(judge, 2), single_prompt_scorer(judge, 2)):
+        quality = await measure_quality(way, groups)
         assert quality.tau == pytest.approx(1)
         assert (quality.unscored_members, quality.groups, quality.calls_per_group) == (0, 5, 2)
 
@@ -28,10 +36,10 @@ async def test_every_way_of_asking_a_perfect_judge_finds_the_truth():
 async def test_figures_are_the_usual_ones():
     groups, _ = made(count=1)
 
-    async def by_length(case: Case) -> Outcome:
-        return Outcome([length**0.5 for length in case.lengths], centred_places(8)[::-1], 3)
+    async def by_length(case: SimulatedGroup) -> GroupScores:
+        return GroupScores([length**0.5 for length in case.lengths], centred_places(8)[::-1], 3)
 
-    quality = await measure(by_length, groups)
+    quality = await measure_quality(by_length, groups)
     [case] = groups
     rewards = [length**0.5 for length in case.lengths]
     assert quality.tau == pytest.approx(kendalltau(rewards, case.qualities)[0])
@@ -39,14 +47,14 @@ async def test_figures_are_the_usual_ones():
     assert quality.advantage_correlation == pytest.approx(pearsonr(rewards, case.qualities)[0])
     assert quality.advantage_with_length == pytest.approx(pearsonr(rewards, case.lengths)[0])
     assert quality.arrival_slope == pytest.approx(linregress(centred_places(8), rewards)[0])
-    assert quality.slot_slope == pytest.approx(linregress(centred_places(8)[::-1], rewards)[0])
+    assert quality.position_slope == pytest.approx(linregress(centred_places(8)[::-1], rewards)[0])
     assert quality.calls_per_group == 3
 
 
 @pytest.mark.parametrize("members", [2, 9, 12])
 async def test_the_engine_s_places_are_those_of_the_first_prompt(members):
     groups, table = made(count=1, members=members)
-    outcome = await engine(Judge(SimulatedJudge(table, PERFECT), orders=1))(groups[0])
+    outcome = await engine_scorer(Judge(SimulatedJudge(table, PERFECT), orders=1))(groups[0])
     size = members if members < 12 else 6
     assert sorted(outcome.places) == sorted(centred_places(size) * (members // size))
 
@@ -54,10 +62,14 @@ async def test_the_engine_s_places_are_those_of_the_first_prompt(members):
 async def test_a_judge_that_never_answers_leaves_members_unscored_and_no_figures():
     groups, table = made(count=2)
     judge = SimulatedJudge(table, PERFECT, Faults(refusal=0.5, rate_limit=0.5))
-    ways = (engine(Judge(judge, orders=1, content_retries=0)), plainly(judge, 1), plainly(judge, 1, by_position=True))
-    for way in (*ways, in_one_prompt(judge, 2)):
-        quality = await measure(way, groups)
-        assert (quality.tau, quality.advantage_correlation, quality.slot_slope) == (None, None, None)
+    ways = (
+        engine_scorer(Judge(judge, orders=1, content_retries=0)),
+        arrival_order_scorer(judge, 1),
+        arrival_order_scorer(judge, 1, by_position=True),
+    )
+    for way in (*ways, single_prompt_scorer(judge, 2)):
+        quality = await measure_quality(way, groups)
+        assert (quality.tau, quality.advantage_correlation, quality.position_slope) == (None, None, None)
         assert quality.unscored_members == 16
 
 
@@ -65,8 +77,8 @@ async def test_sorted_replies_mislead_only_who_reads_by_position():
     groups, table = made(count=20)
     judge = SimulatedJudge(table, PERFECT, Faults(sorted_reply=1.0))
     by_label, by_position = (
-        await measure(plainly(judge, 1), groups),
-        await measure(plainly(judge, 1, by_position=True), groups),
+        await measure_quality(arrival_order_scorer(judge, 1), groups),
+        await measure_quality(arrival_order_scorer(judge, 1, by_position=True), groups),
     )
     assert by_label.tau == pytest.approx(1)
     assert by_position.tau is not None
@@ -77,7 +89,7 @@ async def test_sorted_replies_mislead_only_who_reads_by_position():
 
 async def test_figures_are_rounded_and_unknown_ones_stay_unknown():
     groups, table = made(count=1)
-    figures = (await measure(plainly(SimulatedJudge(table, Bias(noise=1.0)), 1), groups)).figures()
+    figures = (await measure_quality(arrival_order_scorer(SimulatedJudge(table, Bias(noise=1.0)), 1), groups)).figures()
     assert figures["±"] is None
     assert isinstance(figures["tau"], float)
     assert math.isclose(figures["tau"], round(figures["tau"], 4))

@@ -3,13 +3,13 @@ import json
 import pytest
 
 from gavel.judge.audit.golden import (
+    ChangedVerdict,
     GoldenGroup,
     GoldenResult,
-    Turned,
     changed_prompts,
+    changed_verdicts,
     check_golden,
     load_golden,
-    turned,
 )
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
@@ -124,13 +124,13 @@ def test_only_verdicts_that_turned_are_told():
     first, second, other = golden("1", a="4", b="5"), golden("2", a="4", b="5"), golden("3", a="4", b="5")
     results = [result(first, a=0.4, b=0.6), result(second, a=0.7, b=0.6), result(other, a=0.5, b=0.6)]
     before = {"1": {"a": 0.9, "b": 0.1}, "2": {"a": 0.1, "b": 0.1}, "3": {"a": 0.2, "b": 0.9}, "4": {"x": 1.0}}
-    assert list(turned(results, before)) == [
-        Turned("1", "a", "b", (0.9, 0.1), (0.4, 0.6)),
-        Turned("2", "a", "b", (0.1, 0.1), (0.7, 0.6)),
+    assert list(changed_verdicts(results, before)) == [
+        ChangedVerdict("1", "a", "b", (0.9, 0.1), (0.4, 0.6)),
+        ChangedVerdict("2", "a", "b", (0.1, 0.1), (0.7, 0.6)),
     ]
-    assert [each.is_right for each in turned(results, before)] == [False, True]
-    assert list(turned(results, {"1": {"a": 0.9, "c": 0.1}})) == []
-    assert list(turned([GoldenResult(first, {}, "down")], before)) == []
+    assert [each.is_right for each in changed_verdicts(results, before)] == [False, True]
+    assert list(changed_verdicts(results, {"1": {"a": 0.9, "c": 0.1}})) == []
+    assert list(changed_verdicts([GoldenResult(first, {}, "down")], before)) == []
 
 
 def test_a_prompt_that_is_used_for_the_first_time_has_not_changed():

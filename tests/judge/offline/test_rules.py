@@ -1,7 +1,7 @@
 import pytest
 
-from gavel.judge.offline.rules import Before, EndsWithMessage, OnlyOneOf, When, facts_of, kept_share, read_rules
-from gavel.judge.prompt.canonical import Conversation, canonicalise
+from gavel.judge.offline.rules import Before, EndsWithMessage, OnlyOneOf, When, facts_of, read_rules, score_rules
+from gavel.judge.prompt.canonical import Conversation, canonicalize
 from tests.judge.groups import desk
 
 RUBRIC = """The clerk at the returns desk:
@@ -19,7 +19,7 @@ def facts(*tools: str, ending: str | None = "Done.", results: dict | None = None
     for item in attempt.messages_and_choices:
         if isinstance(item, dict) and results and item["role"] == "tool":
             item["content"] = results.get(item["content"], item["content"])
-    group = canonicalise({0: attempt})
+    group = canonicalize({0: attempt})
     return facts_of([Conversation(group.shared + group.members[0].conversations[0].events)])
 
 
@@ -117,9 +117,9 @@ def test_the_end_is_a_message_that_says_something():
     ],
 )
 def test_the_share_weighs_deeds_twice_looking_first_once_and_manners_half(tools, share):
-    assert kept_share(read_rules(RUBRIC), facts(*tools))[0] == share
+    assert score_rules(read_rules(RUBRIC), facts(*tools))[0] == share
 
 
 def test_rules_that_were_broken_are_named():
-    _, broken = kept_share(read_rules(RUBRIC), facts("refund", ending=None))
+    _, broken = score_rules(read_rules(RUBRIC), facts("refund", ending=None))
     assert "ends with a message that tells the customer what was done" in broken

@@ -1,7 +1,7 @@
 import pytest
 
 from gavel.judge.panel.judgements import Ballot, judge_group, judge_members
-from gavel.judge.prompt.canonical import canonicalise
+from gavel.judge.prompt.canonical import canonicalize
 from gavel.judge.reply.verdict import Scored
 from gavel.llm.types import Reply
 from tests.judge.groups import saying
@@ -9,7 +9,7 @@ from tests.judge.groups import saying
 
 def outcome(*ballots: Ballot):
     trajectories = saying("a", "b").trajectories
-    group = canonicalise(dict(enumerate(trajectories)))
+    group = canonicalize(dict(enumerate(trajectories)))
     members = judge_members(trajectories, group, ballots)
     return members, judge_group(members, group, ballots)
 
@@ -45,7 +45,7 @@ def test_lost_ballots_make_no_scores():
 
 def test_scores_that_equating_moves_out_of_range_keep_their_differences():
     trajectories = saying(*"abcdefghijkl").trajectories
-    group = canonicalise(dict(enumerate(trajectories)))
+    group = canonicalize(dict(enumerate(trajectories)))
     truth = [0.05 * member for member in range(12)]
     blocks = [(range(8), 0.0), (range(4, 12), -0.2), (range(8, 12), -0.2), (range(4), 0.0)]
     ballots = [

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.prompt.canonical import Called, CanonicalGroup, Conversation, Member, Said, canonicalise
+from gavel.judge.prompt.canonical import CanonicalGroup, Conversation, Member, TextEvent, ToolCallEvent, canonicalize
 from gavel.scenarios.trajectory import History, Trajectory
 from tests.judge.groups import OPENING, TOOLS, choice, desk
 
 
 def canonical(*trajectories: Trajectory):
-    return canonicalise(dict(enumerate(trajectories)))
+    return canonicalize(dict(enumerate(trajectories)))
 
 
 def test_members_that_differ_only_in_ids_and_log_probs_are_one():
@@ -64,12 +64,12 @@ def test_additional_histories_count():
 def test_what_all_begin_with_is_shared_and_nothing_more():
     group = canonical(desk("get_order", "refund"), desk("get_order", "deny"))
     assert group.shared[:2] == (
-        Said("system", "You run the returns desk."),
-        Said("user", "I want a refund for order 7890."),
+        TextEvent("system", "You run the returns desk."),
+        TextEvent("user", "I want a refund for order 7890."),
     )
-    assert group.shared[2] == Called("get_order", '{"id":"7890"}', '{"item":"lamp","days":10,"opened":true}')
+    assert group.shared[2] == ToolCallEvent("get_order", '{"id":"7890"}', '{"item":"lamp","days":10,"opened":true}')
     firsts = {member.conversations[0].events[0] for member in group.members}
-    assert {event.name for event in firsts if isinstance(event, Called)} == {"refund", "deny"}
+    assert {event.name for event in firsts if isinstance(event, ToolCallEvent)} == {"refund", "deny"}
 
 
 def test_a_member_that_others_go_on_from_has_nothing_of_its_own():
@@ -84,12 +84,12 @@ def test_results_belong_to_their_calls_in_whatever_order_they_come():
         Trajectory(messages_and_choices=[calls, *results]), Trajectory(messages_and_choices=[calls, *reversed(results)])
     )
     assert group.members[0].conversations[0].events == ()
-    assert group.shared == (Called("f", "{}", "0"), Called("g", "{}", "1"))
+    assert group.shared == (ToolCallEvent("f", "{}", "0"), ToolCallEvent("g", "{}", "1"))
 
 
 def test_a_result_without_a_call_is_a_message_of_a_tool():
     group = canonical(Trajectory(messages_and_choices=[{"role": "tool", "tool_call_id": "x", "content": "?"}]))
-    assert group.shared == (Said("tool", "?"),)
+    assert group.shared == (TextEvent("tool", "?"),)
 
 
 def test_tools_are_shown_once_and_in_one_line():
@@ -133,7 +133,7 @@ def test_content_in_parts_and_pictures_are_text():
     parts = [{"type": "text", "text": "look:"}, {"type": "image_url", "image_url": {"url": "data:abc"}}]
     group = canonical(Trajectory(messages_and_choices=[{"role": "user", "content": parts}]))
     said = group.shared[0]
-    assert isinstance(said, Said)
+    assert isinstance(said, TextEvent)
     assert said.text.startswith("look:\n[image_url ")
 
 
@@ -142,7 +142,7 @@ def test_escaped_results_are_unescaped():
         choice(calls=[("f", "{}")]),
         {"role": "tool", "tool_call_id": "c0", "content": json.dumps({"город": "Київ"})},
     ]
-    assert canonical(Trajectory(messages_and_choices=items)).shared == (Called("f", "{}", '{"город":"Київ"}'),)
+    assert canonical(Trajectory(messages_and_choices=items)).shared == (ToolCallEvent("f", "{}", '{"город":"Київ"}'),)
 
 
 def test_no_trajectories_make_no_members():
@@ -151,8 +151,8 @@ def test_no_trajectories_make_no_members():
 
 _texts = st.sampled_from(["", "a", "b", "a\nb", "said", "called", "=a", "1:a", "0 tools, 1 events"])
 _events = st.one_of(
-    st.builds(Said, st.sampled_from(["user", "assistant"]), _texts),
-    st.builds(Called, _texts, _texts, st.none() | _texts),
+    st.builds(TextEvent, st.sampled_from(["user", "assistant"]), _texts),
+    st.builds(ToolCallEvent, _texts, _texts, st.none() | _texts),
 )
 _conversations = st.builds(
     Conversation, st.lists(_events, max_size=2).map(tuple), st.none() | st.lists(_texts, max_size=2).map(tuple)

@@ -1,65 +1,65 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.prompt.canonical import Event, Said
-from gavel.judge.prompt.dedup import LEAST, common_starts, repeated_texts
+from gavel.judge.prompt.canonical import Event, TextEvent
+from gavel.judge.prompt.dedup import MIN_SHARED_CHARACTERS, find_shared_prefixes, repeated_texts
 
-LONG = [Said("assistant", name * LEAST) for name in "abc"]
-SHORT = [Said("user", name) for name in "xyz"]
+LONG = [TextEvent("assistant", name * MIN_SHARED_CHARACTERS) for name in "abc"]
+SHORT = [TextEvent("user", name) for name in "xyz"]
 
 events = st.sampled_from([*LONG, *SHORT])
 conversations = st.lists(st.lists(events, max_size=6).map(tuple), max_size=6)
 
 
-def in_full(start: int | None, sharing) -> tuple[Event, ...]:
-    if start is None:
+def in_full(prefix: int | None, tree) -> tuple[Event, ...]:
+    if prefix is None:
         return ()
-    return (*in_full(sharing.starts[start].parent, sharing), *sharing.starts[start].events)
+    return (*in_full(tree.prefixes[prefix].parent, tree), *tree.prefixes[prefix].events)
 
 
 @given(conversations)
-def test_a_start_and_the_rest_make_the_conversation(given):
-    sharing = common_starts(given)
-    whole = [(*in_full(start, sharing), *rest) for start, rest in zip(sharing.start_of, sharing.rests, strict=True)]
+def test_a_prefix_and_the_suffix_make_the_conversation(given):
+    tree = find_shared_prefixes(given)
+    whole = [(*in_full(prefix, tree), *suffix) for prefix, suffix in zip(tree.prefix_of, tree.suffixes, strict=True)]
     assert whole == given
 
 
 @given(conversations)
-def test_every_start_is_used_by_two_and_worth_a_reference(given):
-    sharing = common_starts(given)
-    for number, start in enumerate(sharing.starts):
-        users = [n for n in (*sharing.start_of, *(other.parent for other in sharing.starts)) if n == number]
+def test_every_prefix_is_used_by_two_and_worth_a_reference(given):
+    tree = find_shared_prefixes(given)
+    for number, prefix in enumerate(tree.prefixes):
+        users = [n for n in (*tree.prefix_of, *(other.parent for other in tree.prefixes)) if n == number]
         assert len(users) >= 2
-        assert sum(len(event.text) for event in start.events if isinstance(event, Said)) >= LEAST
-        assert start.parent is None or start.parent < number
+        assert sum(len(event.text) for event in prefix.events if isinstance(event, TextEvent)) >= MIN_SHARED_CHARACTERS
+        assert prefix.parent is None or prefix.parent < number
 
 
 @given(conversations)
-def test_no_two_conversations_that_go_on_from_one_place_begin_with_the_same_long_event(given):
-    sharing = common_starts(given)
+def test_no_two_suffixes_of_one_prefix_begin_with_the_same_long_event(given):
+    tree = find_shared_prefixes(given)
     nexts = [
-        (start, rest[0])
-        for start, rest in [
-            *zip(sharing.start_of, sharing.rests, strict=True),
-            *((start.parent, start.events) for start in sharing.starts),
+        (prefix, suffix[0])
+        for prefix, suffix in [
+            *zip(tree.prefix_of, tree.suffixes, strict=True),
+            *((prefix.parent, prefix.events) for prefix in tree.prefixes),
         ]
-        if rest and rest[0] in LONG
+        if suffix and suffix[0] in LONG
     ]
     assert len(nexts) == len(set(nexts))
 
 
-def test_a_short_beginning_is_shown_with_what_more_of_it_is_shared():
+def test_a_short_prefix_is_joined_to_what_follows_it():
     a, b, x = LONG[0], LONG[1], SHORT[0]
-    sharing = common_starts([(x, a), (x, a, b), (x,)])
-    assert [start.events for start in sharing.starts] == [(x, a)]
-    assert sharing.rests == ((), (b,), (x,))
+    tree = find_shared_prefixes([(x, a), (x, a, b), (x,)])
+    assert [prefix.events for prefix in tree.prefixes] == [(x, a)]
+    assert tree.suffixes == ((), (b,), (x,))
 
 
-def test_starts_nest():
+def test_prefixes_nest():
     a, b, c = LONG
-    sharing = common_starts([(a, b), (a, b, c), (a, c)])
-    assert [(start.parent, start.events) for start in sharing.starts] == [(None, (a,)), (0, (b,))]
-    assert sharing.start_of == (1, 1, 0)
+    tree = find_shared_prefixes([(a, b), (a, b, c), (a, c)])
+    assert [(prefix.parent, prefix.events) for prefix in tree.prefixes] == [(None, (a,)), (0, (b,))]
+    assert tree.prefix_of == (1, 1, 0)
 
 
 def test_long_texts_that_come_twice_are_numbered_as_they_appear():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.prompt.sanitize import RESERVED, revealed, sanitise
+from gavel.judge.prompt.sanitize import RESERVED, normalize_for_matching, sanitize
 
 pieces = st.sampled_from(
     [
@@ -36,12 +36,12 @@ hostile = st.lists(pieces | st.text(max_size=4) | st.characters(categories=["Cs"
 
 @given(hostile)
 def test_sanitising_twice_changes_nothing_more(text):
-    assert sanitise(sanitise(text)) == sanitise(text)
+    assert sanitize(sanitize(text)) == sanitize(text)
 
 
 @given(hostile)
 def test_sanitised_text_can_be_sent_and_holds_no_fence_in_any_form(text):
-    clean = sanitise(text)
+    clean = sanitize(text)
     assert clean.encode().decode() == clean
     assert "\0" not in clean
     for form in ("NFC", "NFD", "NFKC", "NFKD"):
@@ -50,7 +50,7 @@ def test_sanitised_text_can_be_sent_and_holds_no_fence_in_any_form(text):
 
 @given(st.lists(hostile, max_size=3).map("<s>".join))
 def test_no_special_token_is_left(text):
-    clean = sanitise(text)
+    clean = sanitize(text)
     for form in (clean, unicodedata.normalize("NFKC", clean)):
         for token in ("<s>", "</s>", "[INST]", "<|im_start|>", "<|s|>", "]~b]", "[e~["):
             assert token not in form
@@ -58,8 +58,8 @@ def test_no_special_token_is_left(text):
 
 @given(hostile)
 def test_a_text_grows_by_a_bounded_factor(text):
-    assert len(sanitise(text)) <= 9 * len(text)
-    assert len(sanitise(text + "\u200b" * 100_000)) <= 9 * len(text) + 100
+    assert len(sanitize(text)) <= 9 * len(text)
+    assert len(sanitize(text + "\u200b" * 100_000)) <= 9 * len(text) + 100
 
 
 @given(
@@ -68,7 +68,7 @@ def test_a_text_grows_by_a_bounded_factor(text):
     )
 )
 def test_text_without_tricks_comes_back_as_it_is(text):
-    assert sanitise(text) == text
+    assert sanitize(text) == text
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_text_without_tricks_comes_back_as_it_is(text):
     ],
 )
 def test_real_text_comes_back_as_it_is(text):
-    assert sanitise(text) == text
+    assert sanitize(text) == text
 
 
 @pytest.mark.parametrize(
@@ -115,17 +115,17 @@ def test_real_text_comes_back_as_it_is(text):
     ],
 )
 def test_what_is_replaced_stays_readable(text, shown):
-    assert sanitise(text) == shown
+    assert sanitize(text) == shown
 
 
 @pytest.mark.parametrize(
     "text", ["Ｊudge", "j\u200bu\u00addge", "JÚDGE", "𝐣𝐮𝐝𝐠𝐞", "j\u0336u\u0336dge", "ju\u202edge", "judg\U000e0020e"]
 )
 def test_tricks_do_not_hide_a_word(text):
-    assert revealed(text) == "judge"
+    assert normalize_for_matching(text) == "judge"
 
 
 @given(st.text())
 def test_ascii_and_other_text_are_revealed_alike(text):
-    assert revealed(text + "é") == revealed(text) + "e"
-    assert revealed(revealed(text)) == revealed(text)
+    assert normalize_for_matching(text + "é") == normalize_for_matching(text) + "e"
+    assert normalize_for_matching(normalize_for_matching(text)) == normalize_for_matching(text)

@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel.judge.errors import ContextTooSmallError
-from gavel.judge.prompt.canonical import Called, CanonicalGroup, Said, canonicalise
-from gavel.judge.prompt.tokens import count_tokens
-from gavel.judge.prompt.transcript import Marks, render_transcripts
-from gavel.judge.prompt.truncate import READABLE, fit, most_shown
+from gavel.judge.prompt.canonical import CanonicalGroup, TextEvent, ToolCallEvent, canonicalize
+from gavel.judge.prompt.token_count import count_tokens
+from gavel.judge.prompt.transcript import PromptMarkers, render_transcripts
+from gavel.judge.prompt.truncate import MIN_READABLE_TOKENS, max_members_shown, truncate_group
 from gavel.scenarios.trajectory import Trajectory
 from tests.judge.groups import OPENING, choice
 
@@ -19,12 +19,12 @@ def group_of(*lengths: int, turns: int = 1) -> CanonicalGroup:
         [*OPENING, *(choice(f"member {n} turn {turn} " + "word " * length) for turn in range(turns))]
         for n, length in enumerate(lengths)
     ]
-    return canonicalise({n: Trajectory(messages_and_choices=items) for n, items in enumerate(members)})
+    return canonicalize({n: Trajectory(messages_and_choices=items) for n, items in enumerate(members)})
 
 
 def size(group: CanonicalGroup) -> int:
     labels = tuple(f"W7Q{n}" for n in range(len(group.members)))
-    return count_tokens(render_transcripts(group, range(len(group.members)), Marks("k3v", labels)))
+    return count_tokens(render_transcripts(group, range(len(group.members)), PromptMarkers("k3v", labels)))
 
 
 def words(group: CanonicalGroup) -> list[int]:
@@ -44,7 +44,7 @@ def test_hardly_more_is_counted_than_there_is_room_for():
             counted.append(size(of))
             return counted[-1]
 
-        assert 1_960 <= size(fit(group, 2_000, sized)) <= 2_000
+        assert 1_960 <= size(truncate_group(group, 2_000, sized)) <= 2_000
         of_whole, *others = counted
         assert of_whole <= size(group)
         assert max(others) < 5_000
@@ -53,7 +53,7 @@ def test_hardly_more_is_counted_than_there_is_room_for():
 
 def test_every_member_keeps_the_same_length_and_the_shorter_ones_all():
     group = group_of(20, 500, 3000)
-    fitting = fit(group, 700, size)
+    fitting = truncate_group(group, 700, size)
     assert size(fitting) <= 700
     short, middle, long = words(fitting)
     assert short == 20
@@ -62,13 +62,13 @@ def test_every_member_keeps_the_same_length_and_the_shorter_ones_all():
 
 def test_nothing_is_cut_that_need_not_be():
     group = group_of(20, 500, 3000)
-    kept = sum(words(fit(group, 700, size)))
-    assert 700 - 3 * READABLE < kept + 20 * 3 < 700
+    kept = sum(words(truncate_group(group, 700, size)))
+    assert 700 - 3 * MIN_READABLE_TOKENS < kept + 20 * 3 < 700
 
 
 def test_long_conversations_lose_their_middle_when_short_texts_are_too_much():
     group = group_of(100, 100, turns=60)
-    fitting = fit(group, 1500, size)
+    fitting = truncate_group(group, 1500, size)
     assert size(fitting) <= 1500
     for member in fitting.members:
         shown = texts(member)
@@ -81,7 +81,7 @@ def test_long_conversations_lose_their_middle_when_short_texts_are_too_much():
 
 def test_a_context_without_room_for_the_shortest_form_is_an_error_that_says_so():
     with pytest.raises(ContextTooSmallError, match="room for a prompt of 30 tokens"):
-        fit(group_of(500, 600), 30, size)
+        truncate_group(group_of(500, 600), 30, size)
 
 
 def test_arguments_and_results_are_cut_by_the_same_rule():
@@ -90,12 +90,12 @@ def test_arguments_and_results_are_cut_by_the_same_rule():
         choice(calls=[("write", json.dumps(long))]),
         {"role": "tool", "tool_call_id": "c0", "content": "line " * 2000},
     ]
-    group = canonicalise(
+    group = canonicalize(
         {0: Trajectory(messages_and_choices=[*OPENING, *items]), 1: Trajectory(messages_and_choices=OPENING)}
     )
-    fitting = fit(group, 600, size)
+    fitting = truncate_group(group, 600, size)
     call = next(
-        e for member in fitting.members for c in member.conversations for e in c.events if isinstance(e, Called)
+        e for member in fitting.members for c in member.conversations for e in c.events if isinstance(e, ToolCallEvent)
     )
     assert size(fitting) <= 600
     assert "tokens left out" in call.arguments
@@ -109,18 +109,18 @@ def test_arguments_and_results_are_cut_by_the_same_rule():
 def test_it_fits_or_it_is_an_error(lengths, turns, most):
     group = group_of(*lengths, turns=turns)
     try:
-        assert size(fit(group, most, size)) <= most
+        assert size(truncate_group(group, most, size)) <= most
     except ContextTooSmallError:
         assert most < 600
 
 
 def test_as_many_members_are_shown_as_there_is_room_for():
     group = group_of(*[200] * 9)
-    everybody = most_shown(group, 100_000)
-    few = most_shown(group, 500)
+    everybody = max_members_shown(group, 100_000)
+    few = max_members_shown(group, 500)
     assert everybody == 9
     assert 2 < few < 9
-    assert most_shown(group, 10) == 2
+    assert max_members_shown(group, 10) == 2
     some = CanonicalGroup(group.members[:few], group.shared)
-    assert Said("system", "You run the returns desk.") in some.shared
-    assert size(fit(some, 500, size)) <= 500
+    assert TextEvent("system", "You run the returns desk.") in some.shared
+    assert size(truncate_group(some, 500, size)) <= 500

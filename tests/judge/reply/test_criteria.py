@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import Bias, Latent, SimulatedJudge
 from gavel.judge.panel.juror import Juror
-from gavel.judge.reply.criteria import ids_asked_for, ids_to_score, read_scores, sections
+from gavel.judge.reply.criteria import ids_to_score, read_scores, requested_ids, sections
 from gavel.judge.reply.verdict import VerdictError
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.scenarios.group import TrajectoryGroup
@@ -84,7 +84,7 @@ def test_no_two_ids_are_alike_whatever_the_labels_and_their_lengths(labels, coun
     ids = ids_to_score(rubric, labels)
     assert len({name.casefold() for name in ids}) == len(labels) * count
     prompt = ", ".join(ids)
-    assert {label: ids_asked_for(prompt, label) for label in labels} == {
+    assert {label: requested_ids(prompt, label) for label in labels} == {
         label: [label + letter for letter, _ in rubric.lettered] for label in labels
     }
 

@@ -19,7 +19,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.session import SaveError
 from gavel.trainer.config import LoraSettings, TrainConfig
-from gavel.trainer.data.tokens import TokenError
+from gavel.trainer.data.token_sequences import TokenError
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.model import Model, NotRegisteredError, TrainableModel

@@ -28,7 +28,7 @@ from gavel.trainer.data.batch import (
     Batch,
     mini_batches,
 )
-from gavel.trainer.data.tokens import TokenError
+from gavel.trainer.data.token_sequences import TokenError
 from tests.trainer.conftest import Letters, attempt, sampled_turn, spelled
 
 CONFIG = TrainConfig()

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.trainer.data.packing import pack, plan, spread, unique_tokens
-from gavel.trainer.data.tokens import TokenError, TokenSequence
+from gavel.trainer.data.packing import assign_to_ranks, micro_batches, pack, unique_tokens
+from gavel.trainer.data.token_sequences import TokenError, TokenSequence
 
 
 @st.composite
@@ -89,7 +89,7 @@ def test_nothing_predicts_the_first_token_of_a_sequence():
 @given(batches, st.data(), st.integers(1, 40))
 def test_a_plan_covers_all_and_keeps_to_its_limit(batch, data, most):
     groups = data.draw(st.lists(st.integers(0, 2), min_size=len(batch), max_size=len(batch)))
-    planned = plan(batch, groups, most)
+    planned = micro_batches(batch, groups, most)
     assert sorted(index for indices in planned for index in indices) == list(range(len(batch)))
     for indices in planned:
         assert len(indices) == 1 or unique_tokens([batch[index] for index in indices]) <= most
@@ -98,7 +98,7 @@ def test_a_plan_covers_all_and_keeps_to_its_limit(batch, data, most):
 @given(batches, st.data(), st.integers(1, 40))
 def test_a_group_that_fits_is_not_cut(batch, data, most):
     groups = data.draw(st.lists(st.integers(0, 2), min_size=len(batch), max_size=len(batch)))
-    planned = plan(batch, groups, most)
+    planned = micro_batches(batch, groups, most)
     for group in set(groups):
         members = {index for index, own in enumerate(groups) if own == group}
         if unique_tokens([batch[index] for index in members]) <= most:
@@ -110,13 +110,13 @@ def test_the_largest_micro_batch_runs_first_and_small_groups_share_one():
         return TokenSequence([first] * length, [False] * length, [0.0] * length, [1.0] * length)
 
     batch = [alone(1, 3), alone(2, 9), alone(3, 4), alone(4, 30)]
-    assert plan(batch, [0, 1, 2, 3], 10) == [[3], [1], [2, 0]]
+    assert micro_batches(batch, [0, 1, 2, 3], 10) == [[3], [1], [2, 0]]
 
 
 @given(batches, st.data(), st.integers(1, 5))
 def test_whole_groups_are_spread_so_that_no_part_is_heavier_than_another_by_more_than_a_group(batch, data, count):
     groups = data.draw(st.lists(st.integers(0, 4), min_size=len(batch), max_size=len(batch)))
-    parts = spread(batch, groups, count)
+    parts = assign_to_ranks(batch, groups, count)
     assert len(parts) == count
     assert sorted(index for part in parts for index in part) == list(range(len(batch)))
     sizes = {

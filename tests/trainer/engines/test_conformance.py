@@ -334,7 +334,7 @@ def test_an_adapter_that_is_no_longer_held_is_told_apart_from_other_errors(engin
 
 
 def test_making_room_for_the_learner_harms_nobody(engine, base):
-    with engine.making_room():
+    with engine.release_memory():
         pass
     assert_sampled_by(base, prompt(0, 5), ask(engine, prompt(0, 5)))
 

@@ -6,9 +6,9 @@ import torch
 from gavel.trainer.config import LoraSettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines.lora_layers import AdaptedLinear, set_factors
-from gavel.trainer.engines.protocol import LoraFactors
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.logprobs import trained_logprobs
+from gavel.trainer.policy.adapter import LoraFactors
 from gavel.trainer.policy.policy import Policy, load_base
 from tests.trainer.conftest import full_logprobs, request_for, sequence, tiny_model
 

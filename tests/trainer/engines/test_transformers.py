@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.trainer.engines.protocol import ContextOverflow, EngineError, Sampled
-from gavel.trainer.engines.sampling import drawn, uniform
+from gavel.trainer.engines.sampling import sample_tokens, uniform_numbers
 from gavel.trainer.engines.transformers import TransformersEngine
 from tests.trainer.conftest import VOCABULARY, WholeModel, full_logprobs, request_for, tiny_model
 
@@ -316,8 +316,8 @@ def test_a_seed_of_any_size_is_a_seed(make_engine, seed):
 
 def test_uniform_numbers_are_uniform_over_seeds_and_over_positions():
     for numbers in (
-        uniform(np.arange(20000), np.zeros(20000, dtype=np.int64)),
-        uniform(np.full(20000, 7), np.arange(20000)),
+        uniform_numbers(np.arange(20000), np.zeros(20000, dtype=np.int64)),
+        uniform_numbers(np.full(20000, 7), np.arange(20000)),
     ):
         assert ((numbers >= 0) & (numbers < 1)).all()
         histogram = np.histogram(numbers, bins=20, range=(0, 1))[0]
@@ -328,8 +328,8 @@ def test_uniform_numbers_are_uniform_over_seeds_and_over_positions():
 @given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.integers(0, 10**6)), min_size=1, max_size=20))
 def test_uniform_numbers_depend_on_seed_and_position_alone(pairs):
     seeds, positions = (np.array(column) for column in zip(*pairs, strict=True))
-    together = uniform(seeds, positions)
-    alone = [uniform(seeds[n : n + 1], positions[n : n + 1])[0] for n in range(len(pairs))]
+    together = uniform_numbers(seeds, positions)
+    alone = [uniform_numbers(seeds[n : n + 1], positions[n : n + 1])[0] for n in range(len(pairs))]
     assert together.tolist() == alone
     assert len(set(alone)) == len(set(pairs))
 
@@ -342,7 +342,7 @@ def test_a_token_is_drawn_where_the_cumulative_distribution_passes_the_number(vo
     logits[0, seed % vocabulary] = 0.0
     probabilities = torch.softmax(logits, -1)
     upto = probabilities[0].double().cumsum(0)
-    token = drawn(probabilities, torch.tensor([number], dtype=torch.float64)).item()
+    token = sample_tokens(probabilities, torch.tensor([number], dtype=torch.float64)).item()
     assert probabilities[0, token] > 0
     assert upto[token] - probabilities[0, token] - 1e-6 <= number * upto[-1] <= upto[token] + 1e-6
 
@@ -350,6 +350,6 @@ def test_a_token_is_drawn_where_the_cumulative_distribution_passes_the_number(vo
 def test_tokens_come_as_often_as_they_are_likely():
     probabilities = torch.tensor([0.5, 0.0, 0.3, *[0.0] * 100, 0.2])
     numbers = torch.linspace(0, 1, 10_001, dtype=torch.float64)[:-1]
-    counts = torch.bincount(drawn(probabilities.expand(10_000, -1), numbers), minlength=104)
+    counts = torch.bincount(sample_tokens(probabilities.expand(10_000, -1), numbers), minlength=104)
     assert counts[[0, 2, 103]].tolist() == pytest.approx([5000, 3000, 2000], abs=2)
     assert counts.sum() == counts[[0, 2, 103]].sum()

@@ -110,7 +110,7 @@ def test_a_request_that_the_server_breaks_off_is_an_error_and_no_short_turn(serv
     engine = connect()
     engine.publish(policy, 0)
     server.breaks_off = True
-    with pytest.raises(EngineError, match="broke a request off"):
+    with pytest.raises(EngineError, match="ended a request early"):
         ask(engine)
     server.breaks_off = False
     assert ask(engine).finish_reason == "length"
@@ -169,7 +169,7 @@ def test_the_server_sleeps_while_the_learner_computes_and_no_request_is_lost(ser
     early = engine.submit(request_for(IDS))
     until(lambda: server.asked == ["/v1/completions"])
     threading.Timer(0.2, server.go_on.set).start()
-    with engine.making_room():
+    with engine.release_memory():
         assert early.done(), "what is in flight is waited for"
         late = engine.submit(request_for(IDS, seed=1))
     assert late.result(timeout=DEADLINE).token_ids
@@ -179,7 +179,7 @@ def test_the_server_sleeps_while_the_learner_computes_and_no_request_is_lost(ser
 def test_the_server_wakes_up_when_the_learner_fails(server, connect, policy):
     engine = connect(sleep=True)
     engine.publish(policy, 0)
-    with pytest.raises(ZeroDivisionError), engine.making_room():
+    with pytest.raises(ZeroDivisionError), engine.release_memory():
         raise ZeroDivisionError
     assert server.asked[-1] == "/wake_up"
     assert ask(engine).token_ids
@@ -189,7 +189,7 @@ def test_a_server_that_cannot_sleep_says_what_it_needs_and_goes_on_serving(serve
     server.missing = {"/sleep"}
     engine = connect(sleep=True)
     engine.publish(policy, 0)
-    with pytest.raises(EngineError, match="/sleep") as error, engine.making_room():
+    with pytest.raises(EngineError, match="/sleep") as error, engine.release_memory():
         pass
     assert "VLLM_SERVER_DEV_MODE=1" in error.value.remedy
     assert ask(engine).token_ids
@@ -198,7 +198,7 @@ def test_a_server_that_cannot_sleep_says_what_it_needs_and_goes_on_serving(serve
 def test_a_server_that_is_not_asked_to_sleep_never_does(server, connect, policy):
     engine = connect()
     engine.publish(policy, 0)
-    with engine.making_room():
+    with engine.release_memory():
         assert ask(engine).token_ids
     assert "/sleep" not in server.asked
 

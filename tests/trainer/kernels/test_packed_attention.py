@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoModelForCausalLM, Gemma2Config, MistralConfig, Qwen3Config
 
 from gavel.trainer.data.packing import Packed, pack
-from gavel.trainer.data.tokens import TokenSequence
+from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.kernels import packed_attention as attention
 from gavel.trainer.kernels.packed_attention import (
     AttentionError,

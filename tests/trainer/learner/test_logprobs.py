@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, GraniteConfig, LlamaConfig, MistralConfig, Qwen3MoeConfig
 
 from gavel.trainer.config import LoraSettings
-from gavel.trainer.data.tokens import TokenSequence
+from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.learner.logprobs import trained_logprobs, trained_scores
 from gavel.trainer.policy.policy import Policy
 from tests.trainer.conftest import full_logprobs, sequence

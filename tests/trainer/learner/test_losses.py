@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from gavel.trainer.config import Cispo, ClippedSurrogate, Gspo, Loss, Reinforce, SamplerCorrection, TrainConfig
 from gavel.trainer.learner.losses import (
-    Scores,
+    TokenScores,
     cispo,
     clipped,
     clipped_surrogate,
@@ -100,7 +100,7 @@ def test_gspo_is_the_mean_over_sequences_of_the_surrogate_of_their_ratios(rows, 
     counts = [len(sequence) for sequence in rows]
     advantages = torch.tensor([sequence[0][2] for sequence in rows for _ in sequence], dtype=torch.float64)
     loss = Gspo(clip_low=low, clip_high=high)
-    losses = policy_losses(loss, Scores(new, old, old, advantages, counts)).losses
+    losses = policy_losses(loss, TokenScores(new, old, old, advantages, counts)).losses
     weights = token_weights(loss, counts, range(len(counts)))
     value = sum(w * part.sum() for w, part in zip(weights, losses.split(counts), strict=True))
     assert isinstance(value, torch.Tensor)
@@ -125,7 +125,7 @@ def test_cispo_weighs_every_log_prob_by_the_capped_ratio(rows, cap):
 @given(tokens)
 def test_reinforce_is_the_log_prob_times_the_advantage_whatever_the_sampler_thought(rows):
     new, old, advantages = columns(rows)
-    outcome = policy_losses(Reinforce(), Scores(new, old, old, advantages, [len(rows)]))
+    outcome = policy_losses(Reinforce(), TokenScores(new, old, old, advantages, [len(rows)]))
     assert outcome.losses.tolist() == pytest.approx([-n * a for n, _, a in rows], abs=1e-12)
     assert not outcome.clipped_low.any()
     assert not outcome.clipped_high.any()
@@ -176,7 +176,7 @@ def test_extreme_log_ratios_stay_finite(gap, advantage, sign, loss):
     new = torch.tensor([sign * min(gap, 1e9) if sign < 0 else 0.0], requires_grad=True)
     old = torch.tensor([-gap if sign > 0 else 0.0])
     config = TrainConfig(loss=loss, beta=0.1, kl_with_ratio=True)
-    outcome = token_losses(config, Scores(new, old, old, torch.tensor([advantage]), [1], reference=old))
+    outcome = token_losses(config, TokenScores(new, old, old, torch.tensor([advantage]), [1], reference=old))
     assert sampler_weights(new, old, [1], SamplerCorrection()).isfinite().all()
     outcome.losses.sum().backward()
     assert outcome.losses.isfinite().all()
@@ -224,7 +224,7 @@ def test_which_estimates_have_the_gradient_of_the_divergence(estimator, with_rat
     policy = logits.log_softmax(-1)
     config = TrainConfig(beta=1, kl_estimator=estimator, kl_with_ratio=with_ratio)
     nothing = torch.zeros(3, dtype=torch.float64)
-    scores = Scores(policy, policy.detach(), policy.detach(), nothing, [3], reference=base)
+    scores = TokenScores(policy, policy.detach(), policy.detach(), nothing, [3], reference=base)
     found = gradient((policy.detach().exp() * token_losses(config, scores).losses).sum())
     assert (found == pytest.approx(exact)) is unbiased
     if estimator == "k1" and not with_ratio:
@@ -251,7 +251,7 @@ def test_the_samplers_weights_are_the_plain_ratios_brought_into_bounds(rows, flo
 
 def test_the_samplers_weights_scale_the_policys_losses_and_not_the_divergence():
     new, old, base = torch.tensor([-1.0]), torch.tensor([-2.0]), torch.tensor([-1.5])
-    scores = Scores(new, new, old, torch.tensor([1.0]), [1], reference=base)
+    scores = TokenScores(new, new, old, torch.tensor([1.0]), [1], reference=base)
     plain = token_losses(TrainConfig(beta=0.5), scores)
     corrected = token_losses(TrainConfig(beta=0.5, sampler_correction=SamplerCorrection(cap=2)), scores)
     assert plain.losses.item() == pytest.approx(-1 + 0.5 * kl(new, base, "k3").item())

@@ -20,7 +20,7 @@ from trl.trainer.rloo_trainer import RLOOTrainer
 
 from gavel.trainer.config import Cispo, ClippedSurrogate, Gspo, Loss, Reinforce, SamplerCorrection, TrainConfig
 from gavel.trainer.data.advantages import advantages
-from gavel.trainer.learner.losses import Scores, token_losses, token_weights
+from gavel.trainer.learner.losses import TokenScores, token_losses, token_weights
 
 GROUPS, MEMBERS, LONGEST, CONSTANT = 3, 4, 23, 37
 SIZE = GROUPS * MEMBERS
@@ -123,7 +123,7 @@ def by_gavel(columns: dict[str, torch.Tensor], config: TrainConfig) -> tuple[flo
     logprobs = columns["logprobs"].clone().requires_grad_(True)
     lengths = mask.sum(-1).tolist()
     counts = torch.tensor(lengths)
-    scores = Scores(
+    scores = TokenScores(
         logprobs=logprobs[mask],
         old=columns["old"][mask],
         sampler=columns["sampler"][mask],

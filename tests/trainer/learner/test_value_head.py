@@ -7,26 +7,21 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory import History, Trajectory
+from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import ClippedSurrogate, LoraSettings, Ppo, SamplerCorrection, TrainConfig
 from gavel.trainer.data import batch as room
 from gavel.trainer.data.batch import NO_MEMBER, UNFIT_STEP_REWARDS, UNSCORED, Batch
 from gavel.trainer.data.packing import unique_tokens
-from gavel.trainer.data.tokens import sequences
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner.learner import Learner, LearnerError
 from gavel.trainer.learner.logprobs import trained_scores, trained_values, valued_scores
-from gavel.trainer.learner.losses import Scores, token_losses, token_weights
+from gavel.trainer.learner.losses import TokenScores, token_losses, token_weights
 from gavel.trainer.learner.value_head import (
-    estimates,
     explained_variance,
-    gae,
-    token_rewards,
+    value_estimates,
     value_head,
     value_losses,
     whiten,
@@ -36,27 +31,6 @@ from tests.trainer.conftest import attempt, sampled_turn
 
 PPO = TrainConfig(loss=Ppo(), learning_rate=1e-3)
 RAW = Ppo(whiten=False)
-
-numbers = st.floats(-5, 5)
-
-
-@given(st.lists(st.tuples(numbers, numbers), max_size=12), st.floats(0.1, 1), st.floats(0, 1))
-def test_advantages_are_the_discounted_sum_of_all_later_surprises(pairs, discount, trace):
-    rewards, values = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    following = [*values[1:], 0.0]
-    surprises = [r + discount * later - v for r, v, later in zip(rewards, values, following, strict=False)]
-    slow = [
-        sum((discount * trace) ** (later - at) * surprises[later] for later in range(at, len(pairs)))
-        for at in range(len(pairs))
-    ]
-    assert gae(rewards, values, discount, trace) == pytest.approx(slow, abs=1e-9)
-
-
-@given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=12))
-def test_with_full_trace_an_advantage_is_the_rest_of_the_rewards_minus_the_value(pairs):
-    rewards, values = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    rest = [math.fsum(rewards[at:]) - values[at] for at in range(len(pairs))]
-    assert gae(rewards, values, 1.0, 1.0) == pytest.approx(rest, abs=1e-9)
 
 
 class Anything:
@@ -75,8 +49,8 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig) -> Batch:
 
 def test_returns_are_advantages_before_whitening_plus_values():
     values = [torch.tensor([0.5, -0.25]), torch.tensor([1.0])]
-    plain = estimates([[0, 1], [2]], values, RAW)
-    white = estimates([[0, 1], [2]], values, Ppo())
+    plain = value_estimates([[0, 1], [2]], values, RAW)
+    white = value_estimates([[0, 1], [2]], values, Ppo())
     for one, other, own in zip(plain, white, values, strict=True):
         assert torch.allclose(one.returns, one.advantages + own)
         assert torch.equal(one.returns, other.returns)
@@ -96,22 +70,6 @@ def test_explained_variance_is_one_for_true_values_and_none_for_a_constant():
     assert explained_variance(torch.full((3,), 9.0), returns) == pytest.approx(0)
     assert explained_variance(-returns, returns) == pytest.approx(-3)
     assert explained_variance(returns, torch.ones(3)) == 0
-
-
-def test_a_turns_reward_comes_with_its_last_token_and_the_trajectorys_with_the_end_of_every_sequence():
-    first, second = sampled_turn([1, 2], [3, 4]), sampled_turn([1, 2, 3, 4, 9, 9], [5, 6, 7])
-    aside = sampled_turn([8], [2, 2])
-    trajectory = attempt(first, second, reward=10.0, step_rewards=[0.1, 0.2, 7.0, 0.4])
-    trajectory.additional_histories = [History(messages_and_choices=[first, aside])]
-    main, other = sequences(trajectory)
-    assert token_rewards(trajectory, main) == pytest.approx([0, 0.1, 0, 0, 10.2])
-    assert token_rewards(trajectory, other) == pytest.approx([0, 10.4])
-    assert token_rewards(attempt(first, reward=1.0), main) == [0, 0, 0, 0, 1]
-
-
-def test_step_rewards_survive_json():
-    trajectory = attempt(reward=0.0, step_rewards=[0.5, -1.0])
-    assert Trajectory.from_json(trajectory.to_json()).step_rewards == [0.5, -1.0]
 
 
 def member(reward: float | None, *step_rewards: float) -> Trajectory:
@@ -156,12 +114,12 @@ def test_policy_and_value_losses_and_their_gradients_are_those_written_out_token
     logprobs = (old + 0.4 * normal(total)).requires_grad_()
     values = (old_values + 0.4 * normal(total)).requires_grad_()
     rewards = [normal(length).tolist() for length in lengths]
-    loss = Ppo(discount=0.9, trace=0.8, clip_high=0.3, value_clip=0.25, dual_clip=2.0, aggregation="grpo")
-    parts = estimates(rewards, old_values.split(lengths), loss)
+    loss = Ppo(gamma=0.9, gae_lambda=0.8, clip_high=0.3, value_clip=0.25, dual_clip=2.0, aggregation="grpo")
+    parts = value_estimates(rewards, old_values.split(lengths), loss)
     advantages, returns = (torch.cat([getattr(part, name) for part in parts]) for name in ("advantages", "returns"))
     weights = torch.tensor(token_weights(loss, lengths, [0, 1, 2]), dtype=torch.float64)
     weights = weights.repeat_interleave(torch.tensor(lengths))
-    scores = Scores(logprobs=logprobs, old=old, sampler=old, advantages=advantages, lengths=lengths)
+    scores = TokenScores(logprobs=logprobs, old=old, sampler=old, advantages=advantages, lengths=lengths)
     policy_part = (token_losses(TrainConfig(loss=loss), scores).losses * weights).sum()
     value_part = (value_losses(values, old_values, returns, loss.value_clip) * weights).sum()
     found = torch.autograd.grad(policy_part + loss.value_coefficient * value_part, [logprobs, values])
@@ -242,7 +200,7 @@ def probability(policy: Policy) -> float:
 
 def test_a_token_that_earns_a_step_reward_becomes_likelier_and_the_values_come_to_explain_the_returns(fresh_policy):
     learner, before, metrics = Learner(fresh_policy), probability(fresh_policy), []
-    config = TrainConfig(loss=Ppo(trace=1.0, value_learning_rate=3e-3), learning_rate=1e-3)
+    config = TrainConfig(loss=Ppo(gae_lambda=1.0, value_learning_rate=3e-3), learning_rate=1e-3)
     for step in range(5):
         members = [two_turns(fresh_policy, 100 * step + at) for at in range(24)]
         assert not make_batch([TrajectoryGroup(members)], TrainConfig()).sequences
@@ -322,7 +280,7 @@ def test_a_loss_without_values_leaves_the_value_head_alone(fresh_policy, batch):
 def test_a_value_gradient_that_is_not_finite_is_told_and_changes_nothing(fresh_policy, batch):
     learner = Learner(fresh_policy)
     before = [parameter.detach().clone() for parameter in fresh_policy.parameters()]
-    learner._critic().weight.register_hook(lambda gradient: gradient * math.nan)
+    learner._ensure_value_head().weight.register_hook(lambda gradient: gradient * math.nan)
     with pytest.raises(LearnerError, match=r"not finite \(nan\)"):
         learner.step(batch, PPO)
     assert all(torch.equal(*pair) for pair in zip(before, fresh_policy.parameters(), strict=True))

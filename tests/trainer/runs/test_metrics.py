@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Trajectory
-from tests.trainer.conftest import attempt, sampled_turn
 from gavel.trainer.runs.metrics import MetricsLog, judge_totals, sampled_tokens, trajectory_means
+from tests.trainer.conftest import attempt, sampled_turn
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from openai import APIStatusError, AsyncOpenAI, BadRequestError
 from gavel.scenarios.library.returns_desk import scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.data.mismatch import mismatches
-from gavel.trainer.data.tokens import sequences
+from gavel.trainer.data.token_sequences import sequences
 from gavel.trainer.engines.protocol import Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.policy.policy import Policy, load_base
@@ -57,7 +57,7 @@ class Recited:
     def score(self, token_ids) -> list[float]:
         return [0.0] * (len(token_ids) - 1)
 
-    def making_room(self) -> contextlib.AbstractContextManager[None]:
+    def release_memory(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
     def close(self) -> None:

@@ -20,8 +20,8 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.data.batch import mini_batches
-from gavel.trainer.data.packing import spread, unique_tokens
-from gavel.trainer.data.tokens import TokenError
+from gavel.trainer.data.packing import assign_to_ranks, unique_tokens
+from gavel.trainer.data.token_sequences import TokenError
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.model import TrainableModel
@@ -130,7 +130,7 @@ async def test_several_processes_share_an_update(policy):
     updates = mini_batches(groups, as_training(SftConfig(batch_size=3), batch).mini_batches, "a seed")
     assert sorted(at for update in updates for at in update) == list(range(9))
     for update in updates:
-        parts = spread([batch.sequences[at].tokens for at in update], [groups[at] for at in update], 3)
+        parts = assign_to_ranks([batch.sequences[at].tokens for at in update], [groups[at] for at in update], 3)
         assert [len(part) for part in parts] == [1, 1, 1]
 
 

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from gavel.llm.types import Message
 from gavel.scenarios.trajectory import History
-from gavel.trainer.data.tokens import TokenSequence, joined
+from gavel.trainer.data.token_sequences import TokenSequence, join_turns
 from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.serving.turn_cache import Conversations
@@ -40,7 +40,7 @@ EPISODE = [*OPENING, LOOK, RESULT, CLOSING, THANKS, say("Bye.")]
 
 
 def sequences_of(policy: Policy, messages: list) -> list[TokenSequence]:
-    return joined([demonstrated(History(messages_and_choices=messages, tools=TOOLS), policy)])
+    return join_turns([demonstrated(History(messages_and_choices=messages, tools=TOOLS), policy)])
 
 
 def trained_texts(policy: Policy, tokens: TokenSequence) -> list[str]:

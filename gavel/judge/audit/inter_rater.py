@@ -12,9 +12,9 @@ from itertools import combinations
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from gavel.judge.audit.agreement import Agreement, compare
-from gavel.judge.audit.bootstrap import Estimate, defined, estimate
-from gavel.judge.audit.votes import calls, judged_groups, voters
+from gavel.judge.audit.agreement import Agreement, agreement_of_pairs
+from gavel.judge.audit.bootstrap import IntervalEstimate, defined, estimate
+from gavel.judge.audit.votes import judge_calls, judged_groups, voting_models
 from gavel.scenarios.group import TrajectoryGroup
 
 if TYPE_CHECKING:
@@ -25,38 +25,40 @@ Ratings = Sequence[Sequence[float | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Reliability:
+class InterRaterReliability:
     """Raters beside each other."""
 
     raters: tuple[str, ...]
-    icc_single: Estimate
+    icc_single: IntervalEstimate
     """ICC(2,1): the share of a single rater's variance that is the members' own. Over members that all rated."""
-    icc_mean: Estimate
+    icc_mean: IntervalEstimate
     """ICC(2,k): the same for the mean of all k raters."""
-    alpha: Estimate
+    alpha: IntervalEstimate
     """Krippendorff's alpha with the interval metric: 1 - observed / expected disagreement; scores may be missing."""
     pairs: Mapping[tuple[str, str], Agreement]
     """Each two judges, the second as the reference of the first; empty where the raters are calls."""
 
 
-def judge_vs_judge(groups: Iterable[TrajectoryGroup]) -> Reliability | None:
+def judge_vs_judge(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability | None:
     """The judge models that voted, each by the mean of its votes for a member; None with fewer than two.
 
     Raises `JudgeError` when no member is judged.
     """
     groups = judged_groups(groups)
-    judges = voters(groups)
+    judges = voting_models(groups)
     if len(judges) < 2:
         return None
     ratings = [_by_judge(group, judges) for group in groups]
     pairs = {
-        (judges[one], judges[other]): compare([_both(members, one, other) for members in ratings], judges[other])
+        (judges[one], judges[other]): agreement_of_pairs(
+            [_both(members, one, other) for members in ratings], judges[other]
+        )
         for one, other in combinations(range(len(judges)), 2)
     }
-    return reliability(ratings, judges, pairs)
+    return inter_rater_reliability(ratings, judges, pairs)
 
 
-def call_vs_call(groups: Iterable[TrajectoryGroup]) -> Reliability | None:
+def call_vs_call(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability | None:
     """The calls of the same group: the n-th score that a judge gave to each member; None with fewer than two.
 
     Calls differ in order of presentation, so what a place adds is error here; ICC(2,k) is the reliability of the
@@ -67,12 +69,12 @@ def call_vs_call(groups: Iterable[TrajectoryGroup]) -> Reliability | None:
     if len(raters) < 2:
         return None
     ratings = [[[scores.get(rater) for rater in raters] for scores in members] for members in rated]
-    return reliability(ratings, [f"{model} call {number}" for model, number in raters])
+    return inter_rater_reliability(ratings, [f"{model} call {number}" for model, number in raters])
 
 
 def _by_judge(group: TrajectoryGroup, judges: Sequence[str]) -> Ratings:
     votes: dict[int, dict[str, list[float]]] = {}
-    for call in calls(group):
+    for call in judge_calls(group):
         for member, score in call.scores.items():
             votes.setdefault(member, {}).setdefault(call.model, []).append(score)
     return [[fmean(of[judge]) if judge in of else None for judge in judges] for of in votes.values()]
@@ -81,26 +83,26 @@ def _by_judge(group: TrajectoryGroup, judges: Sequence[str]) -> Ratings:
 def _by_call(group: TrajectoryGroup) -> list[dict[tuple[str, int], float]]:
     scores: dict[int, dict[tuple[str, int], float]] = {}
     seen: Counter[tuple[int, str]] = Counter()
-    for call in calls(group):
+    for call in judge_calls(group):
         for member, score in call.scores.items():
             seen[member, call.model] += 1
             scores.setdefault(member, {})[call.model, seen[member, call.model]] = score
     return list(scores.values())
 
 
-def reliability(
+def inter_rater_reliability(
     groups: Sequence[Ratings], raters: Sequence[str], pairs: Mapping[tuple[str, str], Agreement] | None = None
-) -> Reliability:
+) -> InterRaterReliability:
     """The statistics of plain numbers."""
     single, mean = intraclass_correlation(groups)
-    return Reliability(tuple(raters), single, mean, krippendorff_alpha(groups), pairs or {})
+    return InterRaterReliability(tuple(raters), single, mean, krippendorff_alpha(groups), pairs or {})
 
 
 def _both(members: Ratings, one: int, other: int) -> list[tuple[float, float]]:
     return [(a, b) for row in members if (a := row[one]) is not None and (b := row[other]) is not None]
 
 
-def intraclass_correlation(groups: Sequence[Ratings]) -> tuple[Estimate, Estimate]:
+def intraclass_correlation(groups: Sequence[Ratings]) -> tuple[IntervalEstimate, IntervalEstimate]:
     """ICC(2,1) and ICC(2,k) over the members that every rater scored: two-way random effects, absolute agreement.
 
     Shrout and Fleiss 1979, cases 2; McGraw and Wong 1996, ICC(A,1) and ICC(A,k). With n members and k raters, from
@@ -111,7 +113,7 @@ def intraclass_correlation(groups: Sequence[Ratings]) -> tuple[Estimate, Estimat
 
     k = next((len(row) for members in groups for row in members), 0)
     if k < 2:
-        return Estimate(None, None, None, 0), Estimate(None, None, None, 0)
+        return IntervalEstimate(None, None, None, 0), IntervalEstimate(None, None, None, 0)
     rows = [[row for row in members if None not in row] for members in groups]
     complete = [np.array(row, float).reshape(-1, k) for row in rows]
     count = np.array([len(scores) for scores in complete], float)
@@ -141,7 +143,7 @@ def intraclass_correlation(groups: Sequence[Ratings]) -> tuple[Estimate, Estimat
     return estimate(single, len(groups), contributing), estimate(mean, len(groups), contributing)
 
 
-def krippendorff_alpha(groups: Sequence[Ratings]) -> Estimate:
+def krippendorff_alpha(groups: Sequence[Ratings]) -> IntervalEstimate:
     """Alpha over the members with at least two scores, interval metric (Krippendorff 2011, "Computing Krippendorff's
     alpha-reliability"): 1 - mean squared difference within members / that between any two scores."""
     import numpy as np

@@ -24,7 +24,7 @@ def count_tokens(text: str) -> int:
 
 
 @dataclass(slots=True)
-class Cutter:
+class TextTruncator:
     """Cuts the same texts to several lengths, and reads each of them once."""
 
     _read: dict[str, "array[int]"] = field(default_factory=dict)
@@ -40,10 +40,10 @@ class Cutter:
         if left_out <= 0:
             return text
         head, tail = _decoded(tokens[: most - most // 2]), _decoded(tokens[len(tokens) - most // 2 :])
-        return f"{head} {left_out_mark(left_out)} {tail}"
+        return f"{head} {omission_mark(left_out)} {tail}"
 
 
-def left_out_mark(tokens: int) -> str:
+def omission_mark(tokens: int) -> str:
     return f"[… {tokens} tokens left out …]"
 
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gavel.judge.audit.reliability import (
+from gavel.judge.audit.inter_rater import (
     call_vs_call,
+    inter_rater_reliability,
     intraclass_correlation,
     judge_vs_judge,
     krippendorff_alpha,
-    reliability,
 )
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
@@ -132,7 +132,7 @@ def test_the_mean_of_more_raters_is_more_reliable_as_spearman_and_brown_say() ->
     groups: Ratings = []
     for _ in range(100):
         groups.append([[quality + random.gauss() for _ in range(4)] for quality in (random.gauss() for _ in range(8))])
-    got = reliability(groups, ["a", "b", "c", "d"])
+    got = inter_rater_reliability(groups, ["a", "b", "c", "d"])
     assert got.icc_single.value == pytest.approx(0.5, abs=0.05)
     assert got.icc_mean.value == pytest.approx(0.8, abs=0.04)
 

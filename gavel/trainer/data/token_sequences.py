@@ -111,10 +111,10 @@ def sequences(trajectory: Trajectory) -> list[TokenSequence]:
     found: list[list[Turn]] = []
     for history in trajectory.histories():
         found.append(turns_of(history, first=sum(map(len, found))))
-    return joined(found)
+    return join_turns(found)
 
 
-def joined(histories: Iterable[Sequence[Turn]]) -> list[TokenSequence]:
+def join_turns(histories: Iterable[Sequence[Turn]]) -> list[TokenSequence]:
     """The token sequences of the turns of a trajectory's histories, each turn trained in exactly one of them."""
     turns = [turn for turn in _distinct(histories) if turn.token_ids]
     longest_first = sorted(range(len(turns)), key=lambda at: -len(turns[at]))

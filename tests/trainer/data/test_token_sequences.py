@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from openai.types.chat.chat_completion import Choice
 
 from gavel.scenarios.trajectory import History, Trajectory
-from gavel.trainer.data.tokens import TokenError, sequences, turn_of
+from gavel.trainer.data.token_sequences import TokenError, sequences, turn_of
 from tests.trainer.conftest import attempt, sampled_turn
 
 ids = st.lists(st.integers(0, 9), min_size=1, max_size=5)

@@ -1,0 +1,160 @@
+"""Runs the slow suites whose turn it is, before `make test`.
+
+A suite is chosen when a file under its paths changed since the base commit (the last tag, else the last merge, else 30
+commits back). The time that is left goes to the other suites in rotation: which of them comes first moves on with every
+commit, so each has its turn. What is left out is printed.
+
+    python .ci/suites.py            run the chosen suites; exits with 1 if one of them fails
+    python .ci/suites.py --plan     print what would run
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CAP_MINUTES = 60
+MAKE_TEST_MINUTES = 20
+FALLBACK_COMMITS = 30
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A slow suite: the make target that runs it, the paths it tests, and how long it takes."""
+
+    name: str
+    target: str
+    paths: tuple[str, ...]
+    minutes: int
+    """Wall-clock limit in minutes, preparation included."""
+    prepare: str = ""
+    """Make target that installs what the suite needs; the suite is skipped when that fails."""
+
+
+SUITES = (
+    Suite(
+        name="vllm",
+        target="test-vllm",
+        paths=(
+            ".ci/",
+            "Makefile",
+            "gavel/trainer/backends/",
+            "gavel/trainer/engines/",
+            "gavel/trainer/serving/",
+            "tests/trainer/conftest.py",
+            "tests/trainer/engines/",
+        ),
+        minutes=35,
+        prepare=".venv-vllm/.installed",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A suite, whether it runs, and why."""
+
+    suite: Suite
+    runs: bool
+    reason: str
+
+
+def choose(suites: Sequence[Suite], changed: Sequence[str] | None, turn: int, cap_minutes: int) -> list[Choice]:
+    """Decides which suites run within `cap_minutes`: those that a changed path touches first, then the others.
+
+    Both are rotated by `turn`, so that no suite is left out for ever. `changed` is None where it is not known: every
+    suite then counts as touched.
+    """
+    first = turn % len(suites) if suites else 0
+    rotated = [*suites[first:], *suites[:first]]
+    reasons = {suite.name: _touched(suite, changed) for suite in rotated}
+    left, choices = cap_minutes, []
+    for suite in sorted(rotated, key=lambda suite: not reasons[suite.name]):
+        reason = reasons[suite.name] or "its turn"
+        if suite.minutes <= left:
+            left -= suite.minutes
+            choices.append(Choice(suite, True, reason))
+        else:
+            choices.append(Choice(suite, False, f"{reason}, but it takes {suite.minutes} minutes and {left} are left"))
+    return choices
+
+
+def _touched(suite: Suite, changed: Sequence[str] | None) -> str:
+    if changed is None:
+        return "the changes are not known"
+    paths = [path for path in changed if path.startswith(suite.paths)]
+    return f"{paths[0]} changed" if paths else ""
+
+
+def changed_files(root: Path = ROOT) -> list[str] | None:
+    """Paths that changed between the base commit and HEAD; None where git cannot tell."""
+    if _git(root, "rev-parse", "HEAD") is None:
+        return None
+    changed = _git(root, "diff", "--name-only", _base(root), "HEAD")
+    return None if changed is None else changed.splitlines()
+
+
+def _base(root: Path) -> str:
+    tag = _git(root, "describe", "--tags", "--abbrev=0", "HEAD^")
+    merge = _git(root, "rev-list", "--first-parent", "--merges", "--max-count=1", "HEAD^")
+    earlier = _git(root, "rev-parse", "--verify", "--quiet", f"HEAD~{FALLBACK_COMMITS}")
+    roots = _git(root, "rev-list", "--max-parents=0", "HEAD") or ""  # of a shallow clone: the oldest commits it has
+    return tag or merge or earlier or roots.splitlines()[-1]
+
+
+def commit_count(root: Path = ROOT) -> int:
+    return int(_git(root, "rev-list", "--count", "HEAD") or 0)
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=60)
+    except FileNotFoundError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def make(target: str, seconds: float) -> int | None:
+    """Runs a make target; returns its exit status, or None when the time ran out and its processes were killed."""
+    process = subprocess.Popen(["make", target], cwd=ROOT, start_new_session=True)
+    try:
+        return process.wait(timeout=max(seconds, 0.0))
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return None
+
+
+def run(suite: Suite) -> bool:
+    """Runs one suite; returns whether it passed or was skipped because it could not be installed."""
+    deadline = time.monotonic() + 60 * suite.minutes
+    if suite.prepare and make(suite.prepare, 30 * suite.minutes) != 0:
+        say(f"SKIPPED: suite {suite.name}: `make {suite.prepare}` did not succeed, so ITS TESTS DID NOT RUN.")
+        return True
+    status = make(suite.target, deadline - time.monotonic())
+    outcome = {0: "passed", None: f"FAILED: not done after {suite.minutes} minutes"}
+    say(f"Suite {suite.name} {outcome.get(status, 'FAILED')} (make {suite.target}).")
+    return status == 0
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    choices = choose(SUITES, changed_files(), commit_count(), CAP_MINUTES - MAKE_TEST_MINUTES)
+    for choice in choices:
+        say(f"Suite {choice.suite.name}: {'runs' if choice.runs else 'LEFT OUT'} ({choice.reason}).")
+    if "--plan" in arguments:
+        return 0
+    passed = [run(choice.suite) for choice in choices if choice.runs]
+    return 0 if all(passed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,70 @@
+"""The layout of the repository: floors, wings, links, sizes, and tests that mirror the modules."""
+
+import ast
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+ROOT = Path(__file__).parents[1]
+MODULES = sorted((ROOT / "gavel").rglob("*.py"))
+WINGS = sorted(path.parent for path in MODULES if path.name == "__init__.py")
+TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+LONGEST = 400
+
+# Tests of a whole wing: they run several of its modules together, so no one module names them.
+OF_A_WHOLE_WING = {
+    "gavel/cli/test_cli.py",
+    "trainer/engines/test_conformance.py",
+    "trainer/learner/test_parity_trl.py",
+    "trainer/loop/test_staleness.py",
+}
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_imports_go_downward_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
+    failed = lint_imports(config_filename=str(ROOT / "pyproject.toml"), cache_dir=None, no_cache=True, no_logo=True)
+    assert not failed, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("link", ["judge", "prompts", "scenarios", "trainer"])
+def test_the_links_at_the_top_point_into_the_package(link: str) -> None:
+    assert os.readlink(ROOT / link) == f"gavel/{link}"
+    assert (ROOT / link / "__init__.py").is_file()
+
+
+def test_every_folder_of_modules_is_a_package() -> None:
+    assert {path.parent for path in MODULES} == set(WINGS)
+
+
+@pytest.mark.parametrize("wing", WINGS, ids=name)
+def test_a_wing_says_what_it_is_for(wing: Path) -> None:
+    assert ast.get_docstring(ast.parse((wing / "__init__.py").read_text()))
+
+
+def test_no_file_is_too_long_to_read() -> None:
+    lines = {name(path): len(path.read_text().splitlines()) for path in MODULES}
+    assert {path: count for path, count in lines.items() if count > LONGEST} == {}
+
+
+def test_tests_mirror_the_tree() -> None:
+    strays = []
+    for path in TESTS:
+        *folders, file = path.relative_to(ROOT / "tests").parts
+        inside = folders[1:] if folders[:1] == ["gavel"] else folders
+        wing, module = (ROOT / "gavel").joinpath(*inside), file.removeprefix("test_").removesuffix(".py")
+        of_a_module = (wing / f"{module}.py").is_file() or (wing / module / "__init__.py").is_file()
+        at_a_floor_s_top = len(folders) <= 1  # what takes several wings together
+        if not wing.is_dir() or not (of_a_module or at_a_floor_s_top or "/".join([*folders, file]) in OF_A_WHOLE_WING):
+            strays.append(name(path))
+    assert strays == []
+
+
+def test_what_is_listed_as_of_a_whole_wing_exists() -> None:
+    assert {listed for listed in OF_A_WHOLE_WING if not (ROOT / "tests" / listed).is_file()} == set()

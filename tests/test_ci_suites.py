@@ -1,0 +1,146 @@
+"""Which slow suites run before `make test`, and what happens when one fails, hangs or cannot be installed."""
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+Git = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def suites() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("ci_suites", ROOT / ".ci" / "suites.py")
+    assert spec
+    assert spec.loader
+    module = sys.modules["ci_suites"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def git(tmp_path: Path) -> Git:
+    def call(*arguments: str) -> str:
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    call("init", "--quiet", "--initial-branch", "main")
+    return call
+
+
+def commit(git: Git, folder: Path, path: str) -> None:
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).write_text(path)
+    git("add", "-A")
+    git("commit", "--quiet", "-m", path)
+
+
+def three(suites: ModuleType, minutes: int) -> list:
+    return [suites.Suite(name, f"test-{name}", (f"{name}/",), minutes) for name in ("a", "b", "c")]
+
+
+def names(choices: list, runs: bool = True) -> list[str]:
+    return [choice.suite.name for choice in choices if choice.runs is runs]
+
+
+def test_what_the_changes_touch_runs_first(suites: ModuleType) -> None:
+    choices = suites.choose(three(suites, 20), ["c/x.py", "README.md"], turn=0, cap_minutes=40)
+    assert names(choices) == ["c", "a"]
+    assert [choice.reason for choice in choices][:2] == ["c/x.py changed", "its turn"]
+    assert names(choices, runs=False) == ["b"]
+
+
+def test_every_suite_has_its_turn(suites: ModuleType) -> None:
+    turns = [names(suites.choose(three(suites, 30), [], turn, cap_minutes=40)) for turn in range(3)]
+    assert turns == [["a"], ["b"], ["c"]]
+
+
+def test_touched_suites_that_do_not_all_fit_take_turns_too(suites: ModuleType) -> None:
+    changed = ["a/x.py", "b/x.py"]
+    turns = [names(suites.choose(three(suites, 30), changed, turn, cap_minutes=40)) for turn in range(3)]
+    assert turns == [["a"], ["b"], ["a"]]
+
+
+def test_a_suite_that_does_not_fit_says_why_and_a_shorter_one_runs(suites: ModuleType) -> None:
+    long, short = suites.Suite("long", "t", ("x/",), 50), suites.Suite("short", "t", ("y/",), 10)
+    left_out, runs = suites.choose([long, short], ["x/a.py"], turn=0, cap_minutes=40)
+    assert names([left_out, runs]) == ["short"]
+    assert left_out.reason == "x/a.py changed, but it takes 50 minutes and 40 are left"
+
+
+def test_without_a_history_every_suite_counts_as_touched(suites: ModuleType, tmp_path: Path) -> None:
+    assert suites.changed_files(tmp_path) is None
+    assert suites.commit_count(tmp_path) == 0
+    assert names(suites.choose(three(suites, 10), None, turn=1, cap_minutes=40)) == ["b", "c", "a"]
+
+
+def test_the_base_is_the_last_tag_else_the_last_merge_else_the_oldest_commit(
+    suites: ModuleType, git: Git, tmp_path: Path
+) -> None:
+    for path in ("one", "two", "three"):
+        commit(git, tmp_path, path)
+    assert suites.changed_files(tmp_path) == ["three", "two"]
+    git("checkout", "--quiet", "-b", "side", "HEAD~1")
+    commit(git, tmp_path, "side/four")
+    git("checkout", "--quiet", "main")
+    git("merge", "--quiet", "--no-ff", "-m", "merge", "side")
+    commit(git, tmp_path, "five")
+    assert suites.changed_files(tmp_path) == ["five"]
+    git("tag", "v1", "HEAD~2")
+    assert suites.changed_files(tmp_path) == ["five", "side/four"]
+    assert suites.commit_count(tmp_path) == 6
+
+
+def test_a_merge_is_compared_with_what_was_there_before_it(suites: ModuleType, git: Git, tmp_path: Path) -> None:
+    commit(git, tmp_path, "one")
+    git("checkout", "--quiet", "-b", "side")
+    commit(git, tmp_path, "two")
+    git("checkout", "--quiet", "main")
+    git("merge", "--quiet", "--no-ff", "-m", "merge", "side")
+    assert suites.changed_files(tmp_path) == ["two"]
+
+
+def test_thirty_commits_back_where_there_is_no_tag_and_no_merge(suites: ModuleType, git: Git, tmp_path: Path) -> None:
+    for number in range(33):
+        commit(git, tmp_path, f"f{number:02}")
+    assert suites.changed_files(tmp_path) == [f"f{number:02}" for number in range(3, 33)]
+
+
+@pytest.fixture
+def makefile(suites: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "Makefile").write_text("good:\n\t@true\nbad:\n\t@false\nendless:\n\t@sleep 600\n")
+    monkeypatch.setattr(suites, "ROOT", tmp_path)
+
+
+@pytest.mark.usefixtures("makefile")
+@pytest.mark.parametrize(
+    ("target", "prepare", "passes", "said"),
+    [
+        ("good", "", True, "Suite s passed (make good)."),
+        ("bad", "good", False, "Suite s FAILED (make bad)."),
+        ("bad", "bad", True, "SKIPPED: suite s: `make bad` did not succeed, so ITS TESTS DID NOT RUN."),
+    ],
+)
+def test_a_suite_passes_fails_or_cannot_be_installed(
+    suites: ModuleType, capfd: pytest.CaptureFixture[str], target: str, prepare: str, passes: bool, said: str
+) -> None:
+    assert suites.run(suites.Suite("s", target, (), 1, prepare)) is passes
+    assert said in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("makefile")
+def test_a_suite_that_hangs_is_killed_with_its_processes(suites: ModuleType) -> None:
+    assert suites.make("endless", seconds=0.2) is None
+
+
+def test_the_table_names_targets_and_paths_that_exist_and_fits_the_time(suites: ModuleType) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for suite in suites.SUITES:
+        assert f"\n{suite.target}:" in makefile
+        assert [path for path in suite.paths if not (ROOT / path).exists()] == []
+        assert suite.minutes <= suites.CAP_MINUTES - suites.MAKE_TEST_MINUTES
