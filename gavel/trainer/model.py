@@ -1,4 +1,7 @@
-"""Models as users hold them: one that is only asked, and one that learns."""
+"""Models as users hold them: one that is only prompted, and one that is trained.
+
+A model is its spec and the calls that go to the backend it is registered with.
+"""
 
 import asyncio
 import weakref
@@ -6,28 +9,22 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from openai import AsyncOpenAI, DefaultAioHttpClient
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import ConfigDict, Field, PrivateAttr
 
-from gavel.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.backends.protocol import Backend, TrainResult
-from gavel.trainer.config import LoraSettings, PolicySettings, SftConfig, TrainConfig
+from gavel.trainer.backends.protocol import Backend, NotRegisteredError, TrainResult
+from gavel.trainer.config import SftConfig, TrainConfig
+from gavel.trainer.model_spec import ModelSpec, TrainableSpec
 
 _REQUEST_TIMEOUT = 600.0
 
 
-class NotRegisteredError(GavelError):
-    """A model was used before it was registered with a backend."""
-
-
-class Model(BaseModel):
+class Model(ModelSpec):
     """A model behind an OpenAI-compatible API, not trained: for prompted baselines."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(frozen=False)
 
-    name: str
-    project: str
     inference_model_name: str | None = None
     """What the API calls it; by default `name`."""
     inference_base_url: str | None = None
@@ -40,10 +37,10 @@ class Model(BaseModel):
     )
 
     async def register(self, backend: Backend) -> None:
-        """Makes the model ready in `backend`; a trainable one goes on from its newest checkpoint."""
+        """Makes the model ready in `backend`; a trainable one resumes from its newest checkpoint."""
         await backend.register(self)
         self._backend = backend
-        self._clients.clear()  # the address may be another one now; the old clients close with their loop
+        self._clients.clear()  # the address may have changed; the old clients close with their loop
 
     @property
     def backend(self) -> Backend:
@@ -62,7 +59,7 @@ class Model(BaseModel):
                 base_url=base_url,
                 api_key=api_key,
                 timeout=_REQUEST_TIMEOUT,
-                # httpx's own pool slows down with the square of the rollouts; a proxy has no business on loopback.
+                # httpx's own pool takes time quadratic in the number of rollouts. No proxy is used for loopback.
                 http_client=DefaultAioHttpClient(trust_env="://127.0.0.1:" not in (base_url or "")),
             )
             closer = loop.create_task(_close_with_loop(self._clients[loop]))
@@ -93,15 +90,8 @@ class Model(BaseModel):
         return self.inference_base_url, self.inference_api_key
 
 
-class TrainableModel(Model):
-    """A base model with a LoRA adapter that learns from judged groups."""
-
-    base_model: str
-    """`embedded/returns-desk`, a directory, or a model id of the Hugging Face hub."""
-    lora: LoraSettings = Field(default_factory=LoraSettings)
-    policy: PolicySettings = Field(default_factory=PolicySettings)
-    renderer: str | None = None
-    """Chat format of the `renderers` library; only for a model that it does not know by name."""
+class TrainableModel(Model, TrainableSpec):
+    """A base model with a LoRA adapter that is trained on judged groups."""
 
     async def train(
         self,
@@ -119,11 +109,11 @@ class TrainableModel(Model):
     async def train_sft(
         self, trajectories: Iterable[TrajectoryGroup | Trajectory] | TrajectoryGroup, config: SftConfig | None = None
     ) -> TrainResult:
-        """One training step of imitation: each assistant turn becomes likelier; rewards play no part.
+        """One supervised training step: raises the probability of every assistant turn, whatever the rewards.
 
-        A history's `Choice`s are imitated, token by token where they carry their ids; in a history without any, its
-        assistant messages. It is a step of its own, with the optimiser's state that `train` goes on from. What cannot
-        be learnt from is counted in the result; a malformed message raises `DemonstrationError`.
+        Trains the `Choice`s of a history, on their own token ids where they carry them; in a history without any, its
+        assistant messages. The optimiser state is shared with `train`. Trajectories that cannot be trained are counted
+        in the result; a malformed message raises `DemonstrationError`.
         """
         members = [trajectory for group in _as_groups(trajectories) for trajectory in group]
         return await self.backend.train_sft(self, members, config or SftConfig())
@@ -136,9 +126,9 @@ class TrainableModel(Model):
         self, best_checkpoint_metric: str = "val/reward", keep_last: int = 1, keep_best: int = 1
     ) -> None:
         """Deletes all checkpoints but the newest `keep_last` and the `keep_best` with the highest `split/metric` in
-        metrics.jsonl (of a step's last row; among equals the newer).
+        metrics.jsonl (from a step's last row; the newer among equals).
 
-        That of the current step always stays.
+        The current step's checkpoint always stays.
         """
         live = self.backend.step(self)
         saved = [step for step in self.backend.checkpoints(self) if step <= live]  # a later one is damaged
@@ -155,11 +145,11 @@ class TrainableModel(Model):
 
 
 _closers: set[asyncio.Task[None]] = set()
-"""Tasks that hold the open clients; an event loop itself keeps its tasks only weakly."""
+"""References to the tasks that close clients; an event loop keeps only weak ones."""
 
 
 async def _close_with_loop(client: AsyncOpenAI) -> None:
-    """Waits until the event loop shuts down (it cancels its tasks then), and closes the client in time."""
+    """Waits until the event loop shuts down, which cancels its tasks, and closes the client."""
     try:
         await asyncio.Event().wait()
     finally:

@@ -1,5 +1,6 @@
 """What the pages under docs/ show runs as shown, and what they link to is there."""
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -8,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+NAMED = re.compile(r"`(?:python )?((?:gavel|tests|benchmarks|docs|examples)/[\w/]+\.\w+)")
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
 
 def test_the_judge_s_page_runs(tmp_path: Path) -> None:
@@ -26,5 +28,16 @@ def test_the_judge_s_page_runs(tmp_path: Path) -> None:
 def test_every_file_that_a_page_links_to_or_names_exists(page: Path) -> None:
     text = page.read_text()
     linked = [page.parent / target for target in re.findall(r"\]\((?!http)([^)#]+)\)", text)]
-    named = [ROOT / name for name in re.findall(r"`((?:judge|tests|benchmarks|trainer)/[\w/]+\.py)", text)]
+    named = [ROOT / name for name in NAMED.findall(text)]
     assert [path for path in linked + named if not path.exists()] == []
+
+
+def test_the_picture_is_what_its_script_draws_and_names_files_that_exist() -> None:
+    spec = importlib.util.spec_from_file_location("make_architecture", ROOT / "docs" / "make_architecture.py")
+    assert spec
+    assert spec.loader
+    script = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.TARGET.read_text() == script.picture()
+    named = {file for row in script.ROWS for box in row.boxes for file in box.files.split()}
+    assert {file for file in named if not list((ROOT / "gavel").rglob(file))} == set()

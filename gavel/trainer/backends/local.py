@@ -1,4 +1,8 @@
-"""LocalBackend: trains and serves models in this process, each over its own run directory."""
+"""LocalBackend: trains and serves models in this process, each over its own run directory.
+
+One lock per run directory: no two processes train the same run. A model whose step failed is released, so that
+registering it again resumes from the last checkpoint.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -7,13 +11,14 @@ from typing import Any
 
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.backends.protocol import Endpoint, TrainResult
-from gavel.trainer.backends.session import PublishError, SaveError, TrainingRun
+from gavel.trainer.backends.protocol import Endpoint, NotRegisteredError, TrainResult
+from gavel.trainer.backends.publish_proof import PublishError
+from gavel.trainer.backends.session import SaveError, TrainingRun
 from gavel.trainer.config import EngineChoice, SftConfig, TrainConfig, VllmSettings
 from gavel.trainer.distributed import World, join
 from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.learner.replicas import follow_leader
-from gavel.trainer.model import Model, NotRegisteredError, TrainableModel
+from gavel.trainer.model_spec import ModelSpec, TrainableSpec
 from gavel.trainer.runs.metrics import trajectory_means
 from gavel.trainer.runs.run_directory import RunDirectory, runs_root
 
@@ -24,8 +29,8 @@ _EXPERIMENT = "experiment.json"
 class LocalBackend:
     """Trains and serves models on this machine; also an async context manager.
 
-    Under `torchrun` one process leads: it alone goes on after `register`, which the others leave when it ends, by
-    `SystemExit`. They learn with it until then.
+    Under `torchrun` the process of rank 0 leads: `register` returns there alone. The others train with it inside
+    `register`, and leave it by `SystemExit` when the leader ends.
     """
 
     def __init__(
@@ -42,17 +47,17 @@ class LocalBackend:
     ) -> None:
         """`path`: where runs are kept (default GAVEL_RUNS, else `runs`). `port` 0 takes a free one.
 
-        `engine` samples the rollouts: the embedded one, or vLLM. `slots` conversations of up to `max_context` tokens
-        are held in its cache at once. `versions`: adapters that it holds, so that conversations finish on the one that
-        they began with while training goes on; `LoopConfig.max_staleness` needs one more than itself. `shard_base`
-        spreads the learner's base over the processes of `torchrun`, for one that does not fit one device; it needs
-        vLLM. Raises `EngineError` for several versions with a vLLM that sleeps during training.
+        `engine` samples the rollouts: the embedded engine, or vLLM. Its cache holds `slots` conversations of up to
+        `max_context` tokens. `versions`: adapters served at once, so that a conversation finishes on the adapter that
+        it started with while training continues; `LoopConfig.max_staleness` needs `max_staleness + 1`. `shard_base`
+        shards the learner's base model over the processes of `torchrun`, for one that does not fit one device; it
+        needs vLLM. Raises `EngineError` for several versions with a vLLM that sleeps during training.
         """
         self._root = runs_root(path)
         self._vllm = engine if isinstance(engine, VllmSettings) else VllmSettings() if engine == "vllm" else None
         if versions > 1 and self._vllm is not None and self._vllm.sleep:
             raise EngineError(
-                "a vLLM that sleeps while the learner computes cannot go on with rollouts meanwhile",
+                "a vLLM that sleeps while the learner computes cannot sample rollouts at the same time",
                 "Leave VllmSettings.sleep off, or max_staleness at 0 (versions=1).",
             )
         self._versions = versions
@@ -70,19 +75,19 @@ class LocalBackend:
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
-    async def register(self, model: Model) -> None:
+    async def register(self, model: ModelSpec) -> None:
         world = join()
         if world.rank:
             follow_leader(world)
             raise SystemExit
-        key = (model.project, model.name)
+        key = model.key
         if key in self._directories:
-            if not isinstance(model, TrainableModel) or self._training[key].alive:
+            if not isinstance(model, TrainableSpec) or self._training[key].alive:
                 return
-            await self._forget(key)  # its engine has stopped: start again from the last checkpoint
+            await self._release(key)  # its engine has stopped: restart from the last checkpoint
         directory = await asyncio.to_thread(RunDirectory, self._root, model.project, model.name)
         try:
-            if isinstance(model, TrainableModel):
+            if isinstance(model, TrainableSpec):
                 self._training[key] = await asyncio.to_thread(self._start, model, directory, world)
         except BaseException:
             directory.close()
@@ -92,76 +97,76 @@ class LocalBackend:
 
     async def train(
         self,
-        model: TrainableModel,
+        model: TrainableSpec,
         groups: list[TrajectoryGroup],
         config: TrainConfig,
         metrics: Mapping[str, float] | None = None,
     ) -> TrainResult:
         return await self._step(model, lambda run: run.train(groups, config, metrics or {}))
 
-    async def train_sft(self, model: TrainableModel, trajectories: list[Trajectory], config: SftConfig) -> TrainResult:
+    async def train_sft(self, model: TrainableSpec, trajectories: list[Trajectory], config: SftConfig) -> TrainResult:
         return await self._step(model, lambda run: run.train_sft(trajectories, config))
 
-    async def log(self, model: Model, groups: list[TrajectoryGroup], split: str) -> dict[str, float]:
+    async def log(self, model: ModelSpec, groups: list[TrajectoryGroup], split: str) -> dict[str, float]:
         directory, step = self._directory(model), self.step(model)
-        # Without a row, what lies there is of a process that was killed before it could write one.
-        begun = any(row["step"] == step for row in directory.metrics.rows(split))
-        store = (directory.trajectories if begun else directory.fresh_trajectories)(split, step)
+        # Trajectories without a metrics row were left by a process that was killed before it wrote the row.
+        has_row = any(row["step"] == step for row in directory.metrics.rows(split))
+        store = (directory.trajectories if has_row else directory.fresh_trajectories)(split, step)
         await asyncio.to_thread(store.extend, groups)
         means = trajectory_means(groups)
         directory.metrics.log(step, split, means)
         return means
 
-    def endpoint(self, model: TrainableModel) -> Endpoint:
+    def endpoint(self, model: TrainableSpec) -> Endpoint:
         return self._run(model).endpoint
 
-    def step(self, model: Model) -> int:
-        return self._run(model).step if isinstance(model, TrainableModel) else 0
+    def step(self, model: ModelSpec) -> int:
+        return self._run(model).step if isinstance(model, TrainableSpec) else 0
 
-    def versions(self, model: TrainableModel) -> int:
+    def versions(self, model: TrainableSpec) -> int:
         return self._versions
 
-    def checkpoints(self, model: TrainableModel) -> list[int]:
+    def checkpoints(self, model: TrainableSpec) -> list[int]:
         return self._directory(model).checkpoints.steps()
 
-    def record(self, model: Model, values: Mapping[str, float | str], split: str) -> None:
+    def record(self, model: ModelSpec, values: Mapping[str, float | str], split: str) -> None:
         self._directory(model).metrics.log(self.step(model), split, values)
 
-    def pin(self, model: Model, settings: Mapping[str, Any]) -> None:
+    def pin(self, model: ModelSpec, settings: Mapping[str, Any]) -> None:
         directory = self._directory(model)
         directory.check(dict(settings), _EXPERIMENT)
         directory.describe(dict(settings), _EXPERIMENT)
 
-    def history(self, model: Model, split: str | None = None) -> list[dict[str, Any]]:
+    def history(self, model: ModelSpec, split: str | None = None) -> list[dict[str, Any]]:
         return self._directory(model).metrics.rows(split)
 
-    async def delete_checkpoints(self, model: TrainableModel, steps: Iterable[int]) -> None:
+    async def delete_checkpoints(self, model: TrainableSpec, steps: Iterable[int]) -> None:
         checkpoints = self._directory(model).checkpoints
         for step in steps:
             await asyncio.to_thread(checkpoints.delete, step)
 
-    def parameter_count(self, model: TrainableModel) -> int:
+    def parameter_count(self, model: TrainableSpec) -> int:
         """Parameters of the base model."""
         return self._run(model).policy.parameter_count
 
     async def close(self) -> None:
         for key in list(self._directories):
-            await self._forget(key)
+            await self._release(key)
 
-    async def _step(self, model: TrainableModel, make: Callable[[TrainingRun], TrainResult]) -> TrainResult:
+    async def _step(self, model: TrainableSpec, step: Callable[[TrainingRun], TrainResult]) -> TrainResult:
         try:
-            return await asyncio.to_thread(make, self._run(model))
+            return await asyncio.to_thread(step, self._run(model))
         except (EngineError, PublishError, SaveError):
-            await self._forget((model.project, model.name))
+            await self._release(model.key)
             raise
 
-    async def _forget(self, key: _Key) -> None:
+    async def _release(self, key: _Key) -> None:
         run, directory = self._training.pop(key, None), self._directories.pop(key)
         if run is not None:
             await asyncio.to_thread(run.close)
         await asyncio.to_thread(directory.close)
 
-    def _start(self, model: TrainableModel, directory: RunDirectory, world: World) -> TrainingRun:
+    def _start(self, model: TrainableSpec, directory: RunDirectory, world: World) -> TrainingRun:
         return TrainingRun(
             model,
             directory,
@@ -175,13 +180,13 @@ class LocalBackend:
             shard_base=self._shard_base,
         )
 
-    def _directory(self, model: Model) -> RunDirectory:
-        if (model.project, model.name) not in self._directories:
+    def _directory(self, model: ModelSpec) -> RunDirectory:
+        if model.key not in self._directories:
             raise NotRegisteredError(
                 f"the model {model.name} is not registered here", "First: await model.register(backend)"
             )
-        return self._directories[model.project, model.name]
+        return self._directories[model.key]
 
-    def _run(self, model: TrainableModel) -> TrainingRun:
+    def _run(self, model: TrainableSpec) -> TrainingRun:
         self._directory(model)
-        return self._training[model.project, model.name]
+        return self._training[model.key]

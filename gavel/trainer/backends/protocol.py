@@ -1,15 +1,21 @@
-"""What trains and serves a model: one protocol for here, a server, and a cluster."""
+"""What trains and serves models: one protocol for this machine, a server and a cluster.
+
+A backend knows a model by its `ModelSpec` alone; `gavel.Model` itself is one.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from gavel.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import SftConfig, TrainConfig
+from gavel.trainer.model_spec import ModelSpec, TrainableSpec
 
-if TYPE_CHECKING:
-    from gavel.trainer.model import Model, TrainableModel
+
+class NotRegisteredError(GavelError):
+    """A model was used before it was registered with a backend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +41,13 @@ class TrainResult:
 class Backend(Protocol):
     """Every method may raise a `GavelError` that says what to do."""
 
-    async def register(self, model: "Model") -> None:
-        """Makes the model ready, going on from its newest checkpoint."""
+    async def register(self, model: ModelSpec) -> None:
+        """Makes the model ready; one that was trained before resumes from its newest checkpoint."""
         ...
 
     async def train(
         self,
-        model: "TrainableModel",
+        model: TrainableSpec,
         groups: list[TrajectoryGroup],
         config: TrainConfig,
         metrics: Mapping[str, float] | None = None,
@@ -49,48 +55,46 @@ class Backend(Protocol):
         """One training step; its adapter is saved and live when this returns. `metrics` join those of the step."""
         ...
 
-    async def train_sft(
-        self, model: "TrainableModel", trajectories: list[Trajectory], config: SftConfig
-    ) -> TrainResult:
-        """One training step on what the trajectories say; its adapter is saved and live when this returns."""
+    async def train_sft(self, model: TrainableSpec, trajectories: list[Trajectory], config: SftConfig) -> TrainResult:
+        """One supervised training step; its adapter is saved and live when this returns."""
         ...
 
-    async def log(self, model: "Model", groups: list[TrajectoryGroup], split: str) -> dict[str, float]:
+    async def log(self, model: ModelSpec, groups: list[TrajectoryGroup], split: str) -> dict[str, float]:
         """Stores trajectories and their mean metrics under the current step; returns the means."""
         ...
 
-    def endpoint(self, model: "TrainableModel") -> Endpoint:
+    def endpoint(self, model: TrainableSpec) -> Endpoint:
         """Where the current policy is served."""
         ...
 
-    def step(self, model: "Model") -> int:
+    def step(self, model: ModelSpec) -> int:
         """Training steps done so far."""
         ...
 
-    def versions(self, model: "TrainableModel") -> int:
+    def versions(self, model: TrainableSpec) -> int:
         """How many steps' adapters are served at once, the newest among them, as `name@step`."""
         ...
 
-    def checkpoints(self, model: "TrainableModel") -> list[int]:
+    def checkpoints(self, model: TrainableSpec) -> list[int]:
         """Steps whose checkpoints are kept, in order."""
         ...
 
-    def record(self, model: "Model", values: Mapping[str, float | str], split: str) -> None:
+    def record(self, model: ModelSpec, values: Mapping[str, float | str], split: str) -> None:
         """Adds a row of metrics under the current step."""
         ...
 
-    def pin(self, model: "Model", settings: Mapping[str, Any]) -> None:
-        """Writes down what the run is begun with, or raises when it was begun with something else."""
+    def pin(self, model: ModelSpec, settings: Mapping[str, Any]) -> None:
+        """Stores the settings that a run starts with; raises when it was started with other ones."""
         ...
 
-    def history(self, model: "Model", split: str | None = None) -> list[dict[str, Any]]:
+    def history(self, model: ModelSpec, split: str | None = None) -> list[dict[str, Any]]:
         """The rows of a split (or of all) so far: `step`, `split`, `time` and the metrics."""
         ...
 
-    async def delete_checkpoints(self, model: "TrainableModel", steps: Iterable[int]) -> None:
+    async def delete_checkpoints(self, model: TrainableSpec, steps: Iterable[int]) -> None:
         """Deletes the checkpoints of `steps`."""
         ...
 
     async def close(self) -> None:
-        """Stops serving and frees what it holds; the run directory stays."""
+        """Stops serving and frees all memory and processes; the run directory stays."""
         ...

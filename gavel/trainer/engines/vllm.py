@@ -52,6 +52,7 @@ _PROBE = SamplingRequest([0], frozenset(), max_tokens=16, temperature=2.0, seed=
 _BEYOND_ROUNDING = 0.1
 """Nats."""
 _FAREWELL_SECONDS = 10.0
+_HEALTH_SECONDS = 30.0
 _NO_ADAPTERS = (
     "It must run with --enable-lora, a --max-lora-rank no smaller than the adapter's and "
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, and see the run directory under the same path."
@@ -335,20 +336,38 @@ class VllmEngine:
             self._awake.set()
 
     async def _call(self, method: str, path: str, body: Any = None, remedy: str = "") -> httpx.Response:
-        """Raises `EngineError` with `remedy` when the server refuses, `ContextOverflow` when the prompt is too long."""
+        """The server's answer.
+
+        Raises `EngineError` with `remedy` when the server refuses, and for good when it is gone or dying;
+        `ContextOverflow` when the prompt is too long.
+        """
         try:
             response = await self._client.request(method, path, json=body)
         except httpx.HTTPError as error:
-            told = f" {self._process.log_tail()}" if self._process else ""
-            what = f"the server at {self._url} is gone ({type(error).__name__} {error}).{told}"
-            lost = EngineError(what, _GO_ON if self._published else _NOT_THERE)
-            self._error = self._error or lost
-            raise lost from error
+            raise self._lost(f"{type(error).__name__} {error}") from error
         if response.is_success:
             return response
+        if response.is_server_error and await self._is_dead():
+            raise self._lost(f"{path} answered {response.status_code}: {_said(response)}")
         if "maximum context length" in response.text:
             raise ContextOverflow(_said(response), "Shorten the conversation, or raise max_context.")
         raise EngineError(f"{self._url}{path} answered {response.status_code}: {_said(response)}", remedy)
+
+    async def _is_dead(self) -> bool:
+        """Whether the server fails its health check, as vLLM does between its engine's death and its own."""
+        try:
+            return (await self._client.get("/health", timeout=_HEALTH_SECONDS)).is_server_error
+        except httpx.HTTPError:
+            return True
+
+    def _lost(self, reason: str) -> EngineError:
+        """Closes the engine to new work, and gives the error that says why."""
+        told = f" {self._process.log_tail()}" if self._process else ""
+        lost = EngineError(
+            f"the server at {self._url} is gone ({reason}).{told}", _GO_ON if self._published else _NOT_THERE
+        )
+        self._error = self._error or lost
+        return lost
 
 
 def _said(response: httpx.Response) -> str:

@@ -51,12 +51,18 @@ def quantization_config(quantization: Literal["4bit"] | None, dtype: torch.dtype
     )
 
 
-def check_blocks(model: Any) -> None:
-    """Raises `BaseModelError` for a 4-bit model on a CPU whose rows are not whole blocks.
+def prepare_4bit_layers(model: Any) -> None:
+    """Makes the 4-bit layers of a model on a CPU compute exactly, with a gradient; other models stay as they are.
 
-    bitsandbytes 0.50 scales them by other blocks' scales there: their weights come out a quarter off.
+    On CPUs with AVX512-BF16, bitsandbytes 0.50 repacks a layer's weights in its first pass without a gradient. From
+    then on the layer computes in bfloat16, whatever its dtype is, and passes no gradient to its input.
+
+    Raises `BaseModelError` for rows that are not whole blocks: bitsandbytes scales them by other blocks' scales, and
+    their weights come out a quarter off.
     """
-    layers = (module for module in model.modules() if type(module).__name__ == "Linear4bit")
+    layers = [module for module in model.modules() if type(module).__name__ == "Linear4bit"]
+    for layer in layers:
+        layer.support_avx512bf16_for_cpu = False
     odd = next((layer.in_features for layer in layers if layer.in_features % _BLOCK), None)
     if odd is not None and model.device.type == "cpu":
         raise BaseModelError(

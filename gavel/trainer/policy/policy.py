@@ -31,9 +31,9 @@ from gavel.trainer.policy.adapter import LoraFactors
 from gavel.trainer.policy.fsdp import shard_layers
 from gavel.trainer.policy.loading import (
     BaseModelError,
-    check_blocks,
     dtype_of,
     is_quantized,
+    prepare_4bit_layers,
     quantization_config,
     unsloth_adapted,
     unsloth_base,
@@ -202,7 +202,7 @@ def load_base(
     extra = {} if quantized is None else {"quantization_config": quantized}
     with _no_progress_bar() if embedded else contextlib.nullcontext():
         base = AutoModelForCausalLM.from_pretrained(source_of(base_model), dtype=dtype, device_map=device, **extra)
-    check_blocks(base)
+    prepare_4bit_layers(base)
     return base.requires_grad_(False)
 
 

@@ -22,7 +22,7 @@ from gavel.trainer.engines.vllm import VllmEngine
 from gavel.trainer.engines.vllm_server import _environment
 from gavel.trainer.model import TrainableModel
 from tests.trainer.conftest import full_logprobs, request_for, tiny_model
-from tests.trainer.vllm_stand_in import BASE, StandIn
+from tests.trainer.engines.vllm_stand_in import BASE, StandIn
 
 DEADLINE = 30
 IDS = [5, 3, 60, 2]
@@ -221,6 +221,29 @@ def test_a_server_that_is_gone_is_an_error_and_closes_the_engine(server, connect
         ask(engine)
     assert "Register the model again" in error.value.remedy
     assert engine.closed
+
+
+@pytest.mark.parametrize("ails", ["dying", "cuts off"])
+def test_a_server_that_is_dying_is_an_error_as_one_that_is_gone(server, connect, policy, ails):
+    engine = connect()
+    engine.publish(policy, 0)
+    server.ails = ails
+    with pytest.raises(EngineError, match="is gone") as error:
+        ask(engine)
+    assert "Register the model again" in error.value.remedy
+    assert engine.closed
+    with pytest.raises(EngineError, match="is gone"):
+        engine.publish(policy, 1)
+
+
+def test_a_healthy_server_that_fails_one_request_goes_on_serving(server, connect, policy):
+    engine = connect()
+    engine.publish(policy, 0)
+    server.ails = "fails"
+    with pytest.raises(EngineError, match="answered 500: EngineCore"):
+        ask(engine)
+    server.ails = None
+    assert ask(engine).token_ids
 
 
 async def register(tmp_path: Path, settings: VllmSettings | str) -> None:

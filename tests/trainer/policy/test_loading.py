@@ -37,9 +37,11 @@ IDS = [(7 * n) % 800 for n in range(60)]
 TEXTS = [sequence(IDS[:9], IDS[9:30], [-1.0] * 21), sequence(IDS[:9], IDS[20:60], [-1.0] * 40, 0.8)]
 
 
-@pytest.fixture
-def bitsandbytes() -> None:
+@pytest.fixture(params=[False, True], ids=["plain CPU", "CPU with AVX512-BF16"])
+def bitsandbytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """bitsandbytes, told on every machine that the CPU has bfloat16 products, and that it has not."""
     pytest.importorskip("bitsandbytes", reason="bitsandbytes is in the dev extra")
+    monkeypatch.setattr("bitsandbytes.nn.modules.has_avx512bf16", lambda: request.param)
 
 
 def learned(policy: Policy) -> torch.Tensor:
@@ -63,10 +65,16 @@ def test_bfloat16_on_a_cpu_gives_the_policy_and_the_gradient_of_float32_within_i
     assert torch.cosine_similarity(step(half, 1e-5), step(fresh_policy, 1e-5), dim=0) > 0.99
 
 
-@pytest.mark.parametrize("settings", [PolicySettings(), HALF, pytest.param(FOUR_BITS, id="4bit")])
-def test_the_adapter_is_float32_so_that_small_updates_are_not_rounded_away(settings, request):
-    base = request.getfixturevalue("wide") if settings.quantization else EMBEDDED_POLICY
-    policy = Policy(base, LORA, settings=settings)
+@pytest.mark.parametrize("settings", [PolicySettings(), HALF])
+def test_the_adapter_is_float32_so_that_small_updates_are_not_rounded_away(settings):
+    check_small_updates(Policy(EMBEDDED_POLICY, LORA, settings=settings))
+
+
+def test_the_adapter_over_a_base_in_four_bits_is_float32_too(wide):
+    check_small_updates(Policy(wide, LORA, settings=FOUR_BITS))
+
+
+def check_small_updates(policy: Policy) -> None:
     before = [parameter.detach().clone() for parameter in policy.parameters()]
     step(policy, 1e-6)
     after = policy.parameters()
@@ -99,6 +107,16 @@ def test_a_base_in_four_bits_scores_and_learns_as_the_weights_that_its_numbers_s
     assert quantized.parameter_count == plain.parameter_count
     assert torch.allclose(learned(quantized), learned(plain), atol=1e-3)
     assert torch.cosine_similarity(step(quantized, 1e-3), step(plain, 1e-3), dim=0) > 0.9999
+
+
+def test_a_base_in_four_bits_keeps_its_products_and_its_gradient_after_a_pass_without_gradients(wide):
+    scored, fresh = Policy(wide, LORA, settings=FOUR_BITS), Policy(wide, LORA, settings=FOUR_BITS)
+    learned(scored)
+    for name, layer in scored.decoder().named_modules():
+        if name.endswith("_proj"):
+            weight = layer.get_base_layer().weight
+            assert torch.equal(weight, fresh.decoder().get_submodule(name).get_base_layer().weight)
+    assert torch.equal(step(scored, 1e-3), step(fresh, 1e-3))
 
 
 def test_rows_that_are_not_whole_blocks_are_refused_on_a_cpu(bitsandbytes):

@@ -1,18 +1,19 @@
 """A server that speaks as much of vLLM's HTTP API as the engine uses, over a tiny model, and fails when told to.
 
-The real one runs in `test_engine_conformance.py`; this one has the faults that a real one cannot be made to have.
+The real one runs in `test_conformance.py`; this one has the faults that a real one cannot be made to have.
 """
 
 import asyncio
 import threading
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from gavel.trainer.engines.protocol import SamplingRequest
@@ -34,6 +35,8 @@ class StandIn:
         """Every completion is one that somebody else aborted."""
         self.old = False
         """Knows no return_token_ids."""
+        self.ails: Literal["fails", "dying", "cuts off"] | None = None
+        """Completions are answered 500; so is the health check; or the answer ends in its middle."""
         self.missing: set[str] = set()
         """Paths that are not served, as without VLLM_ALLOW_RUNTIME_LORA_UPDATING or VLLM_SERVER_DEV_MODE."""
         self.api_key: str | None = None
@@ -51,7 +54,7 @@ class StandIn:
         self.url = f"http://127.0.0.1:{port}"
         paths = ["/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/sleep", "/wake_up", "/v1/completions"]
         routes = [Route(path, self._post, methods=["POST"]) for path in paths]
-        app = Starlette(routes=[*routes, Route("/v1/models", self._models)])
+        app = Starlette(routes=[*routes, Route("/v1/models", self._models), Route("/health", self._health)])
         self._server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error", lifespan="off"))
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
@@ -68,6 +71,9 @@ class StandIn:
         adapters = [{"id": name, "root": "somewhere", "parent": BASE} for name in self.adapters]
         return JSONResponse({"data": [{"id": "served", "root": BASE, "parent": None, "max_model_len": 200}, *adapters]})
 
+    async def _health(self, request: Request) -> Response:
+        return Response(status_code=503 if self.ails == "dying" else 200)
+
     async def _post(self, request: Request) -> Response:
         path = request.url.path
         self.asked.append(path)
@@ -75,6 +81,10 @@ class StandIn:
             return JSONResponse({"detail": "Not Found"}, 404)
         if self.api_key is not None and request.headers.get("Authorization") != f"Bearer {self.api_key}":
             return JSONResponse({"error": "Unauthorized"}, 401)
+        if path == "/v1/completions" and self.ails == "cuts off":
+            return StreamingResponse(_cut_off(), headers={"Content-Length": "1000"})
+        if path == "/v1/completions" and self.ails:
+            return JSONResponse({"error": {"message": "EngineCore encountered an issue.", "code": 500}}, 500)
         if path == "/v1/completions":
             return JSONResponse({"choices": [await self._complete(await request.json())]})
         if path.endswith("lora_adapter"):
@@ -116,3 +126,7 @@ class StandIn:
             choice["prompt_logprobs"] = [None, *entries]
         self.asked.append("completed")
         return choice
+
+
+async def _cut_off() -> AsyncIterator[bytes]:
+    yield b'{"choices": ['

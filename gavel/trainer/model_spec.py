@@ -1,0 +1,33 @@
+"""What identifies a model and its policy, as plain data: all that a backend knows of a model.
+
+A spec has no methods that reach a backend. `gavel.Model` extends it with the calls that users make.
+"""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gavel.trainer.config import LoraSettings, PolicySettings
+
+
+class ModelSpec(BaseModel):
+    """Names a model: its run is kept under `<project>/<name>`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    project: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from every other model."""
+        return self.project, self.name
+
+
+class TrainableSpec(ModelSpec):
+    """A base model and the LoRA adapter that is trained on it."""
+
+    base_model: str
+    """`embedded/returns-desk`, a directory, or a model id of the Hugging Face hub."""
+    lora: LoraSettings = Field(default_factory=LoraSettings)
+    policy: PolicySettings = Field(default_factory=PolicySettings)
+    renderer: str | None = None
+    """Chat format of the `renderers` library; only for a model that it does not know by name."""
