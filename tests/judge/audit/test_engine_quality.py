@@ -56,7 +56,7 @@ async def test_the_engine_s_places_are_those_of_the_first_prompt(members):
     groups, table = made(count=1, members=members)
     outcome = await engine_scorer(Judge(SimulatedJudge(table, PERFECT), orders=1))(groups[0])
     size = members if members < 12 else 6
-    assert sorted(outcome.places) == sorted(centred_places(size) * (members // size))
+    assert sorted(outcome.positions) == sorted(centred_places(size) * (members // size))
 
 
 async def test_a_judge_that_never_answers_leaves_members_unscored_and_no_figures():
