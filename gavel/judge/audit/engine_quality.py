@@ -21,10 +21,11 @@ import openai
 from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import Latent, SimulatedJudge
-from gavel.judge.panel.schedule import centred_places, orders
+from gavel.judge.panel.schedule import orders
 from gavel.judge.prompt.canonical import CanonicalGroup, canonicalize
 from gavel.judge.prompt.transcript import draw_markers, render_transcripts
 from gavel.judge.reply.verdict import VerdictError, read_verdict
+from gavel.judge.stats import centred_positions
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
@@ -118,7 +119,7 @@ def engine_scorer(judge: Judge) -> Scorer:
         for of_member in votes:
             first = of_member[0] if of_member else None
             shown = members_shown[first.order] + len(judge.anchors) if first else 0
-            positions.append(centred_places(shown)[first.slot] if first else 0.0)
+            positions.append(centred_positions(shown)[first.position] if first else 0.0)
         calls = judged.judgement.calls if judged.judgement else 0
         return GroupScores([t.reward for t in judged], positions, calls)
 
@@ -131,7 +132,7 @@ def arrival_order_scorer(judge: SimulatedJudge, calls: int, *, by_position: bool
     async def score(simulated: SimulatedGroup) -> GroupScores:
         group, arrival = _by_arrival(simulated)
         answers = [await _ask(judge, group, arrival, call, by_position) for call in range(calls)]
-        return GroupScores(_means(answers, len(arrival)), centred_places(len(arrival)), calls)
+        return GroupScores(_means(answers, len(arrival)), centred_positions(len(arrival)), calls)
 
     return score
 
@@ -146,7 +147,7 @@ def single_prompt_scorer(judge: SimulatedJudge, count: int) -> Scorer:
         for call, row in enumerate(rows):
             shown = await _ask(judge, group, [arrival[n] for n in row], call)
             answers.append(shown and [shown[row.index(n)] for n in range(len(row))])
-        by_position = centred_places(len(arrival))
+        by_position = centred_positions(len(arrival))
         positions = [by_position[rows[0].index(n)] for n in range(len(arrival))]
         return GroupScores(_means(answers, len(arrival)), positions, count)
 
@@ -208,7 +209,7 @@ async def measure_quality(scorer: Scorer, groups: Iterable[SimulatedGroup]) -> Q
         true_advantages += _advantages(true)
         lengths += _advantages([group.lengths[n] for n in kept])
         rewards += [reward - fmean(got) for reward in got]
-        arrivals += [centred_places(len(scored))[n] for n in kept]
+        arrivals += [centred_positions(len(scored))[n] for n in kept]
         positions += [result.positions[n] for n in kept]
     return QualityReport(
         tau=fmean(taus) if taus else None,

@@ -48,7 +48,7 @@ def distinct_members(group: TrajectoryGroup) -> list[tuple[Trajectory, Judgement
     kept: dict[object, tuple[Trajectory, Judgement]] = {}
     for member in group:
         if (judgement := member.judgement) is not None and (judgement.votes or judgement.score is not None):
-            shown = tuple((vote.order, vote.slot) for vote in judgement.votes)
+            shown = tuple((vote.order, vote.position) for vote in judgement.votes)
             kept.setdefault(shown or id(member), (member, judgement))
     return list(kept.values())
 
@@ -60,7 +60,7 @@ def judge_calls(group: TrajectoryGroup) -> list[JudgeCall]:
         for vote in judgement.votes:
             call = found.setdefault(vote.order, JudgeCall(vote.model))
             call.scores[number] = vote.score
-            call.positions[number] = vote.slot
+            call.positions[number] = vote.position
     return [found[order] for order in sorted(found)]
 
 

@@ -7,9 +7,9 @@ text, so neither do ids. Ids are read by the same rules as labels: a missing id 
 import re
 from collections.abc import Mapping, Sequence
 
-from gavel.judge.panel.schedule import mean_and_error
 from gavel.judge.reply.verdict import Scored, Verdict, read_verdict
 from gavel.judge.rubric import Rubric
+from gavel.judge.stats import mean_and_error
 
 
 def ids_to_score(rubric: Rubric, labels: Sequence[str]) -> list[str]:
