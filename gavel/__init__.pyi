@@ -1,7 +1,10 @@
 from .cli import run as run
+from .compat.shaping import Shaping as Shaping
+from .compat.shaping import shape_group as shape_group
 from .errors import GavelError as GavelError
 from .judge.audit.agreement import agreement as agreement
 from .judge.audit.inter_rater import judge_vs_judge as judge_vs_judge
+from .judge.config import JudgeConfig as JudgeConfig
 from .judge.errors import JudgeError as JudgeError
 from .judge.judge import Judge as Judge
 from .judge.panel.anchors import Anchor as Anchor
@@ -10,8 +13,6 @@ from .judge.rubric import Criterion as Criterion
 from .judge.rubric import Rubric as Rubric
 from .judge.ruler import ruler as ruler
 from .judge.ruler import ruler_score_group as ruler_score_group
-from .judge.shaping import Shaping as Shaping
-from .judge.shaping import shape_group as shape_group
 from .llm.budget import Budget as Budget
 from .llm.cassette import Cassette as Cassette
 from .scenarios.gather import gather_trajectories as gather_trajectories
@@ -43,5 +44,6 @@ from .trainer.config import TrainConfig as TrainConfig
 from .trainer.config import VllmSettings as VllmSettings
 from .trainer.model import Model as Model
 from .trainer.model import TrainableModel as TrainableModel
+from .trainer.run_config import RunConfig as RunConfig
 
 __version__: str

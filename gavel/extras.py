@@ -1,15 +1,18 @@
 """The optional parts of an installation, as the distribution's own metadata lists them.
 
-What an extra's absence forbids raises `MissingExtraError`, which names the extra; `gavel doctor` shows them all.
+What needs an extra that is not installed raises `MissingExtraError`; `gavel doctor` shows all extras.
 """
 
+import json
 import re
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, distribution, requires, version
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from gavel.errors import GavelError
 
 DISTRIBUTION = "gavel-rl"
-EXTRAS = ("train", "service", "cloud", "gpu")
+EXTRAS = ("train", "gpu")
 
 _REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+)(\[(?P<nested>[\w-]+)])?.*;.*extra == ["'](?P<extra>[\w-]+)["']""")
 
@@ -22,8 +25,30 @@ class MissingExtraError(GavelError, ImportError):
 
 
 def install_line(extra: str) -> str:
-    """What to type to install an extra."""
-    return f"pip install '{DISTRIBUTION}[{extra}]'"
+    """What to type to install an extra, from where Gavel itself was installed.
+
+    `pip install -e '/src/gavel[train]'` for an editable clone, the path of a wheel, a repository's address, or the
+    distribution's name where it came from an index.
+    """
+    origin = json.loads(_direct_url() or "{}")
+    url = origin.get("url", "")
+    if "vcs_info" in origin:
+        vcs, commit = origin["vcs_info"]["vcs"], origin["vcs_info"]["commit_id"]
+        return f"pip install '{DISTRIBUTION}[{extra}] @ {vcs}+{url}@{commit}'"
+    if not url.startswith("file:"):
+        source = f" @ {url}" if url else ""
+        return f"pip install '{DISTRIBUTION}[{extra}]{source}'"
+    path = url2pathname(urlsplit(url).path)
+    editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
+    return f"pip install {editable}'{path}[{extra}]'"
+
+
+def _direct_url() -> str | None:
+    """Where the installation came from, as pip recorded it (PEP 610); None for an index or no installation."""
+    try:
+        return distribution(DISTRIBUTION).read_text("direct_url.json")
+    except PackageNotFoundError:
+        return None
 
 
 def installed_version(distribution: str) -> str | None:

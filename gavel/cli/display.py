@@ -1,6 +1,6 @@
-"""How a training run looks in the terminal: one live line while it runs, plain lines where nobody watches."""
+"""The progress of a training run: one live line in a terminal, else one plain line per step."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -21,7 +21,15 @@ class _Line(ProgressColumn):
 class RunDisplay(Observer):
     """Follows a training loop on `console`."""
 
-    def __init__(self, console: Console, steps: int, start: int = 0, first_success: float | None = None) -> None:
+    def __init__(
+        self,
+        console: Console,
+        steps: int,
+        start: int = 0,
+        first_success: float | None = None,
+        on_start: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_start` is called once, when the loop begins its first piece of work."""
         self._console = console
         self._steps = steps
         self._step = start
@@ -29,6 +37,7 @@ class RunDisplay(Observer):
         self._score: float | None = None
         self._seconds = {"rollouts": 0.0, "judge": 0.0, "learning": 0.0}
         self._doing = "starting"
+        self._on_start = on_start
         self._progress = Progress(
             TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
             BarColumn(bar_width=24),
@@ -47,6 +56,9 @@ class RunDisplay(Observer):
             yield
 
     def doing(self, what: str) -> None:
+        if self._on_start is not None:
+            self._on_start()
+            self._on_start = None
         self._doing = what
         self._refresh()
 

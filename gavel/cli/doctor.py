@@ -1,7 +1,7 @@
-"""`gavel doctor`: what is here, what is missing, and what to type next.
+"""`gavel doctor`: what is installed, what is missing, and what to type next.
 
-It looks without loading: no model library is imported, except LiteLLM when a judge model is set, to ask which key that
-judge needs. Keys are named, never shown.
+It imports no model library, except LiteLLM when a judge model is set, to find which key that judge needs. Keys are
+named, never shown.
 """
 
 import os
@@ -10,11 +10,13 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 import gavel.judge.offline  # noqa: F401 - makes the stand-in known by name
+from gavel.cli.lazy import single_command
 from gavel.cli.settings import STAND_IN, Settings
 from gavel.errors import GavelError
 from gavel.extras import EXTRAS, install_line, installed_version, missing_parts
@@ -28,8 +30,13 @@ _GAP = "    "
 Problem = GavelError | None
 
 
-def doctor(console: Console) -> int:
-    """Prints the report; gives the exit status: 1 when something that was set cannot work."""
+def doctor() -> None:
+    """Show what is installed, which keys are set, and what to do next."""
+    raise typer.Exit(report(Console()))
+
+
+def report(console: Console) -> int:
+    """Prints the report; returns the exit status, 1 when something that was set cannot work."""
     try:
         settings = Settings.read()
         prices_from_environment()
@@ -37,19 +44,19 @@ def doctor(console: Console) -> int:
         _print_problem(console, error)
         return 1
     untrained = missing_parts("train")
-    with console.status("looking …"):
+    with console.status("checking …"):
         judge, judge_problem = _judge(settings)
         runs, runs_problem = _runs(settings.runs)
         gpu, gpu_problem = _gpu(installed_version("torch"))
-    report = Table.grid(padding=(0, 2))
-    report.add_row("python", _versions())
-    report.add_row("GPU", gpu)
-    report.add_row("judge", judge)
-    report.add_row("keys", Text(_GAP).join(_mark(key, bool(os.environ.get(key))) for key in KEYS))
-    report.add_row("extras", Text("\n").join(_extras()))
-    report.add_row("W&B", settings.wandb)
-    report.add_row("runs", runs)
-    console.print(report)
+    table = Table.grid(padding=(0, 2))
+    table.add_row("python", _versions())
+    table.add_row("GPU", gpu)
+    table.add_row("judge", judge)
+    table.add_row("keys", Text(_GAP).join(_mark(key, bool(os.environ.get(key))) for key in KEYS))
+    table.add_row("extras", Text("\n").join(_extras()))
+    table.add_row("W&B", settings.wandb)
+    table.add_row("runs", runs)
+    console.print(table)
     problems = [problem for problem in (judge_problem, runs_problem, gpu_problem) if problem]
     for problem in problems:
         _print_problem(console, problem)
@@ -82,7 +89,7 @@ def _judge(settings: Settings) -> tuple[Text, Problem]:
 
 
 def _extras() -> list[Text]:
-    """Which extras are here, and the line that installs the first one that is not."""
+    """Which extras are installed, and the command that installs the first one that is not."""
     missing = {extra: bool(missing_parts(extra)) for extra in EXTRAS}
     lines = [Text(_GAP).join(_mark(extra, not lacking) for extra, lacking in missing.items())]
     lines += [Text(f"more: {install_line(extra)}") for extra, lacking in missing.items() if lacking][:1]
@@ -94,18 +101,20 @@ def _runs(directory: Path) -> tuple[Text, Problem]:
     there = next(place for place in (path, *path.parents) if place.exists())
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
         return _mark(str(directory), True), None
-    why = f"{there} is no directory" if not there.is_dir() else f"{there} is not yours to write"
+    why = f"{there} is not a directory" if not there.is_dir() else f"{there} is not writable"
     return Text(str(directory)), GavelError(
         f"the run directory {directory} cannot be written: {why}.", "Choose another with GAVEL_RUNS=…"
     )
 
 
 def _gpu(torch: str | None) -> tuple[Text, Problem]:
-    """What the driver says, so that torch need not be loaded to ask it."""
+    """The GPUs by the driver, without loading torch."""
     try:
         names = _nvidia_gpus()
     except (OSError, subprocess.SubprocessError) as error:
-        return Text("not usable"), GavelError(f"nvidia-smi failed: {error}", "Mend the driver; until then: the CPU.")
+        return Text("not usable"), GavelError(
+            f"nvidia-smi failed: {error}", "Repair the driver; until then training uses the CPU."
+        )
     if not names:
         return Text("none (training uses the CPU: fine for tiny models)"), None
     line = Text(", ".join(names))
@@ -131,3 +140,6 @@ def _next_step(settings: Settings, *, can_train: bool) -> str:
     if settings.judge_model is None:
         return "`gavel demo`, or set GAVEL_JUDGE_MODEL to judge with a real model."
     return "`gavel train my_scenario.py`, or `gavel demo` first."
+
+
+app = single_command(doctor)

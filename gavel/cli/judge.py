@@ -1,30 +1,17 @@
-"""`gavel judge …`: the commands around the judge itself, each in a module of its own."""
+"""`gavel judge …`: the commands around the judge itself."""
 
-from pathlib import Path
-from typing import Annotated
+from gavel.cli.lazy import lazy_app
 
-import typer
-
-from gavel.cli.judge_golden import golden_command
-from gavel.cli.judge_rubric import rubric_command
-from gavel.cli.judge_simulate import simulate
-
-app = typer.Typer(name="judge", no_args_is_help=True, help="Draft a rubric, and put the judge itself to the test.")
-app.command("rubric")(rubric_command)
-app.command("golden")(golden_command)
-app.command("simulate")(simulate)
-
-
-@app.command("report")
-def judge_report(
-    file: Annotated[Path, typer.Argument(help="Judged groups: what `gavel score --out` wrote, or a run's .jsonl.zst.")],
-    reference: Annotated[
-        str | None, typer.Option(help="Metric or field to compare with. Default: independent_reward, if there is one.")
-    ] = None,
-    by: Annotated[str | None, typer.Option(help="Field (dotted path) that groups rows of single trajectories.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Where to write the page. Default: beside FILE.")] = None,
-) -> None:
-    """Compare a judge with a reference, with other judges and with itself, and look for its biases."""
-    from gavel.cli.judge_report import report_command
-
-    report_command(file, reference, by, html)
+app = lazy_app(
+    "judge",
+    "Draft a rubric, and test the judge itself.",
+    "gavel.cli.judge_",
+    {
+        "rubric": "Draft a rubric for a job with a judge model.",
+        "golden": "Check a judge and its prompts on groups of known order, and name the verdicts that changed.",
+        "simulate": "Measure the engine on a simulated judge: agreement with the truth, and biases. No model, no key.",
+        "report": "Compare a judge with a reference, with other judges and with itself, and look for its biases.",
+    },
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)

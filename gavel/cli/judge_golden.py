@@ -1,7 +1,7 @@
-"""`gavel judge golden`: does a judge, with the prompts as they are, put groups of known order right?
+"""`gavel judge golden`: a regression test of a judge and its prompts on groups of known order.
 
-Replies are kept on a cassette, so only questions that are not yet on it are asked: none, or after a change of prompts
-those that it changed. The scores that were recorded are kept beside it, and each verdict that turned is named.
+Replies are stored on a cassette, so a repeated run requests only what a change of prompts changed. The scores of the
+first run are recorded beside the cassette, and later runs name each verdict that changed.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from gavel.cli.lazy import single_command
 from gavel.errors import GavelError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _Record(BaseModel):
-    """What one judge said of one group, to be compared with what it says later."""
+    """One judge's scores of one group, to compare later runs with."""
 
     prompt_ids: list[str]
     scores: dict[str, float]
@@ -32,20 +33,21 @@ _Records = dict[str, dict[str, _Record]]
 """By judge and group."""
 
 
-def golden_command(
+def golden(
     judge: Annotated[str | None, typer.Option(help="Judge model. Default: GAVEL_JUDGE_MODEL.")] = None,
-    rubric: Annotated[str | None, typer.Option(help="What good work is; @FILE reads it from a file.")] = None,
-    groups: Annotated[Path | None, typer.Option(help="A golden set of your own (JSON). Default: the shipped.")] = None,
+    rubric: Annotated[str | None, typer.Option(help="What good work is: a text, or @FILE.")] = None,
+    groups: Annotated[Path | None, typer.Option(help="Your own golden set (JSON). Default: the shipped one.")] = None,
     cassette: Annotated[
-        Path | None, typer.Option(help="Where replies are kept. Default: golden.sqlite among the runs.")
+        Path | None,
+        typer.Option(help="SQLite file that stores the replies. Default: golden.sqlite among the runs."),
     ] = None,
-    replay: Annotated[bool, typer.Option("--replay", help="Ask nobody: only what is on the cassette.")] = False,
+    replay: Annotated[bool, typer.Option("--replay", help="Use stored replies only; call no model.")] = False,
     record: Annotated[bool, typer.Option("--record", help="Compare later runs with this one.")] = False,
 ) -> None:
-    """Check a judge and its prompts on groups of known order, and tell which verdicts have turned."""
-    from gavel.cli.score import rubric_text
+    """Check a judge and its prompts on groups of known order, and name the verdicts that changed."""
     from gavel.cli.settings import STAND_IN, Settings
     from gavel.judge.audit.golden import SHIPPED, changed_prompts, changed_verdicts, check_golden, load_golden
+    from gavel.judge.config import read_text_option
     from gavel.judge.errors import JudgeError
     from gavel.judge.judge import Judge
     from gavel.llm.cassette import Cassette
@@ -55,12 +57,12 @@ def golden_command(
     if model == STAND_IN:
         raise JudgeError(
             "the stand-in checks rules of a rubric and reads no answers, so a golden set says nothing of it.",
-            "Name a judge model: --judge openai/o3, or GAVEL_JUDGE_MODEL.",
+            "Name a judge model: --judge openai/gpt-5-mini, or GAVEL_JUDGE_MODEL.",
         )
     tape = Cassette(cassette or settings.runs / "golden.sqlite", "replay" if replay else "cache")
     beside = tape.path.with_name(f"{tape.path.name}.json")
     records = _read_records(beside)
-    engine = Judge(model, rubric=rubric_text(rubric), cassette=tape)
+    engine = Judge(model, rubric=read_text_option(rubric, "rubric"), cassette=tape)
     name = " + ".join(engine.names)
     results = asyncio.run(check_golden(engine, load_golden(groups or SHIPPED)))
     tape.close()
@@ -141,7 +143,7 @@ def _print_results(results: "Sequence[GoldenResult]", judge: str) -> None:
 
 
 def _standing(result: "GoldenResult") -> str:
-    """`careful 0.90 > hasty 0.20 · lazy 0.10`, in the right order, or why there is no score."""
+    """`careful 0.90 > hasty 0.20 · lazy 0.10`: the scores in the correct order, or the reason why there are none."""
     if not result.scores:
         return shorten(result.reason, 90, placeholder=" …")
     tiers = [" · ".join(f"{name} {result.scores[name]:.2f}" for name in tier) for tier in result.group.order]
@@ -158,3 +160,6 @@ def _print_changes(found: "Sequence[ChangedVerdict]", prompts: Sequence[str]) ->
             f"  {'right' if each.is_right else 'WRONG'} by now: {each.group}: {each.better} above {each.worse} "
             f"(was {was_better:.2f} and {was_worse:.2f}, is {better:.2f} and {worse:.2f})"
         )
+
+
+app = single_command(golden)

@@ -1,10 +1,13 @@
-"""`gavel judge report`: how far a judge can be trusted, as a table and as one self-contained HTML file."""
+"""`gavel judge report`: reliability and biases of a judge, as a table and as one self-contained HTML file."""
 
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
+from gavel.cli.lazy import single_command
 from gavel.cli.terminal import plain
 from gavel.reports.judge_page import render_report
 from gavel.reports.judge_trust import JudgeReport, read_report
@@ -12,18 +15,25 @@ from gavel.reports.page import write_page
 from gavel.scenarios.jsonl import read_groups
 
 
-def report_command(file: Path, reference: str | None, by: str | None, html: Path | None) -> None:
-    """What `gavel judge report` does; `html` None = beside `file`. Raises a `GavelError` for a file of no use."""
-    report = read_report(read_groups(file, by), reference, file.name)
+def report(
+    file: Annotated[Path, typer.Argument(help="Judged groups: what `gavel score --out` wrote, or a run's .jsonl.zst.")],
+    reference: Annotated[
+        str | None, typer.Option(help="Metric or field to compare with. Default: independent_reward, if there is one.")
+    ] = None,
+    by: Annotated[str | None, typer.Option(help="Field (dotted path) that groups rows of single trajectories.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Output file of the page. Default: beside FILE.")] = None,
+) -> None:
+    """Compare a judge with a reference, with other judges and with itself, and look for its biases."""
+    found = read_report(read_groups(file, by), reference, file.name)
     page = html or file.with_name(f"{file.name.removesuffix('.zst').removesuffix('.jsonl')}.report.html")
-    write_page(page, render_report(report))
+    write_page(page, render_report(found))
     console = Console()
-    print_report(console, report)
+    print_report(console, found)
     console.print(f"Report: {page}", highlight=False, markup=False, soft_wrap=True)
 
 
 def print_report(console: Console, report: JudgeReport) -> None:
-    """The figures as tables, one for each section."""
+    """Prints the figures, one table per section."""
     console.print(plain(f"{report.source} · {', '.join(report.judges) or 'judge unknown'}"))
     console.print(plain(report.facts))
     for number, section in enumerate(report.sections):
@@ -41,3 +51,6 @@ def print_report(console: Console, report: JudgeReport) -> None:
     console.print()
     for note in [*report.notes, *(f"{count:,} unscored: {reason}" for reason, count in report.unscored.items())]:
         console.print(plain(note))
+
+
+app = single_command(report)

@@ -1,4 +1,4 @@
-"""`gavel judge rubric`: a judge model drafts a rubric, for its owner to read and better."""
+"""`gavel judge rubric`: a judge model drafts a rubric, to be read and edited by its owner."""
 
 import asyncio
 from pathlib import Path
@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
+from gavel.cli.lazy import single_command
 from gavel.errors import GavelError
 
 
-def rubric_command(
-    description: Annotated[str, typer.Argument(help="What the agent's job is, in a sentence or more.")],
-    model: Annotated[str | None, typer.Option(help="Who drafts: any LiteLLM id. Default: GAVEL_JUDGE_MODEL.")] = None,
-    out: Annotated[Path | None, typer.Option(help="A file to write it to as well, for --rubric @FILE.")] = None,
+def rubric(
+    description: Annotated[str, typer.Argument(help="The agent's job, in a sentence or more.")],
+    model: Annotated[str | None, typer.Option(help="Judge model. Default: GAVEL_JUDGE_MODEL.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also writes it to a file, for --rubric @FILE.")] = None,
     criteria: Annotated[bool, typer.Option("--criteria", help="Weighted criteria (JSON) instead of a text.")] = False,
 ) -> None:
     """Draft a rubric for a job with a judge model."""
@@ -25,7 +26,7 @@ def rubric_command(
         raise GavelError(f"{out} is there already.", "Choose another file with --out, or move this one away.")
     client = Client(model or Settings.read().judge, prices=prices_from_environment())
     text = asyncio.run(draft_rubric(client, description, criteria=criteria)).dump()
-    typer.echo(text)  # first of all, whatever becomes of the file: it was paid for
+    typer.echo(text)  # before the file, which may fail: the draft was paid for
     if out is None:
         return
     try:
@@ -33,4 +34,7 @@ def rubric_command(
         out.write_text(f"{text}\n", encoding="utf-8")
     except OSError as error:
         raise GavelError(f"{out} cannot be written: {error}", "Copy the rubric from above.") from error
-    typer.echo(f"Written to {out}. Read it, better it, then: gavel score FILE --rubric @{out}", err=True)
+    typer.echo(f"Written to {out}. Read and edit it, then: gavel score FILE --rubric @{out}", err=True)
+
+
+app = single_command(rubric)

@@ -1,6 +1,6 @@
-"""`gavel judge simulate`: what the engine makes of a judge with known faults, beside asking that judge plainly.
+"""`gavel judge simulate`: the engine's scores with a judge of known biases, against one plain call per group.
 
-No model is asked and nothing is spent: judge, groups and their true qualities are simulated, all by the seed.
+No model is called: judge, groups and their true qualities are simulated from the seed.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from gavel.cli.lazy import single_command
 from gavel.judge.errors import JudgeError
 
 if TYPE_CHECKING:
@@ -21,26 +22,26 @@ if TYPE_CHECKING:
 
 
 def simulate(
-    groups: Annotated[int, typer.Option(min=2, help="Groups to judge.")] = 300,
-    members: Annotated[int, typer.Option(min=2, help="Of a group.")] = 8,
-    orders: Annotated[str, typer.Option(help="Orders for a group to try, as 1,2,4,8.")] = "1,2,4,8",
-    slope: Annotated[float, typer.Option(help="Gained by the first place, lost by the last.")] = 0.6,
-    u: Annotated[float, typer.Option(help="Gained by both ends over the middle.")] = 0.3,
+    groups: Annotated[int, typer.Option(min=2, help="Number of groups.")] = 300,
+    members: Annotated[int, typer.Option(min=2, help="Members per group.")] = 8,
+    orders: Annotated[str, typer.Option(help="Orders per group to compare.")] = "1,2,4,8",
+    slope: Annotated[float, typer.Option(help="Bonus of the first position, malus of the last.")] = 0.6,
+    u: Annotated[float, typer.Option(help="Bonus of both ends over the middle.")] = 0.3,
     noise: Annotated[float, typer.Option(help="Standard deviation of a call's errors.")] = 0.5,
-    halo: Annotated[float, typer.Option(help="Gained for each point of score of the member before.")] = 0.3,
-    step: Annotated[float, typer.Option(help="To whose multiples scores are rounded.")] = 0.05,
-    length: Annotated[float, typer.Option(help="Gained by text e times as long.")] = 0.0,
-    compression: Annotated[float, typer.Option(help="Share of the distance from 1/2 that scores lose.")] = 0.0,
-    idiosyncrasy: Annotated[float, typer.Option(help="Standard deviation of errors that all calls share.")] = 0.0,
-    self_preference: Annotated[float, typer.Option(help="Gained by every second member, of the judge's kin.")] = 0.0,
-    crowding: Annotated[float, typer.Option(help="With what power of the members shown, above 8, noise grows.")] = 0.0,
-    curve: Annotated[float, typer.Option(help="1 = a judge that only compares, 0 = one that never does.")] = 0.0,
-    severity: Annotated[float, typer.Option(help="Added to every member.")] = 0.0,
-    faults: Annotated[float, typer.Option(help="Share of calls that go wrong, in every way alike.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Of groups and judge.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Figures to read by program.")] = False,
+    halo: Annotated[float, typer.Option(help="Bonus per point of score of the preceding member.")] = 0.3,
+    step: Annotated[float, typer.Option(help="Scores are rounded to multiples of this.")] = 0.05,
+    length: Annotated[float, typer.Option(help="Bonus of a text that is e times as long.")] = 0.0,
+    compression: Annotated[float, typer.Option(help="Share of their distance from 1/2 that scores lose.")] = 0.0,
+    idiosyncrasy: Annotated[float, typer.Option(help="Standard deviation of the errors that all calls share.")] = 0.0,
+    self_preference: Annotated[float, typer.Option(help="Bonus of every second member, of the judge's family.")] = 0.0,
+    crowding: Annotated[float, typer.Option(help="Power by which noise grows above 8 members shown.")] = 0.0,
+    curve: Annotated[float, typer.Option(help="1 = a judge that only compares, 0 = absolute scores.")] = 0.0,
+    severity: Annotated[float, typer.Option(help="Added to every score.")] = 0.0,
+    faults: Annotated[float, typer.Option(help="Share of calls that fail, over all kinds of failure.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of groups and judge.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Prints the figures as JSON.")] = False,
 ) -> None:
-    """Measure the engine on a simulated judge: agreement with the truth, and what leaks. No model, no key.
+    """Measure the engine on a simulated judge: agreement with the truth, and biases that remain. No model, no key.
 
     Biases are in standard deviations of the members' quality.
     """
@@ -129,3 +130,6 @@ def _print(console: Console, rows: dict[str, "QualityReport"], title: str) -> No
 
 def _number(figure: float | None, sign: str = "+") -> str:
     return "–" if figure is None else f"{figure:{sign}.3f}"
+
+
+app = single_command(simulate)

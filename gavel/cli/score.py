@@ -1,24 +1,28 @@
-"""`gavel score`: judges trajectories that lie in a file, whoever made them.
+"""`gavel score`: scores trajectories from a file with a judge.
 
-The file is read whole, and found good, before the first call to a judge. The judged groups are written whole or not
-at all, and a group that the judge failed on is written as unscored, with the reason.
+The whole file is read and checked before the first call to a judge. The output file is written whole or not at all; a
+group that the judge failed on is written as unscored, with the reason.
 """
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from gavel.cli.settings import Settings
+from gavel.cli.lazy import single_command
+from gavel.cli.model_options import with_options
+from gavel.cli.run_options import JUDGE_FLAGS, judge_config, with_default_judge
 from gavel.cli.terminal import plain
 from gavel.errors import GavelError
+from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.judgements import unscored
@@ -28,20 +32,26 @@ from gavel.scenarios.store import TrajectoryStore
 from gavel.scenarios.trajectory import Trajectory
 
 
-def score_command(
-    file: Path,
-    judge: str | None,
-    rubric: str | None,
-    orders: int,
-    by: str | None,
-    out: Path | None,
-    mode: Literal["groupwise", "pairwise"] = "groupwise",
+def score(
+    values: Mapping[str, Any],
+    file: Annotated[
+        Path, typer.Argument(help="JSONL of message lists, trajectories or groups; or a .jsonl.zst store.")
+    ],
+    by: Annotated[str | None, typer.Option(help="Field (dotted path) whose value groups the rows.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File for the judged groups, as JSONL; as a store, if it ends in .zst.")
+    ] = None,
 ) -> None:
-    """What `gavel score` does. `judge` None = the one in the settings; `rubric` is text, or `@FILE`.
+    """Score trajectories from a file with a judge."""
+    score_and_print(file, judge_config(values), by, out)
+
+
+def score_and_print(file: Path, config: JudgeConfig, by: str | None = None, out: Path | None = None) -> None:
+    """Scores the file's groups and prints their table.
 
     Raises a `GavelError` when the file is not usable, and after all else is done when the judge failed on a group.
     """
-    engine = Judge(judge or Settings.read().judge, rubric=rubric_text(rubric), orders=orders, mode=mode)
+    engine = with_default_judge(config).build()
     judged = asyncio.run(score_file(file, engine, by=by, out=out))
     print_scores(Console(), judged, by)
     failed = [group.judgement for group in judged if _judge_failed(group)]
@@ -81,7 +91,7 @@ async def _judge_all(groups: Sequence[TrajectoryGroup], judge: Judge) -> list[Tr
         bar = progress.add_task(f"judging {len(groups)} groups", total=len(groups))
 
         async def score(group: TrajectoryGroup) -> TrajectoryGroup:
-            # All of a group's rollouts may have failed; that is no reason to leave the others unjudged.
+            # A group whose rollouts all failed does not stop the others from being judged.
             nobody = f"no trajectories: {len(group.exceptions)} rollouts failed"
             judged = await judge.score(group) if group.trajectories else unscored(group, nobody)
             progress.advance(bar)
@@ -93,7 +103,7 @@ async def _judge_all(groups: Sequence[TrajectoryGroup], judge: Judge) -> list[Tr
 
 
 def print_scores(console: Console, groups: Sequence[TrajectoryGroup], by: str | None = None) -> None:
-    """A table of all members, and what judging them took."""
+    """Prints a table of all members, and the totals of calls, tokens and cost."""
     table = Table(show_edge=False, pad_edge=False)
     table.add_column("group", overflow="fold")
     table.add_column("member", justify="right")
@@ -120,7 +130,7 @@ def _score_cells(trajectory: Trajectory) -> tuple[Text, Text]:
 
 
 def _account(groups: Sequence[TrajectoryGroup]) -> str:
-    """`2 groups · 7 of 8 trajectories scored · judge openai/o3 · 4 calls · 5,120 + 610 tokens · 0.02 USD`"""
+    """`2 groups · 7 of 8 trajectories scored · judge openai/gpt-5-mini · 4 calls · 5,120 + 610 tokens · 0.02 USD`"""
     wholes = [group.judgement for group in groups if group.judgement]
     members = [trajectory for group in groups for trajectory in group]
     scored = sum(trajectory.reward is not None for trajectory in members)
@@ -140,25 +150,13 @@ def _account(groups: Sequence[TrajectoryGroup]) -> str:
 
 
 def _judge_failed(group: TrajectoryGroup) -> bool:
-    """Whether nobody got a score from a judge that was to be asked; a group without a comparison is no failure."""
+    """Whether the judge was called and scored no member; a group with nothing to compare is no failure."""
     whole = group.judgement
     return whole is not None and whole.status == "unscored" and bool(whole.calls or whole.warnings)
 
 
-def rubric_text(rubric: str | None) -> str | None:
-    """What an option --rubric says: the text itself, or with `@FILE` what the file holds. Raises `GavelError`."""
-    if rubric is None or not rubric.startswith("@"):
-        return rubric
-    try:
-        return Path(rubric[1:]).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise GavelError(
-            f"the rubric {rubric[1:]} cannot be read: {error}", "Give the path of a text file after @."
-        ) from error
-
-
 def _begin(path: Path) -> Path:
-    """An empty file beside `path`, to be filled and renamed: what cannot be written is found out before judging."""
+    """Creates an empty file beside `path`, to be filled and renamed: an unwritable path is reported before judging."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     with _os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -184,3 +182,6 @@ def _write(path: Path, groups: Sequence[TrajectoryGroup], *, store: bool) -> Non
         stream.writelines(f"{group.to_json()}\n" for group in groups)
         stream.flush()
         os.fsync(stream.fileno())
+
+
+app = single_command(with_options(score, JudgeConfig, JUDGE_FLAGS))

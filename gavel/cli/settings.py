@@ -1,7 +1,7 @@
-"""What the command line takes from `.env` and the environment.
+"""Settings from `.env` and the environment.
 
-A real environment variable wins over `.env`. An empty value is no value: a key that is listed in `.env` without one
-does not count as set. Importing this reads nothing.
+An environment variable wins over `.env`. A key that is listed in `.env` without a value counts as not set. Importing
+this reads nothing.
 """
 
 import os
@@ -14,7 +14,7 @@ from dotenv import dotenv_values
 from gavel.errors import GavelError
 
 STAND_IN = "stand-in"
-"""The judge of the command line when none is named: rules, no key."""
+"""The command line's default judge: rules, no key."""
 
 
 class SettingsError(GavelError):
@@ -23,7 +23,7 @@ class SettingsError(GavelError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of this process. `OPENAI_API_KEY` and its like are LiteLLM's to read."""
+    """The settings of this process. API keys are read by LiteLLM."""
 
     judge_model: str | None
     """`GAVEL_JUDGE_MODEL`; None = not set."""
@@ -39,7 +39,7 @@ class Settings:
 
     @classmethod
     def read(cls) -> Self:
-        """As they are now."""
+        """Reads the environment as it is now."""
         from gavel.trainer.runs.metrics import (
             wandb_mode,  # these take most of a second, which `gavel --help` should not
         )
@@ -53,7 +53,7 @@ class Settings:
 
 
 def load_dotenv(directory: Path | None = None) -> None:
-    """Puts what `.env` in `directory` (by default the current one) says into the environment, if there is one.
+    """Adds the values of `.env` in `directory` (default: the current one) to the environment, if there is one.
 
     Raises `SettingsError` when it cannot be read.
     """

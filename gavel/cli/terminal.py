@@ -1,8 +1,58 @@
-"""Text from elsewhere, made fit for a terminal."""
+"""What is printed: Gavel's own lines only, and text from files and models as plain characters."""
 
+import logging
+import os
+import sys
+import warnings
+from typing import Any
+
+from rich.console import Console
 from rich.text import Text
+
+from gavel.errors import GavelError
+
+_QUIET = {
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TOKENIZERS_PARALLELISM": "false",
+    "LITELLM_LOG": "ERROR",
+}
 
 
 def plain(text: str, style: str = "") -> Text:
-    """What judges, trajectories and files say may hold markup and control sequences; here they are only characters."""
+    """Text of judges, trajectories and files, with markup not interpreted and control characters replaced."""
     return Text("".join(character if character.isprintable() else " " for character in text), style)
+
+
+def print_error(error: GavelError) -> None:
+    """Prints a user's mistake and its remedy to stderr."""
+    console = Console(stderr=True)
+    console.print(Text.assemble(("error:", "bold red"), " ", error.message), soft_wrap=True)
+    if error.remedy:
+        console.print(Text(f"       {error.remedy}"), soft_wrap=True)
+
+
+def silence_libraries() -> None:
+    """Keeps warnings, logs and progress bars of installed libraries out of the terminal.
+
+    Gavel's own log and that of the user's code stay. Call it before the libraries are imported; `python -W …` and
+    variables that the user has set win.
+    """
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    handler = logging.StreamHandler()
+    handler.addFilter(lambda record: record.name.split(".")[0] == "gavel" or not _of_a_library(record.pathname))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], format="%(message)s")
+    if sys.warnoptions:
+        return
+    show = warnings.showwarning
+
+    def show_if_not_of_a_library(message: Any, category: Any, filename: str, *rest: Any) -> None:
+        if not _of_a_library(filename):
+            show(message, category, filename, *rest)
+
+    warnings.showwarning = show_if_not_of_a_library
+
+
+def _of_a_library(path: str) -> bool:
+    return "site-packages" in path or "dist-packages" in path

@@ -52,7 +52,7 @@ class Outcome:
     statuses: Counter[str]
     """Number of groups by status of their judgement."""
     left_out: Counter[str]
-    """Number of groups and members not trained on, by reason."""
+    """Number of groups and members not trained on, by the key of `LeftOut`."""
     trained_steps: int
     """Steps that changed the adapter."""
     seconds: dict[str, float]

@@ -5,6 +5,7 @@ member, or one group's scores, until there are more than `max_exceptions` allows
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
@@ -51,9 +52,10 @@ async def gather_trajectory_groups(
     sources: list[Awaitable[TrajectoryGroup]] = []
     try:
         sources.extend(groups)
-        gathering = _Gathering(sources, after_each, max_exceptions=max_exceptions, concurrency=concurrency)
+        tallies = [_tally(source) for source in sources]
+        gathering = _Gathering(sources, tallies, after_each, max_exceptions=max_exceptions, concurrency=concurrency)
         with gather_display(
-            gathering.tallies,
+            tallies,
             pbar_desc,
             shown=progress,
             tokens=pbar_total_completion_tokens,
@@ -66,6 +68,20 @@ async def gather_trajectory_groups(
                 source.discard_pending()
             else:
                 discard(source)
+
+
+async def gather_group(group: TrajectoryGroup, after_each: AfterEach, tally: GroupTally) -> TrajectoryGroup:
+    """Runs one group and `after_each` on it, with its progress in `tally`, for a caller that has its own display.
+
+    Every failure stays in the group's `exceptions`. Raises `ValueError` unless `after_each` gives one group.
+    """
+    tally.members, tally.certain = group.pending or len(group.trajectories), True
+    try:
+        gathering = _Gathering([group], [tally], after_each, max_exceptions=math.inf, concurrency=None)
+        (finished,) = await gathering.run()
+    finally:
+        group.discard_pending()
+    return finished
 
 
 async def gather_trajectories(
@@ -100,6 +116,7 @@ class _Gathering:
     def __init__(
         self,
         sources: Sequence[Awaitable[TrajectoryGroup]],
+        tallies: Sequence[GroupTally],
         after_each: AfterEach | None,
         *,
         max_exceptions: float,
@@ -116,7 +133,7 @@ class _Gathering:
             nullcontext() if concurrency is None else asyncio.Semaphore(concurrency)
         )
         self.outer_runner = member_runner.get()
-        self.tallies = [_tally(source) for source in sources]
+        self.tallies = tallies
         self.tasks: list[asyncio.Task[list[TrajectoryGroup]]] = []
         self.first: Exception | RolloutError | None = None
         self.stopped = False

@@ -1,28 +1,29 @@
 """What can be set about training. One object per concern; nothing here that nobody reads."""
 
+import math
 import os
 import sys
 import warnings
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
-
-from gavel.judge.shaping import Shaping
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 AdvantageKind = Literal["mean", "std", "rloo", "rank", "shrunk"]
 OnTokenMismatch = Literal["refuse", "branch"]
 Aggregation = Literal["grpo", "dapo", "dr_grpo", "bnpo"]
 KlEstimator = Literal["k1", "k2", "k3"]
+RewardName = Literal["judge", "hand", "success", "constant"]
 
 
 class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class LoraSettings(_Settings):
     """The adapter, on all linear layers (Hu et al., 2021, arXiv 2106.09685)."""
 
     rank: int = Field(default=16, ge=1)
+    """Rank of the LoRA adapter."""
     alpha: int = Field(default=32, ge=1)
     """Update scale; the update is multiplied by alpha / rank."""
     seed: int = 0
@@ -185,7 +186,9 @@ class _Updates(_Settings):
     epochs: int = Field(default=1, ge=1)
     """Passes over what one call is given."""
     max_gradient_norm: float = Field(default=1.0, gt=0)
+    """Gradients are clipped to this norm."""
     weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW's decoupled weight decay."""
     micro_batch_tokens: int = Field(default=16384, ge=1)
     """Unique tokens per forward pass: bounds memory, does not change the result. A group that fits is not cut."""
     gradient_checkpointing: bool = False
@@ -205,13 +208,16 @@ class TrainConfig(_Updates):
     """One call of `model.train`. docs/algorithms.md has the settings of the published algorithms."""
 
     advantage: AdvantageKind = "mean"
-    """How much better a member did than its group: see `gavel.trainer.data.advantages`."""
+    """What of a group's scores the learner sees. mean: less the group's mean; std: that, over the standard deviation;
+    rloo: less the mean of the others; rank: the order alone; shrunk: mean, the smaller the less reliable the judge's
+    votes are. See `gavel.trainer.data.advantages`."""
     minimal_spread: float = Field(default=1e-6, ge=0)
     """A group whose rewards differ by no more than this gives no signal and is left out."""
     on_token_mismatch: OnTokenMismatch = "refuse"
     """Of a trajectory in which a turn does not go on from the tokens of the turn before it: refuse leaves it out unless
     the chat template alone is the cause, branch trains it as several sequences (see docs/tokens.md)."""
     loss: Loss = ClippedSurrogate()
+    """Policy loss."""
     beta: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence from the base model."""
     kl_estimator: KlEstimator = "k3"
@@ -236,22 +242,28 @@ class LoopConfig(_Settings):
     """A whole training run of one scenario."""
 
     steps: int = Field(default=50, ge=1)
+    """Training steps in all; an earlier run continues."""
     tasks_per_step: int = Field(default=16, ge=1)
     """Groups in a step."""
     group_size: int = Field(default=8, ge=2)
     """Rollouts of a task: the members that the judge compares."""
-    shaping: Shaping = Shaping()
-    """How the judge's scores become rewards."""
     temperature: float = Field(default=1.0, gt=0)
+    """Sampling temperature of the rollouts."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """Of one turn."""
+    """Maximum tokens of one turn of the agent. Default: 1024."""
     concurrency: int = Field(default=128, ge=1)
     """Rollouts at once."""
+    reward: dict[RewardName, float] = Field(default_factory=lambda: {"judge": 1.0})
+    """Weights of the rewards whose sum is trained on. judge: the judge's score, from 0 to 1; hand: the scenario's
+    hand_reward; success: 1 or 0; constant: 1 for every member, a control. Without a weight for judge it is not called.
+    """
     max_staleness: int = Field(default=0, ge=0)
-    """Training steps by which a group's policy may be behind the one that it trains. 0: a step is rolled out, judged
-    and trained before the next begins. More: all three go on at once, over a backend that serves one version more."""
+    """How many training steps a group's policy may be older than the policy that it trains. 0: a step is rolled out,
+    judged and trained before the next one starts. More: all three overlap, on a backend that serves one adapter more.
+    """
     stall_seconds: float = Field(default=1800.0, gt=0)
-    """After so long without a rollout, a judgement or a training step that begins or ends, the run is given up."""
+    """Without a rollout, a judgement or a training step that starts or ends for so long, the run stops with an error.
+    """
     seed: int = 0
     """Chooses the tasks and seeds every sampled turn."""
     evaluate_every: int = Field(default=5, ge=1)
@@ -267,3 +279,12 @@ class LoopConfig(_Settings):
     keep_best_by: str = Field(default="held_out/success", pattern=r"^[^/]+/.+$")
     """What makes one the best: `split/metric` of metrics.jsonl, the higher the better. Only a step with such a value
     can be among the best."""
+
+    @field_validator("reward")
+    @classmethod
+    def _some_weight(cls, weights: dict[RewardName, float]) -> dict[RewardName, float]:
+        if not all(math.isfinite(weight) for weight in weights.values()):
+            raise ValueError("every weight must be a finite number")
+        if not any(weights.values()):
+            raise ValueError("at least one reward needs a weight other than 0")
+        return {name: weight for name, weight in weights.items() if weight}

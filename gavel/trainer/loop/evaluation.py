@@ -1,4 +1,4 @@
-"""How well a policy does on held-out tasks, sampled as in training."""
+"""Measures a policy on held-out tasks, sampled as in training."""
 
 import math
 from collections.abc import Callable
@@ -37,33 +37,37 @@ class Evaluation:
 
     @property
     def half_width(self) -> float | None:
-        """Of the 95 % interval of `success` (normal approximation)."""
+        """Half width of the 95 % interval of `success` (normal approximation)."""
         return None if self.success is None else interval(self.success, self.tasks)
 
 
 def interval(share: float, count: int) -> float:
-    """Half width of the 95 % interval of a share of `count` tries (normal approximation)."""
+    """Half width of the 95 % interval of a share over `count` trials (normal approximation)."""
     return _Z95 * math.sqrt(share * (1 - share) / count)
 
 
 def measure(scenario: Scenario, trajectory: Trajectory) -> dict[str, float]:
-    """What the scenario measures of one trajectory; none of it is a reward.
+    """The scenario's success and measures of one trajectory.
 
     Raises `ScenarioError` when one of the scenario's functions fails.
     """
     functions: dict[str, Callable[[Trajectory], float]] = dict(scenario.measures)
     if scenario.success is not None:
         functions["success"] = scenario.success
-    measures = {}
-    for name, function in functions.items():
-        try:
-            measures[name] = float(function(trajectory))
-        except Exception as error:
-            raise ScenarioError(
-                f"{name} of the scenario {scenario.name} failed: {type(error).__name__}: {error}",
-                "Mend the function; it is called with a Trajectory, also with one that was truncated.",
-            ) from error
-    return measures
+    return {name: call_measure(scenario, name, function, trajectory) for name, function in functions.items()}
+
+
+def call_measure(
+    scenario: Scenario, name: str, function: Callable[[Trajectory], float], trajectory: Trajectory
+) -> float:
+    """What the scenario's `function` gives for a trajectory; `ScenarioError` when it raises."""
+    try:
+        return float(function(trajectory))
+    except Exception as error:
+        raise ScenarioError(
+            f"{name} of the scenario {scenario.name} failed: {type(error).__name__}: {error}",
+            "Mend the function; it is called with a Trajectory, also with one that was truncated.",
+        ) from error
 
 
 async def evaluate(
@@ -75,8 +79,8 @@ async def evaluate(
 ) -> Evaluation:
     """One rollout for each of `tasks` held-out tasks (all, if there are fewer), the same ones for the same seed.
 
-    `around()` is held during each. A rollout that failed (the model could not be reached) says nothing about the policy
-    and is left out. Raises `EvaluationError` when all did, and `ScenarioError`.
+    Each runs within a context manager from `around()`. A failed rollout (the model could not be reached) does not
+    measure the policy and is left out. Raises `EvaluationError` when all did, and `ScenarioError`.
     """
 
     async def one(task: Task) -> Trajectory:

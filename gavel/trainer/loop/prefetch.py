@@ -1,50 +1,65 @@
-"""Groups are made ahead of the training that uses them, and none is trained when its policy is too old for it.
+"""Prefetches groups for training; no group is trained whose policy is more than `max_staleness` steps old.
 
-A step takes the groups that are ready, those planned first before others, so a slow one holds up nobody. At most
-`(max_staleness + 1) * per_step` groups are under way, which bounds memory and leaves training enough to wait for. One
-that is overtaken until its policy is more than `max_staleness` steps old is given up, and another begun for it.
+A step takes the first groups of the plan that are ready, so one slow group does not delay the step. At most
+`(max_staleness + 1) * per_step` groups are in flight, which bounds memory. With `max_staleness` 0 these are exactly the
+groups of the step to train. A group that becomes too old is cancelled, counted and replaced by the next of the plan.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Self
 
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.progress import GroupTally
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.loop.watchdog import Watchdog, end
 
-Make = Callable[[int, Callable[[], None]], Coroutine[Any, Any, TrajectoryGroup]]
-"""Rolls out and judges the group at a place of the plan; calls what it is given whenever a rollout begins."""
-
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """What one step trains on."""
+class StepBatch:
+    """The groups that one step trains on."""
 
     groups: list[TrajectoryGroup]
     stale: int
-    """Groups given up since the batch before."""
+    """Groups that were cancelled since the batch before, for being too old."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSlot:
+    """What the coroutine that makes a group is given."""
+
+    position: int
+    """In the plan; it alone decides the group's task and seeds."""
+    tally: GroupTally
+    """For the progress display: the coroutine counts in it."""
+    rollout_starts: Callable[[], None]
+    """To be called whenever a rollout starts: a group is as old as the policy of its first rollout."""
+
+
+MakeGroup = Callable[[GroupSlot], Coroutine[Any, Any, TrajectoryGroup]]
+"""Rolls out and scores one group."""
 
 
 @dataclass(slots=True, eq=False)
-class _Flight:
-    """A group under way, or ready."""
+class _InFlight:
+    """A group that is being made or is ready."""
 
-    task: "asyncio.Task[TrajectoryGroup]"
+    task: "asyncio.Task[TrajectoryGroup]" = field(init=False)
+    tally: GroupTally = field(default_factory=GroupTally)
     version: int | None = None
-    """Step of the policy that its first rollout began with; the others began no earlier."""
+    """Training step of the policy that its first rollout started with; None before."""
 
 
-class Ahead:
-    """Makes the groups of the steps from `first` up to `last`; an async context manager that ends what is under way.
+class RolloutPrefetcher:
+    """Makes the groups of the steps from `first` up to `last`; an async context manager that cancels what is left.
 
-    The place of a group in the plan, from `first * per_step` on, is all that decides what it is asked.
+    Positions in the plan start at `first * per_step`, so a resumed run continues the same plan.
     """
 
     def __init__(
-        self, make: Make, *, first: int, last: int, per_step: int, max_staleness: int, watchdog: Watchdog
+        self, make: MakeGroup, *, first: int, last: int, per_step: int, max_staleness: int, watchdog: Watchdog
     ) -> None:
         self._make = make
         self._step = self._first = first
@@ -52,69 +67,73 @@ class Ahead:
         self._per_step = per_step
         self._max_staleness = max_staleness
         self._watchdog = watchdog
-        self._flights: list[_Flight] = []
+        self._in_flight: list[_InFlight] = []
         """In the order of the plan."""
-        self._given_up: set[asyncio.Task[TrajectoryGroup]] = set()
-        """Until they have ended."""
-        self._begun = 0
+        self._cancelled: set[asyncio.Task[TrajectoryGroup]] = set()
+        """Stale groups whose tasks have not ended yet."""
+        self._started = 0
         self._stale = 0
-        self._told = 0
-        """Stale groups that were counted in a batch."""
+        self._reported_stale = 0
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        await end([*(flight.task for flight in self._flights), *self._given_up])
+        await end([*(group.task for group in self._in_flight), *self._cancelled])
+
+    @property
+    def tallies(self) -> list[GroupTally]:
+        """Those of the groups that are being made or are ready."""
+        return [group.tally for group in self._in_flight]
 
     def advance(self, step: int) -> None:
-        """The policy of `step` is live: gives up what is too old for it, and begins what may be begun."""
+        """Tells that the policy of `step` is live: cancels the groups that are too old for it, and starts new ones."""
         self._step = step
-        for flight in self._flights.copy():
-            if flight.version is not None and step - flight.version > self._max_staleness:
-                self._give_up(flight)
+        for group in self._in_flight.copy():
+            if group.version is not None and step - group.version > self._max_staleness:
+                self._cancel(group)
         allowed = min(step - self._first + self._max_staleness + 1, self._steps) * self._per_step
-        while self._begun - self._stale < allowed:
-            self._begin(self._first * self._per_step + self._begun)
-            self._begun += 1
+        while self._started - self._stale < allowed:
+            self._start(self._first * self._per_step + self._started)
+            self._started += 1
 
-    async def batch(self) -> Batch:
-        """The groups of one step, as soon as there are enough. Raises what making a group raises, at once."""
+    async def batch(self) -> StepBatch:
+        """The groups of one step, as soon as enough are ready. Raises at once what making a group raises."""
         while True:
-            ready = [flight for flight in self._flights if flight.task.done()]
-            groups = [flight.task.result() for flight in ready]
+            ready = [group for group in self._in_flight if group.task.done()]
+            groups = [group.task.result() for group in ready]
             if len(ready) >= self._per_step:
                 break
-            with self._watchdog.during(
-                "training", f"waiting for {self._per_step - len(ready)} more groups", counted=False
-            ):
-                under_way = [flight.task for flight in self._flights if not flight.task.done()]
-                await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-        for flight in ready[: self._per_step]:
-            self._flights.remove(flight)
-        stale, self._told = self._stale - self._told, self._stale
-        return Batch(groups[: self._per_step], stale)
+            missing = self._per_step - len(ready)
+            with self._watchdog.during("training", f"waiting for {missing} more groups", counted=False):
+                running = [group.task for group in self._in_flight if not group.task.done()]
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for group in ready[: self._per_step]:
+            self._in_flight.remove(group)
+        stale, self._reported_stale = self._stale - self._reported_stale, self._stale
+        return StepBatch(groups[: self._per_step], stale)
 
-    def _begin(self, place: int) -> None:
-        def rollout_begins() -> None:
-            if flight.version is None:
-                flight.version = self._step
+    def _start(self, position: int) -> None:
+        def rollout_starts() -> None:
+            if group.version is None:
+                group.version = self._step
 
-        flight = _Flight(asyncio.ensure_future(self._make(place, rollout_begins)))
-        self._flights.append(flight)
+        group = _InFlight()
+        group.task = asyncio.ensure_future(self._make(GroupSlot(position, group.tally, rollout_starts)))
+        self._in_flight.append(group)
 
-    def _give_up(self, flight: _Flight) -> None:
-        self._flights.remove(flight)
+    def _cancel(self, group: _InFlight) -> None:
+        self._in_flight.remove(group)
         self._stale += 1
-        flight.task.cancel()
-        self._given_up.add(flight.task)
-        flight.task.add_done_callback(self._given_up.discard)
+        group.task.cancel()
+        self._cancelled.add(group.task)
+        group.task.add_done_callback(self._cancelled.discard)
 
 
 def staleness(groups: Iterable[TrajectoryGroup], step: int) -> dict[str, float]:
-    """`staleness/mean` and `staleness/max` in steps, over trajectories: how much older than `step` their policies are.
+    """`staleness/mean` and `staleness/max` over trajectories: how many steps their policies are older than `step`.
 
-    A trajectory is as old as its oldest turn; nothing is told where no turn tells its policy.
+    A trajectory is as old as its oldest turn. Empty when no turn carries its policy version.
     """
     oldest = [version for group in groups for trajectory in group if (version := _oldest(trajectory)) is not None]
     if not oldest:

@@ -1,21 +1,22 @@
-"""The training loop of a scenario: gather -> judge -> train -> evaluate.
+"""The training loop of a scenario: rollouts -> judge -> train -> evaluate, until the last step.
 
-It goes on from the last finished step: tasks and seeds depend on the step (and the place in it) alone, and what a
-step did is on disk before the next one is trained; groups that were under way are made again. The judge's scores,
-shaped as the configuration says, are the only reward.
+There is one loop. Groups are prefetched (`prefetch.py`); with `max_staleness` 0 no rollout of a step starts before the
+step before it is trained and its adapter is live, with more the stages overlap.
+
+It resumes after the last finished step: tasks and seeds depend on the step and the position in it alone, a step is on
+disk before the next one is trained, and groups in flight at a kill are made again. The reward is `LoopConfig.reward`.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from gavel.judge.judge import Judge
-from gavel.judge.shaping import shape_group
-from gavel.scenarios.gather import gather_trajectory_groups
+from gavel.scenarios.gather import gather_group
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.progress import gather_display
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.seeds import seed_of
@@ -23,37 +24,39 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.config import LoopConfig, TrainConfig
+from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.loop.evaluation import Evaluation, evaluate, measure
-from gavel.trainer.loop.prefetch import Ahead, staleness
+from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, StepBatch, staleness
+from gavel.trainer.loop.rewards import check_rewards, needs_judge, programmed_parts, set_rewards
 from gavel.trainer.loop.watchdog import LoopError, Watchdog
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.metrics import sampled_tokens
 
 EVALUATION = "held_out"
 TIMES = "times"
-STALE = "left_out/stale groups"
-_GO_ON = "Mend it, and run the same command again: it goes on from the last finished step."
+STALE = LeftOut.STALE.metric
+_RESUME = "Mend it, and run the same command again: it resumes after the last finished step."
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What one step did and how long its parts took, in seconds; with overlap they are more than `whole` in sum."""
+    """What one step did and how long its parts took, in seconds; parts overlap, so their sum may exceed `whole`."""
 
     result: TrainResult
     groups: list[TrajectoryGroup]
     rollout: float
-    """Until the last rollout was done; with overlap, while at least one ran."""
+    """While at least one rollout ran, whichever step it is for."""
     judge: float
-    """While at least one group was being judged; part of it falls into `rollout`."""
+    """While at least one group was being judged; part of it may fall into `rollout`."""
     train: float
     whole: float
 
 
 class Observer:
-    """What a loop tells while it runs; the methods do nothing unless overridden."""
+    """Is called by a running loop; the methods do nothing unless overridden."""
 
     def doing(self, what: str) -> None:
-        """The loop begins with `what` and waits for it."""
+        """The loop starts `what` and waits for it."""
 
     def stepped(self, report: StepReport) -> None:
         """A step is done and saved."""
@@ -65,31 +68,48 @@ class Observer:
 async def train_scenario(
     model: TrainableModel,
     scenario: Scenario,
-    judge: Judge,
+    judge: Judge | None,
     config: LoopConfig,
     train_config: TrainConfig,
     observer: Observer | None = None,
 ) -> None:
     """Trains a registered model until `config.steps`, from wherever it stands.
 
-    A run goes on only as the experiment that it was begun as: another judge, rubric, seed or setting is refused
-    (`RunDirectoryError`); only the number of steps may grow. Raises `LoopError` when nothing works or nothing moves.
+    `judge` may be None when `config.reward` gives it no weight. A run resumes only as the experiment that it was
+    started as: another judge, rubric, reward, seed or setting is refused (`RunDirectoryError`); only the number of
+    steps may grow. Raises `LoopError` when every rollout or judgement of a step fails, or nothing progresses.
     """
-    judge.check()
+    check_rewards(scenario, config.reward)
+    if not needs_judge(config.reward):
+        judge = None
+    elif judge is None:
+        raise LoopError("the reward gives the judge a weight, but there is no judge", "Pass a gavel.Judge.")
+    else:
+        judge.check()
+    if train_config.advantage == "shrunk" and config.reward.get("judge", 1.0) != 1.0:
+        raise LoopError(
+            "the advantage 'shrunk' needs rewards on the scale of the judge's standard errors: its weight must be 1",
+            "Give the judge the weight 1 and scale the other rewards, or choose another advantage.",
+        )
     _check_versions(model, config)
     model.backend.pin(model, _experiment(scenario, judge, config, train_config))
     loop = _Loop(model, scenario, judge, config, train_config, observer or Observer(), Watchdog(config.stall_seconds))
-    await loop.watchdog.guard(loop.overlapping() if config.max_staleness else loop.in_turn())
+    await loop.watchdog.guard(loop.run())
 
 
-def _experiment(scenario: Scenario, judge: Judge, config: LoopConfig, train_config: TrainConfig) -> dict[str, Any]:
-    return {
-        "scenario": scenario.name,
-        "judge": judge.names,
-        "rubric": judge.rubric.dump(),
-        "orders": judge.orders,
-        "mode": judge.mode,
-        "anchors": sorted(anchor.id for anchor in judge.anchors),
+def _experiment(
+    scenario: Scenario, judge: Judge | None, config: LoopConfig, train_config: TrainConfig
+) -> dict[str, Any]:
+    experiment: dict[str, Any] = {"scenario": scenario.name}
+    if judge is not None:
+        experiment |= {
+            "judge": judge.names,
+            "rubric": judge.rubric.dump(),
+            "orders": judge.orders,
+            "mode": judge.mode,
+            "anchors": sorted(anchor.id for anchor in judge.anchors),
+        }
+    return experiment | {
         "loop": config.model_dump(
             mode="json",
             exclude={"steps", "concurrency", "keep_checkpoints", "keep_best", "keep_best_by", "stall_seconds"},
@@ -115,113 +135,75 @@ class _Loop:
 
     model: TrainableModel
     scenario: Scenario
-    judge: Judge
+    judge: Judge | None
     config: LoopConfig
     train_config: TrainConfig
     observer: Observer
     watchdog: Watchdog
+    rolling: "_BusyTime" = field(default_factory=lambda: _BusyTime())
+    judging: "_BusyTime" = field(default_factory=lambda: _BusyTime())
 
-    async def in_turn(self) -> None:
-        """Each step is rolled out, judged and trained before the next begins."""
-        while (step := await self._next_step()) is not None:
-            self.observer.stepped(await self._step(step))
-            await self._tidy()
-
-    async def overlapping(self) -> None:
-        """Rollouts and judging of the next groups go on while a step is trained or evaluated."""
-        first, last, per_step = await self.model.get_step(), self.config.steps, len(self._tasks(0))
-        rolling, judging = _Busy(), _Busy()
-        places = asyncio.Semaphore(self.config.concurrency)
-
-        async def make(place: int, rollout_begins: Callable[[], None]) -> TrajectoryGroup:
-            step, number = divmod(place, per_step)
-            task = self._tasks(step)[number]
-
-            async def member(seat: int) -> Trajectory:
-                async with places:
-                    rollout_begins()
-                    with rolling:
-                        return await self._rollout(step, task, seat)
-
-            async def judged(group: TrajectoryGroup) -> TrajectoryGroup:
-                with judging:
-                    return await self._judged(group)
-
-            (group,) = await gather_trajectory_groups(
-                [TrajectoryGroup(member(seat) for seat in range(self.config.group_size))],
-                after_each=judged,
-                max_exceptions=self.config.group_size,
-                progress=False,
-            )
-            return group
-
-        ahead = Ahead(
-            make,
-            first=first,
-            last=last,
-            per_step=per_step,
-            max_staleness=self.config.max_staleness,
+    async def run(self) -> None:
+        config = self.config
+        prefetcher = RolloutPrefetcher(
+            partial(self._make_group, asyncio.Semaphore(config.concurrency)),
+            first=await self.model.get_step(),
+            last=config.steps,
+            per_step=len(self._tasks(0)),
+            max_staleness=config.max_staleness,
             watchdog=self.watchdog,
         )
-        async with ahead:
-            ahead.advance(first)
-            while (step := await self._next_step()) is not None:
-                started = time.monotonic()
-                self.observer.doing("rollouts and judging")
-                batch = await ahead.batch()
-                _stop_if_nothing_works(batch.groups)
-                scored = time.monotonic()
-                overlap = staleness(batch.groups, step) | {STALE: float(batch.stale)}
-                result = await self._learn(batch.groups, overlap)
-                ahead.advance(step + 1)
-                done = time.monotonic()
-                report = StepReport(result, batch.groups, rolling.lap(), judging.lap(), done - scored, done - started)
-                self._record(report)
+        async with prefetcher:
+            while (step := await self.model.get_step()) <= config.steps:
+                if config.max_staleness:
+                    prefetcher.advance(step)  # the next rollouts run during the evaluation
+                if step % config.evaluate_every == 0 or step == config.steps:
+                    await self._evaluate_once(step)
+                if step == config.steps:
+                    break
+                prefetcher.advance(step)
+                report = await self._step(step, prefetcher)
+                self.model.backend.record(self.model, _times(report), TIMES)
                 self.observer.stepped(report)
-                await self._tidy()
+                await self.model.delete_checkpoints(config.keep_best_by, config.keep_checkpoints, config.keep_best)
 
-    async def _next_step(self) -> int | None:
-        """The step to train, once its policy is evaluated if that is due; None when all are done."""
-        step = await self.model.get_step()
-        if step <= self.config.steps and (step % self.config.evaluate_every == 0 or step == self.config.steps):
-            await self._evaluate_once(step)
-        return step if step < self.config.steps else None
-
-    async def _step(self, step: int) -> StepReport:
-        started = last_rollout = time.monotonic()
-        judging = _Busy()
-
-        async def judged(group: TrajectoryGroup) -> TrajectoryGroup:
-            nonlocal last_rollout
-            last_rollout = time.monotonic()
-            with judging:
-                return await self._judged(group)
-
-        tasks = self._tasks(step)
+    async def _step(self, step: int, prefetcher: RolloutPrefetcher) -> StepReport:
+        started = time.monotonic()
         self.observer.doing("rollouts and judging")
-        with self.watchdog.during("training", "waiting for all groups of the step", counted=False):
-            groups = await gather_trajectory_groups(
-                (
-                    TrajectoryGroup(self._rollout(step, task, seat) for seat in range(self.config.group_size))
-                    for task in tasks
-                ),
-                pbar_desc=f"step {step + 1}",
-                after_each=judged,
-                concurrency=self.config.concurrency,
-                max_exceptions=len(tasks) * self.config.group_size,
-            )
+        with gather_display(prefetcher.tallies, f"step {step + 1}"):
+            batch = await prefetcher.batch()
+        self._stop_if_nothing_works(batch.groups)
         scored = time.monotonic()
-        _stop_if_nothing_works(groups)
-        result = await self._learn(groups)
+        self.observer.doing("learning")
+        with self.watchdog.during("training", "learning", counted=False):
+            result = await self.model.train(batch.groups, self.train_config, metrics=self._overlap(step, batch))
         done = time.monotonic()
-        report = StepReport(result, groups, last_rollout - started, judging.seconds, done - scored, done - started)
-        self._record(report)
-        return report
+        return StepReport(result, batch.groups, self.rolling.lap(), self.judging.lap(), done - scored, done - started)
+
+    def _overlap(self, step: int, batch: StepBatch) -> dict[str, float]:
+        """Metrics of an overlapping run."""
+        if not self.config.max_staleness:
+            return {}
+        return staleness(batch.groups, step) | {STALE: float(batch.stale)}
+
+    async def _make_group(self, limiter: asyncio.Semaphore, slot: GroupSlot) -> TrajectoryGroup:
+        """Rolls out and scores the group at `slot.position` of the plan."""
+        step, number = divmod(slot.position, len(self._tasks(0)))
+        task = self._tasks(step)[number]
+
+        async def member(index: int) -> Trajectory:
+            async with limiter:
+                slot.rollout_starts()
+                with self.rolling:
+                    return await self._rollout(step, task, index)
+
+        group = TrajectoryGroup(member(index) for index in range(self.config.group_size))
+        return await gather_group(group, self._scored, slot.tally)
 
     def _tasks(self, step: int) -> list[Task]:
         return self.scenario.sample("train", self.config.tasks_per_step, seed=self.config.seed, step=step)
 
-    async def _rollout(self, step: int, task: Task, seat: int) -> Trajectory:
+    async def _rollout(self, step: int, task: Task, member: int) -> Trajectory:
         with self.watchdog.during("rollout", f"of {self.config.group_size} rollouts of task {task.id}"):
             return await rollout(
                 self.model,
@@ -229,32 +211,26 @@ class _Loop:
                 task,
                 temperature=self.config.temperature,
                 max_tokens=self.config.max_tokens,
-                seed=seed_of(self.config.seed, "train", step, task.id, seat),
+                seed=seed_of(self.config.seed, "train", step, task.id, member),
             )
 
-    async def _judged(self, group: TrajectoryGroup) -> TrajectoryGroup:
+    async def _scored(self, group: TrajectoryGroup) -> TrajectoryGroup:
+        """The group with measures, rewards and, if the reward needs it, a judgement."""
         for trajectory in group:
             if trajectory.status != "failed":
                 trajectory.metrics |= measure(self.scenario, trajectory)
         if not len(group):
             return group
-        with self.watchdog.during("judging", "groups"):
-            return shape_group(await self.judge.score(group), self.config.shaping)
-
-    async def _learn(self, groups: list[TrajectoryGroup], metrics: dict[str, float] | None = None) -> TrainResult:
-        self.observer.doing("learning")
-        with self.watchdog.during("training", "learning", counted=False):
-            return await self.model.train(groups, self.train_config, metrics=metrics)
-
-    def _record(self, report: StepReport) -> None:
-        self.model.backend.record(self.model, _times(report), TIMES)
-
-    async def _tidy(self) -> None:
-        config = self.config
-        await self.model.delete_checkpoints(config.keep_best_by, config.keep_checkpoints, config.keep_best)
+        weights = self.config.reward
+        programmed = [programmed_parts(self.scenario, trajectory, weights) for trajectory in group]
+        if self.judge is not None:
+            with self.judging, self.watchdog.during("judging", "groups"):
+                group = await self.judge.score(group)
+        set_rewards(group, programmed, weights)
+        return group
 
     async def _evaluate_once(self, step: int) -> None:
-        """The point of the curve at `step`, unless an earlier run of the same command has made it already."""
+        """Makes the point of the learning curve at `step`, unless an earlier run of the same command made it."""
         model, backend, config = self.model, self.model.backend, self.config
         made = any(row["step"] == step for row in backend.history(model, EVALUATION))
         if made or not self.scenario.tasks("held_out"):
@@ -270,22 +246,39 @@ class _Loop:
         backend.record(model, {"evaluation": seconds, "whole": seconds}, TIMES)
         self.observer.evaluated(step, evaluation)
 
+    def _stop_if_nothing_works(self, groups: list[TrajectoryGroup]) -> None:
+        """Raises `LoopError` at an outage (all rollouts failed, or nothing was scored): training would hide it."""
+        trajectories = [trajectory for group in groups for trajectory in group]
+        errors = [error.message for group in groups for error in group.exceptions]
+        if all(trajectory.status == "failed" for trajectory in trajectories):
+            reasons = [trajectory.status_reason for trajectory in trajectories] + errors
+            raise LoopError(f"every rollout of this step failed; the first: {reasons[0]}", _RESUME)
+        if self.judge is None:
+            if all(trajectory.reward is None for trajectory in trajectories):
+                raise LoopError(f"no member of this step has a reward; the first error: {errors[0]}", _RESUME)
+            return
+        unjudged = [group for group in groups if group.judgement is None or group.judgement.status == "unscored"]
+        if len(unjudged) == len(groups):
+            first = unjudged[0]
+            reason = first.judgement.reason if first.judgement else first.exceptions[-1].message
+            raise LoopError(f"the judge scored no group of this step; the first: {reason}", _RESUME)
+
 
 def _times(report: StepReport) -> dict[str, float]:
-    """Seconds, their share of the whole step, and tokens a second."""
+    """Seconds, their share of the whole step, and tokens per second."""
     seconds = {"rollout": report.rollout, "judge": report.judge, "train": report.train}
     shares = {f"time_share/{part}": took / report.whole for part, took in seconds.items()}
     speeds = {"tokens_per_second/trained": report.result.metrics.get("tokens_trained", 0.0) / report.train}
-    if report.rollout:  # with overlap they may all have been done before the step began
+    if report.rollout:  # with overlap all rollouts may have finished before the step started
         speeds["tokens_per_second/sampled"] = sampled_tokens(report.groups) / report.rollout
     return seconds | {"whole": report.whole} | shares | speeds
 
 
-class _Busy:
-    """Seconds during which at least one task was inside."""
+class _BusyTime:
+    """Seconds during which at least one task was inside this context manager."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self._seconds = 0.0
         self._inside = 0
         self._since = 0.0
 
@@ -297,25 +290,11 @@ class _Busy:
     def __exit__(self, *exception: object) -> None:
         self._inside -= 1
         if not self._inside:
-            self.seconds += time.monotonic() - self._since
+            self._seconds += time.monotonic() - self._since
 
     def lap(self) -> float:
-        """The seconds since the last lap, also of what is still inside."""
+        """The seconds since the last lap, including tasks that are still inside."""
         now = time.monotonic()
-        seconds = self.seconds + (now - self._since if self._inside else 0.0)
-        self.seconds, self._since = 0.0, now
+        seconds = self._seconds + (now - self._since if self._inside else 0.0)
+        self._seconds, self._since = 0.0, now
         return seconds
-
-
-def _stop_if_nothing_works(groups: list[TrajectoryGroup]) -> None:
-    """A step in which every rollout failed, or no group was judged, is an outage; training on would hide it."""
-    trajectories = [trajectory for group in groups for trajectory in group]
-    if all(trajectory.status == "failed" for trajectory in trajectories):
-        reasons = [trajectory.status_reason for trajectory in trajectories]
-        reasons += [error.message for group in groups for error in group.exceptions]
-        raise LoopError(f"every rollout of this step failed; the first: {reasons[0]}", _GO_ON)
-    unjudged = [group for group in groups if group.judgement is None or group.judgement.status == "unscored"]
-    if len(unjudged) == len(groups):
-        first = unjudged[0]
-        reason = first.judgement.reason if first.judgement else first.exceptions[-1].message
-        raise LoopError(f"the judge scored no group of this step; the first: {reason}", _GO_ON)

@@ -42,15 +42,22 @@ def test_an_unknown_scenario_is_answered_with_the_known_ones(tmp_path: Path) -> 
     assert "returns_desk" in mistake("train", "retruns", cwd=tmp_path)
 
 
+def test_a_wrong_key_of_a_run_file_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('scenario = "returns_desk"\n[train]\nlearnin_rate = 1e-5\n')
+    message = mistake("train", "run.toml", cwd=tmp_path)
+    assert "run.toml, line 3: [train] has no learnin_rate." in message
+    assert "Did you mean learning_rate?" in message
+
+
 def test_a_missing_scenario_file_is_named(tmp_path: Path) -> None:
     assert "mine.py" in mistake("train", "mine.py", cwd=tmp_path)
 
 
 def test_a_remote_judge_without_its_key_is_refused_before_any_work(tmp_path: Path) -> None:
-    message = mistake("train", "returns_desk", "--judge", "openai/o3", cwd=tmp_path)
+    message = mistake("train", "returns_desk", "--judge", "openai/gpt-5-mini", cwd=tmp_path)
     assert "OPENAI_API_KEY" in message
     assert "--judge stand-in" in message
-    assert "OPENAI_API_KEY" in mistake("demo", "--judge", "openai/o3", cwd=tmp_path)
+    assert "OPENAI_API_KEY" in mistake("demo", "--judge", "openai/gpt-5-mini", cwd=tmp_path)
 
 
 def test_a_base_model_that_does_not_exist_is_named(tmp_path: Path) -> None:
@@ -92,6 +99,13 @@ def test_a_run_is_not_continued_as_another_experiment_and_a_mistyped_name_makes_
     assert "seed 0, not 1" in mistake("train", str(EXAMPLES / "returns.py"), *small, "--seed", "1", cwd=tmp_path)
     judged = mistake("train", str(EXAMPLES / "returns.py"), *small, "--judge", "constant", cwd=tmp_path)
     assert "judge ['gavel/stand-in'], not ['gavel/constant']" in judged
+    (run_file,) = tmp_path.glob("runs/returns/*/run.toml")
+    assert 'models = "stand-in"' in run_file.read_text()
+    assert "finished   1/1" in gavel("runs", cwd=tmp_path, COLUMNS="120").stdout
+    afresh = gavel("train", str(run_file), "--seed", "1", "--fresh", cwd=tmp_path)
+    assert afresh.returncode == 0, afresh.stderr
+    assert afresh.stderr == ""
+    assert "seed = 1" in run_file.read_text()
     assert "returns-desk" in mistake("evaluate", str(EXAMPLES / "returns.py"), "--name", "typo", cwd=tmp_path)
 
 
@@ -153,5 +167,5 @@ def test_ctrl_c_ends_the_demo_with_a_word_on_how_to_go_on(tmp_path: Path) -> Non
 
 def test_the_help_names_every_command(tmp_path: Path) -> None:
     output = gavel("--help", cwd=tmp_path).stdout
-    for command in ("demo", "train", "evaluate", "score", "judge", "doctor"):
+    for command in ("demo", "train", "evaluate", "score", "judge", "config", "scenarios", "runs", "doctor"):
         assert command in output

@@ -4,13 +4,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gavel.cli.doctor import doctor
+from gavel.cli import doctor
 from gavel.extras import missing_parts
 
 
 def report() -> tuple[int, str]:
     text = io.StringIO()
-    status = doctor(Console(file=text, width=120))
+    status = doctor.report(Console(file=text, width=120))
     return status, text.getvalue()
 
 
@@ -23,20 +23,20 @@ def test_a_fresh_installation_is_well_and_told_what_to_try():
 
 
 def test_a_key_is_named_and_never_shown(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("GAVEL_JUDGE_MODEL", "openai/o3")
+    monkeypatch.setenv("GAVEL_JUDGE_MODEL", "openai/gpt-5-mini")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
     status, text = report()
     assert status == 0, text
-    assert "openai/o3" in text
+    assert "openai/gpt-5-mini" in text
     assert "OPENAI_API_KEY ✓" in text
     assert "very-secret" not in text
 
 
 def test_a_judge_without_its_key_is_a_problem_with_a_remedy(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("GAVEL_JUDGE_MODEL", "openai/o3")
+    monkeypatch.setenv("GAVEL_JUDGE_MODEL", "openai/gpt-5-mini")
     status, text = report()
     assert status == 1
-    assert "the model openai/o3 needs OPENAI_API_KEY, which is not set." in text
+    assert "the model openai/gpt-5-mini needs OPENAI_API_KEY, which is not set." in text
     assert ".env" in text
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gavel.cli.judge_report import print_report, report_command
+from gavel.cli.judge_report import print_report, report
 from gavel.errors import GavelError
 from gavel.reports.judge_trust import read_report
 from gavel.scenarios.group import TrajectoryGroup
@@ -71,10 +71,10 @@ async def test_the_command_prints_and_writes_beside_the_file(
 ) -> None:
     store = TrajectoryStore(tmp_path / "judged.jsonl.zst")
     store.extend(await judged("one", groups=2))
-    report_command(store.path, None, None, None)
+    report(store.path, None, None, None)
     assert (tmp_path / "judged.report.html").is_file()
     assert "judged.report.html" in capsys.readouterr().out.replace("\n", "")
-    report_command(store.path, "success", None, tmp_path / "deep" / "page.html")
+    report(store.path, "success", None, tmp_path / "deep" / "page.html")
     assert "Agreement with success" in (tmp_path / "deep" / "page.html").read_text()
 
 
@@ -82,7 +82,7 @@ async def test_a_page_that_cannot_be_written_is_an_error(tmp_path: Path) -> None
     store = TrajectoryStore(tmp_path / "judged.jsonl.zst")
     store.extend(await judged("one", groups=2))
     with pytest.raises(GavelError, match="cannot be written"):
-        report_command(store.path, None, None, tmp_path)
+        report(store.path, None, None, tmp_path)
 
 
 def test_the_command_line_tells_what_to_do_with_a_file_that_was_not_judged(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from gavel.cli import app
+from gavel.cli.app import app
 from gavel.judge.errors import JudgeError
 
 

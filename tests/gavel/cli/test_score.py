@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gavel.cli.score import print_scores, score_command, score_file
+from gavel.cli.score import print_scores, score_and_print, score_file
 from gavel.errors import GavelError
+from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.rubric import Criterion, Rubric
@@ -186,14 +187,14 @@ def test_what_a_judge_says_cannot_draw_on_the_terminal():
 def test_the_command_prints_writes_and_succeeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = written(tmp_path / "rows.jsonl", GOOD, SILENT)
     rubric = written(tmp_path / "rubric.md", "- ends with a message to the customer")
-    score_command(path, None, f"@{rubric}", 1, None, tmp_path / "out.jsonl")
+    score_and_print(path, JudgeConfig(rubric=f"@{rubric}", orders=1), None, tmp_path / "out.jsonl")
     assert "It keeps every rule." in capsys.readouterr().out
     assert [trajectory.reward for trajectory in read_groups(tmp_path / "out.jsonl")[0]] == [1.0, 0.0]
 
 
 def test_the_command_compares_two_at_a_time_when_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = written(tmp_path / "rows.jsonl", GOOD, SILENT)
-    score_command(path, "stand-in", None, 1, None, tmp_path / "out.jsonl", "pairwise")
+    score_and_print(path, JudgeConfig(models="stand-in", orders=1, mode="pairwise"), None, tmp_path / "out.jsonl")
     assert "1 calls" in capsys.readouterr().out
     (group,) = read_groups(tmp_path / "out.jsonl")
     assert group.judgement is not None
@@ -202,14 +203,14 @@ def test_the_command_compares_two_at_a_time_when_told_to(tmp_path: Path, capsys:
 
 def test_a_rubric_file_that_is_not_there_is_an_error(tmp_path: Path):
     with pytest.raises(GavelError, match=r"the rubric none\.md cannot be read"):
-        score_command(written(tmp_path / "rows.jsonl", GOOD), "stand-in", "@none.md", 1, None, None)
+        score_and_print(written(tmp_path / "rows.jsonl", GOOD), JudgeConfig(models="stand-in", rubric="@none.md"))
 
 
 def test_a_rubric_file_with_criteria_scores_by_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     rubric = Rubric("", [Criterion("talks", "- ends with a message to the customer"), Criterion("kind", "Is kind.", 3)])
     (tmp_path / "rubric.json").write_text(rubric.dump())
     path, out = written(tmp_path / "rows.jsonl", GOOD, SILENT), tmp_path / "out.jsonl"
-    score_command(path, None, f"@{tmp_path / 'rubric.json'}", 1, None, out)
+    score_and_print(path, JudgeConfig(rubric=f"@{tmp_path / 'rubric.json'}", orders=1), None, out)
     judgements = [trajectory.judgement for trajectory in read_groups(out)[0]]
     assert [list(judgement.criteria) for judgement in judgements if judgement] == [["talks", "kind"]] * 2
     assert judgements[1] is not None
@@ -219,13 +220,13 @@ def test_a_rubric_file_with_criteria_scores_by_them(tmp_path: Path, capsys: pyte
 def test_a_rubric_file_with_a_slip_is_an_error_and_no_text(tmp_path: Path):
     rubric = written(tmp_path / "rubric.json", '{"criteria": [{"name": "kind" "text": "Is kind."}]}')
     with pytest.raises(JudgeError, match="no JSON of a rubric"):
-        score_command(written(tmp_path / "rows.jsonl", GOOD), "stand-in", f"@{rubric}", 1, None, None)
+        score_and_print(written(tmp_path / "rows.jsonl", GOOD), JudgeConfig(models="stand-in", rubric=f"@{rubric}"))
 
 
 def test_a_judge_that_nobody_serves_is_an_error_before_anything_is_written(tmp_path: Path):
     path, out = written(tmp_path / "rows.jsonl", GOOD, SILENT), tmp_path / "out.jsonl"
     with pytest.raises(JudgeError, match="there is no model not-a-model"):
-        score_command(path, "not-a-model", None, 1, None, out)
+        score_and_print(path, JudgeConfig(models="not-a-model", orders=1), None, out)
     assert not out.exists()
 
 
@@ -237,6 +238,6 @@ def test_a_judge_that_fails_is_an_error_after_all_is_shown_and_written(
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     path, out = written(tmp_path / "rows.jsonl", GOOD, SILENT), tmp_path / "out.jsonl"
     with pytest.raises(JudgeError, match="scored nobody in 1 of 1 groups"):
-        score_command(path, "openai/judge", None, 1, None, out)
+        score_and_print(path, JudgeConfig(models="openai/judge", orders=1), None, out)
     assert "0 of 2 trajectories scored" in " ".join(capsys.readouterr().out.split())
     assert [trajectory.reward for trajectory in read_groups(out)[0]] == [None, None]

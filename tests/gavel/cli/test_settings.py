@@ -14,14 +14,15 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_dotenv_file_is_read_and_the_environment_wins(tmp_path: Path):
     (tmp_path / ".env").write_text(
-        'GAVEL_JUDGE_MODEL=openai/o3\nGAVEL_RUNS=from_file\nGAVEL_PRICES={"openai/o3": [2.0, 8.0]}  # USD\n'
+        "GAVEL_JUDGE_MODEL=openai/gpt-5-mini\nGAVEL_RUNS=from_file\n"
+        'GAVEL_PRICES={"openai/gpt-5-mini": [0.25, 2.0]}  # USD\n'
     )
     os.environ["GAVEL_RUNS"] = "from_environment"
     load_dotenv()
     settings = Settings.read()
-    assert settings.judge == "openai/o3"
+    assert settings.judge == "openai/gpt-5-mini"
     assert settings.runs == Path("from_environment")
-    assert prices_from_environment() == {"openai/o3": (2.0, 8.0)}
+    assert prices_from_environment() == {"openai/gpt-5-mini": (0.25, 2.0)}
 
 
 def test_without_settings_the_stand_in_judges_and_nothing_leaves_the_machine():
@@ -44,7 +45,7 @@ def test_every_line_of_the_example_can_be_read(tmp_path: Path):
     load_dotenv()
     settings = Settings.read()
     assert settings.judge_model == "ollama/qwen3"
-    assert prices_from_environment() == {"openai/o3": (2.0, 8.0)}
+    assert prices_from_environment() == {"openai/gpt-5-mini": (0.25, 2.0)}
     assert settings.wandb == "offline"
 
 

@@ -1,8 +1,7 @@
-"""Groups ahead of training: never too old, never too many, never none; counted when they are given up."""
+"""Prefetched groups: never too old, never more than allowed; stale ones are counted and replaced."""
 
 import asyncio
 import random
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -10,164 +9,162 @@ from hypothesis import strategies as st
 
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.loop.prefetch import Ahead, staleness
+from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, staleness
 from gavel.trainer.loop.watchdog import Watchdog
 from tests.trainer.conftest import attempt, sampled_turn
 
-Begins = Callable[[], None]
+
+def a_group(position: int, version: int = 0) -> TrajectoryGroup:
+    return TrajectoryGroup([Trajectory(policy_version=version)], metadata={"position": position})
 
 
-def a_group(place: int, version: int = 0) -> TrajectoryGroup:
-    return TrajectoryGroup([Trajectory(policy_version=version)], metadata={"place": place})
-
-
-def places(groups: list[TrajectoryGroup]) -> list[object]:
-    return [group.metadata["place"] for group in groups]
+def positions(groups: list[TrajectoryGroup]) -> list[object]:
+    return [group.metadata["position"] for group in groups]
 
 
 class Stage:
     """Groups that are finished when a test says so."""
 
     def __init__(self, **settings: int) -> None:
-        self.begun: list[int] = []
+        self.started: list[int] = []
         self.cancelled: list[int] = []
         self._finish: dict[int, asyncio.Future[None]] = {}
         plan = {"first": 0, "last": 100, "per_step": 2, "max_staleness": 1} | settings
-        self.ahead = Ahead(self._make, watchdog=Watchdog(60.0), **plan)
+        self.prefetcher = RolloutPrefetcher(self._make, watchdog=Watchdog(60.0), **plan)
 
-    async def _make(self, place: int, rollout_begins: Begins) -> TrajectoryGroup:
-        rollout_begins()
-        self.begun.append(place)
-        self._finish[place] = asyncio.get_running_loop().create_future()
+    async def _make(self, slot: GroupSlot) -> TrajectoryGroup:
+        slot.rollout_starts()
+        self.started.append(slot.position)
+        self._finish[slot.position] = asyncio.get_running_loop().create_future()
         try:
-            await self._finish[place]
+            await self._finish[slot.position]
         except asyncio.CancelledError:
-            self.cancelled.append(place)
+            self.cancelled.append(slot.position)
             raise
-        return a_group(place)
+        return a_group(slot.position)
 
     async def advance(self, step: int) -> None:
-        self.ahead.advance(step)
+        self.prefetcher.advance(step)
         await asyncio.sleep(0)
 
     async def finish(self, *done: int) -> None:
-        for place in done:
-            self._finish[place].set_result(None)
+        for position in done:
+            self._finish[position].set_result(None)
         await asyncio.sleep(0)
 
-    def fail(self, place: int, error: Exception) -> None:
-        self._finish[place].set_exception(error)
+    def fail(self, position: int, error: Exception) -> None:
+        self._finish[position].set_exception(error)
 
 
-async def test_the_groups_of_the_next_step_are_under_way_before_this_one_is_trained():
+async def test_the_groups_of_the_next_step_are_in_flight_before_this_one_is_trained():
     stage = Stage()
-    async with stage.ahead as ahead:
+    async with stage.prefetcher as prefetcher:
         await stage.advance(0)
-        assert stage.begun == [0, 1, 2, 3]
+        assert stage.started == [0, 1, 2, 3]
         await stage.finish(0, 1)
-        assert places((await ahead.batch()).groups) == [0, 1]
+        assert positions((await prefetcher.batch()).groups) == [0, 1]
         await asyncio.sleep(0)
-        assert stage.begun == [0, 1, 2, 3], "no more until the step is trained"
+        assert stage.started == [0, 1, 2, 3], "no more until the step is trained"
         await stage.advance(1)
-        assert stage.begun == [0, 1, 2, 3, 4, 5]
+        assert stage.started == [0, 1, 2, 3, 4, 5]
     assert stage.cancelled == [2, 3, 4, 5]
 
 
 async def test_a_step_takes_what_is_ready_in_the_order_of_the_plan():
     stage = Stage()
-    async with stage.ahead as ahead:
+    async with stage.prefetcher as prefetcher:
         await stage.advance(0)
         await stage.finish(3, 2, 1)
-        assert places((await ahead.batch()).groups) == [1, 2]
+        assert positions((await prefetcher.batch()).groups) == [1, 2]
 
 
-async def test_a_group_that_is_overtaken_for_too_long_is_given_up_counted_and_replaced():
+async def test_a_group_that_becomes_too_old_is_cancelled_counted_and_replaced():
     stage = Stage()
-    async with stage.ahead as ahead:
+    async with stage.prefetcher as prefetcher:
         await stage.advance(0)
         for step, ready in enumerate([(1, 2), (3, 4)]):
             await stage.finish(*ready)
-            assert (await ahead.batch()).stale == 0
+            assert (await prefetcher.batch()).stale == 0
             assert not stage.cancelled
             await stage.advance(step + 1)
         await asyncio.sleep(0)
         assert stage.cancelled == [0], "its policy is two steps old, one is allowed"
-        assert stage.begun == [*range(9)], "as many under way as ever"
+        assert stage.started == [*range(9)], "as many in flight as before"
         await stage.finish(5, 6)
-        assert (await ahead.batch()).stale == 1
+        assert (await prefetcher.batch()).stale == 1
         await stage.advance(3)
         await stage.finish(7, 8)
-        assert (await ahead.batch()).stale == 0, "each is counted once"
+        assert (await prefetcher.batch()).stale == 0, "each is counted once"
 
 
 async def test_a_ready_group_can_be_too_old_as_well():
-    begins: dict[int, asyncio.Event] = {place: asyncio.Event() for place in range(100)}
+    begins: dict[int, asyncio.Event] = {position: asyncio.Event() for position in range(100)}
 
-    async def make(place: int, rollout_begins: Begins) -> TrajectoryGroup:
-        rollout_begins()
-        await begins[place].wait()
-        return a_group(place)
+    async def make(slot: GroupSlot) -> TrajectoryGroup:
+        slot.rollout_starts()
+        await begins[slot.position].wait()
+        return a_group(slot.position)
 
     plan = {"first": 0, "last": 100, "per_step": 1, "max_staleness": 1}
-    async with Ahead(make, watchdog=Watchdog(60.0), **plan) as ahead:
-        ahead.advance(0)
-        for step, place in enumerate([1, 2]):
-            begins[place].set()
-            assert places((await ahead.batch()).groups) == [place]
+    async with RolloutPrefetcher(make, watchdog=Watchdog(60.0), **plan) as prefetcher:
+        prefetcher.advance(0)
+        for step, position in enumerate([1, 2]):
+            begins[position].set()
+            assert positions((await prefetcher.batch()).groups) == [position]
             if step == 1:
                 begins[0].set()  # while the step that makes it too old is trained
                 await asyncio.sleep(0)
-            ahead.advance(step + 1)
+            prefetcher.advance(step + 1)
         begins[3].set()
-        batch = await ahead.batch()
-        assert (places(batch.groups), batch.stale) == ([3], 1)
+        batch = await prefetcher.batch()
+        assert (positions(batch.groups), batch.stale) == ([3], 1)
 
 
-async def test_a_group_is_as_old_as_its_first_rollout_not_as_its_place_in_the_queue():
+async def test_a_group_is_as_old_as_its_first_rollout_not_as_its_position_in_the_queue():
     stage = Stage(per_step=1)
     waiting: list[int] = []
 
-    async def queued(place: int, rollout_begins: Begins) -> TrajectoryGroup:
-        if place == 0:
-            waiting.append(place)
-            await asyncio.Event().wait()  # no rollout begins
-        rollout_begins()
-        return a_group(place)
+    async def queued(slot: GroupSlot) -> TrajectoryGroup:
+        if slot.position == 0:
+            waiting.append(slot.position)
+            await asyncio.Event().wait()  # no rollout starts
+        slot.rollout_starts()
+        return a_group(slot.position)
 
-    stage.ahead._make = queued
-    async with stage.ahead as ahead:
+    stage.prefetcher._make = queued
+    async with stage.prefetcher as prefetcher:
         for step in range(5):
             await stage.advance(step)
-            assert (await ahead.batch()).stale == 0
+            assert (await prefetcher.batch()).stale == 0
     assert waiting == [0]
 
 
 async def test_a_group_that_cannot_be_made_ends_the_wait_at_once_and_the_others_with_it():
     stage = Stage()
-    async with stage.ahead as ahead:
+    async with stage.prefetcher as prefetcher:
         await stage.advance(0)
         stage.fail(2, ZeroDivisionError())
         with pytest.raises(ZeroDivisionError):
-            await ahead.batch()
+            await prefetcher.batch()
     assert stage.cancelled == [0, 1, 3]
 
 
-async def test_a_run_that_goes_on_begins_with_the_place_of_its_step():
+async def test_a_resumed_run_starts_at_the_position_of_its_step():
     stage = Stage(first=7, last=8)
-    async with stage.ahead:
+    async with stage.prefetcher:
         await stage.advance(7)
-        assert stage.begun == [14, 15], "and makes no more than is left to train"
+        assert stage.started == [14, 15], "and makes no more than is left to train"
 
 
-async def test_without_staleness_nothing_is_begun_before_the_step_is_done():
+async def test_without_staleness_nothing_of_the_next_step_starts_before_this_one_is_done():
     stage = Stage(max_staleness=0)
-    async with stage.ahead as ahead:
+    async with stage.prefetcher as prefetcher:
         await stage.advance(0)
         await stage.finish(0, 1)
-        await ahead.batch()
-        assert stage.begun == [0, 1]
+        await prefetcher.batch()
+        assert stage.started == [0, 1]
         await stage.advance(1)
-        assert stage.begun == [0, 1, 2, 3]
+        assert stage.started == [0, 1, 2, 3]
 
 
 @given(
@@ -182,8 +179,8 @@ def test_whatever_the_delays_no_group_is_too_old_and_every_step_gets_its_groups(
 ):
     chance = random.Random(seed)
     live = 0
-    begun: list[int] = []
-    under_way: set[int] = set()
+    started: list[int] = []
+    in_flight: set[int] = set()
 
     async def some_time() -> None:
         for _ in range(chance.choice([0, 1, 3, 10, 60])):
@@ -191,45 +188,45 @@ def test_whatever_the_delays_no_group_is_too_old_and_every_step_gets_its_groups(
 
     async def run() -> None:
         nonlocal live
-        slots = asyncio.Semaphore(concurrency)
+        limiter = asyncio.Semaphore(concurrency)
 
-        async def make(place: int, rollout_begins: Begins) -> TrajectoryGroup:
-            begun.append(place)
-            under_way.add(place)
+        async def make(slot: GroupSlot) -> TrajectoryGroup:
+            started.append(slot.position)
+            in_flight.add(slot.position)
             try:
-                async with slots:
-                    rollout_begins()
+                async with limiter:
+                    slot.rollout_starts()
                     version = live
                     await some_time()
                 await some_time()
             finally:
-                under_way.discard(place)
-            return a_group(place, version)
+                in_flight.discard(slot.position)
+            return a_group(slot.position, version)
 
         trained, stale = [], 0
         plan = {"first": 0, "last": steps, "per_step": per_step, "max_staleness": max_staleness}
-        async with asyncio.timeout(30), Ahead(make, watchdog=Watchdog(60.0), **plan) as ahead:
-            ahead.advance(0)
+        async with asyncio.timeout(30), RolloutPrefetcher(make, watchdog=Watchdog(60.0), **plan) as prefetcher:
+            prefetcher.advance(0)
             for step in range(steps):
-                batch = await ahead.batch()
+                batch = await prefetcher.batch()
                 assert len(batch.groups) == per_step
                 for group in batch.groups:
                     (trajectory,) = group
                     assert trajectory.policy_version is not None
                     assert 0 <= step - trajectory.policy_version <= max_staleness
-                trained += places(batch.groups)
+                trained += positions(batch.groups)
                 stale += batch.stale
                 await some_time()
-                assert len(under_way) <= (max_staleness + 1) * per_step
+                assert len(in_flight) <= (max_staleness + 1) * per_step
                 live = step + 1
-                ahead.advance(live)
+                prefetcher.advance(live)
         assert len(set(trained)) == len(trained) == steps * per_step
-        assert sorted(begun) == [*range(len(begun))], "the plan is followed place by place"
-        assert len(begun) <= len(trained) + ahead._stale
-        assert stale <= ahead._stale
+        assert sorted(started) == [*range(len(started))], "the plan is followed position by position"
+        assert len(started) <= len(trained) + prefetcher._stale
+        assert stale <= prefetcher._stale
         if not max_staleness:
-            assert begun == trained
-        assert not under_way
+            assert started == trained
+        assert not in_flight
 
     asyncio.run(run())
 

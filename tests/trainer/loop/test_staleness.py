@@ -1,4 +1,4 @@
-"""The training loop with overlap, and how it ends when one of its stages stands still or dies."""
+"""The training loop with and without overlap, and how it ends when one of its stages hangs or dies."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -75,7 +75,7 @@ async def test_a_step_is_trained_while_the_next_ones_rollouts_and_judging_go_on(
         evaluated = [row["step"] for row in backend.history(model, "held_out")]
     assert [row["step"] for row in rows] == [1, 2, 3]
     assert [row["staleness/max"] for row in rows] == [0.0, 1.0, 1.0]
-    assert [row["left_out/stale groups"] for row in rows] == [0.0, 0.0, 0.0]
+    assert [row["left_out/stale"] for row in rows] == [0.0, 0.0, 0.0]
     assert evaluated == [0, 3]
     assert any(row["groups_trained"] for row in rows)
     assert len(times) == 3
@@ -257,7 +257,7 @@ async def test_a_rollout_that_stands_still_ends_the_run_which_names_its_task(
         await train_without_a_model(
             monkeypatch, Ledger(), stuck, max_staleness=max_staleness, stall_seconds=0.3, concurrency=8
         )
-    assert "training: waiting for " + ("2 more groups" if max_staleness else "all groups") in error.value.message
+    assert "training: waiting for 2 more groups" in error.value.message
     assert len(ended) == 4 * (max_staleness + 1), "all were cancelled"
 
 
@@ -305,12 +305,36 @@ async def test_a_slow_group_is_overtaken_left_out_and_counted(monkeypatch: pytes
 
     ledger = Ledger()
     await train_without_a_model(monkeypatch, ledger, one_is_slow, max_staleness=1, steps=4)
-    assert [row["left_out/stale groups"] for row in ledger.rows] == [0, 0, 1, 0]
+    assert [row["left_out/stale"] for row in ledger.rows] == [0, 0, 1, 0]
     assert [len(row["groups"]) for row in ledger.rows] == [2, 2, 2, 2]
     assert abandoned == [slow, slow]
 
 
-async def test_tasks_and_seeds_depend_on_the_place_in_the_plan_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_staleness_no_rollout_starts_before_the_step_before_is_trained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ledger = Ledger()
+    started: list[tuple[int, bool]] = []
+    training = False
+
+    async def train_slowly() -> None:
+        nonlocal training
+        training = True
+        for _ in range(50):
+            await asyncio.sleep(0)
+        training = False
+
+    async def noted(*given: Any, **named: Any) -> Trajectory:
+        started.append((ledger.steps, training))
+        return await answer(*given, **named)
+
+    ledger.train_waits = train_slowly
+    await train_without_a_model(monkeypatch, ledger, noted)
+    assert started == [(step, False) for step in range(3) for _ in range(4)]
+    assert all("staleness/max" not in row and "left_out/stale" not in row for row in ledger.rows)
+
+
+async def test_tasks_and_seeds_depend_on_the_position_in_the_plan_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     async def asked_from(step: int, **loop: Any) -> set[tuple[str, int]]:
         asked: set[tuple[str, int]] = set()
 

@@ -1,0 +1,90 @@
+"""The `gavel` command, and the same command line for a scenario's own file (`gavel.run`)."""
+
+import gc
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gavel.cli.lazy import lazy_app
+from gavel.cli.settings import load_dotenv
+from gavel.cli.terminal import print_error, silence_libraries
+from gavel.errors import GavelError
+
+if TYPE_CHECKING:
+    from gavel.scenarios.scenario import Scenario
+
+COMMANDS = {
+    "demo": "Train a tiny agent on this machine: no GPU, no key, a few minutes.",
+    "train": "Train an agent on a scenario, with a judge's scores as the reward.",
+    "evaluate": "Measure a run's newest policy (or its base, before training) on held-out tasks.",
+    "score": "Score trajectories from a file with a judge.",
+    "judge": "Draft a rubric, and test the judge itself.",
+    "config": "Print the whole configuration of a run as TOML, with defaults and descriptions.",
+    "scenarios": "List the shipped scenarios.",
+    "runs": "List the runs with their state and best figure.",
+    "doctor": "Show what is installed, which keys are set, and what to do next.",
+}
+
+_GC_THRESHOLDS = 20_000, 20, 20
+"""With Python's own thresholds a run's million objects are scanned so often that a demo takes an eighth longer. These
+cost 60 MB."""
+
+app = lazy_app(
+    "gavel",
+    "An LLM judge as the reward, and a GRPO LoRA trainer for agents that use tools.",
+    "gavel.cli.",
+    COMMANDS,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        from gavel.extras import DISTRIBUTION
+
+        typer.echo(f"gavel {version(DISTRIBUTION)}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None: ...
+
+
+def main() -> None:
+    """The `gavel` command."""
+    _main(sys.argv[1:])
+
+
+def run(scenario: "Scenario") -> None:
+    """The command line of one scenario's own file: `python file.py train …`, `python file.py evaluate …`.
+
+    A run.toml may follow `train` there too; it names the scenario by its name.
+    """
+    from gavel.cli.execution import own_scenarios
+
+    arguments = sys.argv[1:]
+    names_a_file = len(arguments) > 1 and arguments[1].endswith(".toml")
+    if arguments and arguments[0] in ("train", "evaluate", "config") and not names_a_file:
+        arguments.insert(1, scenario.name)
+    own_scenarios[scenario.name] = scenario
+    _main(arguments)
+
+
+def _main(arguments: list[str]) -> None:
+    """Runs a command. A user's mistake is printed as one sentence with its remedy; the exit status is then 1."""
+    gc.set_threshold(*_GC_THRESHOLDS)
+    try:
+        load_dotenv()
+        silence_libraries()
+        app(arguments)
+    except GavelError as error:
+        print_error(error)
+        sys.exit(1)

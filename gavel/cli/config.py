@@ -1,0 +1,30 @@
+"""`gavel config`: the whole configuration of a run, as a file that `gavel train` reads."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+
+from gavel.cli.lazy import single_command
+from gavel.cli.model_options import with_options
+from gavel.cli.run_file import to_toml
+from gavel.cli.run_options import RUN_FLAGS, Assignments, MinSpread, Shaping, Source, run_config
+from gavel.trainer.run_config import RunConfig
+
+
+def config(
+    values: Mapping[str, Any],
+    source: Source = "returns_desk",
+    assignments: Assignments = None,
+    shaping: Shaping = None,
+    min_spread: MinSpread = None,
+) -> None:
+    """Print the whole configuration of a run as TOML, with defaults and descriptions.
+
+    The same arguments as for `gavel train`; what is printed is itself a run.toml.
+    """
+    given = run_config(source, values, assignments, shaping, min_spread)
+    typer.echo(to_toml(given.resolved(), given), nl=False)
+
+
+app = single_command(with_options(config, RunConfig, RUN_FLAGS))

@@ -1,0 +1,26 @@
+"""`gavel evaluate`: the newest policy of a run, or a base model, on held-out tasks."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gavel.cli.execution import need_training, run_to_end, scenario_named
+from gavel.cli.lazy import single_command
+from gavel.cli.model_options import Flag, with_options
+from gavel.cli.run_options import ENGINE_FLAGS, MODEL_FLAGS, Assignments, Source, run_config
+from gavel.trainer.run_config import RunConfig
+
+_TASKS = 256
+_FLAGS = [*MODEL_FLAGS, Flag("loop.final_tasks", "--tasks", _TASKS), *ENGINE_FLAGS]
+
+
+def evaluate(source: Source, values: Mapping[str, Any], assignments: Assignments = None) -> None:
+    """Measure a run's newest policy (or its base, before training) on held-out tasks."""
+    need_training("gavel evaluate")
+    config = run_config(source, {**values, "tasks": values["tasks"] or _TASKS}, assignments, flags=_FLAGS)
+    scenario = scenario_named(config.scenario)
+    from gavel.cli.training import run_evaluation
+
+    run_to_end(run_evaluation(config.resolved(), scenario, must_exist=config.model.name is not None))
+
+
+app = single_command(with_options(evaluate, RunConfig, _FLAGS))

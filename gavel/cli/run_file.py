@@ -1,0 +1,178 @@
+"""Configuration files: TOML tables with the shape of a settings model, read with errors that name the line.
+
+`read_tables` and `merged` make plain tables, `validated` makes the settings, `to_toml` prints them. What `to_toml`
+prints reads back as the same settings.
+"""
+
+import difflib
+import json
+import math
+import re
+import textwrap
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic_core import ErrorDetails
+
+from gavel.cli.model_options import models_in
+from gavel.errors import GavelError
+
+Table = dict[str, Any]
+Where = dict[tuple[str, ...], str]
+"""Where each value was set: `--orders`, or `run.toml, line 12`."""
+
+_WIDTH = 116
+Settings = TypeVar("Settings", bound=BaseModel)
+
+
+class RunFileError(GavelError):
+    """A configuration cannot be read, or is not one."""
+
+
+def read_tables(path: Path) -> tuple[Table, Where]:
+    """The tables of a TOML file, and the line of each key. Raises `RunFileError`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text), {key: f"{path}, line {line}" for key, line in _lines(text).items()}
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunFileError(f"{path} cannot be read: {error}", "Make one: gavel config > run.toml") from error
+    except tomllib.TOMLDecodeError as error:
+        raise RunFileError(f"{path} is not TOML: {error}", "`gavel config` prints a file that is.") from error
+
+
+def _lines(text: str) -> dict[tuple[str, ...], int]:
+    found: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[+\s*([\w.\-\"' ]+?)\s*\]+", line):
+            table = _key(header[1])
+            found.setdefault(table, number)
+        elif key := re.match(r"\s*([\w.\-\"']+)\s*=", line):
+            found.setdefault((*table, *_key(key[1])), number)
+    return found
+
+
+def _key(text: str) -> tuple[str, ...]:
+    return tuple(part.strip(" \"'") for part in text.split("."))
+
+
+def merged(tables: Table, values: Mapping[tuple[str, ...], Any]) -> Table:
+    """A copy of the tables with the values put in. Another `kind` (of loss, say) begins its table anew."""
+    result = dict(tables)
+    for path, value in values.items():
+        (name, *rest) = path
+        if not rest:
+            result[name] = value
+            continue
+        inner = result.get(name)
+        inner = inner if isinstance(inner, dict) else {}
+        if rest == ["kind"] and inner.get("kind") != value:
+            inner = {}
+        result[name] = merged(inner, {tuple(rest): value})
+    return result
+
+
+def validated(model: type[Settings], tables: Table, where: Where) -> Settings:
+    """The settings of these tables. Raises `RunFileError` for a wrong key or value, saying where it was set."""
+    try:
+        return model.model_validate(tables)
+    except ValidationError as error:
+        first = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))
+    path = _path_in(tables, first)
+    place = next((where[path[:n]] for n in range(len(path), 0, -1) if path[:n] in where), "")
+    prefix = f"{place}: " if place else ""
+    name = ".".join(path)
+    if first["type"] == "extra_forbidden":
+        known = _known_fields(model, path[:-1], tables)
+        nearest = difflib.get_close_matches(path[-1], known, 1, 0.5)
+        table = f"[{'.'.join(path[:-1])}]" if path[1:] else "the top of the configuration"
+        remedy = f"Did you mean {nearest[0]}?" if nearest else f"There are: {', '.join(known)}."
+        raise RunFileError(f"{prefix}{table} has no {path[-1]}.", remedy)
+    what = first["msg"].removeprefix("Value error, ").rstrip(".")
+    what = what[:1].lower() + what[1:]
+    got = "" if isinstance(first["input"], dict) or first["type"] == "missing" else f", not {first['input']!r}"
+    raise RunFileError(f"{prefix}{name}: {what}{got}.", "`gavel config` shows every setting with its description.")
+
+
+def _path_in(tables: Table, first: ErrorDetails) -> tuple[str, ...]:
+    """The keys in an error's location, which also holds the tags of unions."""
+    path: list[str] = []
+    at: Any = tables
+    for part in first["loc"]:
+        if isinstance(at, dict) and part in at:
+            at = at[part]
+            path.append(str(part))
+        elif isinstance(at, list) and isinstance(part, int):
+            at = at[part]
+    if first["type"] == "missing":
+        path.append(str(first["loc"][-1]))
+    return tuple(path)
+
+
+def _known_fields(model: type[BaseModel], path: tuple[str, ...], tables: Table) -> list[str]:
+    """The fields of the table at `path`; of several models that may stand there, those of the table's `kind`."""
+    models, inner = [model], tables
+    for name in path:
+        inner = inner.get(name, {})
+        models = [inside for outer in models for inside in models_in(outer.model_fields[name].annotation)]
+        if isinstance(inner, dict) and "kind" in inner:
+            models = [one for one in models if one.model_fields["kind"].default == inner["kind"]]
+    return list(dict.fromkeys(field for one in models for field in one.model_fields))
+
+
+def to_toml(settings: BaseModel, derived_from: BaseModel | None = None) -> str:
+    """The settings as TOML, each with its description as a comment.
+
+    Values that are not set in `derived_from` follow from others: they are printed as comments, and reading the file
+    derives them again.
+    """
+    return "\n".join(_table(settings, derived_from or settings, ())).strip() + "\n"
+
+
+def _table(settings: BaseModel, given: BaseModel, path: tuple[str, ...]) -> list[str]:
+    lines: list[str] = []
+    tables: list[str] = []
+    for name, field in type(settings).model_fields.items():
+        value = getattr(settings, name)
+        if isinstance(value, BaseModel):
+            inner = (*path, name)
+            summary = " ".join((type(value).__doc__ or "").split())
+            tables += ["", *_comment(summary), f"[{'.'.join(inner)}]", *_table(value, getattr(given, name), inner)]
+            continue
+        lines += _comment(" ".join((field.description or "").split()))
+        if value is None:
+            lines.append(f"# {name} is not set")
+        elif isinstance(value, SecretStr):
+            lines.append(f"# {name} is set, and not shown")
+        elif name in settings.model_fields_set - given.model_fields_set:
+            lines.append(f"# {name} = {_value(value)}  (follows from other settings)")
+        else:
+            lines.append(f"{name} = {_value(value)}")
+    return lines + tables
+
+
+def _comment(text: str) -> list[str]:
+    return [f"# {line}" for line in textwrap.wrap(text, _WIDTH)]
+
+
+def _value(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case float() if not math.isfinite(value):
+            return str(value)
+        case int() | float():
+            return repr(value)
+        case str() | Path():
+            return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+        case BaseModel():
+            return _value(value.model_dump(exclude_none=True))
+        case dict():
+            return "{" + ", ".join(f"{_value(str(key))} = {_value(item)}" for key, item in value.items()) + "}"
+        case list() | tuple():
+            return "[" + ", ".join(map(_value, value)) + "]"
+        case _:
+            return _value(str(value))

@@ -1,0 +1,121 @@
+"""The options of a training run: which field of `RunConfig` each sets, and how they override a file."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from gavel.cli.model_options import Flag, OptionError, given, parse_assignments
+from gavel.cli.run_file import Where, merged, read_tables, validated
+from gavel.cli.settings import STAND_IN
+from gavel.judge.config import JudgeConfig
+from gavel.trainer.run_config import RunConfig
+
+JUDGE_FLAGS = [  # of a JudgeConfig
+    Flag("models", "--judge"),
+    Flag("rubric", "--rubric"),
+    Flag("orders", "--orders"),
+    Flag("mode", "--mode"),
+    Flag("max_cost_usd", "--max-cost"),
+    Flag("max_tokens", "--max-judge-tokens"),
+    Flag("concurrency", "--judge-concurrency"),
+    Flag("params", "--judge-param"),
+]
+MODEL_FLAGS = [
+    Flag("model.base_model", "--model"),
+    Flag("model.name", "--name"),
+]
+ENGINE_FLAGS = [
+    Flag("loop.max_tokens", "--max-tokens"),
+    Flag("loop.seed", "--seed"),
+    Flag("backend.max_context", "--max-context"),
+    Flag("backend.engine", "--engine"),
+]
+RUN_FLAGS = [
+    *MODEL_FLAGS,
+    Flag("model.lora.rank", "--lora-rank"),
+    Flag("model.lora.alpha", "--lora-alpha"),
+    Flag("model.policy.quantization", "--quantization"),
+    *(Flag(f"judge.{flag.path}", flag.name) for flag in JUDGE_FLAGS),
+    Flag("loop.reward", "--reward", "judge=1"),
+    Flag("loop.steps", "--steps"),
+    Flag("loop.tasks_per_step", "--tasks"),
+    Flag("loop.group_size", "--group-size"),
+    Flag("loop.evaluation_tasks", "--evaluation-tasks"),
+    Flag("loop.max_staleness", "--max-staleness"),
+    Flag("loop.stall_seconds", "--stall-seconds"),
+    Flag("train.learning_rate", "--learning-rate", "1e-5; 2e-3 for the embedded model"),
+    Flag("train.loss.kind", "--loss", "grpo"),
+    Flag("train.advantage", "--advantage"),
+    Flag("train.minimal_spread", "--minimal-spread"),
+    Flag("train.beta", "--beta"),
+    *ENGINE_FLAGS,
+    Flag("backend.processes", "--nproc"),
+    Flag("backend.shard_base", "--shard-base"),
+]
+
+Source = Annotated[
+    str, typer.Argument(metavar="SCENARIO", help="A shipped scenario, file.py, file.py:variable, or a run.toml.")
+]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any setting by its path: --set train.loss.kind=gspo. Repeatable."),
+]
+Shaping = Annotated[
+    Literal["raw", "centred", "rank", "shrunk"] | None, typer.Option("--shaping", hidden=True, help="Now --advantage.")
+]
+MinSpread = Annotated[float | None, typer.Option("--min-spread", hidden=True, help="Now --minimal-spread.")]
+
+_ADVANTAGES = {"raw": "mean", "centred": "mean", "rank": "rank", "shrunk": "shrunk"}
+"""What each kind of the former --shaping is as an --advantage; subtracting the mean twice changes nothing."""
+
+
+def run_config(
+    source: str,
+    values: Mapping[str, Any],
+    assignments: Sequence[str] | None = None,
+    shaping: str | None = None,
+    min_spread: float | None = None,
+    flags: Sequence[Flag] = RUN_FLAGS,
+) -> RunConfig:
+    """The run that a scenario or run.toml and the options describe, with the judge of the environment if none is named.
+
+    Options win over the file. Raises a `GavelError` that names the option, or the file and line, of a wrong value.
+    """
+    tables, where = read_tables(Path(source)) if source.endswith(".toml") else ({"scenario": source}, Where())
+    chosen = _former_options(shaping, min_spread) | given(values, RunConfig, flags)
+    where |= {tuple(flag.path.split(".")): flag.name for flag in flags if tuple(flag.path.split(".")) in chosen}
+    assigned = parse_assignments(assignments or ())
+    where |= dict.fromkeys(assigned, "--set")
+    config = validated(RunConfig, merged(merged(tables, chosen), assigned), where)
+    return config.model_copy(update={"judge": with_default_judge(config.judge)})
+
+
+def judge_config(values: Mapping[str, Any]) -> JudgeConfig:
+    """The judge that the options of `JUDGE_FLAGS` describe."""
+    chosen = given(values, JudgeConfig, JUDGE_FLAGS)
+    where = {(flag.path,): flag.name for flag in JUDGE_FLAGS}
+    return with_default_judge(validated(JudgeConfig, merged({}, chosen), where))
+
+
+def with_default_judge(judge: JudgeConfig) -> JudgeConfig:
+    """The same, with `GAVEL_JUDGE_MODEL` or else the stand-in where no model is named."""
+    if judge.models is not None:
+        return judge
+    return judge.model_copy(update={"models": os.environ.get("GAVEL_JUDGE_MODEL", "").strip() or STAND_IN})
+
+
+def _former_options(shaping: str | None, min_spread: float | None) -> dict[tuple[str, ...], Any]:
+    found: dict[tuple[str, ...], Any] = {}
+    if shaping is not None:
+        found["train", "advantage"] = _ADVANTAGES[shaping]
+        print(f"--shaping is deprecated; use --advantage {_ADVANTAGES[shaping]}.", file=sys.stderr)
+    if min_spread is not None:
+        if min_spread < 0:
+            raise OptionError(f"--min-spread: {min_spread} is below 0.", "Use --minimal-spread with 0 or more.")
+        found["train", "minimal_spread"] = min_spread
+        print(f"--min-spread is deprecated; use --minimal-spread {min_spread:g}.", file=sys.stderr)
+    return found

@@ -1,0 +1,171 @@
+"""`gavel runs`: a listing of the run directories, without loading a model.
+
+A run is a directory `<runs>/<project>/<name>/` with a `model.json`. It is running while a process holds its lock.
+"""
+
+import contextlib
+import fcntl
+import json
+import time
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gavel.cli.lazy import single_command
+from gavel.errors import GavelError
+
+_HELD_OUT = "held_out"
+_AGES = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One run as the listing shows it."""
+
+    name: str
+    """`project/name`."""
+    state: str
+    """running, finished or interrupted; stopped where the number of steps wanted is not known."""
+    step: int
+    steps: int | None
+    """Wanted in all; None = not known."""
+    best: str
+    """Its best figure with the step, such as `success 0.91 at 30`."""
+    judge: str
+    age: float
+    """Seconds since it last wrote a figure."""
+
+
+def runs(
+    directory: Annotated[Path | None, typer.Argument(help="Holds the runs. Default: GAVEL_RUNS, else runs.")] = None,
+) -> None:
+    """List the runs with their state and best figure."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from gavel.cli.terminal import plain
+    from gavel.trainer.runs.run_directory import runs_root
+
+    root = runs_root(directory)
+    found = sorted(read_runs(root), key=lambda run: run.age)
+    console = Console()
+    if not found:
+        console.print(plain(f"There are no runs in {root}. Start one: gavel demo, or gavel train SCENARIO."))
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("run", "state", "step", "best", "judge"):
+        table.add_column(heading, justify="right" if heading == "step" else "left", overflow="fold")
+    table.add_column("age", justify="right", no_wrap=True)
+    for run in found:
+        step = str(run.step) if run.steps is None else f"{run.step}/{run.steps}"
+        table.add_row(*map(plain, (run.name, run.state, step, run.best, run.judge, _age(run.age))))
+    console.print(table)
+
+
+def read_runs(root: Path) -> Iterator[RunSummary]:
+    """The runs below `root`, in no order. Raises `GavelError` for a `root` that is no directory."""
+    if root.exists() and not root.is_dir():
+        raise GavelError(f"{root} is no directory.", "Name the directory that holds the runs, or set GAVEL_RUNS.")
+    for file in root.glob("*/*/model.json"):
+        yield _summary(file.parent)
+
+
+def _summary(directory: Path) -> RunSummary:
+    metrics = directory / "metrics.jsonl"
+    rows = list(_rows(metrics))
+    step = max((row["step"] for row in rows if row["split"] in ("train", _HELD_OUT)), default=0)
+    steps = _wanted_steps(directory)
+    if is_running(directory):
+        state = "running"
+    elif steps is None:
+        state = "stopped"
+    else:
+        state = "finished" if step >= steps else "interrupted"
+    judge = _read(directory / "experiment.json").get("judge", [])
+    written = metrics if metrics.exists() else directory / "model.json"
+    return RunSummary(
+        name=f"{directory.parent.name}/{directory.name}",
+        state=state,
+        step=step,
+        steps=steps,
+        best=_best(rows),
+        judge=", ".join(map(str, judge)).replace("gavel/", "") or "–",
+        age=time.time() - written.stat().st_mtime,
+    )
+
+
+def is_running(directory: Path) -> bool:
+    """Whether a process holds the lock of the run."""
+    try:
+        with (directory / ".lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def _rows(metrics: Path) -> Iterator[dict[str, Any]]:
+    """The metric rows; the last may be torn, while the run writes it or because it was killed."""
+    lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
+    for line in lines:
+        with contextlib.suppress(json.JSONDecodeError):
+            row = json.loads(line)
+            if isinstance(row, dict) and "step" in row and "split" in row:
+                yield row
+
+
+def _wanted_steps(directory: Path) -> int | None:
+    """What run.toml (of `gavel train`) or summary.json (of a finished demo) says."""
+    with contextlib.suppress(OSError, tomllib.TOMLDecodeError, KeyError):
+        return tomllib.loads((directory / "run.toml").read_text(encoding="utf-8"))["loop"]["steps"]
+    return _read(directory / "summary.json").get("steps")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    with contextlib.suppress(OSError, json.JSONDecodeError):
+        return json.loads(file.read_text(encoding="utf-8"))
+    return {}
+
+
+def _best(rows: list[dict[str, Any]]) -> str:
+    """The highest held-out success, the newest among equals; without one, the highest mean score of a step."""
+    for split, metric, label in ((_HELD_OUT, "success", "success"), ("train", "judge_score", "judge score")):
+        values = [(row[metric], row["step"]) for row in rows if row["split"] == split and row.get(metric) is not None]
+        if values:
+            value, step = max(values)
+            return f"{label} {value:.2f} at step {step}"
+    return "–"
+
+
+def _age(seconds: float) -> str:
+    length, unit = next((age for age in _AGES if seconds >= age[0]), _AGES[-1])
+    return f"{int(seconds / length)} {unit}"
+
+
+def delete_run(root: Path, project: str, name: str) -> None:
+    """Deletes what the run has left, for `--fresh`; no run there is fine.
+
+    Raises `RunDirectoryError` when a process is using it, and for a directory that holds files but no run.
+    """
+    from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
+
+    directory = root / project / name
+    if not directory.exists():
+        return
+    with contextlib.closing(RunDirectory(root, project, name)) as run:
+        left = [entry.name for entry in directory.iterdir() if entry.name != ".lock"]
+        if left and not {"model.json", "metrics.jsonl"} & set(left):
+            raise RunDirectoryError(
+                f"{directory} holds files ({min(left)}, say) but no run, so --fresh does not delete it.",
+                "Choose another --name, or remove the directory yourself.",
+            )
+        run.clear()
+
+
+app = single_command(runs)

@@ -1,0 +1,140 @@
+"""What `gavel train` and `gavel evaluate` do: a scenario, a model and a judge, connected to a backend and a display."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from gavel.cli.display import RunDisplay
+from gavel.cli.run_file import to_toml
+from gavel.cli.runs import delete_run
+from gavel.cli.settings import STAND_IN
+from gavel.judge.judge import Judge
+from gavel.judge.offline.rules import read_rules
+from gavel.llm.local_models import model_id
+from gavel.scenarios.scenario import Scenario
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.loop.evaluation import evaluate, interval
+from gavel.trainer.loop.train_loop import EVALUATION, train_scenario
+from gavel.trainer.model import TrainableModel
+from gavel.trainer.run_config import RunConfig
+from gavel.trainer.runs.run_directory import RunDirectoryError, runs_root
+
+_COUNTS = ("step", "split", "time", "trajectories", "exceptions", "failed")
+
+
+def _trainable(config: RunConfig, scenario: Scenario) -> TrainableModel:
+    """The model of a run; its project is the scenario."""
+    model = config.model
+    return TrainableModel(
+        name=model.name or model.base_model,
+        project=scenario.name,
+        base_model=model.base_model,
+        lora=model.lora,
+        policy=model.policy,
+        renderer=model.renderer,
+    )
+
+
+def _backend(config: RunConfig, path: str | None = None) -> LocalBackend:
+    backend = config.backend
+    return LocalBackend(
+        path,
+        engine=backend.engine,
+        slots=backend.slots,
+        max_context=backend.max_context,
+        versions=config.loop.max_staleness + 1,
+        shard_base=backend.shard_base,
+    )
+
+
+async def run_training(
+    config: RunConfig, scenario: Scenario, judge: Judge | None, *, given: RunConfig, fresh: bool = False
+) -> None:
+    """Trains until `config.loop.steps`, continuing an earlier run, and prints a table of before and after.
+
+    `config` is `given` with all values filled in. `judge` is None when the reward gives it no weight. With `fresh` an
+    earlier run of this name is deleted first. The run directory gets the configuration as `run.toml`.
+    """
+    console = Console()
+    loop, model = config.loop, _trainable(config, scenario)
+    if fresh and os.environ.get("RANK", "0") == "0":
+        delete_run(runs_root(), model.project, model.name)
+    async with _backend(config) as backend:
+        await model.register(backend)
+        start = await model.get_step()
+        rewards = ", ".join(f"{name} {weight:g}" for name, weight in loop.reward.items())
+        reward = f"judge {', '.join(judge.names)}" if judge and len(loop.reward) == 1 else f"reward {rewards}"
+        state = f" · continuing after step {start}" if start else ""
+        if start >= loop.steps:
+            state = f" · finished after step {start}; for more, raise --steps"
+        _say(console, f"Gavel · {scenario.name} · {model.base_model} · {reward}{state}")
+        if judge and judge.names == [model_id(STAND_IN)] and not read_rules(judge.rubric.words):
+            _say(console, "The stand-in finds no rule in this rubric that it can check: it makes general checks only.")
+        first = next((row.get("success") for row in backend.history(model, EVALUATION) if row["step"] == 0), None)
+        run_file = _directory(model) / "run.toml"
+        display = RunDisplay(
+            console, loop.steps, start, first, on_start=lambda: _write_whole(run_file, to_toml(config, given))
+        )
+        with display.shown():
+            await train_scenario(model, scenario, judge, loop, config.train, display)
+        points = backend.history(model, EVALUATION)
+    if points:
+        console.print(before_after(points[0], points[-1]))
+    _say(console, f"Run: {_directory(model)}")
+
+
+async def run_evaluation(config: RunConfig, scenario: Scenario, *, must_exist: bool) -> None:
+    """Prints the measures of the newest policy on held-out tasks; of the base, where there is no run yet.
+
+    With `must_exist`, raises `RunDirectoryError` when there is none.
+    """
+    console = Console()
+    model = _trainable(config, scenario)
+    exists = (_directory(model) / "model.json").is_file()
+    if must_exist and not exists:
+        runs = sorted(path.parent.name for path in _directory(model).parent.glob("*/model.json"))
+        raise RunDirectoryError(
+            f"there is no run {model.name} of {scenario.name}; there are: {', '.join(runs) or 'none'}",
+            "Name one of these, or leave --name out.",
+        )
+    with tempfile.TemporaryDirectory() as elsewhere:  # measuring a base leaves no run behind
+        async with _backend(config, None if exists else elsewhere) as backend:
+            await model.register(backend)
+            _say(console, f"Gavel · {scenario.name} · {model.get_inference_name()}")
+            evaluation = await evaluate(model, scenario, config.loop.final_tasks, config.loop)
+    table = Table(box=None)
+    table.add_column(f"{evaluation.tasks} held-out tasks")
+    table.add_column("mean", justify="right")
+    for name, value in evaluation.measures.items():
+        width = f" ± {interval(value, evaluation.tasks):.3f}" if name == "success" else ""
+        table.add_row(name.replace("_", " "), f"{value:.3f}{width}")
+    console.print(table)
+
+
+def _directory(model: TrainableModel) -> Path:
+    return runs_root() / model.project / model.name
+
+
+def _write_whole(path: Path, text: str) -> None:
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def before_after(first: dict[str, float], last: dict[str, float]) -> Table:
+    """The measures of two evaluations (rows of the metrics log) side by side."""
+    table = Table(box=None)
+    table.add_column(f"{last['trajectories']:.0f} held-out tasks")
+    table.add_column("before", justify="right")
+    table.add_column("after", justify="right")
+    for name, value in last.items():
+        if name not in _COUNTS:
+            table.add_row(name.replace("_", " "), f"{first.get(name, float('nan')):.2f}", f"{value:.2f}")
+    return table

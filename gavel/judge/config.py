@@ -1,0 +1,136 @@
+"""The judge's settings as plain data: for configuration files and the command line.
+
+    JudgeConfig(models="openai/gpt-5-mini", orders=4, max_cost_usd=1.0).build()
+
+Each field is documented once, below it; the command line's help and `gavel config` print that text. Defaults equal
+those of `Judge`.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
+from gavel.llm.rate_limits import Limits
+
+if TYPE_CHECKING:
+    from gavel.judge.judge import Judge
+    from gavel.judge.panel.juror import Juror
+
+_LIMITS = Limits()
+
+
+class JurorConfig(BaseModel):
+    """One judge model of a jury."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    model: str | list[str]
+    """A LiteLLM id, stand-in or constant. Of several, each is asked when the one before it fails."""
+    weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Weight of each of its votes."""
+    orders: int | None = Field(default=None, ge=1)
+    """Orders for a group; by default the judge's."""
+    params: dict[str, Any] = {}
+    """LiteLLM parameters for its models."""
+    context: int | None = Field(default=None, ge=1)
+    """Context size of its models in tokens; by default LiteLLM's table, or 128,000."""
+
+    def build(self) -> "Juror":
+        """The juror of these settings."""
+        from gavel.judge.panel.juror import Juror
+
+        return Juror(self.model, self.weight, self.orders, self.params, self.context)
+
+
+class JudgeConfig(BaseModel):
+    """Which models judge, how often each group is judged, and what it may cost."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    models: str | list[str | JurorConfig] | None = None
+    """Judge model: any LiteLLM id, stand-in (rules, no key) or constant; a list makes a jury. Default:
+    GAVEL_JUDGE_MODEL."""
+    rubric: str | None = None
+    """What good work is: a text, or @FILE. Default: the scenario's rubric, else a general one."""
+    mode: Literal["groupwise", "pairwise"] = "groupwise"
+    """Whether one call shows a whole group, or two of its members."""
+    orders: int = Field(default=2, ge=1)
+    """Orders in which the judge sees a group (in pairwise mode: each pair)."""
+    quorum: float = Field(default=0.0, ge=0, le=1)
+    """Share of the jury's weight that must have voted for a member; below it the member is unscored."""
+    caps: dict[str, float] | None = None
+    """Highest score of a member with a flag, by flag ("empty", "contentless", "addresses the judge", "a tool's output
+    addresses the judge"). Default: flags are recorded only."""
+    content_retries: int = Field(default=2, ge=0)
+    """Repeated requests after a reply that cannot be read."""
+    concurrency: int = Field(default=_LIMITS.concurrency, ge=1)
+    """Concurrent calls to one judge model."""
+    timeout: float = Field(default=_LIMITS.timeout, gt=0)
+    """Seconds for one attempt of a call."""
+    deadline: float = Field(default=_LIMITS.deadline, gt=0)
+    """Seconds for a call with all its attempts."""
+    requests_per_minute: int | None = Field(default=None, ge=1)
+    """Requests per minute to one judge model. Default: no limit."""
+    tokens_per_minute: int | None = Field(default=None, ge=1)
+    """Tokens per minute, of prompts and replies, to one judge model. Default: no limit."""
+    max_cost_usd: float | None = Field(default=None, gt=0)
+    """Budget for judging, in US dollars. Default: no limit."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Budget for judging, in tokens of prompts and replies. Default: no limit."""
+    cassette: Path | None = None
+    """SQLite file that stores every reply, so that none is paid for twice."""
+    params: dict[str, Any] = {}
+    """LiteLLM parameters for every judge model, such as temperature, api_base or reasoning_effort."""
+    prices: dict[str, tuple[float, float]] | None = None
+    """US dollars per million prompt and completion tokens, by model. Default: GAVEL_PRICES, else LiteLLM's table."""
+    seed: int = 0
+    """Seed of the orders."""
+
+    def build(self, rubric: str | None = None) -> "Judge":
+        """The judge; `rubric` is the one to use when `self.rubric` is None.
+
+        Raises `JudgeError` for settings that contradict each other, and for a rubric file that cannot be read.
+        """
+        from gavel.judge.judge import Judge
+        from gavel.judge.panel.juror import jury
+        from gavel.llm.budget import Budget
+
+        named = self.models
+        if isinstance(named, list):
+            named = [one.build() if isinstance(one, JurorConfig) else one for one in named]
+        models = [replace(juror, params={**self.params, **juror.params}) for juror in jury(named)]
+        with llm_errors_as_judge_errors():
+            budget = Budget(self.max_cost_usd, self.max_tokens)
+        return Judge(
+            models,
+            rubric=read_text_option(self.rubric, "rubric") or rubric,
+            mode=self.mode,
+            orders=self.orders,
+            quorum=self.quorum,
+            caps=self.caps,
+            content_retries=self.content_retries,
+            concurrency=self.concurrency,
+            timeout=self.timeout,
+            deadline=self.deadline,
+            requests_per_minute=self.requests_per_minute,
+            tokens_per_minute=self.tokens_per_minute,
+            budget=budget,
+            cassette=self.cassette,
+            prices=self.prices,
+            seed=self.seed,
+        )
+
+
+def read_text_option(value: str | None, what: str) -> str | None:
+    """The value itself, or with `@FILE` the file's text. Raises `JudgeError` when it cannot be read."""
+    if value is None or not value.startswith("@"):
+        return value
+    try:
+        return Path(value[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise JudgeError(
+            f"the {what} {value[1:]} cannot be read: {error}", "Give a text file's path after @."
+        ) from error

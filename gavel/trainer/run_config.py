@@ -1,0 +1,111 @@
+"""A whole training run as plain data: what `gavel train run.toml` reads and `gavel config` prints.
+
+    RunConfig.model_validate({"scenario": "returns_desk", "train": {"loss": {"kind": "gspo"}}}).resolved()
+
+Values that follow from others (the name of the run, the learning rate's schedule) are left out of a file and filled in
+by `resolved`. Importing this loads no torch.
+"""
+
+import re
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from gavel.judge.config import JudgeConfig
+from gavel.trainer.config import EngineChoice, LoopConfig, LoraSettings, PolicySettings, TrainConfig
+from gavel.trainer.embedded import EMBEDDED_POLICY
+
+_EMBEDDED_LEARNING_RATE = 2e-3
+"""A model of a few hundred thousand parameters needs far larger steps."""
+
+
+class _Config(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ModelConfig(_Config):
+    """The model that is trained."""
+
+    base_model: str = EMBEDDED_POLICY
+    """Base model: a directory, a hub id, or embedded/returns-desk."""
+    name: str | None = None
+    """Name of the run. Default: made from the base model."""
+    renderer: str | None = None
+    """Chat format of the `renderers` library; only for a model that it does not know by name."""
+    lora: LoraSettings = LoraSettings()
+    policy: PolicySettings = PolicySettings()
+
+
+class BackendConfig(_Config):
+    """Where the model is trained and sampled."""
+
+    engine: EngineChoice = "transformers"
+    """Engine of the rollouts: transformers (in this process), vllm, or the address of a vLLM server."""
+    max_context: int = Field(default=4096, ge=16)
+    """Maximum tokens of a conversation."""
+    slots: int = Field(default=128, ge=1)
+    """Conversations in the engine's cache at once."""
+    processes: int = Field(default=1, ge=1)
+    """Processes that learn, on this machine: one for each GPU."""
+    shard_base: bool = False
+    """Shards the base model over the processes, for one that does not fit one GPU; needs vllm."""
+
+    @field_validator("engine", mode="before")
+    @classmethod
+    def _read_address(cls, value: Any) -> Any:
+        if not isinstance(value, str) or value in ("transformers", "vllm"):
+            return value
+        if value.startswith(("http://", "https://")):
+            return {"url": value}
+        raise ValueError(
+            f"there is no engine {value!r}: name transformers, vllm, or the address of a vLLM server such as "
+            "http://127.0.0.1:8000"
+        )
+
+
+class RunConfig(_Config):
+    """One training run."""
+
+    scenario: str
+    """A shipped scenario, file.py, or file.py:variable."""
+    model: ModelConfig = ModelConfig()
+    judge: JudgeConfig = JudgeConfig()
+    loop: LoopConfig = LoopConfig()
+    train: TrainConfig = TrainConfig()
+    backend: BackendConfig = BackendConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_loss_kind(cls, data: Any) -> Any:
+        """A table of the loss without a kind is one of the default loss."""
+        match data:
+            case {"train": {"loss": {**loss}}} if "kind" not in loss:
+                kind = TrainConfig().loss.kind
+                return {**data, "train": {**data["train"], "loss": {"kind": kind, **loss}}}
+        return data
+
+    def resolved(self) -> "RunConfig":
+        """The same with every value that was not set and follows from others filled in."""
+        model, loop, train, judge = self.model, self.loop, self.train, self.judge
+        default_rate = _EMBEDDED_LEARNING_RATE if model.base_model == EMBEDDED_POLICY else train.learning_rate
+        return self.model_copy(
+            update={
+                "model": _fill(model, name=model.name or _slug(model.base_model)),
+                "loop": _fill(loop, final_tasks=loop.evaluation_tasks),
+                "judge": _fill(judge, seed=loop.seed),
+                "train": _fill(
+                    train,
+                    learning_rate=default_rate,
+                    warmup_steps=min(3, loop.steps - 1),
+                    total_steps=loop.steps,
+                ),
+            }
+        )
+
+
+def _fill(config: Any, **values: Any) -> Any:
+    return config.model_copy(update={n: v for n, v in values.items() if n not in config.model_fields_set})
+
+
+def _slug(base_model: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", base_model.rstrip("/").split("/")[-1]).lower()

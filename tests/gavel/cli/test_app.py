@@ -1,0 +1,93 @@
+"""The command itself: its listing, its version, and modules that are loaded only when they are needed."""
+
+import os
+import subprocess
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from gavel.cli.app import COMMANDS, app
+
+TREE = Path(__file__).parents[3]
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"gavel {version('gavel-rl')}\n"
+
+
+@pytest.mark.parametrize("arguments", [["-h"], ["train", "-h"], ["judge", "-h"], ["judge", "golden", "-h"]])
+def test_every_level_has_a_short_help_option(arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "Usage:" in result.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_a_module_of_its_name(name: str) -> None:
+    assert isinstance(import_module(f"gavel.cli.{name}").app, typer.Typer)
+
+
+def test_the_scenarios_are_listed_with_their_tasks() -> None:
+    shown = CliRunner().invoke(app, ["scenarios"]).stdout
+    assert "returns_desk" in shown
+    assert "7,199" in shown
+
+
+def test_help_on_a_run_shows_the_fields_text_choices_and_default() -> None:
+    shown = " ".join(CliRunner(env={"COLUMNS": "200"}).invoke(app, ["train", "-h"]).stdout.split())
+    for text in (
+        "Orders in which the judge sees a group",
+        "Default: 2.",
+        "grpo|gspo|cispo",
+        "--max-cost",
+        "--reward",
+        "Default: judge=1.",
+        "--judge-param",
+        "--fresh",
+    ):
+        assert text in shown
+    assert "--shaping" not in shown
+
+
+def test_completion_knows_commands_and_options() -> None:
+    for words, expected in (("gavel tr", "train"), ("gavel train --adv", "--advantage")):
+        done = subprocess.run(
+            [sys.executable, "-c", "import sys; sys.argv = ['gavel']; from gavel.cli import main; main()"],
+            env=os.environ
+            | {
+                "PYTHONPATH": str(TREE),
+                "_GAVEL_COMPLETE": "complete_bash",
+                "COMP_WORDS": words,
+                "COMP_CWORD": str(len(words.split()) - 1),
+            },
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert expected in done.stdout.split(), done
+
+
+SPEAKS = """
+import logging, warnings, sys
+from gavel.cli.terminal import silence_libraries
+silence_libraries()
+exec(compile("import logging, warnings; logging.getLogger('lib').warning('lib logs'); warnings.warn('lib warns')",
+             "/x/site-packages/lib.py", "exec"))
+logging.getLogger("mine").warning("mine logs")
+logging.getLogger("gavel.trainer").warning("gavel logs")
+warnings.warn("mine warns")
+"""
+
+
+def test_what_libraries_log_and_warn_is_not_printed_but_the_users_own_is() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SPEAKS], env=os.environ | {"PYTHONPATH": str(TREE)}, capture_output=True, text=True
+    )
+    assert "lib" not in done.stderr.replace("gavel.cli.terminal", ""), done.stderr
+    for text in ("mine logs", "gavel logs", "mine warns"):
+        assert text in done.stderr

@@ -1,0 +1,108 @@
+"""How a scenario or a file, and options over it, become the configuration of a run."""
+
+from pathlib import Path
+
+import pytest
+
+from gavel.cli.run_file import RunFileError
+from gavel.cli.run_options import run_config
+from gavel.trainer.config import Gspo, VllmSettings
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "run.toml"
+    path.write_text(
+        'scenario = "returns_desk"\n'
+        "[judge]\norders = 4\nmax_cost_usd = 0.5\n"
+        "[train]\nadvantage = 'rank'\n"
+        "[train.loss]\nkind = 'cispo'\nratio_cap = 4.0\n"
+    )
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["transformers", "vllm"])
+def test_an_engine_is_chosen_by_its_name(name: str) -> None:
+    assert run_config("returns_desk", {"engine": name}).backend.engine == name
+
+
+def test_an_address_is_a_vllm_server_that_runs_already() -> None:
+    config = run_config("returns_desk", {"engine": "http://gpu-1:8000"})
+    assert config.backend.engine == VllmSettings(url="http://gpu-1:8000")
+
+
+def test_an_unknown_engine_is_refused_naming_the_known_ones() -> None:
+    with pytest.raises(RunFileError, match=r"--engine: .*'sglang'.* transformers, vllm"):
+        run_config("returns_desk", {"engine": "sglang"})
+
+
+def test_a_scenario_alone_gets_the_defaults_that_follow_from_its_model() -> None:
+    config = run_config("returns_desk", {"steps": 2}).resolved()
+    assert (config.train.learning_rate, config.train.warmup_steps, config.train.total_steps) == (2e-3, 1, 2)
+    assert (config.model.name, config.judge.models, config.loop.final_tasks) == ("returns-desk", "stand-in", 128)
+    other = run_config("returns_desk", {"model": "Qwen/Qwen3-0.6B", "seed": 3, "evaluation_tasks": 8}).resolved()
+    assert (other.train.learning_rate, other.model.name, other.judge.seed) == (1e-5, "qwen3-0.6b", 3)
+    assert other.loop.final_tasks == 8
+
+
+def test_options_override_single_values_of_a_file(file: str) -> None:
+    config = run_config(file, {"orders": 1, "judge_param": ["temperature=0.5,api_base=http://x"]})
+    assert (config.judge.orders, config.judge.max_cost_usd, config.train.advantage) == (1, 0.5, "rank")
+    assert config.judge.params == {"temperature": 0.5, "api_base": "http://x"}
+
+
+def test_the_reward_is_a_weighted_sum_of_named_rewards(file: str) -> None:
+    assert run_config(file, {}).loop.reward == {"judge": 1.0}
+    assert run_config(file, {"reward": ["judge=1,hand=0.5"]}).loop.reward == {"judge": 1.0, "hand": 0.5}
+    with pytest.raises(RunFileError, match="--reward: "):
+        run_config(file, {"reward": ["juge=1"]})
+
+
+def test_another_loss_does_not_inherit_the_settings_of_the_files_loss(file: str) -> None:
+    assert run_config(file, {"loss": "gspo"}).train.loss == Gspo()
+    assert run_config(file, {}, ["train.loss.kind=gspo", "train.loss.clip_high=1e-3"]).train.loss == Gspo(
+        clip_high=1e-3
+    )
+
+
+def test_a_loss_without_a_kind_is_the_default_one() -> None:
+    assert run_config("returns_desk", {}, ["train.loss.clip_high=0.3"]).train.loss.model_dump()["clip_high"] == 0.3
+
+
+def test_the_judge_of_the_environment_is_used_when_none_is_named(monkeypatch: pytest.MonkeyPatch, file: str) -> None:
+    monkeypatch.setenv("GAVEL_JUDGE_MODEL", "ollama/qwen3")
+    assert run_config(file, {}).judge.models == "ollama/qwen3"
+    assert run_config(file, {"judge": "constant"}).judge.models == "constant"
+
+
+def test_former_options_still_work_and_say_what_to_use(capsys: pytest.CaptureFixture[str]) -> None:
+    config = run_config("returns_desk", {}, shaping="centred", min_spread=0.1)
+    assert (config.train.advantage, config.train.minimal_spread) == ("mean", 0.1)
+    notice = capsys.readouterr().err
+    assert "--advantage mean" in notice
+    assert "--minimal-spread 0.1" in notice
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "remedy"),
+    [
+        ("scenario = 'x'\n[train]\nlearning_rat = 1\n", r"line 3: \[train\] has no learning_rat\.", "learning_rate?"),
+        ("scenario = 'x'\n[trian]\nbeta = 1\n", "line 2: the top of the configuration has no trian", "train?"),
+        ("scenario = 'x'\n[train.loss]\nkind = 'gspo'\nclip_hig = 1\n", r"line 4: \[train.loss\] has no", "clip_high?"),
+        ("scenario = 'x'\n[judge]\norders = 0\n", r"line 3: judge\.orders: .* not 0", "gavel config"),
+        ("[judge]\norders = 1\n", "scenario: field required", "gavel config"),
+        ("scenario = 'x'\n[judge\n", "is not TOML", "gavel config"),
+    ],
+)
+def test_a_wrong_key_or_value_of_a_file_is_named_with_its_line(
+    tmp_path: Path, text: str, message: str, remedy: str
+) -> None:
+    (tmp_path / "run.toml").write_text(text)
+    with pytest.raises(RunFileError, match=message) as error:
+        run_config(str(tmp_path / "run.toml"), {})
+    assert remedy in error.value.remedy
+
+
+def test_a_value_that_is_set_by_path_is_refused_by_that_path() -> None:
+    with pytest.raises(RunFileError, match=r"--set: \[loop\] has no stepz"):
+        run_config("returns_desk", {}, ["loop.stepz=3"])
