@@ -1,9 +1,9 @@
-"""The demo over several seeds, beside its control: the same run with a judge that scores everything alike.
+"""The demo over several seeds, with its control: the same run with a judge that gives every member the same score.
 
     python benchmarks/demo_seeds.py --seeds 0 1 2 3 4 --json
 
-Each run is a process of its own (`gavel demo --fresh`) in a temporary directory; the figures are those of its
-summary.json. About three minutes a seed on two cores.
+Each run is a separate process (`gavel demo --fresh`) in a temporary directory; the figures come from its summary.json.
+About three minutes per seed on two cores.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from typing import Any
 
 
 def run(seed: int, judge: str, directory: Path) -> dict[str, Any]:
-    """The summary of one demo run, with the wall and CPU seconds of its whole process."""
+    """The summary of one demo run, with wall and CPU seconds of its process."""
     started, before = time.monotonic(), os.times()
     subprocess.run(
         [sys.executable, "-m", "gavel", "demo", "--seed", str(seed), "--judge", judge, "--fresh"],

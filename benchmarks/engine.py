@@ -1,13 +1,13 @@
-"""The embedded engine beside `model.generate` over padded batches: the same policy, adapter, tasks and tools.
+"""Speed of the embedded engine against `model.generate` over padded batches: same policy, adapter, tasks and tools.
 
     OMP_NUM_THREADS=1 python benchmarks/engine.py --json
 
-A step's rollouts of `returns_desk` (16 tasks x 8) with the embedded policy and an adapter that is not zero, one thread.
-The engine is asked as the endpoint asks it, each conversation going on when its own turn is done. Its peer asks for the
-next turn of all unfinished conversations at once, padded on the left, until the longest is done. Both return the
-log-probs of what they sample. Seconds are CPU seconds of the process, without what is the same code on both sides
-(parsing, tools, rendering); the best of interleaved repetitions. Every log-prob of the last repetition is compared with
-that of a plain forward pass of the PEFT model. Exits with 1 when a bar is missed.
+One training step's rollouts of `returns_desk` (16 tasks x 8) with the embedded policy and a non-zero adapter, on one
+thread. The engine is called as the endpoint calls it: each conversation continues when its own turn is done. The
+baseline samples the next turn of all unfinished conversations as one left-padded batch, until its longest turn is done.
+Both return the log-probs of sampled tokens. Seconds are CPU seconds of the process, less the code that both sides share
+(parsing, tools, rendering); best of interleaved repetitions. Every log-prob of the last repetition is compared with a
+plain forward pass of the PEFT model. Exits with 1 when a figure misses its bar.
 """
 
 import argparse
@@ -47,32 +47,32 @@ RATIO_BAR, LOGPROB_BAR = 3.0, 1e-4
 
 @dataclass(slots=True)
 class Conversation:
-    """An agent at work on a task."""
+    """One rollout."""
 
     renderer: Renderer
     task: Task
     seed: int
     prompt: list[int] = field(default_factory=list)
     turns: list[Sampled] = field(default_factory=list)
-    """What was sampled, turn by turn; the prompts of later ones hold the earlier ones."""
+    """Sampled turns; the prompt of a turn contains the turns before it."""
     prompts: list[list[int]] = field(default_factory=list)
     seconds: float = 0.0
-    """CPU time that parsing, tools and rendering took."""
+    """CPU time of parsing, tools and rendering."""
 
     def __post_init__(self) -> None:
         messages = [{"role": "system", "content": scenario.system}, {"role": "user", "content": self.task.user}]
         ids = self.renderer.render_ids(messages, tools=scenario.toolbox.schemas, add_generation_prompt=True)  # type: ignore[arg-type]
         self.prompt = list(ids)
 
-    def go_on(self, sampled: Sampled) -> bool:
-        """Takes in a turn and calls its tools; False when the conversation is over."""
+    def advance(self, sampled: Sampled) -> bool:
+        """Adds a turn and the results of its tool calls; False when the conversation is over."""
         started = time.thread_time()
         try:
-            return self._go_on(sampled)
+            return self._advance(sampled)
         finally:
             self.seconds += time.thread_time() - started
 
-    def _go_on(self, sampled: Sampled) -> bool:
+    def _advance(self, sampled: Sampled) -> bool:
         self.prompts.append(self.prompt)
         self.turns.append(sampled)
         if sampled.finish_reason == "length" or len(self.turns) == scenario.max_turns:
@@ -102,7 +102,7 @@ class Conversation:
 _RUNNER = asyncio.Runner()
 
 Sampler = Callable[[list[Conversation]], None]
-"""Brings all conversations to their end."""
+"""Samples all conversations to their end."""
 
 
 def through_engine(engine: TransformersEngine, stop_ids: frozenset[int]) -> Sampler:
@@ -118,7 +118,7 @@ def through_engine(engine: TransformersEngine, stop_ids: frozenset[int]) -> Samp
         left = len(conversations)
         while left:
             conversation, future = done.get()
-            if conversation.go_on(future.result()):
+            if conversation.advance(future.result()):
                 ask(conversation)
             else:
                 left -= 1
@@ -153,7 +153,7 @@ def through_generate(policy: Policy, stop_ids: frozenset[int]) -> Sampler:
             tokens = replies.sequences[:, width:]
             logprobs = torch.log_softmax(torch.stack(replies.logits, 1), -1).gather(-1, tokens[:, :, None])[:, :, 0]
             turns = [_ended(*pair, stop_ids) for pair in zip(tokens.tolist(), logprobs.tolist(), strict=True)]
-            active = [each for each, turn in zip(active, turns, strict=True) if each.go_on(turn)]
+            active = [each for each, turn in zip(active, turns, strict=True) if each.advance(turn)]
 
     return run
 
@@ -165,7 +165,7 @@ def _ended(reply: list[int], logprobs: list[float], stop_ids: frozenset[int]) ->
 
 @torch.inference_mode()
 def largest_gap(policy: Policy, conversations: Sequence[Conversation]) -> float:
-    """Nats between the log-prob of a sampled token and that of a plain pass of the PEFT model, at most."""
+    """Largest difference, in nats, of a sampled token's log-prob from that of a plain pass of the PEFT model."""
     gap = 0.0
     for conversation in conversations:
         for prompt, turn in zip(conversation.prompts, conversation.turns, strict=True):
@@ -192,7 +192,7 @@ def measure(repetitions: int, seed: int) -> dict[str, Any]:
     lengths: dict[str, list[int]] = {name: [] for name in samplers}
     turns: dict[str, list[int]] = {name: [] for name in samplers}
     gaps: dict[str, float] = {}
-    for repetition in range(repetitions + 1):  # the first loads and allocates
+    for repetition in range(repetitions + 1):  # the first warms up
         tasks = scenario.sample("train", TASKS, seed=seed, step=repetition)
         for name, sample in samplers.items():
             conversations = [

@@ -1,8 +1,8 @@
-"""Groups of eight attempts as agents make them, drawn by a seed: what `judge_cost.py` counts the tokens of.
+"""Seeded synthetic groups of eight agent trajectories, whose prompt tokens `judge_cost.py` counts.
 
-Five kinds: English tool use, Chinese service dialogues, coding agents that read the same long files, groups in which
-attempts repeat each other, and the least there can be, where nothing can be saved. A group's members share task and
-world: the same call brings the same result. They differ in what they look at, say and conclude.
+Five kinds: English tool use, Chinese service dialogues, coding agents that read the same long files, groups with many
+repeated messages, and minimal groups. Members of a group share task and environment, so the same call returns the same
+result; they differ in what they look up, say and conclude.
 """
 
 import json
@@ -19,15 +19,15 @@ SIZE = 8
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One kind of task; texts hold {n}, a number of the group's own, and {m}, one of the member's."""
+    """One kind of task; in its texts {n} stands for a number of the group, {m} for one of the member."""
 
     system: str
     request: str
     lookups: tuple[tuple[str, str, str], ...]
-    """Tool, what it is told, what it returns."""
+    """(tool, arguments, result)."""
     thoughts: tuple[str, ...]
     questions: tuple[str, ...]
-    """What the user asks in between."""
+    """User messages between lookups."""
     openings: tuple[str, ...]
     endings: tuple[str, ...]
 
@@ -266,7 +266,7 @@ def _trajectory(messages: list[Message], tools: list[Message] | None = None) -> 
 
 
 def duplicates(random: Random) -> TrajectoryGroup:
-    """A group of a policy that has grown sure of itself: few ways to the end, and often the same last words."""
+    """A group of a nearly deterministic policy: few distinct paths, often the same final message."""
     work, number = random.choice(ENGLISH), str(random.randint(11, 9999))
     ways = [(_middle(random, work, number), _ending(random, work, number)) for _ in range(3)]
     members: list[Trajectory] = []
@@ -278,7 +278,7 @@ def duplicates(random: Random) -> TrajectoryGroup:
 
 
 def code(random: Random) -> TrajectoryGroup:
-    """A bug to be mended: everybody reads the long files, most edit one, and the tests say much."""
+    """A bug to fix: all members read the long files, most edit one, and test output is long."""
     names = random.sample(_NOUNS, 3)
     files = {f"src/{name}s.py": _module(random, name, random.randint(2000, 8000)) for name in names}
     failing = random.choice(_VERBS)
@@ -316,7 +316,7 @@ def _mending(random: Random, files: dict[str, str], before: str, failing: str) -
 
 
 def _module(random: Random, name: str, characters: int) -> str:
-    """Python as it might be, of about so many characters."""
+    """Plausible Python source of about so many characters."""
     parts = [f'"""Everything about a {name}."""\n\nimport logging\n\nlog = logging.getLogger(__name__)\n']
     while sum(map(len, parts)) < characters:
         verb, other, limit = random.choice(_VERBS), random.choice(_NOUNS), random.randint(2, 500)
@@ -347,7 +347,7 @@ def _test_run(random: Random, names: list[str], failing: str) -> str:
 
 
 def tiny(random: Random) -> TrajectoryGroup:
-    """One short question and a number each: nothing is shared but the question, and nothing can be saved."""
+    """One short question and a one-word answer per member: almost nothing to deduplicate."""
     a, b = random.randint(2, 99), random.randint(2, 99)
     asked: Message = {"role": "user", "content": f"What is {a} times {b}?"}
     answers = random.sample(range(a * b - 20, a * b + 20), SIZE)

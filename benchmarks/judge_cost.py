@@ -1,14 +1,14 @@
-"""What a judge's prompt costs, in tokens and in CPU time.
+"""Cost of a judge's prompt, in tokens and in CPU time.
 
     python benchmarks/judge_cost.py --json
 
-Tokens: the same groups at one order as the engine renders them, and as one JSON dump for each trajectory, with the
-messages that all begin with dumped once (the RULER way, written here afresh, without the tools). Both have the same
-rubric. The bars are on a corpus's sum, but for the one on the worst group.
+Tokens: the same groups at one order as the engine renders them, and as one JSON dump per trajectory with the common
+prefix of messages dumped once (RULER's format, reimplemented here, without the tools). Both have the same rubric. Bars
+are on the sum over a corpus, and one on the worst group.
 
-CPU: a call of the engine (at its usual number of orders) with a judge that answers at once, LiteLLM's own call to a
-server on loopback, and the engine's call through LiteLLM to that server, in turn on one thread; the best of several
-rounds, in milliseconds. Exits with 1 when a bar is missed.
+CPU: milliseconds per call of the engine (default orders) with a judge that answers immediately, of LiteLLM alone with a
+server on loopback, and of the engine through LiteLLM with that server; interleaved on one thread, best of several
+rounds. Exits with 1 when a figure misses its bar.
 """
 
 import argparse
@@ -30,11 +30,11 @@ from gavel.llm.providers import load_litellm
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
 
-MOST = {"English tool use": 1.02, "Chinese": 0.30, "code with large tool dumps": 0.60, "partial duplicates": 0.60}
-"""Our tokens over theirs, of a whole corpus. The tiny groups have no bar: there the instructions are most of a prompt,
-and the dump's are as short or long as one writes them."""
-MOST_OF_A_GROUP = 1.02
-MOST_OVERHEAD_MS = 3.0
+MAX_RATIO = {"English tool use": 1.02, "Chinese": 0.30, "code with large tool dumps": 0.60, "partial duplicates": 0.60}
+"""Maximum ratio of tokens, engine to dump, over a corpus. Tiny groups have no bar: instructions are most of their
+prompt, and those of the dump are as short as one likes to write them."""
+MAX_GROUP_RATIO = 1.02
+MAX_OVERHEAD_MS = 3.0
 
 RULER_SYSTEM = """You are given several trajectories of an AI agent that worked on the same task. Your job is to judge \
 how well each of them reached the task's goal, and to give each a score between 0 and 1.
@@ -55,7 +55,7 @@ RULER_REPLY = """Reply with a JSON object and nothing else, with an entry for ev
 
 
 def ruler_messages(group: TrajectoryGroup, rubric: Rubric) -> list[Message]:
-    """The group as the RULER way shows it."""
+    """The group as a prompt in RULER's format."""
     histories = [trajectory.messages() for trajectory in group]
     same = 0
     while all(len(h) > same and h[same] == histories[0][same] for h in histories):
@@ -70,11 +70,11 @@ def ruler_messages(group: TrajectoryGroup, rubric: Rubric) -> list[Message]:
 
 
 Asked = tuple[list[Message], dict[str, Any]]
-"""Messages and schema."""
+"""Messages and reply schema of a call."""
 
 
 def at_once(seen: list[Asked]) -> Callable[[list[Message], dict[str, Any]], Awaitable[str]]:
-    """A judge that keeps what it is shown and calls all equally good."""
+    """A judge that records its prompts and scores all members equally."""
 
     async def judge(messages: list[Message], schema: dict[str, Any]) -> str:
         seen.append((messages, schema))
@@ -85,7 +85,7 @@ def at_once(seen: list[Asked]) -> Callable[[list[Message], dict[str, Any]], Awai
 
 
 async def token_row(name: str, groups: Sequence[TrajectoryGroup], count: Callable[[str], int]) -> dict[str, Any]:
-    """Prompt tokens of a corpus; a group's are those of all calls that are made for it."""
+    """Prompt tokens of a corpus; a group's are the sum over its calls."""
     ours: list[int] = []
     theirs: list[int] = []
     without_system = [0, 0]
@@ -112,7 +112,7 @@ async def token_row(name: str, groups: Sequence[TrajectoryGroup], count: Callabl
 
 
 async def cpu_row(name: str, groups: Sequence[TrajectoryGroup], url: str, rounds: int) -> dict[str, Any]:
-    """CPU milliseconds of this process for a call, each the best of `rounds` rounds over the groups."""
+    """CPU milliseconds of this process per call, best of `rounds` rounds over the groups."""
     litellm = load_litellm()
     seen: list[Asked] = []
     params = {"api_base": url, "api_key": "none"}
@@ -159,14 +159,14 @@ async def cpu_row(name: str, groups: Sequence[TrajectoryGroup], url: str, rounds
 def missed_bars(tokens: Sequence[dict[str, Any]], cpu: Sequence[dict[str, Any]]) -> list[str]:
     missed: list[str] = []
     for row in tokens:
-        name, most = row["corpus"], MOST.get(row["corpus"], math.inf)
+        name, most = row["corpus"], MAX_RATIO.get(row["corpus"], math.inf)
         if row["ratio"] > most:
             missed.append(f"{name}: the ratio is {row['ratio']}, the bar is {most}")
-        if name in MOST and row["worst_group"] > MOST_OF_A_GROUP:
-            missed.append(f"{name}: the worst group's ratio is {row['worst_group']}, the bar is {MOST_OF_A_GROUP}")
+        if name in MAX_RATIO and row["worst_group"] > MAX_GROUP_RATIO:
+            missed.append(f"{name}: the worst group's ratio is {row['worst_group']}, the bar is {MAX_GROUP_RATIO}")
     for row in cpu:
-        if row["overhead_ms"] > MOST_OVERHEAD_MS:
-            missed.append(f"{row['groups']}: the overhead is {row['overhead_ms']} ms, the bar is {MOST_OVERHEAD_MS:g}")
+        if row["overhead_ms"] > MAX_OVERHEAD_MS:
+            missed.append(f"{row['groups']}: the overhead is {row['overhead_ms']} ms, the bar is {MAX_OVERHEAD_MS:g}")
     return missed
 
 
@@ -188,10 +188,10 @@ async def report(groups: int, rounds: int, seed: int, encoding: str) -> tuple[li
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--groups", type=int, default=30, help="of each corpus")
-    parser.add_argument("--rounds", type=int, default=7, help="of the CPU measurement")
+    parser.add_argument("--groups", type=int, default=30, help="number of groups of each corpus")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds of the CPU measurement")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--encoding", default="o200k_base", help="whose tokens: o200k_base, cl100k_base")
+    parser.add_argument("--encoding", default="o200k_base", help="tiktoken encoding: o200k_base, cl100k_base")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"

@@ -1,11 +1,10 @@
-"""What the judge engine makes of a biased judge, beside simpler ways of asking the same judge.
+"""Accuracy and bias of the judge engine with a biased judge model, against simpler ways of asking the same model.
 
     python benchmarks/judge_quality.py --json
 
-The judge is simulated (`gavel.judge.offline.simulated` states the model); everything between it and the reward is the
-engine's own: prompts, labels, orders, replies, votes. `gavel.judge.audit.engine_quality` says what is measured; `±` is
-the standard error of tau.
-Three minutes on one core. Exits with 1 when a bar is missed.
+The judge model is simulated (`gavel.judge.offline.simulated` has its formula); everything between it and the reward is
+the engine itself: prompts, labels, orders, replies, votes. `gavel.judge.audit.engine_quality` defines the figures; `±`
+is the standard error of tau. Takes about 4 minutes on one core. Exits with 1 when a figure misses its bar.
 """
 
 import argparse
@@ -47,12 +46,12 @@ EVERY_FAULT = Faults(
 )
 TASTE = replace(POSITION_BIASED, idiosyncrasy=0.7)
 CROWDED = replace(POSITION_BIASED, crowding=0.375)
-"""Noise at 32 members is 1.7 times that at 8: so that one long prompt has about the tau of the reference, .657."""
+"""Noise at 32 members is 1.7 times that at 8, which gives one long prompt about the tau of the reference, .657."""
 CURVED = replace(POSITION_BIASED, curve=0.5)
 HARSH = replace(POSITION_BIASED, severity=-0.5)
 LENIENT = replace(POSITION_BIASED, severity=0.5, compression=0.3)
-BETTER = 0.7
-"""By how much the mean quality of a group is above 0, or below, where companies are compared."""
+SHIFT = 0.7
+"""Shift of the mean quality, up or down, of the other members of a group in the comparisons of anchors."""
 BARS = {
     "engine, orders=2": {"tau": 0.76},
     "engine, orders=4": {
@@ -64,26 +63,25 @@ BARS = {
     },
     "engine, orders=8": {"tau": 0.88},
 }
-"""Least agreement, and greatest absolute leak."""
+"""Minimum agreement; maximum absolute bias."""
 
 
-def companies(count: int, seed: int, table: dict[str, Latent]) -> list[tuple[SimulatedGroup, SimulatedGroup]]:
-    """Pairs of groups of 8, one of weak and one of strong members, that have one trajectory in common.
-
-    In the n-th pair it arrives in the (n mod 8)-th place.
-    """
+def groups_with_shared_member(
+    count: int, seed: int, table: dict[str, Latent]
+) -> list[tuple[SimulatedGroup, SimulatedGroup]]:
+    """Pairs of groups of 8, one weak and one strong, that share one trajectory, at position n mod 8 in pair n."""
     drawn = simulated_groups(2 * count, 8, seed, table)
     return [
-        (_in_company(weak, weak, n % 8, -BETTER, table), _in_company(weak, strong, n % 8, BETTER, table))
+        (_with_shared_member(weak, weak, n % 8, -SHIFT, table), _with_shared_member(weak, strong, n % 8, SHIFT, table))
         for n, (weak, strong) in enumerate(zip(drawn[::2], drawn[1::2], strict=True))
     ]
 
 
-def _in_company(
-    home: SimulatedGroup, case: SimulatedGroup, common: int, better: float, table: dict[str, Latent]
+def _with_shared_member(
+    home: SimulatedGroup, case: SimulatedGroup, common: int, shift: float, table: dict[str, Latent]
 ) -> SimulatedGroup:
-    """`case` with the member of `home` in the place `common`, and all others better."""
-    group, lengths, qualities = list(case.group.trajectories), list(case.lengths), [q + better for q in case.qualities]
+    """`case` with every quality raised by `shift`, and the member at position `common` replaced by that of `home`."""
+    group, lengths, qualities = list(case.group.trajectories), list(case.lengths), [q + shift for q in case.qualities]
     group[common], lengths[common] = home.group.trajectories[common], home.lengths[common]
     qualities[common] = home.qualities[common]
     for trajectory, quality in zip(group, qualities, strict=True):
@@ -92,7 +90,7 @@ def _in_company(
 
 
 def anchors(table: dict[str, Latent]) -> list[Anchor]:
-    """Two, with the scores that a judge without faults gives them."""
+    """Two anchors, with the scores of a judge without bias or noise."""
     made: list[Anchor] = []
     for name, quality in (("sim-weak", -1.5), ("sim-strong", 1.5)):
         table[name] = Latent(quality)
@@ -102,10 +100,10 @@ def anchors(table: dict[str, Latent]) -> list[Anchor]:
     return made
 
 
-async def elsewhere(
+async def context_effect(
     weak: Scorer, strong: Scorer, pairs: Sequence[tuple[SimulatedGroup, SimulatedGroup]]
 ) -> dict[str, float]:
-    """How far apart the two scores of the common trajectory are, and by how much it gains in strong company."""
+    """Mean distance of the shared trajectory's two scores, and its mean gain from the weak to the strong group."""
     gains: list[float] = []
     for n, (one, other) in enumerate(pairs):
         here, there = (await weak(one)).rewards[n % 8], (await strong(other)).rewards[n % 8]
@@ -159,11 +157,11 @@ async def report(count: int, seed: int) -> list[dict[str, Any]]:
             (f"groupwise, as many showings ({2 * members - 2} calls)", JudgeOptions(orders=2 * members - 2)),
         ):
             await row(f"G={members}: {name}", engine_scorer(Judge(judge(), **options)), groups)
-    pairs = companies(few, seed + 1, table)
+    pairs = groups_with_shared_member(few, seed + 1, table)
     for name, options in (("groupwise", JudgeOptions()), ("anchored", JudgeOptions(anchors=anchors(table)))):
         for what, sides in (("graded on half a curve", (CURVED, CURVED)), ("harsh and lenient", (HARSH, LENIENT))):
             weak, strong = (engine_scorer(Judge(judge(bias), **options)) for bias in sides)
-            apart = await elsewhere(weak, strong, pairs)
+            apart = await context_effect(weak, strong, pairs)
             await row(f"{what}: {name}", weak, [one for one, _ in pairs], **apart)
     return rows
 
@@ -180,7 +178,9 @@ def missed_bars(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--groups", type=int, default=1500, help="of 8 members; a fifth as many in the later rows")
+    parser.add_argument(
+        "--groups", type=int, default=1500, help="number of groups of 8; a fifth of it in the later rows"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()

@@ -1,9 +1,9 @@
-"""The judge against a bare asyncio client: the same prompts, the same loopback server, the same concurrency.
+"""Throughput of the judge against a bare asyncio client with the same prompts, loopback server and concurrency.
 
     python benchmarks/judge_throughput.py --groups 1000 --concurrency 64 --seconds 1.0
 
-The server is a process of its own and answers every prompt with a good verdict after `--seconds`. The bare client
-is OpenAI's with a semaphore around it; it reads no reply. Peak memory is that of this process, with the groups.
+The server is a separate process and answers every prompt with a valid verdict after `--seconds`. The bare client is
+OpenAI's behind a semaphore; it does not parse the reply. Peak memory is that of this process, groups included.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def groups(count: int, size: int) -> list[TrajectoryGroup]:
 
 
 async def prompts_of(waiting: list[TrajectoryGroup]) -> list[Any]:
-    """What the judge would send."""
+    """(messages, schema) of every call that the judge would make."""
     seen: list[Any] = []
 
     async def write_down(messages: list[Any], schema: dict[str, Any]) -> str:
@@ -101,7 +101,7 @@ def peak_mib() -> float:
 
 @contextmanager
 def server(seconds: float) -> Iterator[str]:
-    """The address of a judge model that thinks for so long."""
+    """Address of a judge model that answers after `seconds`."""
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listening:
         number = listening.fileno()
         process = subprocess.Popen([sys.executable, "-c", SERVER, str(number), str(seconds)], pass_fds=[number])
@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=1000)
     parser.add_argument("--size", type=int, default=4, help="trajectories in a group")
     parser.add_argument("--concurrency", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=1.0, help="that the server thinks")
+    parser.add_argument("--seconds", type=float, default=1.0, help="latency of the server")
     given = parser.parse_args()
     with server(given.seconds) as url:
         asyncio.run(measure(url, given.groups, given.size, given.concurrency))

@@ -1,13 +1,12 @@
-"""One optimisation step beside TRL's and a plain padded one: the same model, the same tokens, the same loss.
+"""Time and memory of one optimisation step against TRL's and a plain padded one: same model, tokens and loss.
 
     OMP_NUM_THREADS=1 python benchmarks/learner.py --json
 
 A group of 8 over a Qwen3-shaped policy (4 layers of 256, 32k entries, LoRA r8), float32, one thread. A step is
-forward, loss, backward, clipping and AdamW; losses and gradients are compared first. Seconds are CPU seconds, the
-best of interleaved repetitions. Memory is what the first step adds to the process's peak, in a process of its own. The
-bound is the arithmetic that cannot be avoided (unique tokens through the trunk, trained ones through the head, no
-recomputation) at the rate of a 2048-cubed product measured right before and after a step.
-Exits with 1 when a bar is missed.
+forward, loss, backward, clipping and AdamW; losses and gradients are compared first. Seconds are CPU seconds, best of
+interleaved repetitions. Memory is what the first step adds to the peak of a fresh process. The bound is the minimal
+arithmetic (unique tokens through the trunk, trained ones through the head, no recomputation) at the rate of a
+2048-cubed matrix product measured right before and after a step. Exits with 1 when a figure misses its bar.
 """
 
 import argparse
@@ -61,9 +60,9 @@ class Case:
     turns: int = 1
     members: int = 8
     bar: float = 0.0
-    """Least ratio to TRL's step."""
+    """Minimum ratio of TRL's time to ours; 0 = no bar."""
     branches: tuple[int, ...] = ()
-    """How many different continuations each turn has; by default every member goes its own way at once."""
+    """Number of distinct continuations of each turn; empty = members share nothing but the prompt."""
 
 
 CASES = {
@@ -95,7 +94,7 @@ def group(case: Case) -> list[TokenSequence]:
 
 
 def save_base(directory: Path) -> None:
-    """A random policy whose distributions are far from uniform, with a tokenizer that nobody asks."""
+    """A random policy with distributions far from uniform, and a tokenizer that is never used."""
     torch.manual_seed(0)
     shape: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": HIDDEN, "num_hidden_layers": LAYERS}
     shape |= {"num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": HEAD_SIZE}
@@ -106,7 +105,7 @@ def save_base(directory: Path) -> None:
 
 
 class Gavel:
-    """The learner's own step."""
+    """The step of Gavel's learner."""
 
     def __init__(self, base: Path, case: Case) -> None:
         policy = Policy(str(base), LoraSettings(rank=RANK, alpha=2 * RANK), renderer="qwen3")
@@ -132,7 +131,7 @@ class Gavel:
 
 
 class Peer:
-    """A step on the padded batch with PEFT's own layers; `loss` is what the kinds differ in."""
+    """A step on the padded batch with PEFT's layers; subclasses differ in `loss`."""
 
     def __init__(self, own: Gavel, base: Path) -> None:
         model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
@@ -158,7 +157,7 @@ class Peer:
         self.advantages = torch.tensor([s.advantage for s in sequences])
 
     def prepare(self, model: Any) -> None:
-        """What must be done before the adapter is put on."""
+        """Changes to the model before the adapter is added."""
 
     def loss(self) -> torch.Tensor:
         raise NotImplementedError
@@ -187,7 +186,7 @@ class Naive(Peer):
 
 
 class Trl(Peer):
-    """TRL's own `_compute_loss` and fused head, as its GRPOTrainer calls them, on a namespace in its place."""
+    """TRL's `_compute_loss` and fused head, called as its GRPOTrainer does, with a namespace instead of the trainer."""
 
     def prepare(self, model: Any) -> None:
         from trl.trainer.utils import add_fused_lm_head
@@ -256,7 +255,7 @@ def cpu_seconds(call: Callable[[], object]) -> float:
 
 
 def best_seconds(steps: Mapping[str, Callable[[], object]], repetitions: int) -> dict[str, float]:
-    """CPU seconds of each, interleaved."""
+    """CPU seconds of each kind, interleaved."""
     best = dict.fromkeys(steps, float("inf"))
     for _ in range(repetitions):
         for name, step in steps.items():
@@ -265,7 +264,7 @@ def best_seconds(steps: Mapping[str, Callable[[], object]], repetitions: int) ->
 
 
 def least_operations(own: Gavel) -> float:
-    """Floating-point operations of a step without any that could be saved."""
+    """Floating-point operations of the minimal step."""
     packed = pack([s.tokens for s in own.batch.sequences])
     tokens, scored, pairs = len(packed.token_ids), len(packed.predictors), int((packed.positions + 1).sum())
     query, kv = HEADS * HEAD_SIZE, KV_HEADS * HEAD_SIZE
@@ -278,7 +277,7 @@ def least_operations(own: Gavel) -> float:
 
 
 def share_of_bound(own: Gavel, repetitions: int) -> tuple[float, float]:
-    """The bound over a step's seconds, and the machine's GFLOP/s: medians, each step between two products."""
+    """(share of the bound, GFLOP/s of the machine): medians; each step runs between two reference products."""
     one, other = torch.randn(2048, 2048), torch.randn(2048, 2048)
     shares, rates = [], []
     for _ in range(repetitions):
@@ -291,7 +290,7 @@ def share_of_bound(own: Gavel, repetitions: int) -> tuple[float, float]:
 
 
 def added_mib(name: str, case: str) -> float:
-    """In a process of its own."""
+    """Measured in a fresh process."""
     command = [sys.executable, __file__, "--added-by", name, "--case", case]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
 
@@ -313,7 +312,7 @@ def print_added(name: str, case: Case, base: Path) -> None:
 
 
 def growth(base: Path, repetitions: int) -> dict[str, Any]:
-    """CPU seconds of groups over one prompt, and of the same completions without it."""
+    """CPU seconds of groups of growing size with one prompt, and of the same completions without it."""
     sizes = (4, 8, 16, 32)
     steps = {str(n): Gavel(base, Case(512, 128, members=n)).step for n in sizes}
     steps["alone"] = Gavel(base, Case(1, 128, members=32)).step
@@ -375,8 +374,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--added-by", help="print the MiB that this step adds, and end")
-    parser.add_argument("--case", choices=CASES, help="this one only")
+    parser.add_argument("--added-by", help="only print the MiB that this step adds")
+    parser.add_argument("--case", choices=CASES, help="measure this case only")
     given = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as directory:

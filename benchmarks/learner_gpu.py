@@ -1,16 +1,16 @@
-"""One LoRA step over a base of Qwen3-8B's shape on one GPU, beside the same step on the padded batch.
+"""One LoRA step over a base of Qwen3-8B's shape on one GPU, against the same step on the padded batch.
 
     python benchmarks/learner_gpu.py
 
 The base is random, made in bfloat16 on the device: nothing is downloaded. 8 groups of 8 over prompts of 2,048 tokens,
 with completions of 256, are 32,768 unique tokens in one micro-batch. LoRA r16 on all linear layers, gradient
-checkpointing. The padded step is the learner's own but for its forward pass: transformers' over padded rows, all
+checkpointing. The padded step is the learner with another forward pass: transformers' over padded rows, all
 logits, no entropies. The gradients of both are compared first; seconds are medians of whole steps.
 
 MFU is 6 N T over seconds and peak: N the weights of the transformer's linear layers, T the unique tokens, 6 = 2 forward
 + 2 recomputed for checkpointing + 2 back (`mfu_without_recompute` counts 4); and 4 for each weight of the head and
-each scored position. Attention and the adapter count as nothing. Prints JSON; exits with 1 when the bar is missed.
-`--tiny` runs the same code over a small base, on a CPU too, without the bar.
+each scored position. Attention and the adapter are not counted. Prints JSON; exits with 1 when the bar is missed.
+`--tiny` runs the same code with a small base and no bar, also on a CPU.
 """
 
 import argparse
@@ -43,15 +43,15 @@ from gavel.trainer.policy.policy import Policy
 MFU_BAR = 0.45
 MEMBERS = 8
 PADDED_ROWS = 4
-"""Sequences of a padded micro-batch: all logits of more take tens of GiB."""
+"""Sequences per padded micro-batch; the logits of more need tens of GiB."""
 LEAST_COSINE = {torch.float32: 0.99999, torch.bfloat16: 0.98}
-"""Of the two gradients."""
+"""Minimum cosine of the two gradients."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     shape: dict[str, int]
-    """Of the base, as Qwen3Config calls it."""
+    """Shape of the base, as arguments of Qwen3Config."""
     groups: int
     prompt: int
     completion: int
@@ -95,7 +95,7 @@ TINY = Case(
 
 
 class Padded(Learner):
-    """The learner, over padded rows."""
+    """The learner with a forward pass over padded rows."""
 
     def _score(self, tokens: Sequence[TokenSequence], step_metrics: Any) -> tuple[torch.Tensor, torch.Tensor]:
         device, width = self.policy.device, max(len(each.token_ids) for each in tokens)
@@ -151,7 +151,7 @@ def gradient(policy: Policy) -> torch.Tensor:
 
 
 def timed(step: Callable[[], object], policy: Policy, repetitions: int) -> tuple[float, float | None]:
-    """Median seconds, and the most GiB that a GPU held meanwhile, the base included."""
+    """Median seconds, and peak GiB of GPU memory, base included."""
     gpu = policy.device.type == "cuda"
     if gpu:
         torch.cuda.empty_cache()
@@ -214,7 +214,7 @@ def measure(case: Case, peak: float) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tiny", action="store_true", help="a small base, and no bar")
+    parser.add_argument("--tiny", action="store_true", help="small base, no bar")
     parser.add_argument(
         "--peak", type=float, default=989, help="the device's dense bfloat16 TFLOP/s; default: H100, H200"
     )

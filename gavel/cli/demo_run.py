@@ -147,6 +147,7 @@ def _report(
     settings: DemoSettings, outcome: Outcome, seconds: dict[str, float], before: Trajectory, after: Trajectory
 ) -> DemoReport:
     base, trained = outcome.base, outcome.trained
+    again = f"gavel demo --seed {settings.seed} --judge {settings.judge} --steps {settings.steps} --fresh"
     judge = f"It was {settings.judge}."
     if settings.judge == STAND_IN:
         judge = (
@@ -183,7 +184,7 @@ def _report(
             "judge": settings.judge,
             "base model": EMBEDDED_POLICY,
             "steps": str(settings.steps),
-            "run again": f"gavel demo --seed {settings.seed} --judge {settings.judge} --fresh",
+            "run again": again,
         },
     )
 

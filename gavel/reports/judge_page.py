@@ -35,7 +35,7 @@ def _round_up(value: float) -> float:
 
 
 def _reference_chart(report: JudgeReport) -> Chart | None:
-    """Bars for a reference of two values; dots of the group-centred score and reference for one of more."""
+    """Bars for a reference of two values; dots of the group-centerd score and reference for one of more."""
     values = {value for pairs in report.pairs for _, value in pairs}
     if len(values) < 2:
         return None

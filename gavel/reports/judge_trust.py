@@ -114,7 +114,7 @@ def _agreement(of: Agreement) -> list[Figure]:
         Figure("pair accuracy", of.pair_accuracy, "pairs in the right order; chance 0.5"),
         Figure("top-1", of.top_1, "the top-scored member is among the best"),
         Figure("AUC", of.auc, auc),
-        Figure("advantage correlation", of.advantage_correlation, "Pearson's r of group-centred values"),
+        Figure("advantage correlation", of.advantage_correlation, "Pearson's r of group-centered values"),
     ]
 
 
