@@ -18,8 +18,8 @@ from rich.table import Table
 from gavel.cli.display import RunDisplay
 from gavel.cli.settings import STAND_IN
 from gavel.judge.judge import Judge
-from gavel.reports.demo import CurvePoint, DemoReport, RewardPoint, SummaryRow, write_report
-from gavel.reports.run import Outcome, judged_pair, read_outcome
+from gavel.reports.demo_page import CurvePoint, DemoReport, RewardPoint, SummaryRow, write_report
+from gavel.reports.run_outcome import Outcome, judged_pair, read_outcome
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
@@ -172,7 +172,7 @@ def _report(
         ],
         curve=[CurvePoint(point.step, point.success, point.half_width, point.tasks) for point in outcome.curve],
         rewards=[RewardPoint(step, reward) for step, reward in outcome.rewards],
-        verdicts=outcome.scored,
+        scored=outcome.scored,
         tau=outcome.tau,
         before=before,
         after=after,
