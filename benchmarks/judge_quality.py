@@ -134,8 +134,8 @@ async def report(count: int, seed: int) -> list[dict[str, Any]]:
     for count in (1, 2, 4, 8):
         balanced = Judge(judge(), orders=count)
         await row(f"engine, orders={count}", engine_scorer(balanced), of_8)
-        rows[-1]["slot_means"] = [round(mean, 4) for mean in balanced.slots[8].means]
-        rows[-1]["slot_slope_of_votes"] = round(balanced.slots[8].slope, 4)
+        rows[-1]["slot_means"] = [round(mean, 4) for mean in balanced.position_bias[8].means]
+        rows[-1]["slot_slope_of_votes"] = round(balanced.position_bias[8].slope, 4)
     sorts = judge(faults=SORTS)
     await row("30 % sorted replies: 1 call, read by position", arrival_order_scorer(sorts, 1, by_position=True), of_8)
     await row("30 % sorted replies: 4 calls, read by position", arrival_order_scorer(sorts, 4, by_position=True), of_8)

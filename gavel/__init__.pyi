@@ -1,4 +1,6 @@
 from .cli import run as run
+from .compat.shaping import Shaping as Shaping
+from .compat.shaping import shape_group as shape_group
 from .errors import GavelError as GavelError
 from .judge.audit.agreement import agreement as agreement
 from .judge.audit.inter_rater import judge_vs_judge as judge_vs_judge
@@ -10,8 +12,6 @@ from .judge.rubric import Criterion as Criterion
 from .judge.rubric import Rubric as Rubric
 from .judge.ruler import ruler as ruler
 from .judge.ruler import ruler_score_group as ruler_score_group
-from .judge.shaping import Shaping as Shaping
-from .judge.shaping import shape_group as shape_group
 from .llm.budget import Budget as Budget
 from .llm.cassette import Cassette as Cassette
 from .scenarios.gather import gather_trajectories as gather_trajectories

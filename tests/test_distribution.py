@@ -34,9 +34,9 @@ def test_a_wheel_ships_the_embedded_policy_and_every_template(tmp_path: Path) ->
     subprocess.run([*command, str(source)], check=True, timeout=600)
     (wheel,) = tmp_path.glob("gavel_rl-*.whl")
     held = set(zipfile.ZipFile(wheel).namelist())
-    shipped = (".j2", ".safetensors", ".json", ".pyi")
+    shipped = (".j2", ".safetensors", ".json", ".toml", ".pyi")
     needed = {name for name in files if name.endswith(shipped) or "/returns_desk/" in name}
-    needed = {name for name in needed if not name.startswith(("tests/", "docs/", "examples/"))}
+    needed = {name for name in needed if name.startswith("gavel/")}
     assert needed
     assert needed <= held
     assert {name.partition("/")[0] for name in held if ".dist-info/" not in name} == {"gavel"}

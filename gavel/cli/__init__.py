@@ -85,13 +85,13 @@ def train(
     max_context: Annotated[int, typer.Option(min=16, help="Tokens of a conversation, at most.")] = 4096,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Of one turn of the agent. Default: 1024.")] = None,
     evaluation_tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks of an evaluation.")] = 128,
-    shaping: Annotated[
-        str,
-        typer.Option(help="How scores become rewards: raw, centred, rank, or shrunk (by their errors)."),
-    ] = "raw",
-    min_spread: Annotated[
-        float, typer.Option(min=0, max=1, help="A group whose scores differ by less than this is not trained on.")
-    ] = 0.0,
+    advantage: Annotated[
+        Literal["mean", "std", "rloo", "rank", "shrunk"],
+        typer.Option(help="What of a group's scores the learner sees."),
+    ] = "mean",
+    minimal_spread: Annotated[
+        float, typer.Option(min=0, help="A group whose scores differ by no more than this is not trained on.")
+    ] = 1e-6,
     max_staleness: Annotated[
         int,
         typer.Option(min=0, help="Steps by which rollouts may be behind, to go on during judging and training."),
@@ -110,9 +110,7 @@ def train(
     """Train an agent on a scenario, with a judge's scores as the reward."""
     _need_training("gavel train")
     from gavel.judge.judge import Judge as JudgeEngine
-    from gavel.judge.shaping import Shaping, shaping_kind
 
-    shaped = Shaping(shaping_kind(shaping), min_spread)
     found = _found(scenario)
     judging = JudgeEngine(judge or Settings.read().judge, rubric=found.rubric, orders=orders, seed=seed)
     judging.check()  # before torch is loaded: a mistake is told at once
@@ -129,7 +127,6 @@ def train(
         steps=steps,
         tasks_per_step=tasks,
         group_size=group_size,
-        shaping=shaped,
         max_tokens=max_tokens,
         max_staleness=max_staleness,
         stall_seconds=stall_seconds,
@@ -138,7 +135,13 @@ def train(
         final_tasks=evaluation_tasks,
     )
     rate = default_learning_rate(model) if learning_rate is None else learning_rate
-    config = TrainConfig(learning_rate=rate, warmup_steps=min(3, steps - 1), total_steps=steps)
+    config = TrainConfig(
+        advantage=advantage,
+        minimal_spread=minimal_spread,
+        learning_rate=rate,
+        warmup_steps=min(3, steps - 1),
+        total_steps=steps,
+    )
     backend = LocalBackend(
         engine=engine_choice(engine), max_context=max_context, versions=max_staleness + 1, shard_base=shard_base
     )

@@ -18,12 +18,13 @@ from rich.table import Table
 from gavel.cli.display import RunDisplay
 from gavel.cli.settings import STAND_IN
 from gavel.judge.judge import Judge
-from gavel.reports.demo import CurvePoint, DemoReport, RewardPoint, SummaryRow, write_report
-from gavel.reports.run import Outcome, judged_pair, read_outcome
+from gavel.reports.demo_page import CurvePoint, DemoReport, RewardPoint, SummaryRow, write_report
+from gavel.reports.run_outcome import Outcome, judged_pair, read_outcome
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, TrainConfig
+from gavel.trainer.data.left_out import sentence_of
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.loop.train_loop import EVALUATION, TIMES, train_scenario
 from gavel.trainer.model import TrainableModel
@@ -171,12 +172,12 @@ def _report(
         ],
         curve=[CurvePoint(point.step, point.success, point.half_width, point.tasks) for point in outcome.curve],
         rewards=[RewardPoint(step, reward) for step, reward in outcome.rewards],
-        verdicts=outcome.scored,
+        scored=outcome.scored,
         tau=outcome.tau,
         before=before,
         after=after,
         seconds=seconds,
-        left_out=outcome.left_out,
+        left_out={sentence_of(reason): count for reason, count in outcome.left_out.items()},
         settings={
             "seed": str(settings.seed),
             "judge": settings.judge,
@@ -205,7 +206,7 @@ def _print(console: Console, outcome: Outcome, report: Path) -> None:
         f"judge vs truth: {tau}, {unscored} unscored, {degenerate} degenerate groups left out", highlight=False
     )
     for reason, count in outcome.left_out.most_common():
-        console.print(f"left out: {count} {reason}", highlight=False)
+        console.print(f"left out: {count} {sentence_of(reason)}", highlight=False)
     console.print(_what_happened(outcome), highlight=False)
     console.print(
         f"Report: {report}      Next: gavel train my_scenario.py --judge openai/o3",

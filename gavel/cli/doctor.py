@@ -19,7 +19,7 @@ from gavel.cli.settings import STAND_IN, Settings
 from gavel.errors import GavelError
 from gavel.extras import EXTRAS, install_line, installed_version, missing_parts
 from gavel.llm.prices import prices_from_environment
-from gavel.llm.providers import check_judge
+from gavel.llm.providers import check_model
 
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY")
 _NVIDIA_SECONDS = 10
@@ -75,7 +75,7 @@ def _versions() -> Text:
 def _judge(settings: Settings) -> tuple[Text, Problem]:
     line = Text(settings.judge_model or f"GAVEL_JUDGE_MODEL not set → {STAND_IN} (rules, no key)")
     try:
-        check_judge(settings.judge)
+        check_model(settings.judge)
     except GavelError as error:
         return line, error
     return line, None

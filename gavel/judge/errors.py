@@ -1,6 +1,6 @@
-"""What can go wrong with a judge, in a form that tells what to do about it."""
+"""Errors of judging, each with its remedy."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from gavel.errors import GavelError
@@ -8,18 +8,18 @@ from gavel.llm.errors import LlmError
 
 
 class JudgeError(GavelError):
-    """A judge could not be asked, or what it said could not be used.
+    """A judge could not be asked, or its reply could not be used.
 
-    Where a call to its model is the reason, `__cause__` is the `gavel.llm.errors.LlmError`.
+    When a call to its model failed, `__cause__` is the `gavel.llm.errors.LlmError`.
     """
 
 
 class ContextTooSmallError(JudgeError):
-    """The judge's context has no room for two trajectories, however they are shortened."""
+    """The judge's context is too small for two trajectories, even when they are shortened."""
 
 
 @contextmanager
-def llm_errors_as_judge_errors() -> Iterator[None]:
+def llm_errors_as_judge_errors() -> Generator[None, None, None]:
     """Raises an `LlmError` of the block as a `JudgeError` with the same message and remedy."""
     try:
         yield

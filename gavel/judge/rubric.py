@@ -1,6 +1,8 @@
-"""What a good trajectory is, in words that a judge reads: a text, criteria with weights, or both.
+"""Rubrics: what a good trajectory is, as a text for the judge, weighted criteria, or both.
 
-With criteria the judge scores each member on each of them, and a vote is their weighted mean. Whatever changes a
+Rubric("Solve the task.", [Criterion("correct", "The result is right.", 2), Criterion("short", "Few steps.")])
+
+With criteria the judge scores each member on each criterion, and a vote is their weighted mean. Whatever may change a
 score, weights and names included, changes the rubric's id.
 """
 
@@ -18,19 +20,19 @@ from gavel.judge.errors import JudgeError
 from gavel.prompts import content_hash, render
 
 _JSON = re.compile(r'\{\s*["}]')
-"""How a rubric begins that is written as JSON."""
+"""The beginning of a rubric in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """One thing that a member is scored on by itself."""
+    """One aspect that a member is scored on separately."""
 
     name: str
-    """One line, by which scores and explanations go."""
+    """One line; scores and explanations refer to it."""
     text: str
     """What is good, and what is bad."""
     weight: float = 1.0
-    """Its share of a vote beside the other weights; 0 = scored and recorded only."""
+    """Weight in the mean of a vote; 0 = scored and recorded only."""
 
     def __post_init__(self) -> None:
         if not self.name.strip() or len(self.name.splitlines()) > 1:
@@ -57,7 +59,7 @@ class _RubricOnFile(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Rubric:
-    """The judge's yardstick. A string, plain or as `dump` wrote it, is taken wherever a rubric is."""
+    """What the judge scores by. Wherever a rubric is accepted, a string is too: plain text, or the output of `dump`."""
 
     text: str = ""
     criteria: Sequence[Criterion] = ()
@@ -77,31 +79,31 @@ class Rubric:
 
     @property
     def lettered(self) -> list[tuple[str, Criterion]]:
-        """The criteria with the letters that they go by in a prompt."""
+        """The criteria with their letters in a prompt."""
         return list(zip(ascii_lowercase, self.criteria, strict=False))
 
     @property
     def words(self) -> str:
-        """All that the judge is told of it; not the weights, which are none of its business."""
+        """The text that the judge is shown. Excludes weights."""
         return render("judge/rubric.j2", text=self.text, criteria=self.lettered).strip()
 
     @property
     def id(self) -> str:
-        """`rubric@hash` of texts, names and weights, and of how they are put to the judge."""
+        """`rubric@hash` of texts, names and weights, and of the text that the judge is shown."""
         return f"rubric@{content_hash(json.dumps([self.words, asdict(self)]))}"
 
     def dump(self) -> str:
-        """What `Rubric.of` reads back: the text when that is all, else JSON."""
+        """A string that `Rubric.of` reads: the plain text without criteria, else JSON."""
         if not self.criteria and not _JSON.match(self.text):
             return self.text
         return json.dumps(asdict(self), ensure_ascii=False, indent=2)
 
     @classmethod
     def of(cls, rubric: "Rubric | str | None") -> "Rubric":
-        """The rubric itself, one made of a string, or the general one for None.
+        """The rubric itself, one made from a string, or the default rubric for None.
 
-        A string that begins as a JSON object does is read as one: `{"text": …, "criteria": [{"name": …, "text": …,
-        "weight": …}]}`. Raises `JudgeError` when it is none.
+        A string that begins like a JSON object is read as one: `{"text": …, "criteria": [{"name": …, "text": …,
+        "weight": …}]}`. Raises `JudgeError` for invalid JSON.
         """
         match rubric:
             case Rubric():

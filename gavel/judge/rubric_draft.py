@@ -1,11 +1,11 @@
-"""A task's description -> a rubric, drafted by a judge model.
+"""Drafts a rubric from a task's description, with a language model.
 
-A draft is a rubric or nothing: what comes back is read by the rules that a rubric on file is read by, what breaks
-them goes back to the model with the reason, and a model that does not mend it in time drafts nothing.
+A draft is a valid rubric or an error: a reply is read by the same rules as a rubric file, and an invalid one goes back
+to the model with the reason, a limited number of times.
 """
 
 import json
-from typing import Any
+from typing import Any, TypeGuard
 
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
 from gavel.judge.prompt.transcript import sanitize
@@ -16,18 +16,18 @@ from gavel.llm.types import Message, Schema
 from gavel.prompts import render
 
 LONGEST = 4000
-"""Characters of a draft: it is paid for with every call of the judge that uses it."""
+"""Max characters of a draft: every call of the judge that uses it pays for them."""
 MOST_CRITERIA = 10
 
 
 class DraftError(JudgeError):
-    """What came back is no rubric; the message says why, for the model to mend."""
+    """The reply is not a valid rubric; the message, which is shown to the model, says why."""
 
 
 async def draft_rubric(client: Client, description: str, *, criteria: bool = False, content_retries: int = 2) -> Rubric:
     """A rubric for the job that `description` describes: a text, or with `criteria` weighted criteria.
 
-    `content_retries`: how often a reply that is no rubric is asked for again. Raises `DraftError` when it stays none,
+    `content_retries`: max repair requests for an invalid reply. Raises `DraftError` when the last one is invalid too,
     and `JudgeError` when the description is empty or the model cannot be asked.
     """
     if not description.strip():
@@ -97,10 +97,16 @@ def _last_object(reply: str) -> dict[str, Any]:
                 last = None
             case Broken():
                 last = found
-            case Found(dict() as value):
+            case Found(value) if _is_object(value):
                 last = value
+            case _:
+                pass
     if last is None:
         raise DraftError("it holds no JSON object")
     if isinstance(last, Broken):
         raise DraftError("its last JSON object breaks off or is not valid JSON")
     return last
+
+
+def _is_object(value: object) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)

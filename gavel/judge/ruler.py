@@ -1,15 +1,20 @@
-"""The judge in one line: for a group, and for bare message lists."""
+"""The judge in one call, for a group or for plain message lists.
+
+judged = await ruler_score_group(group, "openai/gpt-5-mini")
+[judgement.score for judgement in await ruler([messages_a, messages_b], "openai/gpt-5-mini")]        [0.9, 0.3]
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.anchors import Anchor
 from gavel.judge.panel.judgements import unscored
 from gavel.judge.panel.juror import Models, jury
+from gavel.judge.panel.modes import ModeName
 from gavel.judge.rubric import Rubric
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
@@ -21,9 +26,9 @@ from gavel.scenarios.trajectory import Trajectory
 
 
 class JudgeOptions(TypedDict, total=False):
-    """What `Judge` takes beside its models and rubric."""
+    """The options of `Judge` other than its models and rubric."""
 
-    mode: Literal["groupwise", "pairwise"]
+    mode: ModeName
     anchors: Iterable[Anchor]
     orders: int
     quorum: float
@@ -53,7 +58,7 @@ async def ruler_score_group(
     """A judged copy of the group.
 
     Raises `JudgeError` when the judge failed to score any member; with `swallow_exceptions` the members are then
-    unscored, with the reason in `judgement`. A group whose members are all identical is no failure. `debug` writes
+    unscored, with the reason in `judgement`. A group of identical members is unscored without an error. `debug` writes
     each member's votes to its logs.
     """
     if group.pending:
@@ -84,7 +89,7 @@ async def ruler(
 ) -> list[Judgement]:
     """Score and explanation of each message list, in order.
 
-    Raises `JudgeError` when the judge failed. Lists that are all identical have no score, only a reason.
+    Raises `JudgeError` when the judge failed. Identical lists have no score, only a reason.
     """
     shown = None if tools is None else list(tools)
     group = TrajectoryGroup(Trajectory(messages_and_choices=list(messages), tools=shown) for messages in message_lists)
@@ -99,4 +104,6 @@ def _with_params(models: Models | None, params: Mapping[str, Any] | None) -> Mod
 def _log_votes(judged: TrajectoryGroup) -> None:
     for trajectory in judged:
         for vote in trajectory.judgement.votes if trajectory.judgement else ():
-            trajectory.log(f"{vote.model}, order {vote.order}, place {vote.slot}: {vote.score:g} {vote.explanation}")
+            trajectory.log(
+                f"{vote.model}, order {vote.order}, place {vote.position}: {vote.score:g} {vote.explanation}"
+            )

@@ -1,8 +1,8 @@
-"""What judging may cost, in US dollars and tokens, over all judges that share the budget.
+"""A budget in US dollars and tokens, shared by all clients that are given it.
 
-A call reserves before it is made and settles afterwards. Calls run side by side only while the most that all of
-them can come to still fits; then one at a time, while what a call usually comes to still fits; then no more. So a
-budget is passed by one call in flight at most, and only when that call came to more than the largest before it.
+A call reserves before it is sent and settles afterwards. Calls run concurrently only while the upper bounds of all of
+them fit; then one at a time, while the expected cost of a call fits; then none. So at most one call exceeds a budget,
+and only when it used more tokens than the longest call before it.
 """
 
 import asyncio
@@ -14,36 +14,37 @@ from gavel.llm.prices import Price
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Tokens of a call that is not yet made."""
+    """Estimated tokens of a call that is not yet sent."""
 
     prompt: int
-    """About."""
+    """Estimate."""
     prompt_bound: int
-    """At most."""
+    """Upper bound."""
     completion_bound: int
-    """At most."""
+    """Upper bound."""
 
 
 @dataclass(slots=True)
 class Reservation:
-    """Of a call in flight."""
+    """The budget reserved for a call in flight."""
 
     model: str
     price: Price | None
     expected: tuple[float, int]
     """USD and tokens."""
     most: tuple[float, int]
+    """Upper bound, in the same units."""
     open: bool = True
 
 
 _FIRST_COMPLETION = 1000
-"""Tokens expected of a model that has not yet replied."""
+"""Reply tokens expected of a model before its first reply."""
 
 
 class Budget:
     """`max_cost_usd` US dollars and `max_tokens` tokens of prompts and replies; None = no limit.
 
-    Give the same budget to several judges and they share it. It belongs to one process, and begins anew with it.
+    Several clients that are given the same budget share it. It lives in one process, and starts at 0 with it.
     """
 
     def __init__(self, max_cost_usd: float | None = None, max_tokens: int | None = None) -> None:
@@ -62,15 +63,15 @@ class Budget:
         """Raises `UnknownPriceError` when there is a limit in dollars and the model has no price."""
         if self.max_cost_usd is not None and price is None:
             raise UnknownPriceError(
-                f"the budget of {self.max_cost_usd:g} USD cannot be kept: nobody knows the price of {model}.",
+                f"the budget of {self.max_cost_usd:g} USD cannot be kept: the price of {model} is not known.",
                 f'Give it in USD per million tokens: Judge(prices={{"{model}": (2, 8)}}) or GAVEL_PRICES; '
                 "or limit max_tokens instead.",
             )
 
     async def reserve(self, model: str, price: Price | None, size: Size) -> Reservation:
-        """Room for a call, waiting for calls in flight where what they leave over decides.
+        """Reserves budget for a call; waits for calls in flight when their actual cost decides whether it fits.
 
-        Raises `BudgetError` when there is no room.
+        Raises `BudgetError` when the call does not fit.
         """
         self.check(model, price)
         while True:
@@ -92,18 +93,18 @@ class Budget:
             await settled
 
     def settle(self, reservation: Reservation, usd: float | None, prompt_tokens: int, completion_tokens: int) -> None:
-        """Replaces what was reserved by what the call came to."""
+        """Replaces the reservation by the actual cost of the call."""
         longest = self._longest.get(reservation.model, 0)
         self._longest[reservation.model] = max(longest, completion_tokens)
         known = _amount(reservation.price, prompt_tokens, completion_tokens)[0] if usd is None else usd
         self._close(reservation, (known, prompt_tokens + completion_tokens))
 
     def release(self, reservation: Reservation) -> None:
-        """Gives back what was reserved: the call cost nothing."""
+        """Returns the reservation: the call cost nothing."""
         self._close(reservation, (0.0, 0))
 
     def forfeit(self, reservation: Reservation) -> None:
-        """Counts what was expected: the call was given up, and its server may charge for it all the same."""
+        """Counts the expected cost: the call was abandoned, and its server may still charge for it."""
         self._close(reservation, reservation.expected)
 
     def _close(self, reservation: Reservation, spent: tuple[float, int]) -> None:
@@ -119,7 +120,7 @@ class Budget:
                 settled.set_result(None)
 
     def _fits(self, amount: tuple[float, int], beside_others: bool = True) -> bool:
-        """Whether the amount fits beside what is spent (and what the calls in flight come to at most)."""
+        """Whether the amount fits in the rest of the budget (minus the upper bounds of calls in flight)."""
         others = [reservation.most for reservation in self._in_flight] if beside_others else []
         usd = self.spent_usd + amount[0] + sum(most[0] for most in others)
         tokens = self.spent_tokens + amount[1] + sum(most[1] for most in others)

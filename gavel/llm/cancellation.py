@@ -1,17 +1,17 @@
-"""Cancellation from outside is obeyed; a cancellation that foreign code makes within itself is an ordinary error."""
+"""Tells cancellation from outside, which is obeyed, from one that foreign code raises itself, which is an error."""
 
 import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-async def contained(awaitable: Awaitable[T]) -> T:
+async def contain_cancellation(awaitable: Awaitable[_T]) -> _T:
     """Awaits `awaitable`; a cancellation that it raised itself becomes a `RuntimeError`.
 
-    Only a cancellation of the running task passes through. A rollout that cancels itself (a cancel scope of its HTTP
-    client, say) would otherwise cancel its whole group without a trace.
+    Only a cancellation of the running task passes through. Otherwise a rollout that cancels itself, for example by a
+    cancel scope of its HTTP client, would cancel its whole group silently.
     """
     try:
         return await awaitable

@@ -1,9 +1,8 @@
-"""A store of judge replies on disk: cache, replay and audit in one SQLite file.
+"""A store of replies on disk: cache, replay and audit in one SQLite file.
 
-A reply lies under the hash of model, parameters and rendered messages, and it is committed before anyone uses it:
-what was paid for once is never asked for again, whatever was killed in between. (Where it cannot be written, on a full
-disk, it is used all the same.) The first reply to a question is its answer for good. Tasks and processes may share a
-file.
+A reply is stored under the hash of model, parameters, schema and messages, and committed before it is used, so that no
+reply is paid for twice, even when the process is killed. (A reply that cannot be written, on a full disk, is used
+anyway.) The first reply to a question is its answer permanently. Tasks and processes may share a file.
 """
 
 import asyncio
@@ -28,7 +27,9 @@ from gavel.llm.types import Message, Reply, Schema
 Mode = Literal["cache", "replay"]
 
 _PRIVATE = re.compile(r"(^|_)(key|key_id|token|secret|password|credentials?|headers|client)$")
-"""Parameters that identify who asks, and are neither part of the question nor written down."""
+"""Parameters that identify the caller; they are neither part of the key nor stored."""
+FORMAT_VERSION = 1
+"""Of the file, in SQLite's `user_version`. 0 = a file from before there were versions, which has the same tables."""
 _LOCKED_SECONDS = 60.0
 _T = TypeVar("_T")
 
@@ -62,7 +63,7 @@ FROM replies WHERE key = ? ORDER BY id LIMIT 1
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a judge model, as far as the reply depends on it."""
+    """A request to a model: everything that its reply depends on."""
 
     model: str
     params: Mapping[str, Any]
@@ -83,7 +84,7 @@ class Question:
         except (TypeError, ValueError) as error:
             raise CassetteError(
                 f"the question to {self.model} cannot be stored: {error}.",
-                "Give the judge plain parameters, or no cassette.",
+                "Give the model parameters that JSON can hold, or no cassette.",
             ) from error
 
     @cached_property
@@ -98,8 +99,8 @@ class Question:
 class Cassette:
     """Replies in the SQLite file at `path`.
 
-    "cache": known questions are answered from the file, others are asked and stored. "replay": nobody is asked,
-    and a question that is not in the file is a `CassetteMissError`.
+    "cache": known questions are answered from the file, others are asked and stored. "replay": no model is asked, and
+    a question that is not in the file is a `CassetteMissError`.
     """
 
     def __init__(self, path: str | Path, mode: Mode = "cache") -> None:
@@ -108,12 +109,12 @@ class Cassette:
         self.path = Path(path)
         self.mode: Mode = mode
         self.misses = 0
-        """Questions that were not in the file when they came."""
+        """Questions that were not in the file when they were asked."""
         self._asking: dict[tuple[str, int], asyncio.Future[Reply]] = {}
         self._worker: tuple[int, _Worker] | None = None
 
     async def answer(self, question: Question, ask: Callable[[], Awaitable[Reply]]) -> Reply:
-        """The reply to the question, by `ask` when nobody has asked before; the same question is asked once at a time.
+        """The stored reply to the question, else that of `ask`; concurrent equal questions are asked once.
 
         Raises what `ask` raises, `CassetteError`, and when replaying `CassetteMissError`.
         """
@@ -129,7 +130,7 @@ class Cassette:
             return reply
         except Exception as error:
             mine.set_exception(error)
-            mine.exception()  # it is raised here; that nobody else waits for it is no fault
+            mine.exception()  # marks it as retrieved: it is raised here, and there may be no other waiter
             raise
         finally:
             mine.cancel()
@@ -145,12 +146,12 @@ class Cassette:
         reply = await ask()
         try:
             return await asyncio.shield(self._run(lambda db: _write(db, question, reply)))
-        except CassetteError as error:  # a full disk, say: what was paid for is used all the same
+        except CassetteError as error:  # for example a full disk: the reply is paid for, so it is used
             logging.getLogger(__name__).warning("a reply is used, but not kept: %s", error.message)
             return reply
 
     def _run(self, work: "Callable[[sqlite3.Connection], _T]") -> asyncio.Future[_T]:
-        """Does the work in the one thread that holds the connection of this process."""
+        """Runs the work in the one thread that holds the connection of this process."""
         if self._worker is None or self._worker[0] != os.getpid():  # connections do not survive a fork
             if self.mode == "replay" and not self.path.exists():
                 raise CassetteError(f"there is no cassette to replay at {self.path}.")
@@ -158,14 +159,14 @@ class Cassette:
         return asyncio.wrap_future(self._worker[1].submit(work))
 
     def close(self) -> None:
-        """Lets go of the file; the next question opens it again."""
+        """Closes the file; the next question opens it again."""
         if self._worker and self._worker[0] == os.getpid():
             self._worker[1].close()
         self._worker = None
 
 
 class _Worker:
-    """A thread with a connection."""
+    """A thread that holds a connection."""
 
     def __init__(self, path: Path, mode: Mode) -> None:
         self._path = path
@@ -191,11 +192,17 @@ class _Worker:
 
 
 def _open(path: Path, mode: Mode) -> sqlite3.Connection:
-    """A connection in autocommit mode: every statement that returned is on file, whatever kills the process."""
+    """A connection in autocommit mode: every statement that returned is on file, even when the process is killed.
+
+    Raises `CassetteError` for a file of a newer format.
+    """
     if mode == "replay":
-        return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_LOCKED_SECONDS)
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_LOCKED_SECONDS)
+        _check_version(connection, path)
+        return connection
     path.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(path, timeout=_LOCKED_SECONDS, isolation_level=None)
+    version = _check_version(connection, path)
     patience = time.monotonic() + _LOCKED_SECONDS
     while True:  # SQLite does not wait for the lock that changing to WAL takes
         try:
@@ -208,7 +215,25 @@ def _open(path: Path, mode: Mode) -> sqlite3.Connection:
     connection.execute("PRAGMA synchronous = NORMAL")  # survives a kill; only a power cut may cost the last rows
     for statement in (_TABLE, *_INDEXES):
         connection.execute(statement)
+    if version < FORMAT_VERSION:
+        connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
     return connection
+
+
+def _check_version(connection: sqlite3.Connection, path: Path) -> int:
+    """The format version of the file. Closes the connection and raises `CassetteError` when it is newer than ours."""
+    try:
+        version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    except sqlite3.Error:
+        connection.close()
+        raise
+    if version > FORMAT_VERSION:
+        connection.close()
+        raise CassetteError(
+            f"the cassette {path} has format version {version}, and this Gavel reads up to {FORMAT_VERSION}.",
+            "Install the version of Gavel that wrote it, or a newer one, or take another file.",
+        )
+    return version
 
 
 def _read(db: sqlite3.Connection, key: str) -> Reply | None:
@@ -221,7 +246,7 @@ def _read(db: sqlite3.Connection, key: str) -> Reply | None:
 
 
 def _write(db: sqlite3.Connection, question: Question, reply: Reply) -> Reply:
-    """Stores the reply. The answer is that of the first who asked: another process may have been faster."""
+    """Stores the reply, and returns the first that is stored: another process may have been faster."""
     row = {
         "key": question.key,
         "messages_key": question.messages_key,
@@ -241,7 +266,7 @@ def _write(db: sqlite3.Connection, question: Question, reply: Reply) -> Reply:
 
 
 def _miss(db: sqlite3.Connection, question: Question, path: Path) -> CassetteMissError:
-    """Names what differs from the most similar question on file."""
+    """The error for an unknown question, with the differences from the most similar one on file."""
     columns = "model, params, schema, messages"
     same = db.execute(f"SELECT {columns} FROM replies WHERE messages_key = ?", (question.messages_key,)).fetchall()
     near = same or db.execute(
@@ -275,7 +300,7 @@ def _difference(name: str, stored: str, asked: str) -> str:
 
 
 def _first_difference(one: str, other: str) -> int:
-    """How many characters the texts begin with alike."""
+    """Length of the common prefix."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a call to a language model, in a form that tells what to do about it."""
+"""Errors of a call to a language model, each with its remedy."""
 
 from gavel.errors import GavelError
 
@@ -16,7 +16,7 @@ class UnknownModelError(LlmError):
 
 
 class NotAskedError(LlmError):
-    """The request was not sent to the model, and nothing is owed for it."""
+    """The request was not sent to the model, and costs nothing."""
 
 
 class BudgetError(NotAskedError):
@@ -24,12 +24,12 @@ class BudgetError(NotAskedError):
 
 
 class ContextError(LlmError):
-    """The prompt, or the prompt with room for its reply, is longer than the model's context."""
+    """The prompt, or the prompt with its reply, is longer than the model's context."""
 
     def __init__(self, message: str, remedy: str = "", limit: int | None = None) -> None:
         super().__init__(message, remedy)
         self.limit = limit
-        """In tokens, as the server names it; None = it names none."""
+        """Context length in tokens, as the server names it; None = it names none."""
 
 
 class UnknownPriceError(LlmError):
@@ -41,4 +41,4 @@ class CassetteError(NotAskedError):
 
 
 class CassetteMissError(CassetteError):
-    """A cassette that is only replayed has no reply to the request."""
+    """A cassette in the mode "replay" has no reply to the request."""

@@ -1,6 +1,6 @@
-"""Programs that are asked as models are: through LiteLLM, by name, with tokens counted and no key.
+"""Local models: Python functions that are called like any model, through LiteLLM and by name, without a key.
 
-register("stand-in", reply)        then `stand-in` and `gavel/stand-in` name it wherever a model is named
+register("stand-in", reply)        from then on `stand-in` and `gavel/stand-in` name it wherever a model is named
 """
 
 from collections.abc import Callable
@@ -14,13 +14,13 @@ PROVIDER = "gavel"
 """The part of a local model's LiteLLM id before the slash."""
 
 LocalModel = Callable[[list[Message]], str]
-"""A prompt -> the text of the reply. Raises `GavelError` for a prompt that it cannot answer."""
+"""(messages) -> text of the reply. Raises `GavelError` for a prompt that it cannot answer."""
 
 _models: dict[str, LocalModel] = {}
 
 
 def register(name: str, model: LocalModel) -> None:
-    """Makes `model` known as `name`."""
+    """Registers `model` under `name`."""
     _models[name] = model
 
 
@@ -29,19 +29,19 @@ def names() -> list[str]:
 
 
 def model_id(name: str) -> str:
-    """The LiteLLM id that a model's name stands for: `stand-in` is `gavel/stand-in`; any other is its own."""
+    """The LiteLLM id of a model's name: `stand-in` is `gavel/stand-in`; any other name is its own id."""
     return f"{PROVIDER}/{name}" if name in _models else name
 
 
 def answer(name: str, messages: list[Message]) -> str:
-    """The reply of the local model `name`. Raises `LlmError` when there is none of this name."""
+    """The reply of the local model `name`. Raises `LlmError` for an unknown name."""
     if name not in _models:
         raise LlmError(f"there is no model {PROVIDER}/{name}.", f"There are: {', '.join(_models)}.")
     return _models[name](messages)
 
 
 def provider() -> Any:
-    """A LiteLLM custom provider that answers for the local models. Imports litellm."""
+    """A LiteLLM custom provider that serves the local models. Imports litellm."""
     from litellm import ModelResponse, Usage
     from litellm.exceptions import BadRequestError
     from litellm.llms.custom_llm import CustomLLM
@@ -52,7 +52,7 @@ def provider() -> Any:
                 text = answer(model, messages)
             except GavelError as error:
                 raise BadRequestError(str(error), model=model, llm_provider=PROVIDER) from error
-            prompt, completion = sum(len(m["content"]) for m in messages) // 4, len(text) // 4  # about, in tokens
+            prompt, completion = sum(len(m["content"]) for m in messages) // 4, len(text) // 4  # estimated tokens
             response: ModelResponse = kwargs["model_response"]
             response.choices[0].message.content = text  # type: ignore[union-attr]
             usage = Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)

@@ -1,4 +1,4 @@
-"""What a judge call costs, in US dollars; unknown is None, never 0."""
+"""The cost of a call, in US dollars; an unknown cost is None, never 0."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from gavel.llm.errors import LlmError
 from gavel.llm.local_models import PROVIDER
-from gavel.llm.providers import facts
+from gavel.llm.providers import model_info
 
 Price = tuple[float, float]
 """US dollars per million prompt tokens and per million completion tokens."""
@@ -22,7 +22,7 @@ _TABLE = TypeAdapter(dict[str, tuple[_Usd, _Usd]])
 
 
 def prices_from_environment() -> Prices:
-    """What `GAVEL_PRICES` says, JSON such as `{"openai/o3": [2, 8]}`; nothing when it is not set."""
+    """The prices in `GAVEL_PRICES`, JSON such as `{"openai/o3": [2, 8]}`; empty when it is not set."""
     text = os.environ.get("GAVEL_PRICES", "").strip()
     if not text:
         return {}
@@ -36,7 +36,7 @@ def prices_from_environment() -> Prices:
 
 
 def checked_prices(prices: Prices) -> Prices:
-    """The prices. Raises `LlmError` for one that is no amount: a budget in dollars would not be kept by it."""
+    """The prices. Raises `LlmError` for an invalid amount, with which a budget in dollars could not be kept."""
     try:
         return _TABLE.validate_python(dict(prices))
     except ValidationError as error:
@@ -52,13 +52,13 @@ def _given(model: str, prices: Prices) -> Price | None:
 
 
 def price(model: str, prices: Prices) -> Price | None:
-    """By the given prices, else LiteLLM's; None = nobody knows."""
+    """The given price, else LiteLLM's; None = unknown."""
     given = _given(model, prices)
     if given:
         return given
-    listed = facts(model)
+    listed = model_info(model)
     per_token = listed.get("input_cost_per_token") or 0.0, listed.get("output_cost_per_token") or 0.0
-    if not any(per_token):  # LiteLLM's way of saying that it has no price
+    if not any(per_token):  # how LiteLLM marks an unknown price
         return None
     return per_token[0] * 1e6, per_token[1] * 1e6
 

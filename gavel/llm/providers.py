@@ -1,4 +1,4 @@
-"""LiteLLM, loaded on first use, and what it takes to reach a model through it."""
+"""LiteLLM, loaded on first use, and checks that a model can be called through it."""
 
 import logging
 import os
@@ -11,7 +11,7 @@ from gavel.llm.errors import MissingKeyError, UnknownModelError
 from gavel.llm.local_models import PROVIDER, model_id, names, provider
 
 _KEYLESS = ("gavel/", "ollama/", "ollama_chat/", "hosted_vllm/", "lm_studio/", "llamafile/", "azure/")
-"""Models that run here or next door, and one that has more ways to identify oneself than keys."""
+"""Providers that need no API key: local servers, and Azure, which has other ways to authenticate."""
 
 
 @cache
@@ -26,8 +26,8 @@ def load_litellm() -> ModuleType:
 
 
 @cache
-def facts(model: str) -> Mapping[str, Any]:
-    """What LiteLLM's table says of a model: prices per token, `max_output_tokens`; nothing when it is not listed."""
+def model_info(model: str) -> Mapping[str, Any]:
+    """LiteLLM's table entry of a model: prices per token, `max_output_tokens`, …; empty when it is not listed."""
     litellm = load_litellm()
     try:
         return dict(litellm.get_model_info(model))
@@ -36,12 +36,11 @@ def facts(model: str) -> Mapping[str, Any]:
         return {}
 
 
-def check_judge(model: str, params: Mapping[str, Any] | None = None) -> None:
-    """Raises `UnknownModelError` when no provider serves the judge model `model`, and `MissingKeyError` when it cannot
-    be asked for want of an API key.
+def check_model(model: str, params: Mapping[str, Any] | None = None) -> None:
+    """Raises `UnknownModelError` when no provider serves `model`, and `MissingKeyError` when its API key is not set.
 
-    `params` are the extra LiteLLM parameters of the call. Asks nobody: a wrong key, or a model that its provider does
-    not have, is not noticed here.
+    `params` are the extra LiteLLM parameters of the call. Sends no request: it does not detect a wrong key, or a model
+    that its provider does not have.
     """
     model, params = model_id(model), params or {}
     _check_name(model, params)
@@ -51,11 +50,11 @@ def check_judge(model: str, params: Mapping[str, Any] | None = None) -> None:
     if {f"{provider.upper()}_{name}" for name in ("API_BASE", "BASE_URL")} & os.environ.keys():
         return
     needed = load_litellm().validate_environment(model)["missing_keys"]
-    keys = [key for key in needed if key.endswith("_API_KEY")]  # clouds identify in other ways too, and say so late
+    keys = [key for key in needed if key.endswith("_API_KEY")]  # clouds also authenticate otherwise, and fail later
     if keys:
         raise MissingKeyError(
-            f"the judge {model} needs {' or '.join(keys)}, which is not set.",
-            "Set it in .env (see .env.example), or pick another judge: --judge stand-in, --judge ollama/qwen3.",
+            f"the model {model} needs {' or '.join(keys)}, which is not set.",
+            "Set it in .env (see .env.example), or pick another model, such as --judge stand-in, --judge ollama/qwen3.",
         )
 
 
@@ -63,13 +62,13 @@ def _check_name(model: str, params: Mapping[str, Any]) -> None:
     provider, _, name = model.rpartition("/")
     if provider == PROVIDER:
         if name not in names():
-            raise UnknownModelError(f"there is no judge model {model}.", f"There are: {', '.join(names())}.")
+            raise UnknownModelError(f"there is no model {model}.", f"There are: {', '.join(names())}.")
         return
     litellm = load_litellm()
     try:
         litellm.get_llm_provider(model, params.get("custom_llm_provider"))
     except litellm.BadRequestError as error:
         raise UnknownModelError(
-            f"there is no judge model {model or '(an empty name)'}: LiteLLM knows nobody who serves it.",
+            f"there is no model {model or '(an empty name)'}: LiteLLM knows nobody who serves it.",
             f"Put its provider first, as in openai/{name or 'o3'}, anthropic/…, ollama/…; or take --judge stand-in.",
         ) from error

@@ -1,16 +1,17 @@
-"""How hard a judge model may be asked: calls at once, requests and tokens in a minute, seconds to wait.
+"""Per-endpoint concurrency and rate limits: concurrent calls, requests and tokens per minute, timeouts.
 
-Limits belong to the model, not to who asks: all clients of an endpoint share its places and its minute. The minute
-is a sliding one, so that no 60 seconds, wherever they begin, hold more than is allowed.
+Limits belong to the endpoint, not to the caller: all clients of an endpoint share its concurrency (per event loop) and
+its minute (per process). The minute is a sliding window, so no 60 seconds hold more than is allowed.
 """
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Hashable
-from contextlib import asynccontextmanager
+from collections import Counter, deque
+from collections.abc import Hashable
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
+
+from anyio import CapacityLimiter
 
 from gavel.llm.errors import LlmError, NotAskedError
 
@@ -19,98 +20,84 @@ MINUTE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How hard and how long a judge model may be asked. Times are in seconds."""
+    """Limits of the calls to one model. Times are in seconds."""
 
     concurrency: int = 16
-    """Calls to one model at the same time, over all judges of an event loop."""
+    """Max concurrent calls to one model, over all clients of an event loop."""
     timeout: float = 180.0
     """For one attempt."""
     deadline: float = 600.0
-    """For a call with all its attempts, from the moment when it has a slot; waiting for a limit does not count."""
+    """For a call with all its attempts, from the moment when it holds a token of the concurrency limit; waiting for a
+    limit does not count."""
     attempts: int = 6
     requests_per_minute: int | None = None
-    """To one model, over all judges of a process; every attempt counts. None = no limit."""
+    """To one model, over all clients of a process; every attempt counts. None = no limit."""
     tokens_per_minute: int | None = None
-    """Of prompts and replies: estimated when a request leaves, corrected when its reply is there."""
+    """Of prompts and replies: estimated when a request is sent, corrected when its reply arrives."""
 
     def __post_init__(self) -> None:
         if not (self.concurrency >= 1 and self.attempts >= 1 and self.timeout > 0 and self.deadline > 0):
-            raise LlmError(f"a judge needs time, attempts and concurrency above 0: {self}.")
+            raise LlmError(f"a model needs time, attempts and concurrency above 0: {self}.")
         if any(most is not None and most < 1 for most in (self.requests_per_minute, self.tokens_per_minute)):
-            raise LlmError(f"a judge that may be asked nothing in a minute cannot judge: {self}.")
+            raise LlmError(f"a limit per minute must allow at least 1: {self}.")
 
 
-class Places:
-    """Places among the running calls, given out in the order of asking."""
+class Concurrency:
+    """A capacity limiter whose capacity is the smallest limit of the calls that wait or run. First in, first out."""
 
     def __init__(self) -> None:
-        self._taken = 0
-        self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._limiter = CapacityLimiter(1)
+        self._limits: Counter[int] = Counter()
+        """Calls that wait or run, by their limit."""
 
-    async def take(self, limit: int) -> None:
-        """Returns when fewer than `limit` places are taken, and then takes one."""
-        turn = asyncio.get_running_loop().create_future()
-        self._queue.append((limit, turn))
-        self._admit()
+    async def acquire(self, call: object, limit: int) -> None:
+        """Returns once `call` may run; at most `limit` calls then do."""
+        self._add(limit, 1)
         try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.cancelled():
-                self._admit()
-            else:
-                self.give_back()
+            await self._limiter.acquire_on_behalf_of(call)
+        except BaseException:
+            self._add(limit, -1)
             raise
 
-    def give_back(self) -> None:
-        self._taken -= 1
-        self._admit()
+    def release(self, call: object, limit: int) -> None:
+        self._limiter.release_on_behalf_of(call)
+        self._add(limit, -1)
 
-    @asynccontextmanager
-    async def one_of(self, limit: int) -> AsyncIterator[None]:
-        """Within, a place is held."""
-        await self.take(limit)
-        try:
-            yield
-        finally:
-            self.give_back()
-
-    def _admit(self) -> None:
-        while self._queue:
-            limit, turn = self._queue[0]
-            if not turn.done():
-                if self._taken >= limit:
-                    return
-                self._taken += 1
-                turn.set_result(None)
-            self._queue.popleft()
+    def _add(self, limit: int, calls: int) -> None:
+        self._limits[limit] += calls
+        if not self._limits[limit]:
+            del self._limits[limit]
+        capacity = min(self._limits, default=1)
+        if capacity != self._limiter.total_tokens:
+            self._limiter.total_tokens = capacity
 
 
 @dataclass(slots=True)
-class Sent:
-    """A request that left: when (in the clock's seconds), and its tokens so far as they are known."""
+class SentRequest:
+    """A request that was sent: when (in the clock's seconds), and its tokens as far as they are known."""
 
     at: float
     tokens: int
-    counts: bool = True
-    """Whether it is still in the last minute."""
+    in_window: bool = True
+    """Whether it was sent in the last minute."""
 
 
-class Minute:
+class MinuteWindow:
     """The requests of the last 60 seconds."""
 
     def __init__(self) -> None:
-        self._sent: deque[Sent] = deque()
+        self._sent: deque[SentRequest] = deque()
         self._tokens = 0
 
-    def wait(self, now: float, tokens: int, limits: Limits) -> float:
-        """Seconds until a request of so many tokens may leave; 0 = now.
+    def seconds_until(self, now: float, tokens: int, limits: Limits) -> float:
+        """Seconds until a request of `tokens` tokens may be sent; 0 = now.
 
-        Raises `NotAskedError` for a request that no minute has room for.
+        Raises `NotAskedError` for a request with more tokens than a minute allows.
         """
         while self._sent and self._sent[0].at <= now - MINUTE:
-            gone = self._sent.popleft()
-            gone.counts = False
-            self._tokens -= gone.tokens
+            expired = self._sent.popleft()
+            expired.in_window = False
+            self._tokens -= expired.tokens
         most_tokens = limits.tokens_per_minute
         if most_tokens is not None and tokens > most_tokens:
             raise NotAskedError(
@@ -125,46 +112,46 @@ class Minute:
             count, total, until = count - 1, total - sent.tokens, sent.at + MINUTE
         return until - now
 
-    def leave(self, now: float, tokens: int) -> Sent:
-        """Notes that a request leaves."""
-        sent = Sent(now, tokens)
+    def add(self, now: float, tokens: int) -> SentRequest:
+        """Records a request that is sent now."""
+        sent = SentRequest(now, tokens)
         self._sent.append(sent)
         self._tokens += tokens
         return sent
 
-    def correct(self, sent: Sent, tokens: int) -> None:
-        """Notes what the request came to."""
-        if sent.counts:
+    def correct(self, sent: SentRequest, tokens: int) -> None:
+        """Replaces the estimated tokens of a request by the actual ones."""
+        if sent.in_window:
             self._tokens += tokens - sent.tokens
         sent.tokens = tokens
 
 
-class Lane:
-    """The way to one endpoint, for one event loop."""
+class EndpointLimits:
+    """The state of one endpoint's limits, for one event loop."""
 
-    def __init__(self, minute: Minute) -> None:
-        self.places = Places()
-        self.minute = minute
-        self._first = asyncio.Lock()
+    def __init__(self, window: MinuteWindow) -> None:
+        self.concurrency = Concurrency()
+        self.window = window
+        self._turn = asyncio.Lock()
 
-    async def pace(self, tokens: int, limits: Limits) -> Sent:
-        """Returns when a request of so many tokens may leave, in the order of asking."""
-        async with self._first:
+    async def wait_for_rate(self, tokens: int, limits: Limits) -> SentRequest:
+        """Returns when a request of `tokens` tokens may be sent, first come first served; records it as sent."""
+        async with self._turn:
             while True:
                 now = time.monotonic()
-                wait = self.minute.wait(now, tokens, limits)
+                wait = self.window.seconds_until(now, tokens, limits)
                 if wait == 0:
-                    return self.minute.leave(now, tokens)
+                    return self.window.add(now, tokens)
                 await asyncio.sleep(wait)
 
 
-def lane(endpoint: Hashable) -> Lane:
-    """The lane of this event loop to an endpoint; the minute is shared with all other loops."""
-    of_loop = _lanes.setdefault(asyncio.get_running_loop(), {})
+def endpoint_limits(endpoint: Hashable) -> EndpointLimits:
+    """The limits of an endpoint in this event loop; all event loops share its minute."""
+    of_loop = _limits.setdefault(asyncio.get_running_loop(), {})
     if endpoint not in of_loop:
-        of_loop[endpoint] = Lane(_minutes.setdefault(endpoint, Minute()))
+        of_loop[endpoint] = EndpointLimits(_windows.setdefault(endpoint, MinuteWindow()))
     return of_loop[endpoint]
 
 
-_lanes: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, Lane]] = WeakKeyDictionary()
-_minutes: dict[Hashable, Minute] = {}
+_limits: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, EndpointLimits]] = WeakKeyDictionary()
+_windows: dict[Hashable, MinuteWindow] = {}

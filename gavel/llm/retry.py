@@ -1,8 +1,9 @@
-"""What an error of a judge model means: try again, try otherwise, or give up."""
+"""Classifies the errors of a model: retry, change the request, or give up."""
 
 import email.utils
 import re
 import time
+from collections.abc import Mapping
 
 import openai
 from tenacity import RetryCallState, wait_random_exponential
@@ -19,46 +20,46 @@ def may_pass(error: BaseException) -> bool:
 
 
 def may_be_the_format(error: openai.BadRequestError) -> bool:
-    """Whether a request may be refused for the reply format that it asks for; servers word that in many ways."""
+    """Whether the requested reply format may be the reason for a refusal; servers word that in many ways."""
     refused_content = "ContentPolicy" in type(error).__name__
     return error.status_code in (400, 422) and not refused_content and not is_too_long(error)
 
 
 def is_too_long(error: BaseException) -> bool:
-    """Whether the judge model's context is too small for the prompt, or for the prompt and its reply."""
-    told = not isinstance(error, openai.RateLimitError) and _TOO_LONG.search(str(error))
-    return isinstance(error, openai.OpenAIError) and ("ContextWindow" in type(error).__name__ or bool(told))
+    """Whether the model's context is too small for the prompt, or for the prompt and its reply."""
+    worded = not isinstance(error, openai.RateLimitError) and _TOO_LONG.search(str(error))
+    return isinstance(error, openai.OpenAIError) and ("ContextWindow" in type(error).__name__ or bool(worded))
 
 
 def context_limit(words: str) -> int | None:
-    """The tokens of context that a server names in refusing a prompt; None when it names no limit."""
+    """The context length, in tokens, that a server names in a refusal; None when it names none."""
     found = next((found for form in _LIMITS if (found := form.search(words))), None)
     return int(found[1].replace(",", "")) if found else None
 
 
 def is_in_parts(error: openai.OpenAIError) -> bool:
-    """Whether the reply came as a list of content parts, which LiteLLM takes for a server's failure."""
+    """Whether the reply came as a list of content parts, which LiteLLM reports as a failure of the server."""
     words = str(error)
     return "Invalid response object" in words and "input_type=list" in words
 
 
 def pause(state: RetryCallState) -> float:
-    """Seconds until the next attempt: what the server asks for, or a growing random time."""
+    """Seconds until the next attempt: the server's `Retry-After`, or exponential backoff with jitter."""
     error = state.outcome.exception() if state.outcome else None
-    headers = getattr(error, "litellm_response_headers", None) or {}
+    headers: Mapping[str, str] = getattr(error, "litellm_response_headers", None) or {}
     asked = _seconds(headers.get("retry-after", ""))
     return _backoff(state) if asked is None else max(asked, 0.0)
 
 
 def remedy(error: Exception) -> str:
-    """What to do about it, where that is known."""
+    """The remedy for an error, or an empty text."""
     match error:
         case openai.AuthenticationError():
-            return "Check the API key in .env, or pick another judge: --judge stand-in, --judge ollama/qwen3."
+            return "Check the API key in .env, or pick another model, such as --judge stand-in, --judge ollama/qwen3."
         case openai.NotFoundError():
             return "Check the model's name and the address of its server."
         case _ if is_too_long(error):
-            return "Pick a judge with a longer context, or judge smaller groups."
+            return "Pick a model with a longer context, or judge smaller groups."
         case _:
             return ""
 
@@ -71,7 +72,7 @@ _TOO_LONG = re.compile(
     r"|`inputs` tokens \+ `max_new_tokens` must be",
     re.IGNORECASE,
 )
-"""Servers word it in many ways, and LiteLLM knows only some of them."""
+"""Wordings of servers, of which LiteLLM knows only some."""
 
 _TOKENS = r"(\d[\d,]*\d)\b"
 _LIMITS = [
@@ -82,11 +83,11 @@ _LIMITS = [
         rf"{_TOKENS} maximum",
     )
 ]
-"""The surest form first: a refusal also tells how long the prompt is."""
+"""The most specific pattern first: a refusal also states the length of the prompt."""
 
 
 def _seconds(retry_after: str) -> float | None:
-    """`Retry-After` as seconds: it is a number or a date."""
+    """`Retry-After`, which is a number or a date, in seconds."""
     try:
         return float(retry_after)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What is asked of a judge model, and what comes back."""
+"""Messages to a language model, and its reply."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -8,22 +8,24 @@ from typing import Any
 Message = dict[str, Any]
 """One OpenAI chat message."""
 Schema = dict[str, Any]
-JudgeModel = Callable[[list[Message], Schema], Awaitable[str | Message]]
-"""Anything that answers a prompt, with text or an assistant's message: the seam for self-made judges and tests."""
+ModelCallable = Callable[[list[Message], Schema], Awaitable[str | Message]]
+"""An async function that answers a prompt with text or an assistant's message: for custom models and tests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
+    """The text of a reply, with its usage."""
+
     text: str
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost_usd: float | None = None
     """None = unknown."""
     finish_reason: str = ""
-    """"length" = it was cut off at the token limit."""
+    """"length" = cut off at the token limit."""
     served_by: str = ""
-    """What the server calls the model that answered."""
+    """The model's name according to the server."""
     cached: bool = False
-    """It came without a call of its own; tokens and cost are those of the call that was made for it."""
-    repairs: Counter[str] = field(default_factory=Counter)
-    """Where the text had to be looked for, by kind."""
+    """Whether it was stored before; tokens and cost are those of the original call."""
+    repairs: Counter[str] = field(default_factory=Counter[str])
+    """Repairs that finding the text took, by kind."""

@@ -1,4 +1,4 @@
-"""HTML pages that need nothing else: every value is escaped, and a page is written whole or not at all."""
+"""Self-contained HTML pages from Jinja templates: every value is escaped, and files are replaced atomically."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from gavel.reports.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
 
 
 def render_page(template: str, **values: object) -> str:
-    """The page that a template beside this file makes of the values; `box` is where charts are drawn."""
+    """Renders a file of `templates/` with the values; `box` is the view box of its charts."""
     environment = Environment(
         loader=FileSystemLoader(os.path.join(os.path.dirname(__file__), "templates")),
         autoescape=True,
@@ -23,15 +23,15 @@ def render_page(template: str, **values: object) -> str:
 
 
 def write_page(path: Path, html: str) -> None:
-    """Raises `GavelError` when it cannot be written."""
+    """Replaces `path` with the page. Raises `GavelError` when it cannot be written."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            # A lone surrogate, which JSON may bring along, has no UTF-8.
+            # JSON may contain a lone surrogate, which UTF-8 cannot encode.
             unfinished.write_text(html, encoding="utf-8", errors="replace")
             unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)
     except OSError as error:
-        raise GavelError(f"{path} cannot be written: {error.strerror or error}", "Choose another place.") from error
+        raise GavelError(f"{path} cannot be written: {error.strerror or error}", "Choose another path.") from error

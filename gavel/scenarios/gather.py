@@ -12,7 +12,7 @@ from functools import partial
 from typing import cast
 
 from gavel.errors import GavelError
-from gavel.llm.cancellation import contained
+from gavel.llm.cancellation import contain_cancellation
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.progress import GroupTally, completion_tokens, gather_display
 from gavel.scenarios.running import discard, member_runner, run_member
@@ -154,7 +154,7 @@ class _Gathering:
         member_runner.set(partial(self._run_member, tally))
         old_exceptions = len(source.exceptions) if isinstance(source, TrajectoryGroup) else 0
         try:
-            group = await contained(_complete(source))
+            group = await contain_cancellation(_complete(source))
         except Exception as error:
             self.first = self.first or error
             failed = TrajectoryGroup(exceptions=[error])
@@ -186,7 +186,7 @@ class _Gathering:
         if self.after_each is None:
             return [group]
         try:
-            return _kept(await contained(self.after_each(group)))
+            return _kept(await contain_cancellation(self.after_each(group)))
         except Exception as error:
             self._failed(tally, error)
             return [group.model_copy(update={"exceptions": [*group.exceptions, RolloutError.of(error)]})]

@@ -1,12 +1,12 @@
-"""A judge's result for one member, and for its group.
+"""The result of judging: a judgement for each member, with its votes, and one for the group.
 
-A score is a number only when a judge gave it. Every failure is a status with a reason, so that no
-failure can be read as a low score.
+A score is a number only when a judge gave it. Every failure is a status with a reason, so that no failure can be read
+as a low score.
 """
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 GroupStatus = Literal["scored", "partial", "unscored", "degenerate"]
 
@@ -18,52 +18,52 @@ class Vote(BaseModel):
 
     score: float
     """In [0, 1]."""
-    slot: int
-    """Position at which the member was shown in that call, from 0."""
+    position: int = Field(validation_alias=AliasChoices("position", "slot"))
+    """Position of the member in that call's prompt, from 0; older files call it `slot`."""
     order: int
-    """Index of the order of presentation (the call), from 0."""
+    """Index of the call, each with its own order of presentation, from 0."""
     model: str
     explanation: str = ""
     criteria: dict[str, float] = Field(default_factory=dict)
-    """Scores by the rubric's criteria, of which `score` is the weighted mean; empty when it has none."""
+    """Scores by criterion of the rubric; `score` is their weighted mean. Empty without criteria."""
 
 
 class Judgement(BaseModel):
-    """What the judge said of one member."""
+    """The score of one member, and the votes behind it."""
 
     model_config = ConfigDict(defer_build=True)
 
     score: float | None = None
-    """What the votes come to, in [0, 1] (see the group's `mode`); None = not scored."""
+    """Aggregate of the votes, in [0, 1] (see the group's `mode`); None = not scored."""
     standard_error: float | None = None
     """Standard error of `score`; None with fewer than two votes."""
     explanation: str = ""
     criteria: dict[str, float] = Field(default_factory=dict)
-    """Mean of the votes by the rubric's criteria, as they were given: not brought to one scale, as `score` is."""
+    """Mean of the votes by criterion, as given; unlike `score` they are not equated."""
     votes: list[Vote] = Field(default_factory=list[Vote])
     flags: list[str] = Field(default_factory=list)
-    """What a program found in the trajectory's text: "empty", "contentless", "addresses the judge" or "a tool's output
+    """Found in the trajectory's text by rules: "empty", "contentless", "addresses the judge" or "a tool's output
     addresses the judge". The judge is shown them, and they may cap the score."""
     reason: str | None = None
     """Why there is no score."""
 
 
 class GroupJudgement(BaseModel):
-    """How a group was judged, and what that cost."""
+    """How a group was judged, and the cost."""
 
     model_config = ConfigDict(defer_build=True)
 
     status: GroupStatus
     mode: str = "groupwise"
-    """How members were compared: "groupwise", "pairwise" (two in a call), or "anchored" (to fixed scores)."""
+    """How members were compared: "groupwise", "pairwise" (two per call), or "anchored" (on the scale of anchors)."""
     reason: str | None = None
     """Why not every member is scored."""
     calls: int = 0
-    """Asked for now; tokens and cost are theirs."""
+    """Calls to judge models; tokens and cost are theirs."""
     cached_calls: int = 0
-    """Answered by a cassette."""
+    """Calls answered by a cassette."""
     lost_orders: int = 0
-    """Orders of presentation that came to no vote."""
+    """Calls without a usable reply."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost_usd: float | None = None
@@ -74,5 +74,5 @@ class GroupJudgement(BaseModel):
     """Content hashes of the prompt templates that were used."""
     seed: int | None = None
     repairs: dict[str, int] = Field(default_factory=dict)
-    """What had to be repaired in the replies that were used, by kind: "fence", "quotes", "wrapper", "number" ..."""
+    """Repairs made to read the replies, by kind: "fence", "quotes", "wrapper", "number" ..."""
     warnings: list[str] = Field(default_factory=list)

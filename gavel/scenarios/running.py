@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import ContextVar
 
-from gavel.llm.cancellation import contained
+from gavel.llm.cancellation import contain_cancellation
 from gavel.scenarios.trajectory import Trajectory
 
 Member = Trajectory | BaseException | Awaitable[Trajectory]
@@ -16,7 +16,7 @@ MemberRunner = Callable[[Awaitable[Trajectory]], Awaitable[Trajectory]]
 
 async def run_member(member: Awaitable[object]) -> Trajectory:
     """Runs one member, unbounded. Raises `TypeError` if it returns anything but a trajectory."""
-    trajectory = await contained(member)
+    trajectory = await contain_cancellation(member)
     if not isinstance(trajectory, Trajectory):
         raise TypeError(f"a rollout must return a Trajectory; this one returned {type(trajectory).__name__}")
     return trajectory

@@ -8,8 +8,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from gavel.judge.shaping import Shaping
-
 AdvantageKind = Literal["mean", "std", "rloo", "rank", "shrunk"]
 OnTokenMismatch = Literal["refuse", "branch"]
 Aggregation = Literal["grpo", "dapo", "dr_grpo", "bnpo"]
@@ -207,7 +205,9 @@ class TrainConfig(_Updates):
     """One call of `model.train`. docs/algorithms.md has the settings of the published algorithms."""
 
     advantage: AdvantageKind = "mean"
-    """How much better a member did than its group: see `gavel.trainer.data.advantages`."""
+    """What of a group's scores the learner sees. mean: less the group's mean; std: that, over the standard deviation;
+    rloo: less the mean of the others; rank: the order alone; shrunk: mean, the smaller the less reliable the judge's
+    votes are. See `gavel.trainer.data.advantages`."""
     minimal_spread: float = Field(default=1e-6, ge=0)
     """A group whose rewards differ by no more than this gives no signal and is left out."""
     on_token_mismatch: OnTokenMismatch = "refuse"
@@ -242,8 +242,6 @@ class LoopConfig(_Settings):
     """Groups in a step."""
     group_size: int = Field(default=8, ge=2)
     """Rollouts of a task: the members that the judge compares."""
-    shaping: Shaping = Shaping()
-    """How the judge's scores become rewards."""
     temperature: float = Field(default=1.0, gt=0)
     max_tokens: int | None = Field(default=None, ge=1)
     """Of one turn."""

@@ -20,7 +20,7 @@ from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
 from gavel.llm.errors import BudgetError, LlmError
-from gavel.llm.rate_limits import Limits, Minute
+from gavel.llm.rate_limits import Limits, MinuteWindow
 from gavel.scenarios.group import TrajectoryGroup
 from tests.endpoint import Endpoint, Request, fails, says, scores
 from tests.judge.groups import saying
@@ -71,7 +71,7 @@ async def test_a_budget_in_tokens_holds_for_models_without_a_price(endpoint):
 
 
 async def test_a_budget_in_dollars_needs_a_price_before_any_call(endpoint):
-    with pytest.raises(JudgeError, match="nobody knows the price of openai/judge"):
+    with pytest.raises(JudgeError, match="the price of openai/judge is not known"):
         await judge_of(endpoint, budget=Budget(max_cost_usd=1), prices={}).score(saying("a", "b"))
     assert endpoint.requests == []
 
@@ -111,8 +111,8 @@ async def test_a_budget_counts_callables_too():
 async def test_requests_leave_no_faster_than_the_minute_allows_and_retries_count(endpoint, monkeypatch):
     monkeypatch.setattr("gavel.llm.rate_limits.MINUTE", 0.25)
     left: list[float] = []
-    leave = Minute.leave
-    monkeypatch.setattr(Minute, "leave", lambda self, now, tokens: left.append(now) or leave(self, now, tokens))
+    add = MinuteWindow.add
+    monkeypatch.setattr(MinuteWindow, "add", lambda self, now, tokens: left.append(now) or add(self, now, tokens))
     endpoint.script = [fails(429), lambda _: says("hi")]
     limits = Limits(requests_per_minute=5)
     two = [Client("openai/judge", endpoint.params, limits) for _ in range(2)]
@@ -124,8 +124,8 @@ async def test_requests_leave_no_faster_than_the_minute_allows_and_retries_count
 async def test_tokens_are_limited_by_what_replies_came_to(endpoint, monkeypatch):
     monkeypatch.setattr("gavel.llm.rate_limits.MINUTE", 0.25)
     left: list[float] = []
-    leave = Minute.leave
-    monkeypatch.setattr(Minute, "leave", lambda self, now, tokens: left.append(now) or leave(self, now, tokens))
+    add = MinuteWindow.add
+    monkeypatch.setattr(MinuteWindow, "add", lambda self, now, tokens: left.append(now) or add(self, now, tokens))
     usage = {"prompt_tokens": 600, "completion_tokens": 600, "total_tokens": 1200}
     endpoint.script = [lambda _: says("hi", usage)]
     asking = Client("openai/judge", endpoint.params, Limits(concurrency=1, tokens_per_minute=3000))

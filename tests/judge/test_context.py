@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-import gavel.judge.judge
+import gavel.judge.panel.polling
 from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
@@ -92,7 +92,7 @@ def refuses_above(limit: int, words: str):
 async def test_a_fallback_with_more_room_answers_for_a_model_without(endpoint, monkeypatch):
     endpoint.script = [scores(0.2, 0.4, 0.6)]
     rooms = {"openai/small": 400, "openai/large": 100_000}
-    monkeypatch.setattr("gavel.llm.client.facts", lambda model: {"max_input_tokens": rooms[model]})
+    monkeypatch.setattr("gavel.llm.client.model_info", lambda model: {"max_input_tokens": rooms[model]})
     judged = await Judge(Juror(list(rooms), params=endpoint.params), orders=2).score(long_group(3, 50))
     assert judged.judgement.status == "scored"
     assert {vote.model for t in judged for vote in t.judgement.votes} == {"openai/large"}
@@ -125,7 +125,7 @@ async def test_other_tasks_run_while_a_prompt_is_made_to_fit(monkeypatch):
         assert others_run.wait(20)
         return messages.fit_messages(*arguments)
 
-    monkeypatch.setattr(gavel.judge.judge, "fit_messages", fit_after_others)
+    monkeypatch.setattr(gavel.judge.panel.polling, "fit_messages", fit_after_others)
     async with asyncio.TaskGroup() as tasks:
         judging = tasks.create_task(Judge(Juror(Reads(), context=4_000)).score(long_group(3, 20_000)))
         await asyncio.sleep(0)

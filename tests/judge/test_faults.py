@@ -49,7 +49,7 @@ class _Fickle:
             case 1:
                 return fails(500)(request)
             case 2:
-                time.sleep(0.8)
+                time.sleep(2.4)
                 return says("late")
             case _:
                 return _garbage(garbage, request)
@@ -61,7 +61,7 @@ async def test_every_group_is_right_or_unscored_with_its_reason(endpoint: Endpoi
     fickle = _Fickle(7, share)
     endpoint.script = [fickle]
     juror = Juror("openai/judge", params=endpoint.params)
-    judge = Judge(juror, orders=1, content_retries=1, timeout=0.6, concurrency=32)
+    judge = Judge(juror, orders=1, content_retries=1, timeout=2.0, concurrency=32)
     asked = [saying(f"a {number}", f"b {number}") for number in range(groups)]
     judged = await asyncio.gather(*(judge.score(group) for group in asked))
     assert fickle.faults > 0.2 * groups
@@ -72,7 +72,7 @@ async def test_every_group_is_right_or_unscored_with_its_reason(endpoint: Endpoi
             for trajectory in group:
                 assert trajectory.judgement is not None
                 [vote] = trajectory.judgement.votes
-                assert trajectory.reward == vote.score == GOOD[vote.slot]
+                assert trajectory.reward == vote.score == GOOD[vote.position]
         else:
             unscored += 1
             assert group.judgement.status == "unscored"

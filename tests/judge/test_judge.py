@@ -245,7 +245,7 @@ async def test_a_large_group_is_shown_in_blocks_and_scored_on_one_scale():
     rewards = [trajectory.reward or 0.0 for trajectory in judged]
     assert sizes == [7, 7, 6] * 2
     assert [after - before for before, after in itertools.pairwise(rewards)] == pytest.approx([0.025] * 19)
-    assert set(judge.slots) == {6, 7}
+    assert set(judge.position_bias) == {6, 7}
 
 
 async def test_a_lost_block_costs_a_member_one_vote():
@@ -274,7 +274,7 @@ async def test_a_judge_model_behind_http_is_asked_once_for_each_order(endpoint):
     assert whole.cost_usd == pytest.approx(0.00072)
     assert [name.partition("@")[0] for name in whole.prompt_ids] == ["rubric", "judge/system.j2", "judge/group.j2"]
     votes = [vote for t in judged if t.judgement for vote in t.judgement.votes]
-    assert all(vote.score == (0.75, 0.25)[vote.slot] for vote in votes)
+    assert all(vote.score == (0.75, 0.25)[vote.position] for vote in votes)
     assert [trajectory.reward for trajectory in judged] == [0.5, 0.5]
 
 
@@ -381,7 +381,7 @@ async def test_a_missing_key_is_told_before_anyone_is_asked():
 
 async def test_a_model_that_nobody_serves_is_told_before_anyone_is_asked(endpoint):
     judge = Judge([Juror("openai/judge", params=endpoint.params), "not-a-model"])
-    with pytest.raises(JudgeError, match="there is no judge model not-a-model"):
+    with pytest.raises(JudgeError, match="there is no model not-a-model"):
         await judge.score(saying("a", "b"))
     assert endpoint.requests == []
 

@@ -6,8 +6,8 @@ import pytest
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.judge.panel.bradley_terry import MEETINGS
 from gavel.judge.panel.juror import Juror
+from gavel.judge.panel.schedule import OPPONENTS
 from gavel.judge.ruler import ruler_score_group
 from tests.judge.groups import saying
 
@@ -40,7 +40,7 @@ async def test_every_call_shows_two_members_and_each_pair_is_shown_both_ways():
     for trajectory in judged:
         assert trajectory.judgement is not None
         assert len(trajectory.judgement.votes) == 6
-        assert sorted(vote.slot for vote in trajectory.judgement.votes) == [0, 0, 0, 1, 1, 1]
+        assert sorted(vote.position for vote in trajectory.judgement.votes) == [0, 0, 0, 1, 1, 1]
         assert trajectory.judgement.standard_error is not None
 
 
@@ -82,7 +82,7 @@ async def test_a_large_group_takes_eight_pairs_of_each_member_and_keeps_their_or
     rewards = [trajectory.reward or 0.0 for trajectory in judged]
     assert rewards == sorted(rewards)
     assert judged.judgement is not None
-    assert judged.judgement.calls == 24 * MEETINGS // 2
+    assert judged.judgement.calls == 24 * OPPONENTS // 2
 
 
 async def test_a_lost_call_costs_its_comparison_only():

@@ -54,7 +54,7 @@ async def test_one_that_stops_waiting_holds_nobody_up():
 
 
 async def test_a_budget_in_dollars_needs_a_price():
-    with pytest.raises(UnknownPriceError, match="nobody knows the price of openai/mine"):
+    with pytest.raises(UnknownPriceError, match="the price of openai/mine is not known"):
         await Budget(max_cost_usd=1).reserve("openai/mine", None, SIZE)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gavel.llm.cassette import Cassette, Question
+from gavel.llm.cassette import FORMAT_VERSION, Cassette, Question
 from gavel.llm.errors import CassetteError, CassetteMissError, LlmError
 from gavel.llm.types import Reply
 
@@ -253,3 +253,50 @@ assert os.waitpid(child, 0)[1] == 0
 asyncio.run(cassette.answer(question("child True"), never))
 """
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "c.sqlite")], check=True, timeout=60)
+
+
+def version(path: Path) -> int:
+    connection = sqlite3.connect(path)
+    found = connection.execute("PRAGMA user_version").fetchone()[0]
+    connection.close()
+    return found
+
+
+def set_version(path: Path, number: int) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version = {number}")
+    connection.close()
+
+
+async def recorded(path: Path) -> Path:
+    cassette = Cassette(path)
+    await cassette.answer(question(), said)
+    cassette.close()
+    return path
+
+
+async def test_a_new_file_has_the_current_format_version(tmp_path):
+    assert version(await recorded(tmp_path / "c.sqlite")) == FORMAT_VERSION == 1
+
+
+async def test_a_file_from_before_versions_is_replayed_as_it_is_and_gets_a_version_when_it_is_written(tmp_path):
+    path = await recorded(tmp_path / "c.sqlite")
+    set_version(path, 0)
+    assert (await Cassette(path, "replay").answer(question(), never)).text == "hi"
+    assert version(path) == 0
+    cassette = Cassette(path)
+    assert (await cassette.answer(question(), never)).text == "hi"
+    cassette.close()
+    assert version(path) == FORMAT_VERSION
+    assert rows(path) == 1
+
+
+@pytest.mark.parametrize("mode", ["cache", "replay"])
+async def test_a_file_of_a_newer_format_is_refused_with_the_remedy_and_left_as_it_is(tmp_path, mode):
+    path = await recorded(tmp_path / "c.sqlite")
+    set_version(path, FORMAT_VERSION + 1)
+    before = path.read_bytes()
+    with pytest.raises(CassetteError, match="has format version 2, and this Gavel reads up to 1") as error:
+        await Cassette(path, mode).answer(question(), never)
+    assert "Install the version of Gavel that wrote it" in error.value.remedy
+    assert path.read_bytes() == before

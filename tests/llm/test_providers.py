@@ -7,20 +7,20 @@ from gavel.errors import GavelError
 from gavel.judge.judge import Judge
 from gavel.llm.errors import MissingKeyError, UnknownModelError
 from gavel.llm.prices import cost, prices_from_environment
-from gavel.llm.providers import check_judge, model_id
+from gavel.llm.providers import check_model, model_id
 
 
 def test_a_missing_key_is_named_with_what_to_do():
     with pytest.raises(MissingKeyError) as error:
-        check_judge("openai/o3")
-    assert error.value.message == "the judge openai/o3 needs OPENAI_API_KEY, which is not set."
+        check_model("openai/o3")
+    assert error.value.message == "the model openai/o3 needs OPENAI_API_KEY, which is not set."
     assert "--judge stand-in" in error.value.remedy
     assert isinstance(error.value, GavelError)
 
 
 def test_a_key_that_is_set_is_enough(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "k")
-    check_judge("openai/o3")
+    check_model("openai/o3")
 
 
 @pytest.mark.parametrize(
@@ -28,13 +28,13 @@ def test_a_key_that_is_set_is_enough(monkeypatch):
     ["stand-in", "gavel/constant", "ollama/qwen3", "ollama_chat/qwen3", "hosted_vllm/x", "bedrock/anthropic.claude-v2"],
 )
 def test_judges_that_need_no_key_are_not_asked_for_one(model):
-    check_judge(model)
+    check_model(model)
 
 
 def test_a_server_of_ones_own_needs_no_key(monkeypatch):
-    check_judge("openai/mine", {"api_base": "http://127.0.0.1:8000/v1"})
+    check_model("openai/mine", {"api_base": "http://127.0.0.1:8000/v1"})
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
-    check_judge("openai/mine")
+    check_model("openai/mine")
 
 
 def test_short_names_stand_for_gavels_own_judges():
@@ -74,10 +74,10 @@ def test_importing_the_judge_loads_no_litellm():
     [("not-a-model", {}), ("openay/o3", {}), ("gpt-99", {"api_base": "http://127.0.0.1:1/v1"}), ("gavel/nobody", {})],
 )
 def test_a_model_that_nobody_serves_is_named_with_what_to_do(model, params):
-    with pytest.raises(UnknownModelError, match=f"there is no judge model {model}") as error:
-        check_judge(model, params)
+    with pytest.raises(UnknownModelError, match=f"there is no model {model}") as error:
+        check_model(model, params)
     assert "stand-in" in error.value.remedy
 
 
 def test_a_model_whose_provider_is_given_apart_is_known():
-    check_judge("mine", {"custom_llm_provider": "openai", "api_key": "k"})
+    check_model("mine", {"custom_llm_provider": "openai", "api_key": "k"})

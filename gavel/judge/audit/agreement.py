@@ -1,7 +1,8 @@
-"""How well a judge's scores agree with a reference: a hand-crafted reward, true success, or another judge.
+# pyright: reportMissingTypeStubs=false
+"""Agreement of a judge's scores with a reference: a hand-crafted reward, true success, or another judge.
 
-Scores are relative to their group, so all but the AUC is read within groups and averaged over them. A group in which
-a statistic is not defined has no say in it.
+Scores are relative to their group, so every statistic except the AUC is computed within groups and averaged over
+them. A group in which a statistic is undefined is left out of it.
 """
 
 import math
@@ -9,50 +10,64 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
+from typing import TYPE_CHECKING
 
-from gavel.judge.audit.bootstrap import IntervalEstimate, correlation, estimate, mean_over_groups
+from gavel.judge.audit.bootstrap import (
+    UNDEFINED,
+    IntervalEstimate,
+    correlation,
+    defined,
+    estimate,
+    mean_over_groups,
+    times_drawn,
+)
 from gavel.judge.audit.votes import judged_groups
 from gavel.judge.errors import JudgeError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
+if TYPE_CHECKING:
+    from gavel.judge.audit.bootstrap import Array, Indices
+
 Pairs = Sequence[tuple[float, float]]
-"""(judge's score, reference) of the members of a group."""
+"""(judge's score, reference) for the members of one group."""
 Reference = str | Callable[[Trajectory], float | None]
-"""The name of a metric, or of a number or truth value in the metadata, where the fields of rows are that are scored
-from a file; or a function that gives None where there is nothing to agreement_of_pairs with."""
+"""The name of a metric or of a numeric metadata field (fields of rows scored from a file are metadata), or a function
+that returns None for members without a reference."""
 
 INDEPENDENT = "independent_reward"
-"""The metric that keeps the reward that a trajectory had before it was judged."""
+"""The metric that holds the reward that a trajectory had before it was judged."""
 _DIGITS = 9
-"""Beyond these decimals a difference is float residue."""
+"""Differences beyond these decimals are floating-point residue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """A judge beside a reference."""
+    """A judge compared with a reference."""
 
     reference: str
     members: int
-    """That have both a score and a reference."""
+    """Members with both a score and a reference."""
     tau: IntervalEstimate
     """Kendall's tau-b (1945), -1 to 1."""
     spearman: IntervalEstimate
     """Spearman's rho over mid-ranks, -1 to 1."""
     pair_accuracy: IntervalEstimate
-    """Of two members with different references, how often the better one has the higher score; a tie counts half.
-    Against labels this is the AUC within the group."""
+    """Of two members with different references, how often the better one has the higher score; a tie counts 0.5.
+    For a binary reference this is the AUC within the group."""
     top_1: IntervalEstimate
-    """How often the member with the highest score is one of the best by reference; among several by lot."""
+    """How often the member with the highest score is one of the best by reference; of members tied for the highest
+    score, the share that is."""
     auc: IntervalEstimate
-    """Over all members of all groups, how often one with the higher label has a higher score than one with the lower
-    (Mann-Whitney; a tie counts half). Only against a reference of two values. Groups differ in what a score means."""
+    """Over all members of all groups, how often a member with the higher label scores above one with the lower label
+    (Mann-Whitney; a tie counts 0.5). Only for a binary reference. A score means different things in different groups,
+    which lowers it."""
     advantage_correlation: IntervalEstimate
-    """Pearson's r of score and reference, each less its group's mean: what training with `mean` advantages sees."""
+    """Pearson's r of score and reference, each less its group's mean, as in training with `mean` advantages."""
 
 
 def agreement(groups: Iterable[TrajectoryGroup], reference: Reference = INDEPENDENT) -> Agreement:
-    """The judge's scores beside a reference, over the members that have both.
+    """The judge's scores compared with a reference, over the members that have both.
 
     Raises `JudgeError` when no member is judged, or none has the reference.
     """
@@ -66,18 +81,18 @@ def agreement(groups: Iterable[TrajectoryGroup], reference: Reference = INDEPEND
 
 
 def metric_names(groups: Iterable[TrajectoryGroup]) -> list[str]:
-    """The metrics, and the numbers in the metadata, that any member has, sorted."""
+    """Names of the metrics and of the numeric metadata fields of any member, sorted."""
     return sorted({name for group in groups for member in group for name in _numbers(member)})
 
 
 def _numbers(member: Trajectory) -> Mapping[str, float]:
-    """What may be a reference, by name; a metric goes before metadata of its name."""
-    noted = {name: value for name, value in member.metadata.items() if isinstance(value, int | float)}
-    return noted | member.metrics
+    """Possible references by name; a metric takes precedence over metadata of the same name."""
+    numeric = {name: value for name, value in member.metadata.items() if isinstance(value, int | float)}
+    return numeric | member.metrics
 
 
 def score_pairs(group: TrajectoryGroup, reference: Reference) -> list[tuple[float, float]]:
-    """(score, reference) of the members that have both."""
+    """(score, reference) for each member that has both."""
     found: list[tuple[float, float]] = []
     for member in group:
         value = _numbers(member).get(reference) if isinstance(reference, str) else reference(member)
@@ -88,9 +103,8 @@ def score_pairs(group: TrajectoryGroup, reference: Reference) -> list[tuple[floa
 
 
 def agreement_of_pairs(groups: Sequence[Pairs], reference: str) -> Agreement:
-    """All statistics of plain numbers."""
+    """All statistics, from plain numbers."""
     groups = [[(round(score, _DIGITS), round(value, _DIGITS)) for score, value in pairs] for pairs in groups]
-    centred = [list(zip(*map(center, zip(*pairs, strict=True)), strict=True)) for pairs in groups]
     return Agreement(
         reference=reference,
         members=sum(map(len, groups)),
@@ -99,12 +113,21 @@ def agreement_of_pairs(groups: Sequence[Pairs], reference: str) -> Agreement:
         pair_accuracy=mean_over_groups([pair_accuracy(pairs) for pairs in groups]),
         top_1=mean_over_groups([top_1(pairs) for pairs in groups]),
         auc=pooled_auc(groups),
-        advantage_correlation=correlation(
-            [math.fsum(x * y for x, y in pairs) for pairs in centred],
-            [math.fsum(x * x for x, _ in pairs) for pairs in centred],
-            [math.fsum(y * y for _, y in pairs) for pairs in centred],
-        ),
+        advantage_correlation=_advantage_correlation(groups),
     )
+
+
+def _advantage_correlation(groups: Sequence[Pairs]) -> IntervalEstimate:
+    products: list[float] = []
+    score_squares: list[float] = []
+    reference_squares: list[float] = []
+    for pairs in groups:
+        scores = center([score for score, _ in pairs])
+        references = center([value for _, value in pairs])
+        products.append(math.fsum(x * y for x, y in zip(scores, references, strict=True)))
+        score_squares.append(math.fsum(x * x for x in scores))
+        reference_squares.append(math.fsum(y * y for y in references))
+    return correlation(products, score_squares, reference_squares)
 
 
 def center(values: Sequence[float]) -> list[float]:
@@ -115,18 +138,20 @@ def center(values: Sequence[float]) -> list[float]:
     return [value - mean for value in values]
 
 
-def _ordered(pairs: Pairs) -> bool:
-    """Whether neither side is constant."""
-    return all(len(set(side)) > 1 for side in zip(*pairs, strict=True)) if pairs else False
+def _sides(pairs: Pairs) -> tuple[list[float], list[float]] | None:
+    """Scores and references; None where either is constant, so that there is no order to compare."""
+    scores = [score for score, _ in pairs]
+    references = [value for _, value in pairs]
+    return (scores, references) if len(set(scores)) > 1 and len(set(references)) > 1 else None
 
 
 def kendall_tau(pairs: Pairs) -> float | None:
     """Tau-b of one group; None where either side is constant."""
-    from scipy.stats import kendalltau
+    from scipy.stats import kendalltau  # pyright: ignore[reportUnknownVariableType]
 
-    if not _ordered(pairs):
+    if (sides := _sides(pairs)) is None:
         return None
-    tau = float(kendalltau(*zip(*pairs, strict=True))[0])  # pyright: ignore[reportArgumentType]
+    tau = float(kendalltau(*sides)[0])  # pyright: ignore[reportArgumentType]
     return None if math.isnan(tau) else tau
 
 
@@ -138,11 +163,11 @@ def mean_kendall_tau(groups: Iterable[Pairs]) -> float | None:
 
 def spearman_rho(pairs: Pairs) -> float | None:
     """Rho of one group; None where either side is constant."""
-    from scipy.stats import spearmanr
+    from scipy.stats import spearmanr  # pyright: ignore[reportUnknownVariableType]
 
-    if not _ordered(pairs):
+    if (sides := _sides(pairs)) is None:
         return None
-    return float(spearmanr(*zip(*pairs, strict=True))[0])  # pyright: ignore[reportArgumentType]
+    return float(spearmanr(*sides)[0])  # pyright: ignore[reportArgumentType]
 
 
 def pair_accuracy(pairs: Pairs) -> float | None:
@@ -164,24 +189,26 @@ def top_1(pairs: Pairs) -> float | None:
 
 
 def pooled_auc(groups: Sequence[Pairs]) -> IntervalEstimate:
-    """AUC over all members, the groups drawn anew; not defined unless the reference has two values."""
+    """AUC over all members, with an interval over groups; undefined unless the reference has two values."""
     import numpy as np
 
     labels = {value for pairs in groups for _, value in pairs}
     if len(labels) != 2:
-        return IntervalEstimate(None, None, None, 0)
+        return UNDEFINED
     members = sorted(
         (score, value == max(labels), group) for group, pairs in enumerate(groups) for score, value in pairs
     )
-    scores, good, group_of = (np.array(column) for column in zip(*members, strict=True))
-    levels = np.flatnonzero(np.diff(scores, prepend=np.nan) != 0)
+    scores = np.array([score for score, _, _ in members])
+    positive = np.array([is_positive for _, is_positive, _ in members])
+    group_of = np.array([group for _, _, group in members])
+    first_of_tie = np.flatnonzero(np.diff(scores, prepend=np.nan) != 0)
 
-    def statistic(weights: np.ndarray) -> np.ndarray:
-        drawn = weights[:, group_of]
-        above = np.add.reduceat(drawn * good, levels, axis=1)
-        below = np.add.reduceat(drawn * ~good, levels, axis=1)
-        wins = above * (np.cumsum(below, axis=1) - below / 2)
-        pairs = above.sum(axis=1) * below.sum(axis=1)
-        return wins.sum(axis=1) / np.where(pairs > 0, pairs, np.nan)
+    def statistic(drawn: "Indices") -> "Array":
+        weights = times_drawn(drawn)[:, group_of]
+        positives = np.add.reduceat(weights * positive, first_of_tie, axis=1)
+        negatives = np.add.reduceat(weights * ~positive, first_of_tie, axis=1)
+        wins = positives * (np.cumsum(negatives, axis=1) - negatives / 2)
+        pairs = positives.sum(axis=1) * negatives.sum(axis=1)
+        return wins.sum(axis=1) / defined(pairs)
 
     return estimate(statistic, len(groups), np.unique(group_of).size)

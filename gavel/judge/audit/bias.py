@@ -12,7 +12,8 @@ from itertools import combinations
 from gavel.judge.audit.bootstrap import IntervalEstimate, ratio
 from gavel.judge.audit.length_bias import length_correlation
 from gavel.judge.audit.votes import JudgeCall, distinct_members, judge_calls, judged_groups
-from gavel.judge.panel.schedule import SlotMeans, centred_places
+from gavel.judge.panel.position_bias import PositionBias
+from gavel.judge.stats import centred_positions
 from gavel.scenarios.group import TrajectoryGroup
 
 _SAME = 1e-9
@@ -31,7 +32,7 @@ class BiasReport:
     """Of the pairs of members that two calls of one judge both rank, the share that they rank oppositely."""
     tie_rate: IntervalEstimate
     """Of the pairs of different members of a group, the share with equal scores."""
-    position_means: dict[int, SlotMeans]
+    position_means: dict[int, PositionBias]
     """Mean gain of each position over its call's mean, by the number of members shown."""
 
 
@@ -39,10 +40,10 @@ def bias_report(groups: Iterable[TrajectoryGroup]) -> BiasReport:
     """All diagnostics. Raises `JudgeError` when no member is judged."""
     groups = judged_groups(groups)
     calls = [judge_calls(group) for group in groups]
-    position_means: dict[int, SlotMeans] = {}
+    position_means: dict[int, PositionBias] = {}
     for call in (call for of_group in calls for call in of_group):
         if scores := call.scores_by_position:
-            position_means.setdefault(len(scores), SlotMeans()).add(scores)
+            position_means.setdefault(len(scores), PositionBias()).add(scores)
     return BiasReport(
         position_slope=_ratio_of_sums([_slope_sums(of_group) for of_group in calls]),
         length_correlation=length_correlation(groups),
@@ -62,7 +63,7 @@ def _slope_sums(calls: list[JudgeCall]) -> tuple[float, float]:
     squares: list[float] = []
     for call in calls:
         scores = call.scores_by_position
-        for position, score in zip(centred_places(len(scores)), scores, strict=True):
+        for position, score in zip(centred_positions(len(scores)), scores, strict=True):
             products.append(position * score)
             squares.append(position**2)
     return math.fsum(products), math.fsum(squares)

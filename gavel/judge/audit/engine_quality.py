@@ -1,8 +1,11 @@
-"""How well a way of asking a judge finds the truth: simulated groups, ways of asking, and what is measured of them.
+"""Measures how well a way of asking a judge recovers known qualities, on simulated groups.
 
-Agents that finish first are shorter and arrive first, and none of that says anything about their quality: whatever
-of arrival, place or length is found in the rewards has leaked in. What a judge could not say stays unscored, and is
-counted.
+    table: dict[str, Latent] = {}
+    groups = simulated_groups(300, members=8, seed=0, table=table)
+    report = await measure_quality(engine_scorer(Judge(SimulatedJudge(table), orders=2)), groups)
+
+Shorter members arrive first, and neither length nor arrival is related to quality. So a correlation of rewards with
+arrival, position or length is bias. Members that a judge could not score stay unscored and are counted.
 """
 
 import json
@@ -18,20 +21,21 @@ import openai
 from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import Latent, SimulatedJudge
-from gavel.judge.panel.schedule import centred_places, orders
+from gavel.judge.panel.schedule import orders
 from gavel.judge.prompt.canonical import CanonicalGroup, canonicalize
 from gavel.judge.prompt.transcript import draw_markers, render_transcripts
 from gavel.judge.reply.verdict import VerdictError, read_verdict
+from gavel.judge.stats import centred_positions
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
 OWN_FAMILY = "own"
-"""Of every second member, for judges that prefer their own."""
+"""The model family of every second member, for judges that prefer their own family."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedGroup:
-    """A group in order of arrival, with what is true of its members."""
+    """A group in order of arrival, with the true qualities and the lengths of its members."""
 
     group: TrajectoryGroup
     qualities: tuple[float, ...]
@@ -40,23 +44,23 @@ class SimulatedGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupScores:
-    """What a way of asking made of a case, by member in order of arrival."""
+    """The result of a scorer on one group, by member in order of arrival."""
 
     rewards: Sequence[float | None]
-    places: Sequence[float]
-    """Where each member stood in the first prompt that showed it and was answered, from -1 (first) to 1."""
+    positions: Sequence[float]
+    """Position of each member in the first answered prompt that showed it, from -1 (first) to 1 (last)."""
     calls: int
 
 
 Scorer = Callable[[SimulatedGroup], Awaitable[GroupScores]]
-"""A way of asking."""
+"""A way of asking a judge for the scores of a group."""
 
 
 @dataclass(frozen=True, slots=True)
 class QualityReport:
-    """How rewards agree with qualities, and what of place and length leaks into them; None = no group tells.
+    """Agreement of rewards with qualities, and their bias by position and length; None = undefined.
 
-    Advantages are a group's rewards (or qualities) less their mean, by their standard deviation.
+    Advantages are a group's rewards (or qualities) less their mean, divided by their standard deviation.
     """
 
     tau: float | None
@@ -64,9 +68,9 @@ class QualityReport:
     error: float | None
     """The standard error of `tau`."""
     advantage_correlation: float | None
-    """Of advantages by reward with advantages by quality."""
+    """Correlation of the advantages of rewards with the advantages of qualities."""
     advantage_with_length: float | None
-    """Correlation of advantages with lengths that are centred and scaled in the same way."""
+    """Correlation of advantages with lengths that are centered and scaled in the same way."""
     arrival_slope: float | None
     """Reward gained from the middle of the order of arrival to its end."""
     position_slope: float | None
@@ -90,7 +94,7 @@ class QualityReport:
 
 
 def simulated_groups(count: int, members: int, seed: int, table: dict[str, Latent]) -> list[SimulatedGroup]:
-    """Random groups, whose members are entered in the judges' `table`."""
+    """Random groups; adds their members to `table`, from which simulated judges read the qualities."""
     random = Random(f"{seed}/{members}")
     made: list[SimulatedGroup] = []
     for number in range(count):
@@ -105,50 +109,54 @@ def simulated_groups(count: int, members: int, seed: int, table: dict[str, Laten
 
 
 def engine_scorer(judge: Judge) -> Scorer:
-    """As users ask."""
+    """The judge engine as users call it."""
 
-    async def score(case: SimulatedGroup) -> GroupScores:
-        judged = await judge.score(case.group)
+    async def score(simulated: SimulatedGroup) -> GroupScores:
+        judged = await judge.score(simulated.group)
         votes = [trajectory.judgement.votes if trajectory.judgement else [] for trajectory in judged]
-        shown = Counter(vote.order for of_one in votes for vote in of_one)
-        firsts = [of_one[0] if of_one else None for of_one in votes]
-        places = [centred_places(shown[vote.order] + len(judge.anchors))[vote.slot] if vote else 0.0 for vote in firsts]
+        members_shown = Counter(vote.order for of_member in votes for vote in of_member)
+        positions: list[float] = []
+        for of_member in votes:
+            first = of_member[0] if of_member else None
+            shown = members_shown[first.order] + len(judge.anchors) if first else 0
+            positions.append(centred_positions(shown)[first.position] if first else 0.0)
         calls = judged.judgement.calls if judged.judgement else 0
-        return GroupScores([t.reward for t in judged], places, calls)
+        return GroupScores([t.reward for t in judged], positions, calls)
 
     return score
 
 
 def arrival_order_scorer(judge: SimulatedJudge, calls: int, *, by_position: bool = False) -> Scorer:
-    """Every call in order of arrival; `by_position`: the n-th entry of the reply is taken for the n-th member."""
+    """`calls` calls in order of arrival; `by_position` gives the n-th member the n-th entry of the reply."""
 
-    async def score(case: SimulatedGroup) -> GroupScores:
-        group, arrival = _by_arrival(case)
-        told = [await _ask(judge, group, arrival, call, by_position) for call in range(calls)]
-        return GroupScores(_means(told, len(arrival)), centred_places(len(arrival)), calls)
+    async def score(simulated: SimulatedGroup) -> GroupScores:
+        group, arrival = _by_arrival(simulated)
+        answers = [await _ask(judge, group, arrival, call, by_position) for call in range(calls)]
+        return GroupScores(_means(answers, len(arrival)), centred_positions(len(arrival)), calls)
 
     return score
 
 
 def single_prompt_scorer(judge: SimulatedJudge, count: int) -> Scorer:
-    """The whole group in each of `count` balanced orders, however large it is."""
+    """The whole group in one prompt, in each of `count` balanced orders, however large it is."""
 
-    async def score(case: SimulatedGroup) -> GroupScores:
-        group, arrival = _by_arrival(case)
+    async def score(simulated: SimulatedGroup) -> GroupScores:
+        group, arrival = _by_arrival(simulated)
         rows = orders(len(arrival), count, group.digest)
-        told: list[list[float] | None] = []
+        answers: list[list[float] | None] = []
         for call, row in enumerate(rows):
             shown = await _ask(judge, group, [arrival[n] for n in row], call)
-            told.append(shown and [shown[row.index(n)] for n in range(len(row))])
-        places = centred_places(len(arrival))
-        return GroupScores(_means(told, len(arrival)), [places[rows[0].index(n)] for n in range(len(arrival))], count)
+            answers.append(shown and [shown[row.index(n)] for n in range(len(row))])
+        by_position = centred_positions(len(arrival))
+        positions = [by_position[rows[0].index(n)] for n in range(len(arrival))]
+        return GroupScores(_means(answers, len(arrival)), positions, count)
 
     return score
 
 
-def _by_arrival(case: SimulatedGroup) -> tuple[CanonicalGroup, list[int]]:
+def _by_arrival(simulated: SimulatedGroup) -> tuple[CanonicalGroup, list[int]]:
     """The canonical group, and its members in order of arrival."""
-    group = canonicalize(dict(enumerate(case.group.trajectories)))
+    group = canonicalize(dict(enumerate(simulated.group.trajectories)))
     arrival = {index: number for number, member in enumerate(group.members) for index in member.indices}
     return group, [arrival[index] for index in range(len(arrival))]
 
@@ -156,54 +164,60 @@ def _by_arrival(case: SimulatedGroup) -> tuple[CanonicalGroup, list[int]]:
 async def _ask(
     judge: SimulatedJudge, group: CanonicalGroup, order: Sequence[int], call: int, by_position: bool = False
 ) -> list[float] | None:
-    """The scores in the order shown, or None when the call fails; nobody asks again."""
-    marks = draw_markers(group, Random(f"{group.digest}/{call}"))
+    """The scores in the order shown, or None if the call fails; there are no retries."""
+    markers = draw_markers(group, Random(f"{group.digest}/{call}"))
     try:
-        reply = await judge([{"role": "user", "content": render_transcripts(group, order, marks)}], {})
+        reply = await judge([{"role": "user", "content": render_transcripts(group, order, markers)}], {})
         if by_position:
-            told = [entry["score"] for entry in json.loads(reply)["scores"]]
-            return told if len(told) == len(order) else None
-        return [scored.score for scored in read_verdict(reply, [marks.labels[n] for n in order]).scores.values()]
+            scores = [entry["score"] for entry in json.loads(reply)["scores"]]
+            return scores if len(scores) == len(order) else None
+        return [scored.score for scored in read_verdict(reply, [markers.labels[n] for n in order]).scores.values()]
     except (openai.OpenAIError, VerdictError, ValueError):
         return None
 
 
-def _means(told: Sequence[list[float] | None], members: int) -> list[float | None]:
-    """By member, over the calls that told anything."""
-    answered = [scores for scores in told if scores is not None]
-    return [fmean(scores) for scores in zip(*answered, strict=True)] if answered else [None] * members
+def _means(answers: Sequence[list[float] | None], members: int) -> list[float | None]:
+    """The mean score of each member over the calls that were answered."""
+    answered = [scores for scores in answers if scores is not None]
+    if not answered:
+        return [None] * members
+    return [fmean(scores[member] for scores in answered) for member in range(members)]
 
 
 async def measure_quality(scorer: Scorer, groups: Iterable[SimulatedGroup]) -> QualityReport:
-    """The quality of a way of asking over `groups`. Groups whose rewards are all equal only count as such."""
+    """The quality of a scorer over `groups`. Groups whose rewards are all equal count only in `groups` and calls."""
     taus: list[float] = []
-    advantages, true_advantages, lengths = [], [], []
-    rewards, arrivals, places = [], [], []
+    advantages: list[float] = []
+    true_advantages: list[float] = []
+    lengths: list[float] = []
+    rewards: list[float] = []
+    arrivals: list[float] = []
+    positions: list[float] = []
     count = calls = unscored = 0
-    for case in groups:
-        outcome = await scorer(case)
-        count, calls = count + 1, calls + outcome.calls
-        scored = outcome.rewards
+    for group in groups:
+        result = await scorer(group)
+        count, calls = count + 1, calls + result.calls
+        scored = result.rewards
         kept = [n for n, reward in enumerate(scored) if reward is not None]
         unscored += len(scored) - len(kept)
         got = [reward for reward in scored if reward is not None]
-        true = [case.qualities[n] for n in kept]
+        true = [group.qualities[n] for n in kept]
         if (tau := mean_kendall_tau([list(zip(got, true, strict=True))])) is None:
             continue
         taus.append(tau)
         advantages += _advantages(got)
         true_advantages += _advantages(true)
-        lengths += _advantages([case.lengths[n] for n in kept])
+        lengths += _advantages([group.lengths[n] for n in kept])
         rewards += [reward - fmean(got) for reward in got]
-        arrivals += [centred_places(len(scored))[n] for n in kept]
-        places += [outcome.places[n] for n in kept]
+        arrivals += [centred_positions(len(scored))[n] for n in kept]
+        positions += [result.positions[n] for n in kept]
     return QualityReport(
         tau=fmean(taus) if taus else None,
         error=stdev(taus) / math.sqrt(len(taus)) if len(taus) > 1 else None,
         advantage_correlation=_correlation(advantages, true_advantages),
         advantage_with_length=_correlation(advantages, lengths),
         arrival_slope=_slope(rewards, arrivals),
-        position_slope=_slope(rewards, places),
+        position_slope=_slope(rewards, positions),
         unscored_members=unscored,
         groups=count,
         calls_per_group=calls / count if count else 0.0,
@@ -212,8 +226,8 @@ async def measure_quality(scorer: Scorer, groups: Iterable[SimulatedGroup]) -> Q
 
 def _advantages(values: Sequence[float]) -> list[float]:
     mean = fmean(values)
-    spread = math.sqrt(fmean((value - mean) ** 2 for value in values))
-    return [(value - mean) / spread if spread else 0.0 for value in values]
+    scale = math.sqrt(fmean((value - mean) ** 2 for value in values))
+    return [(value - mean) / scale if scale else 0.0 for value in values]
 
 
 def _slope(ys: Sequence[float], xs: Sequence[float]) -> float | None:
@@ -222,6 +236,6 @@ def _slope(ys: Sequence[float], xs: Sequence[float]) -> float | None:
 
 
 def _correlation(xs: Sequence[float], ys: Sequence[float]) -> float | None:
-    """Of values whose means are 0."""
-    spread = math.sqrt(math.fsum(x * x for x in xs) * math.fsum(y * y for y in ys))
-    return math.fsum(x * y for x, y in zip(xs, ys, strict=True)) / spread if spread else None
+    """Pearson's r of values with mean 0."""
+    scale = math.sqrt(math.fsum(x * x for x in xs) * math.fsum(y * y for y in ys))
+    return math.fsum(x * y for x, y in zip(xs, ys, strict=True)) / scale if scale else None

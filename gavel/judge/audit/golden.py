@@ -1,8 +1,8 @@
-"""The golden set: groups whose right order nobody disputes, and what a judge makes of them.
+"""The golden set: groups with a known order, for regression tests of a judge and its prompts.
 
-A verdict is what a judge said of two members of which one is better. It is right only when the better one scored
-higher; a group that was not judged in full has no verdicts, right or wrong. What was recorded once is compared with
-what is said of the same members later, so a change of prompts shows by the verdicts that it turns.
+A verdict concerns two members of which one is known to be better; it is right if the better one scored higher. A
+group that was not fully judged has no verdicts. Recorded scores are compared with later ones, so that a change of
+prompts is assessed by the verdicts that it changes.
 """
 
 import asyncio
@@ -30,15 +30,15 @@ class GoldenGroup(BaseModel):
 
     name: str
     shows: str = ""
-    """What a judge that gets it right has understood."""
-    opening: list[Message] = Field(default_factory=list)
+    """The ability that the group tests."""
+    opening: list[Message] = Field(default_factory=list[Message])
     """OpenAI messages with which every member begins."""
-    tools: list[Message] = Field(default_factory=list)
+    tools: list[Message] = Field(default_factory=list[Message])
     """OpenAI tool schemas, of every member."""
     members: dict[str, Annotated[list[Message], Field(min_length=1)]]
-    """By name, which no judge sees: the messages that follow the opening."""
+    """The messages after the opening, by name; judges do not see the names."""
     order: list[list[str]]
-    """Names, the best first; members that stand together are not compared."""
+    """Tiers of names, best first; members of one tier are not compared."""
 
     @model_validator(mode="after")
     def _orders_its_members(self) -> Self:
@@ -50,11 +50,11 @@ class GoldenGroup(BaseModel):
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """The better and the worse of every two members that are compared."""
+        """(better, worse) for every two members that are compared."""
         return [pair for above, below in combinations(self.order, 2) for pair in product(above, below)]
 
     def group(self) -> TrajectoryGroup:
-        """Its members as they are judged, in the order of their names on file."""
+        """The members as a group to judge, in the order of the file."""
         return TrajectoryGroup(
             Trajectory(messages_and_choices=[*self.opening, *messages], tools=self.tools or None)
             for messages in self.members.values()
@@ -84,49 +84,49 @@ def load_golden(path: Path = SHIPPED) -> list[GoldenGroup]:
 
 
 Scores = Mapping[str, float]
-"""By member."""
+"""By member name."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoldenResult:
-    """What a judge made of a golden group."""
+    """A judge's scores of a golden group."""
 
     group: GoldenGroup
     scores: Scores
-    """Of all members, or of none."""
+    """Of all members, or empty."""
     reason: str = ""
     """Why there are no scores."""
     prompt_ids: tuple[str, ...] = ()
     calls: int = 0
-    """Asked for now."""
+    """Calls made now."""
     cached_calls: int = 0
-    """Answered by a cassette."""
+    """Replies from a cassette."""
     cost_usd: float | None = None
     """Of `calls`; None = unknown."""
 
     @property
     def right(self) -> int:
-        """How many verdicts are right."""
+        """Number of right verdicts."""
         return len(self.group.pairs) - len(self.violated) if self.scores else 0
 
     @property
     def violated(self) -> list[tuple[str, str]]:
-        """The pairs of which the better member did not score higher."""
+        """The pairs whose better member did not score higher."""
         if not self.scores:
             return []
         return [(better, worse) for better, worse in self.group.pairs if not _is_right(self.scores, better, worse)]
 
     @property
     def agreement(self) -> float | None:
-        """Share of right verdicts, 0 to 1; None without scores."""
+        """Share of right verdicts, 0 to 1; None if the group was not judged."""
         return self.right / len(self.group.pairs) if self.scores else None
 
 
 async def check_golden(judge: Judge, groups: Iterable[GoldenGroup]) -> list[GoldenResult]:
-    """What the judge makes of each group, in order; all are asked for at once.
+    """Judges all groups concurrently; results are in order.
 
-    A group of which one call was lost has no scores: fewer votes may say something else. Raises `JudgeError` when the
-    judge cannot be asked at all (see `Judge.check`).
+    A group with a lost call gets no scores, since fewer votes may give another order. Raises `JudgeError` if the judge
+    cannot be called at all (see `Judge.check`).
     """
     judge.check()
     async with asyncio.TaskGroup() as tasks:
@@ -154,7 +154,7 @@ async def _check(judge: Judge, group: GoldenGroup) -> GoldenResult:
 
 @dataclass(frozen=True, slots=True)
 class ChangedVerdict:
-    """A verdict that is another than it was."""
+    """A verdict that differs from the recorded one."""
 
     group: str
     better: str
@@ -165,14 +165,14 @@ class ChangedVerdict:
 
     @property
     def is_right(self) -> bool:
-        """Whether it is right by now, and was wrong before."""
+        """Whether it is right now, and was wrong before."""
         return self.after[0] > self.after[1]
 
 
 def changed_verdicts(results: Sequence[GoldenResult], before: Mapping[str, Scores]) -> Iterator[ChangedVerdict]:
-    """The verdicts that turned from right to wrong or back since the scores in `before`, which are by group.
+    """The verdicts that changed between right and wrong since the scores in `before`, which are by group name.
 
-    Only members that have scores on both sides are compared.
+    Only members with scores on both sides are compared.
     """
     for result in results:
         old, new = before.get(result.group.name, {}), result.scores
@@ -186,7 +186,7 @@ def changed_verdicts(results: Sequence[GoldenResult], before: Mapping[str, Score
 
 
 def changed_prompts(before: Iterable[str], after: Iterable[str]) -> list[str]:
-    """The names of which the `name@hash` ids before and after have no hash in common."""
+    """The template names whose `name@hash` ids before and after have no hash in common."""
     old, new = _hashes(before), _hashes(after)
     return [name for name, hashes in new.items() if name in old and not hashes & old[name]]
 

@@ -1,8 +1,8 @@
-"""How well judges agree with each other, and a judge with itself when it is asked again.
+"""Inter-rater reliability: how well judges agree with each other, and the calls of one judge among themselves.
 
-Raters score the members of all groups: judges by the mean of their votes, or single calls. Of the figures, ICC and
-alpha also count how the scores of different groups differ and how harsh a rater is; tau and its kin (`pairs`) only
-see the order within groups.
+Raters score the members of all groups: a judge by the mean of its votes, or each single call. ICC and alpha also
+count how the scores of different groups differ and how harsh a rater is; tau and the other statistics in `pairs`
+depend on the order within groups only.
 """
 
 from collections import Counter
@@ -13,34 +13,32 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from gavel.judge.audit.agreement import Agreement, agreement_of_pairs
-from gavel.judge.audit.bootstrap import IntervalEstimate, defined, estimate
+from gavel.judge.audit.bootstrap import UNDEFINED, IntervalEstimate, defined, estimate
 from gavel.judge.audit.votes import judge_calls, judged_groups, voting_models
 from gavel.scenarios.group import TrajectoryGroup
 
 if TYPE_CHECKING:
-    from gavel.judge.audit.bootstrap import Array
+    from gavel.judge.audit.bootstrap import Array, Indices
 
 Ratings = Sequence[Sequence[float | None]]
-"""Of one group: for each member the scores by rater, None where a rater gave none."""
+"""For each member of one group, the scores by rater; None where a rater gave none."""
 
 
 @dataclass(frozen=True, slots=True)
 class InterRaterReliability:
-    """Raters beside each other."""
-
     raters: tuple[str, ...]
     icc_single: IntervalEstimate
-    """ICC(2,1): the share of a single rater's variance that is the members' own. Over members that all rated."""
+    """ICC(2,1): the share of a single rater's variance that is due to the members. Over members that all rated."""
     icc_mean: IntervalEstimate
     """ICC(2,k): the same for the mean of all k raters."""
     alpha: IntervalEstimate
     """Krippendorff's alpha with the interval metric: 1 - observed / expected disagreement; scores may be missing."""
     pairs: Mapping[tuple[str, str], Agreement]
-    """Each two judges, the second as the reference of the first; empty where the raters are calls."""
+    """Agreement of each two judges, the second as the reference of the first; empty where the raters are calls."""
 
 
 def judge_vs_judge(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability | None:
-    """The judge models that voted, each by the mean of its votes for a member; None with fewer than two.
+    """Reliability between the judge models that voted, each by its mean vote for a member; None with fewer than two.
 
     Raises `JudgeError` when no member is judged.
     """
@@ -59,9 +57,9 @@ def judge_vs_judge(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability |
 
 
 def call_vs_call(groups: Iterable[TrajectoryGroup]) -> InterRaterReliability | None:
-    """The calls of the same group: the n-th score that a judge gave to each member; None with fewer than two.
+    """Reliability between calls: rater n is the n-th score that a judge gave a member; None with fewer than two.
 
-    Calls differ in order of presentation, so what a place adds is error here; ICC(2,k) is the reliability of the
+    Calls differ in order of presentation, so position bias counts as error here; ICC(2,k) is the reliability of the
     judge's score, the mean of its calls. Raises `JudgeError` when no member is judged.
     """
     rated = [_by_call(group) for group in judged_groups(groups)]
@@ -77,7 +75,7 @@ def _by_judge(group: TrajectoryGroup, judges: Sequence[str]) -> Ratings:
     for call in judge_calls(group):
         for member, score in call.scores.items():
             votes.setdefault(member, {}).setdefault(call.model, []).append(score)
-    return [[fmean(of[judge]) if judge in of else None for judge in judges] for of in votes.values()]
+    return [[fmean(by[judge]) if judge in by else None for judge in judges] for by in votes.values()]
 
 
 def _by_call(group: TrajectoryGroup) -> list[dict[tuple[str, int], float]]:
@@ -93,7 +91,7 @@ def _by_call(group: TrajectoryGroup) -> list[dict[tuple[str, int], float]]:
 def inter_rater_reliability(
     groups: Sequence[Ratings], raters: Sequence[str], pairs: Mapping[tuple[str, str], Agreement] | None = None
 ) -> InterRaterReliability:
-    """The statistics of plain numbers."""
+    """All statistics, from plain numbers."""
     single, mean = intraclass_correlation(groups)
     return InterRaterReliability(tuple(raters), single, mean, krippendorff_alpha(groups), pairs or {})
 
@@ -113,30 +111,31 @@ def intraclass_correlation(groups: Sequence[Ratings]) -> tuple[IntervalEstimate,
 
     k = next((len(row) for members in groups for row in members), 0)
     if k < 2:
-        return IntervalEstimate(None, None, None, 0), IntervalEstimate(None, None, None, 0)
+        return UNDEFINED, UNDEFINED
     rows = [[row for row in members if None not in row] for members in groups]
     complete = [np.array(row, float).reshape(-1, k) for row in rows]
     count = np.array([len(scores) for scores in complete], float)
     squares = np.array([(scores**2).sum() for scores in complete])
-    of_members = np.array([(scores.sum(axis=1) ** 2).sum() for scores in complete])
-    of_raters = np.array([scores.sum(axis=0) for scores in complete])
+    by_member = np.array([(scores.sum(axis=1) ** 2).sum() for scores in complete])
+    by_rater = np.array([scores.sum(axis=0) for scores in complete])
 
-    def mean_squares(weights: "Array") -> "tuple[Array, Array, Array, Array]":
-        n = weights @ count
+    def mean_squares(drawn: "Indices") -> "tuple[Array, Array, Array, Array]":
+        """n, and the mean squares of members, raters and the rest."""
+        n = count[drawn].sum(axis=1)
         n = np.where(n > 1, n, np.nan)
-        raters = weights @ of_raters
-        mean = raters.sum(axis=1) ** 2 / (n * k)
-        members = (weights @ of_members) / k - mean
-        columns = (raters**2).sum(axis=1) / n - mean
-        rest = weights @ squares - mean - members - columns
-        return n, members / (n - 1), columns / (k - 1), rest / ((n - 1) * (k - 1))
+        rater_sums = by_rater[drawn].sum(axis=1)
+        correction = rater_sums.sum(axis=1) ** 2 / (n * k)
+        members = by_member[drawn].sum(axis=1) / k - correction
+        raters = (rater_sums**2).sum(axis=1) / n - correction
+        rest = squares[drawn].sum(axis=1) - correction - members - raters
+        return n, members / (n - 1), raters / (k - 1), rest / ((n - 1) * (k - 1))
 
-    def single(weights: "Array") -> "Array":
-        n, r, c, e = mean_squares(weights)
+    def single(drawn: "Indices") -> "Array":
+        n, r, c, e = mean_squares(drawn)
         return (r - e) / defined(r + (k - 1) * e + k * (c - e) / n)
 
-    def mean(weights: "Array") -> "Array":
-        n, r, c, e = mean_squares(weights)
+    def mean(drawn: "Indices") -> "Array":
+        n, r, c, e = mean_squares(drawn)
         return (r - e) / defined(r + (c - e) / n)
 
     contributing = int((count > 0).sum())
@@ -148,15 +147,15 @@ def krippendorff_alpha(groups: Sequence[Ratings]) -> IntervalEstimate:
     alpha-reliability"): 1 - mean squared difference within members / that between any two scores."""
     import numpy as np
 
-    rows = [[_moments(scores) for row in members if len(scores := _known(row)) > 1] for members in groups]
-    sums = np.array([[sum(column) for column in zip(*of, strict=True)] if of else [0.0] * 4 for of in rows])
+    moments = [[_moments(scores) for row in members if len(scores := _known(row)) > 1] for members in groups]
+    sums = np.array([np.sum(of_group, axis=0) if of_group else np.zeros(4) for of_group in moments])
 
-    def statistic(weights: "Array") -> "Array":
-        count, total, squares, within = (weights @ sums).T
+    def statistic(drawn: "Indices") -> "Array":
+        count, total, squares, within = sums[drawn].sum(axis=1).T
         expected = 2 * (count * squares - total**2) / (count * (count - 1))
         return 1 - within / count / defined(expected)
 
-    return estimate(statistic, len(groups), sum(map(bool, rows)))
+    return estimate(statistic, len(groups), sum(map(bool, moments)))
 
 
 def _known(row: Sequence[float | None]) -> list[float]:
@@ -164,7 +163,7 @@ def _known(row: Sequence[float | None]) -> list[float]:
 
 
 def _moments(scores: Sequence[float]) -> tuple[float, float, float, float]:
-    """Count, sum and sum of squares of a member's scores, and the squared differences of all ordered pairs of them
-    by the number of others."""
+    """Count, sum and sum of squares of a member's n scores, and the sum of squared differences over all ordered pairs,
+    divided by n - 1."""
     count, total, squares = len(scores), sum(scores), sum(score**2 for score in scores)
     return count, total, squares, 2 * (count * squares - total**2) / (count - 1)

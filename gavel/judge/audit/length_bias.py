@@ -7,6 +7,7 @@ task length and in scale. A correlation is no proof of bias: longer work may be 
 import json
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from gavel.judge.audit.agreement import center
 from gavel.judge.audit.bootstrap import IntervalEstimate, correlation
@@ -41,5 +42,9 @@ def characters_written(trajectory: Trajectory) -> int:
 def _characters(turn: Message) -> int:
     content = turn.get("content") or ""
     text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-    calls = [call.get("function") or call.get("custom") or {} for call in turn.get("tool_calls") or []]
-    return len(text) + sum(len(str(value)) for call in calls for value in call.values())
+    characters = len(text)
+    calls: list[dict[str, Any]] = turn.get("tool_calls") or []
+    for call in calls:
+        body: dict[str, Any] = call.get("function") or call.get("custom") or {}
+        characters += sum(len(str(value)) for value in body.values())
+    return characters

@@ -1,7 +1,7 @@
-"""The votes of a judged group, read back: call by call, over the members that the judge told apart.
+"""Reads the votes of a judged group back as calls of the judge, over its distinct members.
 
-Identical members were shown once and share their votes; only the first of them counts here, or a judge would seem to
-agree with itself on what it was asked once.
+Identical members were shown once and share their votes. Only the first of them counts here, since counting copies
+would overstate how well a judge agrees with itself.
 """
 
 from collections.abc import Iterable
@@ -15,24 +15,24 @@ from gavel.scenarios.trajectory import Trajectory
 
 @dataclass(frozen=True, slots=True)
 class JudgeCall:
-    """One call of a judge."""
+    """One answered call to a judge model."""
 
     model: str
-    scores: dict[int, float] = field(default_factory=dict)
+    scores: dict[int, float] = field(default_factory=dict[int, float])
     """By member, an index into `distinct_members`."""
-    slots: dict[int, int] = field(default_factory=dict)
-    """Where each member was shown, from 0."""
+    positions: dict[int, int] = field(default_factory=dict[int, int])
+    """The position of each member in the prompt, from 0."""
 
     @property
     def scores_by_position(self) -> list[float]:
-        """The scores in the order shown; empty when a vote of this call is not known."""
-        row = sorted(self.slots, key=self.slots.__getitem__)
-        whole = [self.slots[member] for member in row] == list(range(len(row)))
-        return [self.scores[member] for member in row] if whole else []
+        """The scores in the order shown; empty if a vote of this call is missing."""
+        members = sorted(self.positions, key=self.positions.__getitem__)
+        complete = [self.positions[member] for member in members] == list(range(len(members)))
+        return [self.scores[member] for member in members] if complete else []
 
 
 def judged_groups(groups: Iterable[TrajectoryGroup]) -> list[TrajectoryGroup]:
-    """All of the groups. Raises `JudgeError` when nobody in them has a judge's score."""
+    """The groups as a list. Raises `JudgeError` when no member of any has a judge's score."""
     groups = list(groups)
     if not any(member.judgement and member.judgement.score is not None for group in groups for member in group):
         members = sum(len(group) for group in groups)
@@ -44,23 +44,23 @@ def judged_groups(groups: Iterable[TrajectoryGroup]) -> list[TrajectoryGroup]:
 
 
 def distinct_members(group: TrajectoryGroup) -> list[tuple[Trajectory, Judgement]]:
-    """The judged members, each set of identical ones once."""
+    """The judged members; of identical ones, which have the same votes, only the first."""
     kept: dict[object, tuple[Trajectory, Judgement]] = {}
     for member in group:
         if (judgement := member.judgement) is not None and (judgement.votes or judgement.score is not None):
-            shown = tuple((vote.order, vote.slot) for vote in judgement.votes)
+            shown = tuple((vote.order, vote.position) for vote in judgement.votes)
             kept.setdefault(shown or id(member), (member, judgement))
     return list(kept.values())
 
 
 def judge_calls(group: TrajectoryGroup) -> list[JudgeCall]:
-    """The calls that the group's votes come from, in order of asking."""
+    """The calls that gave the group's votes, in order."""
     found: dict[int, JudgeCall] = {}
     for number, (_, judgement) in enumerate(distinct_members(group)):
         for vote in judgement.votes:
             call = found.setdefault(vote.order, JudgeCall(vote.model))
             call.scores[number] = vote.score
-            call.slots[number] = vote.slot
+            call.positions[number] = vote.position
     return [found[order] for order in sorted(found)]
 
 

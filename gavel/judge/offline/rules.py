@@ -1,68 +1,88 @@
-"""Written rules that a program can check: the part of a rubric that the stand-in judge understands.
+"""Rules that a program can check: the part of a rubric that the stand-in judge understands.
 
-A rule is a line that begins with "- " and has one of these forms; every other line is for other readers.
+A rule is a line that begins with "- " and has one of these forms; other lines of the rubric are ignored.
 
     - calls A, B and C before X or Y
     - calls X when <condition over keys of the JSON objects that tools returned>
     - calls only one of X, Y, Z
     - ends with a message ...
+
+A condition consists of names, constants, comparisons, `and`, `or` and `not`. It is evaluated by Jinja's sandbox.
 """
 
-import ast
 import json
-import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, cast
+
+from jinja2 import StrictUndefined, TemplateError, nodes
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gavel.judge.prompt.canonical import Conversation, TextEvent, ToolCallEvent
+
+_SANDBOX = ImmutableSandboxedEnvironment(undefined=StrictUndefined)
+_COMPARISONS = {"eq", "ne", "lt", "lteq", "gt", "gteq"}
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a rule may look at in one attempt."""
+    """What rules depend on in one attempt."""
 
     calls: tuple[str, ...]
-    """Tools that were called without an error, in order."""
+    """Names of the tools called without an error, in order."""
     errors: int
+    """Number of calls that returned an error."""
     known: Mapping[str, Any]
-    """Keys and values of the JSON objects that tools returned."""
+    """Keys and values of the JSON objects that tools returned; a later value replaces an earlier one."""
     ends_with_message: bool
 
 
 @dataclass(frozen=True, slots=True)
+class Condition:
+    """A compiled condition."""
+
+    names: frozenset[str]
+    """Every name in it; all must be known, including those that evaluation would skip."""
+    evaluate: Callable[[Mapping[str, Any]], Any]
+    """Raises `TypeError` for values that cannot be compared."""
+
+
+@dataclass(frozen=True, slots=True)
 class Before:
-    """Every one of `needed` was called before the first of `actions`, and one of those was called."""
+    """One of `actions` was called, and all of `needed` were called before the first of them."""
 
     text: str
     needed: tuple[str, ...]
     actions: tuple[str, ...]
 
     def kept(self, facts: Facts) -> bool:
-        first = next((place for place, name in enumerate(facts.calls) if name in self.actions), None)
+        first = next((index for index, name in enumerate(facts.calls) if name in self.actions), None)
         return first is not None and set(self.needed) <= set(facts.calls[:first])
 
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """`action` was called exactly when the condition holds, and the agent found out whether it does."""
+    """`action` was called if and only if the condition holds. Not kept if the agent never learned a value it names."""
 
     text: str
     action: str
-    condition: ast.expr
+    condition: Condition
 
     def kept(self, facts: Facts) -> bool:
+        if not self.condition.names <= facts.known.keys():
+            return False
         try:
-            due = bool(_value(self.condition, facts.known))
-        except (_Unknown, TypeError):  # TypeError: values that cannot be compared tell as little as none
+            due = bool(self.condition.evaluate(facts.known))
+        except TypeError:  # values that cannot be compared are as good as unknown
             return False
         return (self.action in facts.calls) == due
 
 
 @dataclass(frozen=True, slots=True)
 class OnlyOneOf:
-    """Exactly one call of any of `actions`."""
+    """`actions` were called exactly once in total."""
 
     text: str
     actions: tuple[str, ...]
@@ -73,7 +93,7 @@ class OnlyOneOf:
 
 @dataclass(frozen=True, slots=True)
 class EndsWithMessage:
-    """The last thing is a message to the user."""
+    """The last event is a message to the user that is not blank."""
 
     text: str
 
@@ -107,106 +127,96 @@ def _rule(text: str) -> Rule | None:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """The tool names in "A, B and C"; none if anything else is in it."""
+    """The tool names in "A, B and C"; empty if the text contains anything else."""
     names = [name.strip().strip("`") for name in re.split(r",|\band\b|\bor\b", text) if name.strip()]
     return tuple(names) if all(re.fullmatch(r"[\w.:/-]+", name) for name in names) else ()
 
 
 def facts_of(attempt: Sequence[Conversation]) -> Facts:
-    """The facts of an attempt, shown in full: its main conversation first."""
-    calls = [event for each in attempt for event in each.events if isinstance(event, ToolCallEvent)]
-    results = [(call, _json(call.result)) for call in calls]
-    failed = [isinstance(result, dict) and bool(result.get("error")) for _, result in results]
+    """The facts of an attempt as `read_transcripts` gives it: in full, the main conversation first."""
+    calls: list[str] = []
+    errors = 0
     known: dict[str, Any] = {}
-    for (_, result), wrong in zip(results, failed, strict=True):
-        if isinstance(result, dict) and not wrong:
+    for call in (event for each in attempt for event in each.events if isinstance(event, ToolCallEvent)):
+        result = _json_object(call.result)
+        if result.get("error"):
+            errors += 1
+        else:
+            calls.append(call.name)
             known |= result
     last = attempt[0].events[-1] if attempt[0].events else None
     return Facts(
-        calls=tuple(call.name for call, wrong in zip(calls, failed, strict=True) if not wrong),
-        errors=sum(failed),
+        calls=tuple(calls),
+        errors=errors,
         known=known,
         ends_with_message=isinstance(last, TextEvent) and last.role == "assistant" and bool(last.text.strip()),
     )
 
 
-def _json(text: str | None) -> Any:
+def _json_object(text: str | None) -> dict[str, Any]:
+    """The object that a tool returned; empty for anything else."""
     try:
-        return json.loads(text or "null")
+        value = json.loads(text or "null")
     except (ValueError, RecursionError):
-        return None
+        return {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-class _Unknown(Exception):
-    """The agent never learned a value that a condition names."""
-
-
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
-
-
-def _condition(text: str) -> ast.expr | None:
+@lru_cache(256)
+def _condition(text: str) -> Condition | None:
     """A condition made of names, constants, comparisons, and, or, not; None for anything else."""
     try:
-        condition = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    return condition if _is_plain(condition) else None
+        template = _SANDBOX.parse(f"{{{{ {text} }}}}")
+        outputs = [part for output in template.find_all(nodes.Output) for part in output.nodes]
+        if len(template.body) == len(outputs) == 1 and _is_plain(outputs[0]):
+            names = frozenset(node.name for node in template.find_all(nodes.Name))
+            return Condition(names, _SANDBOX.compile_expression(text))
+    except (TemplateError, SyntaxError, ValueError, RecursionError, MemoryError):
+        pass
+    return None
 
 
-def _is_plain(node: ast.expr) -> bool:
+def _is_plain(node: nodes.Node) -> bool:
+    """Whether a node can only compare values: no calls, attributes, arithmetic, filters or tests.
+
+    It is checked before the expression is compiled, because Jinja evaluates constant parts (`9**9**9`) on compiling.
+    """
     match node:
-        case ast.Name() | ast.Constant():
+        case nodes.Name(name=name):
+            return name != "self"  # in Jinja this is the template, whatever a tool returned under this key
+        case nodes.Const():
             return True
-        case ast.BoolOp(values=values):
-            return all(map(_is_plain, values))
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return _is_plain(operand)
-        case ast.Compare(left=left, ops=ops, comparators=others):
-            return all(type(op) in _COMPARE for op in ops) and all(map(_is_plain, [left, *others]))
+        case nodes.And(left=left, right=right) | nodes.Or(left=left, right=right):
+            return _is_plain(left) and _is_plain(right)
+        case nodes.Not(node=negated):
+            return _is_plain(negated)
+        case nodes.Compare(expr=first, ops=operands):
+            return _is_plain(first) and all(each.op in _COMPARISONS and _is_plain(each.expr) for each in operands)
         case _:
             return False
 
 
-def _value(node: ast.expr, known: Mapping[str, Any]) -> Any:
-    """The value of a plain condition. Raises `_Unknown` if any name in it is, needed or not."""
-    match node:
-        case ast.Constant(value=value):
-            return value
-        case ast.Name(id=name):
-            if name not in known:
-                raise _Unknown(name)
-            return known[name]
-        case ast.BoolOp(op=op, values=values):
-            found = [_value(value, known) for value in values]
-            return all(found) if isinstance(op, ast.And) else any(found)
-        case ast.UnaryOp(operand=operand):
-            return not _value(operand, known)
-        case ast.Compare(left=left, ops=ops, comparators=others):
-            terms = [_value(term, known) for term in (left, *others)]
-            return all(_COMPARE[type(op)](a, b) for op, a, b in zip(ops, terms, terms[1:], strict=False))
-        case _:
-            raise _Unknown(ast.dump(node))
-
-
 def score_rules(rules: Iterable[Rule], facts: Facts) -> tuple[float, list[str]]:
-    """The weighted share of rules that are kept, and the texts of those that are not.
+    """The weighted share of at least one rule that is kept, and the texts of the rules that are not.
 
-    All `When` rules are one check of weight 2: the right thing was done, and nothing else. A `Before` weighs 1, the
-    others a half.
+    All `When` rules together are one check of weight 2: the right action, and no wrong one. A `Before` weighs 1, the
+    others 0.5.
     """
-    rules = list(rules)
-    kept = {rule.text: rule.kept(facts) for rule in rules}
-    deeds = [kept[rule.text] for rule in rules if isinstance(rule, When)]
-    checks = [(2.0, all(deeds))] if deeds else []
-    checks += [
-        (1.0 if isinstance(rule, Before) else 0.5, kept[rule.text]) for rule in rules if not isinstance(rule, When)
-    ]
-    share = sum(weight for weight, ok in checks if ok) / sum(weight for weight, _ in checks)
-    return share, [text for text, ok in kept.items() if not ok]
+    broken: list[str] = []
+    checks: list[tuple[float, bool]] = []
+    right_actions: list[bool] = []
+    for rule in rules:
+        kept = rule.kept(facts)
+        if not kept:
+            broken.append(rule.text)
+        match rule:
+            case When():
+                right_actions.append(kept)
+            case Before():
+                checks.append((1.0, kept))
+            case OnlyOneOf() | EndsWithMessage():
+                checks.append((0.5, kept))
+    if right_actions:
+        checks.append((2.0, all(right_actions)))
+    share = sum(weight for weight, kept in checks if kept) / sum(weight for weight, _ in checks)
+    return share, list(dict.fromkeys(broken))

@@ -27,10 +27,10 @@ import httpx
 import openai
 
 from gavel.judge.errors import JudgeError
-from gavel.judge.panel.schedule import centred_places
 from gavel.judge.prompt.canonical import Conversation, TextEvent, ToolCallEvent
 from gavel.judge.prompt.transcript import read_transcripts
 from gavel.judge.reply.criteria import requested_ids
+from gavel.judge.stats import centred_positions
 from gavel.llm.types import Message
 
 ID = re.compile(r"\bsim-\w+")
@@ -181,7 +181,7 @@ class SimulatedJudge:
         """By label, in the order shown."""
         bias = self.bias
         ids = {label: self._id(text) for label, text in texts.items()}
-        places = centred_places(len(texts))
+        places = centred_positions(len(texts))
         flat = fmean(place**2 for place in places)
         logs = {label: math.log(len(text)) for label, text in texts.items()}
         usual_log, usual_quality = fmean(logs.values()), fmean(self.members[i].quality for i in ids.values())

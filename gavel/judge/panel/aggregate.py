@@ -1,17 +1,17 @@
-"""What the votes of a group come to: one function for each mode of judging.
+"""Aggregation: the votes of a group become one score per member, by one function for each mode of judging.
 
-Each takes the calls that were answered and gives the members that were scored in them their standings: no mode can make
-a number that no judge gave.
+Each function takes the calls that were answered and scores only members that these calls scored: no mode makes a
+number that no judge gave.
 """
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gavel.judge.panel.anchors import level
+from gavel.judge.panel.anchors import fit_scale
 from gavel.judge.panel.bradley_terry import Comparison, preference, rate
 from gavel.judge.panel.equating import Point, equate
-from gavel.judge.panel.schedule import mean_and_error
+from gavel.judge.stats import mean_and_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What all calls come to for one member."""
+class AggregateScore:
+    """One member's score over all calls."""
 
     score: float
     """In [0, 1]."""
@@ -36,43 +36,48 @@ class Standing:
     """The call whose vote is nearest to the score; None = there is no vote."""
 
 
-Combine = Callable[[Sequence[Answer], int], Mapping[int, Standing | str]]
-"""(answers, members of the group) -> standings by member, or why its votes come to no score."""
+Scores = Mapping[int, AggregateScore | str]
+"""By member: its score, or the reason why its votes give none."""
+Aggregate = Callable[[Sequence[Answer], int], Scores]
+"""(answers, number of members in the group) -> scores by member."""
 
 
-def groupwise(answers: Sequence[Answer], members: int) -> dict[int, Standing]:
-    """The mean of each member's votes, after they were brought to one scale.
+def groupwise(answers: Sequence[Answer], members: int) -> dict[int, AggregateScore]:
+    """The mean of each member's votes, after equating.
 
     Judges are harsh or lenient, and in a large group so is each block, but within a group only differences count.
     """
     return _within_range(_means(*_equated(_votes(answers, members))))
 
 
-def anchored(answers: Sequence[Answer], members: int, fixed: Mapping[int, float]) -> Mapping[int, Standing | str]:
+def anchored(answers: Sequence[Answer], members: int, fixed: Mapping[int, float]) -> Scores:
     """The mean of each member's votes on the scale of the anchors, whose scores are `fixed` by member.
 
-    Each juror's scale is set by the votes that it gave to anchors; an answer without any is left out. A score that
-    falls outside [0, 1] is cut off, not moved: the scale is absolute. The standard error is that of the member's votes
-    and leaves out the scale's own, which all members of the group share. A group that is nothing but one anchor has
-    that anchor's score.
+    The votes that a juror gave to anchors calibrate its scale; an answer without any is dropped. Scores outside [0, 1]
+    are clipped, not shifted: the scale is absolute. The standard error is that of the member's votes and leaves out the
+    error of the scale, which all members of the group share. A group whose only member is an anchor gets the anchor's
+    score.
     """
     if members == 1:
-        return {member: Standing(score) for member, score in fixed.items()}
+        return {member: AggregateScore(score) for member, score in fixed.items()}
     votes: list[_Vote] = []
-    free = 0
+    free_offsets = 0
     usable = [answer for answer in answers if answer.scores.keys() & fixed.keys()]
     for juror in dict.fromkeys(answer.juror for answer in usable):
-        own, fitted = _equated(_votes([answer for answer in usable if answer.juror == juror], members))
-        line = level([(vote.score, fixed[vote.member]) for vote in own if vote.member in fixed])
-        votes += [replace(vote, score=line(vote.score)) for vote in own]
-        free += fitted
-    means = _means(votes, free)
-    cut = {member: replace(mean, score=min(max(mean.score, 0.0), 1.0)) for member, mean in means.items()}
-    return dict.fromkeys((member for a in answers for member in a.scores), "no anchor was scored beside it") | cut
+        own, free = _equated(_votes([answer for answer in usable if answer.juror == juror], members))
+        scale = fit_scale([(vote.score, fixed[vote.member]) for vote in own if vote.member in fixed])
+        votes += [replace(vote, score=scale(vote.score)) for vote in own]
+        free_offsets += free
+    scores: dict[int, AggregateScore | str] = dict.fromkeys(
+        (member for answer in answers for member in answer.scores), "no anchor was scored beside it"
+    )
+    for member, mean in _means(votes, free_offsets).items():
+        scores[member] = replace(mean, score=min(max(mean.score, 0.0), 1.0))
+    return scores
 
 
-def pairwise(answers: Sequence[Answer], members: int) -> Mapping[int, Standing | str]:
-    """Each member's mean probability of winning against another; every answer is of two members."""
+def pairwise(answers: Sequence[Answer], members: int) -> Scores:
+    """Each member's mean probability of winning against another; every answer scores two members."""
     comparisons: list[Comparison] = []
     preferred: dict[int, dict[int, float]] = {}
     for answer in answers:
@@ -81,14 +86,14 @@ def pairwise(answers: Sequence[Answer], members: int) -> Mapping[int, Standing |
         comparisons.append(comparison)
         preferred.setdefault(first, {})[answer.call] = comparison.preference
         preferred.setdefault(second, {})[answer.call] = 1 - comparison.preference
-    standings: dict[int, Standing | str] = dict.fromkeys(
+    scores: dict[int, AggregateScore | str] = dict.fromkeys(
         preferred, "lost comparisons cut it off from most of the group"
     )
     for member, rating in rate(comparisons).items():
-        told = preferred[member]
-        typical = min(told, key=lambda call: abs(told[call] - rating.score))
-        standings[member] = Standing(rating.score, rating.standard_error, typical)
-    return standings
+        by_call = preferred[member]
+        typical = min(by_call, key=lambda call: abs(by_call[call] - rating.score))
+        scores[member] = AggregateScore(rating.score, rating.standard_error, typical)
+    return scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,7 @@ class _Vote:
 
 
 def _votes(answers: Sequence[Answer], members: int) -> list[_Vote]:
-    """A juror's calls on the whole group share a scale; a call on a block has its own."""
+    """A juror's calls on the whole group share one scale; each call on a block has its own."""
     return [
         _Vote(a.call, (a.juror, None if len(a.scores) == members else a.call), member, score, a.weight)
         for a in answers
@@ -110,42 +115,42 @@ def _votes(answers: Sequence[Answer], members: int) -> list[_Vote]:
 
 
 def _equated(votes: Sequence[_Vote]) -> tuple[list[_Vote], int]:
-    """The votes on one scale, and how many offsets were fitted to bring them there."""
+    """The votes on one scale, and the number of offsets that were fitted for it."""
     offsets, fitted = equate([Point(vote.scale, vote.member, vote.score, vote.weight) for vote in votes])
     return [replace(vote, score=vote.score - offsets[vote.scale]) for vote in votes], fitted
 
 
-def _means(votes: Sequence[_Vote], fitted: int) -> dict[int, Standing]:
+def _means(votes: Sequence[_Vote], fitted: int) -> dict[int, AggregateScore]:
     of_member: dict[int, list[_Vote]] = {}
     for vote in votes:
         of_member.setdefault(vote.member, []).append(vote)
     freedom = len(votes) - len(of_member)
-    # Votes that were fitted to each other scatter less than they err.
-    stretch = math.sqrt(freedom / (freedom - fitted)) if freedom > fitted else 1.0
-    standings: dict[int, Standing] = {}
+    # Fitting offsets reduces the scatter of the votes below their error; this corrects for the lost degrees of freedom.
+    inflation = math.sqrt(freedom / (freedom - fitted)) if freedom > fitted else 1.0
+    scores: dict[int, AggregateScore] = {}
     for member, own in of_member.items():
         score, error = mean_and_error([vote.score for vote in own], [vote.weight for vote in own])
         typical = min(own, key=lambda vote: abs(vote.score - score)).call
-        standings[member] = Standing(score, None if error is None else error * stretch, typical)
-    return standings
+        scores[member] = AggregateScore(score, None if error is None else error * inflation, typical)
+    return scores
 
 
-def _within_range(standings: dict[int, Standing]) -> dict[int, Standing]:
-    """The standings with scores in [0, 1] and their differences kept.
+def _within_range(scores: dict[int, AggregateScore]) -> dict[int, AggregateScore]:
+    """The scores in [0, 1], with their differences kept.
 
-    Scores that were brought to one scale may lie outside; what is between scales is known but for a constant, so all
-    are moved by one, and drawn together only where they span more than 1.
+    Equated scores may fall outside, and are known only up to a common constant: so all are shifted by the same amount,
+    and compressed only where they span more than 1.
     """
-    scores = [standing.score for standing in standings.values()]
-    if not scores or (min(scores) >= 0 and max(scores) <= 1):
-        return standings
-    low, high = min(scores), max(scores)
+    values = [score.score for score in scores.values()]
+    if not values or (min(values) >= 0 and max(values) <= 1):
+        return scores
+    low, high = min(values), max(values)
     width = max(1.0, high - low)
     start = low if high - low >= 1 else min(low, max(0.0, high - 1))
 
-    def moved(standing: Standing) -> Standing:
-        score = min(max((standing.score - start) / width, 0.0), 1.0)
-        error = None if standing.standard_error is None else standing.standard_error / width
-        return replace(standing, score=score, standard_error=error)
+    def moved(aggregate: AggregateScore) -> AggregateScore:
+        score = min(max((aggregate.score - start) / width, 0.0), 1.0)
+        error = None if aggregate.standard_error is None else aggregate.standard_error / width
+        return replace(aggregate, score=score, standard_error=error)
 
-    return {member: moved(standing) for member, standing in standings.items()}
+    return {member: moved(score) for member, score in scores.items()}

@@ -1,7 +1,7 @@
-"""Anchors: reference trajectories with fixed scores, by which scores of different groups are on one scale.
+"""Anchors: reference trajectories with fixed scores, which put the scores of different groups on one scale.
 
-A judge sees them among a group's members and is not told which they are; what it gives them tells how harsh it is and
-how far it spreads its scores. They are no members of the judged group.
+A judge sees them among a group's members without being told which they are; its votes for them calibrate its scale
+(offset and slope). They are not members of the judged group.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,15 +13,15 @@ from gavel.judge.prompt.canonical import CanonicalGroup, canonicalize
 from gavel.prompts import content_hash
 from gavel.scenarios.trajectory import Trajectory
 
-MOST = 6
-"""Anchors of a judge: they are in every call, and a block of a large group must have places for others."""
-FLATTEST, STEEPEST = 0.25, 4.0
-"""Slopes of a juror's scale that are believed."""
+MAX_ANCHORS = 6
+"""They are shown in every call, and a block of a large group must have positions left for others."""
+MIN_SLOPE, MAX_SLOPE = 0.25, 4.0
+"""Range of plausible slopes of a juror's scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """An attempt at the task of the groups that are judged, or at one of its kind, and what it is worth."""
+    """An attempt at the task of the judged groups, or at a similar task, with its true score."""
 
     trajectory: Trajectory
     score: float
@@ -35,17 +35,17 @@ class Anchor:
 
     @property
     def id(self) -> str:
-        """`anchor@hash` of what a judge sees of it, and its score."""
+        """`anchor@hash` of the text that a judge sees, and of the score."""
         return f"anchor@{content_hash(f'{canonicalize({0: self.trajectory}).digest} {self.score!r}')}"
 
 
-def checked(anchors: Iterable[Anchor]) -> tuple[Anchor, ...]:
+def check_anchors(anchors: Iterable[Anchor]) -> tuple[Anchor, ...]:
     """The anchors. Raises `JudgeError` when they are too many, or one trajectory has two scores."""
     anchors = tuple(anchors)
-    if len(anchors) > MOST:
+    if len(anchors) > MAX_ANCHORS:
         raise JudgeError(
             f"{len(anchors)} anchors are too many: each is shown in every call.",
-            f"Keep at most {MOST}, spread over the scale: two or three are enough.",
+            f"Keep at most {MAX_ANCHORS}, spread over the scale: two or three are enough.",
         )
     for member in canonicalize({n: anchor.trajectory for n, anchor in enumerate(anchors)}).members:
         if len(scores := sorted({anchors[n].score for n in member.indices})) > 1:
@@ -53,47 +53,50 @@ def checked(anchors: Iterable[Anchor]) -> tuple[Anchor, ...]:
     return anchors
 
 
-def seat(trajectories: Mapping[int, Trajectory], anchors: Sequence[Anchor]) -> tuple[CanonicalGroup, dict[int, float]]:
-    """The canonical group of trajectories by index with the anchors among its members, and the fixed scores by member.
+def insert_anchors(
+    trajectories: Mapping[int, Trajectory], anchors: Sequence[Anchor]
+) -> tuple[CanonicalGroup, dict[int, float]]:
+    """The canonical group of the trajectories (by index) and the anchors, and the fixed scores by member.
 
-    A member that only is an anchor has no indices; one that is a trajectory of the group as well is shown once and
-    votes for it count as both. Nobody is seated with an empty group.
+    A member that is only an anchor has no indices; one that is also a trajectory of the group is shown once, and votes
+    for it count for both. Returns no anchors for an empty group.
     """
     if not trajectories:
         return canonicalize({}), {}
     first = max(trajectories) + 1
-    seated = canonicalize({**trajectories, **{n: anchor.trajectory for n, anchor in enumerate(anchors, first)}})
+    group = canonicalize({**trajectories, **{n: anchor.trajectory for n, anchor in enumerate(anchors, first)}})
     fixed = {
         number: anchors[index - first].score
-        for number, member in enumerate(seated.members)
+        for number, member in enumerate(group.members)
         for index in member.indices
         if index >= first
     }
-    members = (replace(m, indices=tuple(index for index in m.indices if index < first)) for m in seated.members)
-    return replace(seated, members=tuple(members)), fixed
+    members = (replace(m, indices=tuple(index for index in m.indices if index < first)) for m in group.members)
+    return replace(group, members=tuple(members)), fixed
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
-    """A straight line from the scores that a juror gives to the scores that are meant."""
+class LinearScale:
+    """A line that maps a juror's scores to the scale of the anchors; called with a score."""
 
     given: float = 0.0
-    meant: float = 0.0
+    true: float = 0.0
     slope: float = 1.0
-    """Points given for a point meant."""
+    """Change of the juror's score per unit of the true score."""
 
     def __call__(self, score: float) -> float:
-        return self.meant + (score - self.given) / self.slope
+        return self.true + (score - self.given) / self.slope
 
 
-def level(votes: Sequence[tuple[float, float]]) -> Level:
-    """The line through a juror's votes for anchors, each (what it gave, what is meant); at least one.
+def fit_scale(votes: Sequence[tuple[float, float]]) -> LinearScale:
+    """The scale of a juror from its votes for anchors, each (score given, true score); at least one.
 
-    Least squares of given on meant, which leaves the scores of a juror that errs at random unbiased. With one fixed
-    score there is no slope to be had, and one outside of `FLATTEST` to `STEEPEST` is noise, or a juror that turns the
-    anchors upside down, and would blow noise up: then the line only moves the scores.
+    Least squares of given on true scores, which leaves the scores of a juror with random errors unbiased. One true
+    score alone determines no slope, and a slope outside [`MIN_SLOPE`, `MAX_SLOPE`] is noise, or a juror that inverts
+    the anchors, and would amplify noise: in both cases the scale only shifts the scores (slope 1).
     """
-    given, meant = (fmean(values) for values in zip(*votes, strict=True))
-    spread = sum((m - meant) ** 2 for _, m in votes)
-    slope = sum((g - given) * (m - meant) for g, m in votes) / spread if spread > 1e-9 else 1.0
-    return Level(given, meant, slope if FLATTEST <= slope <= STEEPEST else 1.0)
+    given = fmean(vote for vote, _ in votes)
+    true = fmean(score for _, score in votes)
+    spread = sum((score - true) ** 2 for _, score in votes)
+    slope = sum((vote - given) * (score - true) for vote, score in votes) / spread if spread > 1e-9 else 1.0
+    return LinearScale(given, true, slope if MIN_SLOPE <= slope <= MAX_SLOPE else 1.0)

@@ -1,69 +1,19 @@
-"""What the calls of a judge come to: ballots -> judgements -> a judged copy of the group.
+"""Judgements: ballots become a judgement for each trajectory, one for the group, and a judged copy of the group.
 
-A ballot that was lost has no scores, and a member without votes has none either: no step here can make a number
-that no judge gave.
+A member without votes, or without a quorum, is unscored with the reason: no step makes a number that no judge gave.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 
-from gavel.judge.errors import ContextTooSmallError
-from gavel.judge.panel.aggregate import Answer, Combine, Standing, groupwise
-from gavel.judge.panel.schedule import mean_and_error
+from gavel.judge.panel.aggregate import Aggregate, AggregateScore, Answer, groupwise
+from gavel.judge.panel.ballot import Ballot
 from gavel.judge.prompt.canonical import CanonicalGroup
-from gavel.judge.reply.verdict import Scored
-from gavel.llm.types import Reply
-from gavel.prompts import render, template_id
+from gavel.judge.stats import mean_and_error
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judgement import GroupJudgement, GroupStatus, Judgement, Vote
+from gavel.scenarios.judgement import GroupJudgement, GroupStatus, Judgement
 from gavel.scenarios.trajectory import Trajectory
-
-
-@dataclass(slots=True)
-class Ballot:
-    """One order of presentation, put before one juror."""
-
-    order: int
-    row: tuple[int, ...]
-    """Members of the canonical group as they are shown; in a large group only some."""
-    model: str
-    juror: int = 0
-    """Index of the juror."""
-    weight: float = 1.0
-    scores: dict[int, Scored] | None = None
-    """By member; None = the ballot is lost."""
-    problem: str = ""
-    """What went wrong last."""
-    no_room: ContextTooSmallError | None = None
-    """Why the last model was not asked."""
-    shortened: bool = False
-    """Not all text was shown, for want of room."""
-    calls: int = 0
-    replies: list[Reply] = field(default_factory=list)
-    prompt_ids: list[str] = field(default_factory=list)
-    repairs: Counter[str] = field(default_factory=Counter)
-    """What had to be repaired to read the scores, by kind."""
-
-    def render(self, template: str, **values: object) -> str:
-        """The filled template, remembered as used."""
-        self.prompt_ids.append(template_id(template))
-        return render(template, **values)
-
-    def vote(self, member: int) -> Vote | None:
-        if self.scores is None or member not in self.scores:
-            return None
-        scored = self.scores[member]
-        slot = self.row.index(member)
-        return Vote(
-            score=scored.score,
-            slot=slot,
-            order=self.order,
-            model=self.model,
-            explanation=scored.explanation,
-            criteria=dict(scored.criteria),
-        )
 
 
 def judge_members(
@@ -71,12 +21,12 @@ def judge_members(
     group: CanonicalGroup,
     ballots: Sequence[Ballot],
     quorum: float = 0.0,
-    combine: Combine = groupwise,
+    aggregate: Aggregate = groupwise,
 ) -> list[Judgement]:
     """A judgement for each trajectory, in order; identical trajectories share votes and score.
 
-    `quorum`: the least share of the jury's weight that must have voted for a member, or it is unscored. `combine`:
-    what votes come to.
+    `quorum`: the minimum share of the jury's weight that must have voted for a member; below it the member is
+    unscored. `aggregate`: how votes become scores.
     """
     judgements = [Judgement(reason=_failure(trajectory)) for trajectory in trajectories]
     answers = [
@@ -84,12 +34,12 @@ def judge_members(
         for b in ballots
         if b.scores is not None
     ]
-    standings = combine(answers, len(group.members))
+    scores = aggregate(answers, len(group.members))
     for number, member in enumerate(group.members):
         if len(group.members) == 1:
-            judgement = _lone(group, standings.get(number))
+            judgement = _lone(group, scores.get(number))
         else:
-            judgement = _judgement(number, ballots, standings.get(number, ""), quorum)
+            judgement = _judgement(number, ballots, scores.get(number, ""), quorum)
         for copies, index in enumerate(member.indices):
             judgements[index] = judgement.model_copy(deep=True) if copies else judgement
     return judgements
@@ -99,9 +49,9 @@ def _failure(trajectory: Trajectory) -> str:
     return f"the rollout failed: {trajectory.status_reason or 'no reason is recorded'}"
 
 
-def _lone(group: CanonicalGroup, standing: Standing | str | None) -> Judgement:
-    if isinstance(standing, Standing):
-        return Judgement(score=standing.score, explanation="identical to an anchor")
+def _lone(group: CanonicalGroup, score: AggregateScore | str | None) -> Judgement:
+    if isinstance(score, AggregateScore):
+        return Judgement(score=score.score, explanation="identical to an anchor")
     return Judgement(reason=_alone(group))
 
 
@@ -111,8 +61,8 @@ def _alone(group: CanonicalGroup) -> str:
     return "identical to every other member"
 
 
-def _judgement(member: int, ballots: Sequence[Ballot], standing: Standing | str, quorum: float) -> Judgement:
-    shown = [ballot for ballot in ballots if member in ballot.row]
+def _judgement(member: int, ballots: Sequence[Ballot], score: AggregateScore | str, quorum: float) -> Judgement:
+    shown = [ballot for ballot in ballots if member in ballot.shown]
     cast = {ballot.order: (ballot, vote) for ballot in shown if (vote := ballot.vote(member))}
     votes = [vote for _, vote in cast.values()]
     problem = next((ballot.problem for ballot in shown if ballot.scores is None), "")
@@ -122,20 +72,20 @@ def _judgement(member: int, ballots: Sequence[Ballot], standing: Standing | str,
     share = sum(jurors[juror] for juror in {ballot.juror for ballot, _ in cast.values()}) / sum(jurors.values())
     if share < quorum - 1e-9:
         return Judgement(votes=votes, reason=f"no quorum: {share:.0%} of the jury voted, not {quorum:.0%}: {problem}")
-    if isinstance(standing, str):
-        return Judgement(votes=votes, reason=": ".join(filter(None, (standing, problem))))
+    if isinstance(score, str):
+        return Judgement(votes=votes, reason=": ".join(filter(None, (score, problem))))
     weights = [ballot.weight for ballot, _ in cast.values()]
     return Judgement(
-        score=standing.score,
-        standard_error=standing.standard_error,
-        explanation="" if standing.typical is None else cast[standing.typical][1].explanation,
+        score=score.score,
+        standard_error=score.standard_error,
+        explanation="" if score.typical is None else cast[score.typical][1].explanation,
         criteria={name: mean_and_error([v.criteria[name] for v in votes], weights)[0] for name in votes[0].criteria},
         votes=votes,
     )
 
 
 def judge_group(members: Sequence[Judgement], group: CanonicalGroup, ballots: Sequence[Ballot]) -> GroupJudgement:
-    """The group's status, and what its calls cost."""
+    """The status of the group, and the cost of its calls."""
     status, reason = _status(members, group)
     all_replies = [reply for ballot in ballots for reply in ballot.replies]
     replies = [reply for reply in all_replies if not reply.cached]
@@ -151,7 +101,7 @@ def judge_group(members: Sequence[Judgement], group: CanonicalGroup, ballots: Se
         prompt_tokens=sum(reply.prompt_tokens for reply in replies),
         completion_tokens=sum(reply.completion_tokens for reply in replies),
         cost_usd=sum(costs) if len(costs) == calls else None,
-        repairs=dict(sum((ballot.repairs for ballot in ballots), Counter())),
+        repairs=dict(sum((ballot.repairs for ballot in ballots), Counter[str]())),
         warnings=list(_warnings(ballots)),
     )
 
@@ -179,8 +129,8 @@ def _status(members: Sequence[Judgement], group: CanonicalGroup) -> tuple[GroupS
 def with_judgements(group: TrajectoryGroup, members: Sequence[Judgement], whole: GroupJudgement) -> TrajectoryGroup:
     """A copy of the group with judgements, and their scores as rewards.
 
-    Containers are copied; messages and choices, which nobody changes, are shared. The reward that a trajectory came
-    with is kept in `metrics["independent_reward"]`.
+    Containers are copied; messages and choices, which are never modified, are shared. The previous reward of a
+    trajectory is kept in `metrics["independent_reward"]`.
     """
     judged = [_with_judgement(*pair) for pair in zip(group.trajectories, members, strict=True)]
     return group.model_copy(
@@ -213,6 +163,6 @@ def _with_judgement(trajectory: Trajectory, judgement: Judgement) -> Trajectory:
 
 
 def unscored(group: TrajectoryGroup, reason: str) -> TrajectoryGroup:
-    """A copy of the group in which nobody has a score, for one reason."""
+    """A copy of the group without scores, for one reason."""
     members = [Judgement(reason=reason) for _ in group.trajectories]
     return with_judgements(group, members, GroupJudgement(status="unscored", reason=reason))

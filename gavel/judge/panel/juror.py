@@ -1,4 +1,7 @@
-"""Who judges, and with what weight."""
+"""Jurors: the judge models of a judge, with their weights and settings.
+
+Judge([Juror("openai/gpt-5-mini", weight=2), "ollama/qwen3"])        two jurors, of weights 2 and 1
+"""
 
 import math
 import os
@@ -7,31 +10,31 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gavel.judge.errors import JudgeError
-from gavel.llm.types import JudgeModel
+from gavel.llm.types import ModelCallable
 
 
 @dataclass(frozen=True, slots=True)
 class Juror:
     """One judge model of a jury."""
 
-    model: str | JudgeModel | Sequence[str | JudgeModel]
-    """A LiteLLM id, an alias ("stand-in", "constant"), or an async callable. Of several, the first is asked, and
-    each of the others when the one before it cannot be used."""
+    model: str | ModelCallable | Sequence[str | ModelCallable]
+    """A LiteLLM id, an alias ("stand-in", "constant"), or an async callable. Of a sequence, the first is asked; the
+    others are fallbacks, in order."""
     weight: float = 1.0
-    """Of each of its votes."""
+    """Weight of each of its votes."""
     orders: int | None = None
-    """Calls for a group, each with another order; None = as the judge says."""
-    params: Mapping[str, Any] = field(default_factory=dict)
+    """Calls per group, each with another order; None = as set for the judge."""
+    params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Extra LiteLLM parameters, such as `temperature` or `api_base`, for each of its models."""
     context: int | None = None
-    """Tokens of prompt and reply that its models have room for; None = as LiteLLM's table says, or 128,000."""
+    """Context length of its models, in tokens; None = as LiteLLM's table says, or 128,000."""
 
     @property
-    def models(self) -> tuple[str | JudgeModel, ...]:
-        """In the order of asking."""
-        if isinstance(self.model, Sequence) and not isinstance(self.model, str):
-            return tuple(self.model)
-        return (self.model,)
+    def models(self) -> tuple[str | ModelCallable, ...]:
+        """The model and its fallbacks, in the order of asking."""
+        if isinstance(self.model, str) or callable(self.model):
+            return (self.model,)
+        return tuple(self.model)
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < math.inf:
@@ -44,17 +47,17 @@ class Juror:
             raise JudgeError(f"a juror needs at least 1 order, not {self.orders}.")
 
 
-Models = str | JudgeModel | Juror | Sequence["str | JudgeModel | Juror"]
+Models = str | ModelCallable | Juror | Sequence["str | ModelCallable | Juror"]
 
 
 def jury(models: Models | None) -> tuple[Juror, ...]:
     """The jurors that `models` names; None stands for `GAVEL_JUDGE_MODEL`.
 
-    Raises `JudgeError` when nobody is named.
+    Raises `JudgeError` when no model is named.
     """
     if models is None:
         models = os.environ.get("GAVEL_JUDGE_MODEL", "")
-    members = list(models) if isinstance(models, Sequence) and not isinstance(models, str) else [models]
+    members = [models] if isinstance(models, str | Juror) or callable(models) else models
     jurors = tuple(member if isinstance(member, Juror) else Juror(member) for member in members if member)
     if not jurors:
         raise JudgeError(

@@ -1,15 +1,15 @@
-"""A group as its judge should see it: each different attempt once, what all share once.
+"""The canonical form of a group: each different attempt once, and the common beginning of all attempts once.
 
-Two members are the same when their agents were given, said and did the same. Token ids, log-probs, call ids and
-reasoning are no part of that, and no part of what a judge is shown: whatever is shown is also what is compared.
+Two attempts are equal when their agents received, said and did the same. Token ids, log-probs, call ids and reasoning
+are neither compared nor shown to the judge: attempts are compared by exactly the content that is shown.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, takewhile
-from typing import Any
+from typing import Any, cast
 
 from gavel.llm.types import Message
 from gavel.prompts import content_hash
@@ -20,7 +20,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 @dataclass(frozen=True, slots=True)
 class TextEvent:
-    """A message of one of the `ROLES`, or of "other"."""
+    """A message. `role` is one of `ROLES`, or "other"."""
 
     role: str
     text: str
@@ -28,7 +28,7 @@ class TextEvent:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallEvent:
-    """A tool call by the agent, and what came back (None = nothing did)."""
+    """A tool call by the agent, with its result (None = there is none)."""
 
     name: str
     arguments: str
@@ -42,41 +42,41 @@ Event = TextEvent | ToolCallEvent
 class Conversation:
     events: tuple[Event, ...]
     tools: tuple[str, ...] | None = None
-    """One line for each tool, all of them among the group's; None = all of the group's."""
+    """One line per tool, a subset of the group's tools; None = all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One of the different attempts in a group."""
+    """One distinct attempt, which one or more trajectories of the group made."""
 
     conversations: tuple[Conversation, ...]
-    """The main one first, without the events that the group shares."""
+    """The main one first, without the events in `CanonicalGroup.shared`."""
     indices: tuple[int, ...]
-    """Which trajectories of the group these are."""
+    """Indices of its trajectories in the group."""
     flags: tuple[str, ...] = ()
-    """What the gate found in its text."""
+    """The flags of its text, see `flags.py`."""
 
 
 @dataclass(frozen=True)
 class CanonicalGroup:
     members: tuple[Member, ...]
-    """All different; their order depends on their content, not on the group's order."""
+    """Pairwise different, ordered by content, so the order of the group does not matter."""
     shared: tuple[Event, ...] = ()
-    """With what the main conversation of every member begins."""
+    """The events with which the main conversation of every member begins."""
     tools: tuple[str, ...] = ()
-    """Every tool of any conversation."""
+    """The tools of all conversations."""
 
     def __hash__(self) -> int:
         return hash(self.digest)
 
     @cached_property
     def characters(self) -> int:
-        """The length of all text."""
+        """Total length of all text."""
         return sum(map(len, self.texts))
 
     @cached_property
     def digest(self) -> str:
-        """Tells groups of different content apart, in any process."""
+        """A hash of the content that is the same in every process."""
         parts = list(_parts([Conversation(self.shared, self.tools)]))
         for member in self.members:
             parts += [str(len(member.conversations)), *_parts(member.conversations)]
@@ -84,20 +84,20 @@ class CanonicalGroup:
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
-        """All text that came from outside."""
+        """All text of the group; none of it is trusted."""
         events = chain(self.shared, *(c.events for member in self.members for c in member.conversations))
         return (*self.tools, *event_texts(events))
 
 
 def canonicalize(trajectories: Mapping[int, Trajectory]) -> CanonicalGroup:
-    """The canonical group of trajectories by their index in the group."""
+    """The canonical group of some trajectories, given by their index in the group."""
     indices: dict[tuple[Conversation, ...], list[int]] = {}
     for index, trajectory in trajectories.items():
         indices.setdefault(tuple(_conversation(h) for h in trajectory.histories()), []).append(index)
     attempts = sorted(indices, key=lambda attempt: list(_parts(attempt)))
     if not attempts:
         return CanonicalGroup(members=())
-    shared = _shared_prefix([attempt[0].events for attempt in attempts])
+    shared = _common_prefix([attempt[0].events for attempt in attempts])
     tools = tuple(dict.fromkeys(tool for attempt in attempts for each in attempt for tool in each.tools or ()))
 
     def shown(conversation: Conversation, skip: int) -> Conversation:
@@ -115,7 +115,7 @@ def canonicalize(trajectories: Mapping[int, Trajectory]) -> CanonicalGroup:
 
 
 def _parts(conversations: Iterable[Conversation]) -> Iterable[str]:
-    """What tells conversations apart, as texts. Long ones stay as they are: `repr` takes milliseconds over them."""
+    """The content of conversations as unambiguous texts, for sorting and hashing. Avoids `repr`, slow on long text."""
     for each in conversations:
         yield f"{'all' if each.tools is None else len(each.tools)} tools, {len(each.events)} events"
         yield from each.tools or ()
@@ -129,39 +129,39 @@ def _parts(conversations: Iterable[Conversation]) -> Iterable[str]:
 
 def _conversation(history: History) -> Conversation:
     events: list[Event] = []
-    waiting: dict[int, Any] = {}  # place in `events` of each call that has no result yet -> its id
+    pending: dict[int, Any] = {}  # index in `events` of each call without a result -> the call's id
     for message in history.messages():
         role, text = message.get("role"), _text(message)
         if role in ("tool", "function"):
-            place = _answered(message, waiting)
-            if place is None:
+            index = _answered_call(message, pending)
+            if index is None:
                 events.append(TextEvent("tool", text))
             else:
-                del waiting[place]
-                called = events[place]
-                assert isinstance(called, ToolCallEvent)
-                events[place] = ToolCallEvent(called.name, called.arguments, text)
+                del pending[index]
+                call = events[index]
+                assert isinstance(call, ToolCallEvent)
+                events[index] = replace(call, result=text)
             continue
         calls = list(_calls(message))
         if text or not calls:
             events.append(TextEvent(role if role in ROLES else "other", text))
         if calls:
-            waiting = {}
+            pending = {}
         for call_id, call in calls:
-            waiting[len(events)] = call_id
+            pending[len(events)] = call_id
             events.append(call)
     return Conversation(tuple(events), tuple(dict.fromkeys(_signature(tool) for tool in history.tools or ())))
 
 
-def _answered(message: Message, waiting: Mapping[int, Any]) -> int | None:
-    """Which waiting call a tool message answers; one without an id answers the first."""
+def _answered_call(message: Message, pending: Mapping[int, Any]) -> int | None:
+    """The index of the pending call that a tool message answers; a message without an id answers the first."""
     call_id = message.get("tool_call_id")
-    return next((place for place, waiting_id in waiting.items() if call_id in (None, waiting_id)), None)
+    return next((index for index, pending_id in pending.items() if call_id in (None, pending_id)), None)
 
 
 def _calls(message: Message) -> Iterable[tuple[Any, ToolCallEvent]]:
     for call in message.get("tool_calls") or ():
-        body = call.get("function") or call.get("custom") or {}
+        body: dict[str, Any] = call.get("function") or call.get("custom") or {}
         arguments = body.get("arguments", body.get("input", ""))
         yield call.get("id"), ToolCallEvent(str(body.get("name", "")), _plain_json(arguments, sort=True))
     if legacy := message.get("function_call"):
@@ -169,26 +169,25 @@ def _calls(message: Message) -> Iterable[tuple[Any, ToolCallEvent]]:
 
 
 def _text(message: Message) -> str:
-    match message.get("content") or message.get("refusal"):
-        case None:
-            return ""
-        case str(text):
-            return _plain_json(text) if message.get("role") == "tool" else text
-        case list(parts):
-            return "\n".join(_part(part) for part in parts)
-        case other:
-            return _plain_json(other)
+    content = message.get("content") or message.get("refusal")
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return _plain_json(content) if message.get("role") == "tool" else content
+    if isinstance(content, list):
+        return "\n".join(_part(part) for part in cast("list[Any]", content))
+    return _plain_json(content)
 
 
 def _part(part: Any) -> str:
-    if isinstance(part, dict) and isinstance(text := part.get("text", part.get("refusal")), str):
+    fields = cast("dict[str, Any]", part) if isinstance(part, dict) else {}
+    if isinstance(text := fields.get("text", fields.get("refusal")), str):
         return text
-    kind = part.get("type", "part") if isinstance(part, dict) else "part"
-    return f"[{kind} {content_hash(_plain_json(part, sort=True))}]"
+    return f"[{fields.get('type', 'part')} {content_hash(_plain_json(part, sort=True))}]"
 
 
 def _plain_json(value: Any, *, sort: bool = False) -> str:
-    """JSON without spaces or escapes; text that is no JSON object or array is left as it is."""
+    """Compact JSON without escapes; text that is not a JSON object or array stays unchanged."""
     if isinstance(value, str) and not value.lstrip().startswith(("{", "[")):
         return value
     try:
@@ -199,37 +198,38 @@ def _plain_json(value: Any, *, sort: bool = False) -> str:
 
 
 def _signature(tool: Message) -> str:
-    """`refund(id: string, reason?: string): Refund an order.`; what is no such schema is shown as it is."""
+    """`refund(id: string, reason?: string): Refund an order.`, or the schema as JSON where it has another form."""
     try:
-        return _described(tool)
+        return _describe_tool(tool)
     except (AttributeError, TypeError):
         return _plain_json(tool, sort=True)
 
 
-def _described(tool: Message) -> str:
+def _describe_tool(tool: Message) -> str:
     function = tool.get("function") or tool
-    parameters = function.get("parameters") or {}
-    required = parameters.get("required") or ()
+    parameters: dict[str, Any] = function.get("parameters") or {}
+    required: Sequence[str] = parameters.get("required") or ()
+    properties: dict[str, Any] = parameters.get("properties") or {}
     names = (
-        f"{name}{'' if name in required else '?'}: {_type(schema)}"
-        for name, schema in (parameters.get("properties") or {}).items()
+        f"{name}{'' if name in required else '?'}: {_parameter_type(schema)}" for name, schema in properties.items()
     )
     description = " ".join(str(function.get("description") or "").split())
     signature = f"{function.get('name', '')}({', '.join(names)})"
     return " ".join((f"{signature}: {description}" if description else signature).split())
 
 
-def _type(schema: Any) -> str:
+def _parameter_type(schema: Any) -> str:
     if not isinstance(schema, dict):
         return "any"
-    if "enum" in schema:
-        return "|".join(_plain_json(option) for option in schema["enum"])
-    return str(schema.get("type", "any"))
+    fields = cast("dict[str, Any]", schema)
+    if "enum" in fields:
+        return "|".join(_plain_json(option) for option in fields["enum"])
+    return str(fields.get("type", "any"))
 
 
-def _shared_prefix(conversations: list[tuple[Event, ...]]) -> tuple[Event, ...]:
-    alike = takewhile(lambda events: len(set(events)) == 1, zip(*conversations, strict=False))
-    return tuple(events[0] for events in alike)
+def _common_prefix(conversations: list[tuple[Event, ...]]) -> tuple[Event, ...]:
+    common = takewhile(lambda events: len(set(events)) == 1, zip(*conversations, strict=False))
+    return tuple(events[0] for events in common)
 
 
 def event_texts(events: Iterable[Event]) -> Iterable[str]:

@@ -1,7 +1,7 @@
-"""The gate: what a program can tell of a member's text before a judge reads it.
+"""Flags: properties of a member's text that a program detects before the judge reads it.
 
-Flags depend on the text alone. They are shown to the judge, recorded with the judgement, and cap a score only where
-the owner of the judge asked for it. What a tool returned is no doing of the agent, so it has a flag of its own.
+A flag depends on the text alone. It is shown to the judge and recorded in the judgement; it limits the score only if
+the judge was given a cap for it. Tool output is not the agent's own text, so an attack in it has a separate flag.
 """
 
 import re
@@ -58,47 +58,51 @@ _OPENERS = frozenset(
     Jawaban|Solusi|Svar|Lösning|Vastaus|Odpověď|Řešení|Απάντηση|Λύση|תשובה|פתרון|คำตอบ
     """.replace("\n", "|").split("|")
 ) | {""}
-"""With which an answer begins and says nothing yet. Judges are known to score such a beginning alone as an answer."""
+"""Opening phrases without content. Some judges score such a phrase alone like an answer."""
 
 
 def with_flags(group: CanonicalGroup) -> CanonicalGroup:
-    """The group with the flags of every member, in the order of `FLAGS`.
+    """The group with every member's flags set, in the order of `FLAGS`.
 
-    A member is empty when its agent neither spoke nor called a tool, what the group shares included. It is contentless
-    when no tool was called and all that was said, in the member's own part if there is any, is openers and
-    punctuation.
+    A member is empty if its agent wrote nothing and called no tool, also in the shared events. It is contentless if no
+    tool was called and the agent's text (the member's own, else the shared one) is only openers and punctuation.
     """
-    nobody_appeals = not addresses_judge("\n".join(dict.fromkeys(group.texts)))  # usual, and quickly found out
-    is_appeal = (lambda text: False) if nobody_appeals else cache(addresses_judge)
-    of_shared = _appeals(group.shared, is_appeal)
+    # Most groups contain no attack, which one search over all texts shows quickly.
+    any_attack = addresses_judge("\n".join(dict.fromkeys(group.texts)))
+    is_attack = cache(addresses_judge) if any_attack else _never
+    of_shared = _attack_flags(group.shared, is_attack)
 
     def flags(member: Member) -> tuple[str, ...]:
         own = [event for conversation in member.conversations for event in conversation.events]
-        found = _silences(own, group.shared) | of_shared | _appeals(own, is_appeal)
+        found = _content_flags(own, group.shared) | of_shared | _attack_flags(own, is_attack)
         return tuple(flag for flag in FLAGS if flag in found)
 
     return replace(group, members=tuple(replace(member, flags=flags(member)) for member in group.members))
 
 
-def _silences(own: Sequence[Event], shared: Sequence[Event]) -> set[str]:
+def _never(text: str) -> bool:
+    return False
+
+
+def _content_flags(own: Sequence[Event], shared: Sequence[Event]) -> set[str]:
     if any(isinstance(event, ToolCallEvent) for event in (*shared, *own)):
         return set()
-    said = _visible(_said(own)) or _visible(_said(shared))
-    if not said:
+    texts = _visible(_texts_of_role(own)) or _visible(_texts_of_role(shared))
+    if not texts:
         return {EMPTY}
-    return {CONTENTLESS} if all(map(_says_nothing, said)) else set()
+    return {CONTENTLESS} if all(map(_is_contentless, texts)) else set()
 
 
-def _appeals(events: Sequence[Event], is_appeal: Callable[[str], bool]) -> set[str]:
+def _attack_flags(events: Sequence[Event], is_attack: Callable[[str], bool]) -> set[str]:
     calls = [event for event in events if isinstance(event, ToolCallEvent)]
     texts = {
-        ADDRESSES_JUDGE: [*_said(events), *(text for call in calls for text in (call.name, call.arguments))],
-        TOOL_ADDRESSES_JUDGE: [*_said(events, "tool"), *(call.result or "" for call in calls)],
+        ADDRESSES_JUDGE: [*_texts_of_role(events), *(text for call in calls for text in (call.name, call.arguments))],
+        TOOL_ADDRESSES_JUDGE: [*_texts_of_role(events, "tool"), *(call.result or "" for call in calls)],
     }
-    return {flag for flag, of_one in texts.items() if any(map(is_appeal, of_one))}
+    return {flag for flag, of_flag in texts.items() if any(map(is_attack, of_flag))}
 
 
-def _said(events: Iterable[Event], role: str = "assistant") -> list[str]:
+def _texts_of_role(events: Iterable[Event], role: str = "assistant") -> list[str]:
     return [event.text for event in events if isinstance(event, TextEvent) and event.role == role]
 
 
@@ -106,28 +110,26 @@ def _visible(texts: Iterable[str]) -> list[str]:
     return [plain for text in texts if (plain := normalize_for_matching(text)).strip()]
 
 
-def _says_nothing(text: str) -> bool:
+def _is_contentless(text: str) -> bool:
     if any(_words(part) not in _OPENERS for part in _SENTENCE_ENDS.split(text)):
         return False
-    # An emoji, or a sign such as ∞, can be an answer.
+    # An emoji or a symbol such as ∞ can be an answer.
     return not any(character > "\x7f" and category(character)[0] == "S" for character in text)
 
 
 def validate_caps(caps: Mapping[str, float] | None) -> dict[str, float]:
-    """The highest score by flag. Raises `JudgeError` for a flag that is none, and for a cap that is no score."""
+    """The caps, if every key is a flag and every value a score from 0 to 1; else raises `JudgeError`."""
     for flag, cap in (caps or {}).items():
         if flag not in FLAGS:
             raise JudgeError(f"there is no flag {flag!r} to cap.", f"The flags: {', '.join(FLAGS)}.")
-        if isinstance(cap, bool) or not isinstance(cap, int | float) or not 0 <= cap <= 1:
+        is_number = isinstance(cap, int | float) and not isinstance(cap, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not is_number or not 0 <= cap <= 1:
             raise JudgeError(f"the cap of {flag!r} is {cap!r}.", "Give the highest score to allow, from 0 to 1.")
     return dict(caps or {})
 
 
 def apply_flags(judgements: Sequence[Judgement], group: CanonicalGroup, caps: Mapping[str, float]) -> None:
-    """Writes the flags of the group's members into their judgements, and lowers scores to what the flags allow.
-
-    Votes stay what they were.
-    """
+    """Writes each member's flags into its judgements and limits their scores by `caps`. Votes are unchanged."""
     for member in group.members:
         highest = min((caps[flag] for flag in member.flags if flag in caps), default=1.0)
         for judgement in (judgements[index] for index in member.indices):

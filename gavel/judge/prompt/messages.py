@@ -1,4 +1,4 @@
-"""The messages of one call to a judge model, in as many tokens as it has room for."""
+"""The messages of one call to a judge model, truncated to the tokens that it has room for."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,21 +12,23 @@ from gavel.judge.rubric import Rubric
 from gavel.llm.types import Message
 from gavel.prompts import render
 
-_NOBODY = Member((Conversation(()),), ())
-"""A member without text."""
-_FRAME = 8
-"""Tokens that a chat template puts around a message, at most."""
+_EMPTY_MEMBER = Member((Conversation(()),), ())
+"""A member without content."""
+_TOKENS_PER_MESSAGE = 8
+"""Upper bound of the tokens that a chat template adds to a message."""
 
 
 def template_names(rubric: Rubric) -> tuple[str, str]:
-    """Of the system's message, and of the user's."""
+    """The templates of the system message and of the user message."""
     return "judge/system.j2", "judge/criteria.j2" if rubric.criteria else "judge/group.j2"
 
 
-def build_messages(group: CanonicalGroup, row: Sequence[int], marks: PromptMarkers, rubric: Rubric) -> list[Message]:
-    """What is told and shown of the members in `row`."""
-    labels = [marks.labels[member] for member in row]
-    values: dict[str, object] = {"transcripts": render_transcripts(group, row, marks), "labels": labels}
+def build_messages(
+    group: CanonicalGroup, order: Sequence[int], markers: PromptMarkers, rubric: Rubric
+) -> list[Message]:
+    """The messages that show the members in `order`."""
+    labels = [markers.labels[member] for member in order]
+    values: dict[str, object] = {"transcripts": render_transcripts(group, order, markers), "labels": labels}
     if rubric.criteria:
         values["criteria"] = [(letter, sanitize(criterion.name)) for letter, criterion in rubric.lettered]
     system, user = template_names(rubric)
@@ -37,30 +39,31 @@ def build_messages(group: CanonicalGroup, row: Sequence[int], marks: PromptMarke
 
 
 def fit_messages(
-    group: CanonicalGroup, row: Sequence[int], marks: PromptMarkers, rubric: Rubric, room: int
+    group: CanonicalGroup, order: Sequence[int], markers: PromptMarkers, rubric: Rubric, room: int
 ) -> tuple[list[Message], bool]:
-    """The messages in at most `room` tokens, and whether texts had to be shortened for it.
+    """The messages in at most `room` tokens, and whether texts were truncated. Raises `ContextTooSmallError`."""
+    complete = build_messages(group, order, markers, rubric)
+    if count_message_tokens(complete, room) <= room:
+        return complete, False
 
-    Raises `ContextTooSmallError`.
-    """
-    whole = build_messages(group, row, marks, rubric)
-    if count_message_tokens(whole, room) <= room:
-        return whole, False
-    shown = replace(group, members=tuple(m if n in row else _NOBODY for n, m in enumerate(group.members)))
-    fitting = truncate_group(shown, room, lambda of: count_message_tokens(build_messages(of, row, marks, rubric)))
-    return build_messages(fitting, row, marks, rubric), True
+    def size(of: CanonicalGroup) -> int:
+        return count_message_tokens(build_messages(of, order, markers, rubric))
+
+    shown = tuple(m if n in order else _EMPTY_MEMBER for n, m in enumerate(group.members))
+    truncated = truncate_group(replace(group, members=shown), room, size)
+    return build_messages(truncated, order, markers, rubric), True
 
 
 def max_members_per_prompt(group: CanonicalGroup, rubric: Rubric, room: int) -> int:
-    """How many members a prompt of `room` tokens can show in a readable length, at least 2."""
-    marks = PromptMarkers("code", ("LABEL",))
-    return max_members_shown(
-        group, room - count_message_tokens(build_messages(CanonicalGroup((_NOBODY,)), (0,), marks, rubric))
-    )
+    """How many members a prompt of `room` tokens can show at a readable length, at least 2."""
+    markers = PromptMarkers("code", ("LABEL",))
+    without_members = build_messages(CanonicalGroup((_EMPTY_MEMBER,)), (0,), markers, rubric)
+    return max_members_shown(group, room - count_message_tokens(without_members))
 
 
-def count_message_tokens(of: Sequence[Message], enough: int = 0) -> int:
-    """Tokens of the messages; a bound of them, their bytes, where that is no more than `enough`."""
-    texts = [message["content"] for message in of]
-    bound = sum(len(text.encode()) for text in texts) + _FRAME * len(texts)
-    return bound if bound <= enough else sum(map(count_tokens, texts)) + _FRAME * len(texts)
+def count_message_tokens(messages: Sequence[Message], room: int = 0) -> int:
+    """Tokens of the messages; if even their bytes are within `room`, the bytes, which need no encoding to count."""
+    texts = [message["content"] for message in messages]
+    framing = _TOKENS_PER_MESSAGE * len(texts)
+    bound = framing + sum(len(text.encode()) for text in texts)
+    return bound if bound <= room else framing + sum(map(count_tokens, texts))

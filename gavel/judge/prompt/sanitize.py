@@ -1,9 +1,8 @@
-"""Text from outside, made harmless for a prompt and still readable.
+"""Makes untrusted text safe for a prompt, and keeps it readable.
 
-What is replaced: the reserved character of the fence, what HTTP cannot carry, characters that nobody sees, and the
-special tokens of chat templates, which a tokenizer would read as turns of the conversation. What stands in their
-place is never replaced again, so sanitising twice is sanitising once; text without them comes back as it is, and no
-text takes more than linear time.
+Replaced are: the reserved character of the fence, characters that HTTP cannot carry, invisible characters, and the
+special tokens of chat templates, which a tokenizer would read as turns of the conversation. `sanitize` is idempotent,
+leaves clean text unchanged and takes linear time.
 """
 
 import re
@@ -13,29 +12,29 @@ from functools import lru_cache
 RESERVED = "¦"
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _BARS = f"{RESERVED}\uffe4"
-"""The reserved character, and the one that compatibility normalisation makes into it."""
+"""The reserved character, and one that compatibility normalization turns into it."""
 _UNSENDABLE = "\x00\ud800-\udfff"
-"""Characters that JSON over HTTP cannot carry, or that servers refuse."""
-_UNSEEN = (
+"""Characters that JSON over HTTP cannot carry or that servers reject."""
+_INVISIBLE = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
-"""Unicode's Default_Ignorable_Code_Point, and the marks of interlinear notes."""
-_UNSAFE = re.compile(f"[{_BARS}{_UNSENDABLE}{_UNSEEN}](?:(?<=[{_UNSEEN}])[{_UNSEEN}]+)?")
-"""One character, or a run of unseen ones. It begins with one class, because only so is the search for it quick."""
-_IS_UNSEEN = re.compile(f"[{_UNSEEN}]")
+"""Unicode's Default_Ignorable_Code_Point, and interlinear annotation characters."""
+_UNSAFE = re.compile(f"[{_BARS}{_UNSENDABLE}{_INVISIBLE}](?:(?<=[{_INVISIBLE}])[{_INVISIBLE}]+)?")
+"""One character, or a run of invisible ones. The pattern begins with a single class, which makes the search fast."""
+_IS_INVISIBLE = re.compile(f"[{_INVISIBLE}]")
 _NEEDED = re.compile("([\ufe00-\ufe0f\u180b-\u180d\u180f\U000e0100-\U000e01ef]?)([\u200c\u200d]?)")
-"""The unseen characters that ordinary text needs: a variation selector, then a joiner or non-joiner."""
+"""Invisible characters that ordinary text needs: a variation selector, then a joiner or non-joiner."""
 _FLAGS = {"".join(chr(0xE0000 + ord(c)) for c in land) + "\U000e007f" for land in ("gbeng", "gbsct", "gbwls")}
-"""What follows the black flag in those of England, Scotland and Wales."""
+"""Tag sequences that follow the black flag in the flags of England, Scotland and Wales."""
 _LONGEST_NEEDED = max(map(len, _FLAGS))
-_SPELT_OUT = 4
-"""Of a longer run of unseen characters, the rest is only counted: no text grows by more than five times."""
+_WRITTEN_OUT = 4
+"""Characters of an invisible run that are written out; the rest is only counted, which limits growth of the text."""
 
 _BRACKETED = re.compile(r"[<＜﹤\[［﹇][^\s<>＜＞﹤﹥‹›\[\]［］﹇﹈⁅⁆]{1,64}[>＞﹥\]］﹈]")
-"""No match lies in another or shares a bracket with it, so what is replaced uncovers nothing."""
+"""Matches neither nest nor share a bracket, so a replacement cannot create a new match."""
 _HARMLESS = str.maketrans("<＜﹤>＞﹥[［﹇]］﹈", "‹‹‹›››⁅⁅⁅⁆⁆⁆")
-"""Look-alikes that no normalisation turns into brackets."""
+"""Look-alikes that no normalization turns into brackets."""
 _MINIMAX = re.compile(r"\]~!?b[\[\]]|\[e~\[")
 _SPECIAL = re.compile(
     r"""</?(?:s|unk|pad|bos|eos|eot|eod|eoh|eoa|sep|cls|sop|eop|SYS|think|thinking|image|escape|endoftext|role|tools
@@ -51,39 +50,39 @@ _SPECIAL = re.compile(
     |\[[|]\w+[|]\]""",
     re.VERBOSE,
 )
-"""Of Llama, Mistral, Qwen, DeepSeek, Gemma, GLM, Kimi, Phi, Cohere, InternLM, EXAONE, MiniMax and their kin."""
+"""Special tokens of Llama, Mistral, Qwen, DeepSeek, Gemma, GLM, Kimi, Phi, Cohere, InternLM, EXAONE, MiniMax etc."""
 
 
 def sanitize(text: str) -> str:
-    """The text without reserved, unsendable, unseen or special tokens' characters; clean text comes back as it is.
+    """The text without reserved, unsendable or invisible characters and without special tokens.
 
     Joiners and variation selectors stay where scripts and emoji need them. Brackets of special tokens become
-    look-alikes, unseen characters their code points: `‹|im_start|›`, `[U+202E]`.
+    look-alikes, invisible characters their code points: `‹|im_start|›`, `[U+202E]`.
     """
-    return _sanitised_once(text) if len(text) <= _REMEMBERED else _sanitised(text)
+    return _sanitize_cached(text) if len(text) <= _MAX_CACHED_CHARACTERS else _sanitize(text)
 
 
-def _sanitised(text: str) -> str:
+def _sanitize(text: str) -> str:
     text = text.replace("\0", _REPLACEMENT) if text.isascii() else _UNSAFE.sub(_safe, text)
-    text = _BRACKETED.sub(_defused_token, text)
-    return _MINIMAX.sub(_defused, text) if "~" in text else text
+    text = _BRACKETED.sub(_replace_special, text)
+    return _MINIMAX.sub(_replace_brackets, text) if "~" in text else text
 
 
-_REMEMBERED = 50_000
-"""Characters of the longest text that is remembered: a group's texts are shown once for each order."""
-_sanitised_once = lru_cache(256)(_sanitised)
+_MAX_CACHED_CHARACTERS = 50_000
+_sanitize_cached = lru_cache(256)(_sanitize)
+"""A group's texts are shown once for each order, so the same texts come again."""
 
 
 def _safe(run: re.Match[str]) -> str:
     if run[0] in _BARS:
         return "|"
-    if not _IS_UNSEEN.match(run[0]):
+    if not _IS_INVISIBLE.match(run[0]):
         return _REPLACEMENT
     before, after = run.string[run.start() - 1 : run.start()], run.string[run.end() : run.end() + 1]
     if len(run[0]) <= _LONGEST_NEEDED and _is_needed(before, run[0], after):
         return run[0]
-    shown = " ".join(f"U+{ord(character):04X}" for character in run[0][:_SPELT_OUT])
-    more = len(run[0]) - _SPELT_OUT
+    shown = " ".join(f"U+{ord(character):04X}" for character in run[0][:_WRITTEN_OUT])
+    more = len(run[0]) - _WRITTEN_OUT
     return f"[{shown} and {more} more]" if more > 0 else f"[{shown}]"
 
 
@@ -95,47 +94,52 @@ def _is_needed(before: str, run: str, after: str) -> bool:
     if found is None:
         return False
     selector, joiner = found.groups()
-    drawn = _is_drawn(before) or (before in {*"0123456789#*"} and after == "\N{COMBINING ENCLOSING KEYCAP}")
-    return (not selector or drawn) and (not joiner or _joins(before, after))
+    visible = _is_visible(before) or (before in {*"0123456789#*"} and after == "\N{COMBINING ENCLOSING KEYCAP}")
+    return (not selector or visible) and (not joiner or _joins(before, after))
 
 
-def _is_drawn(character: str) -> bool:
+def _is_visible(character: str) -> bool:
     return character > "\x7f" and character not in _BARS and unicodedata.category(character)[0] in "LMNPS"
 
 
 def _joins(before: str, after: str) -> bool:
-    """Whether a joiner or non-joiner tells something here: between letters or emoji that are not all ASCII, and
-    behind the sign that kills an Indic vowel."""
-    if before and unicodedata.combining(before) == 9:
+    """Whether a joiner or non-joiner has a meaning here: between letters or emoji that are not all ASCII, and after an
+    Indic virama."""
+    virama = 9
+    if before and unicodedata.combining(before) == virama:
         return True
-    drawn = [_is_drawn(character) and unicodedata.category(character)[0] != "P" for character in (before, after)]
-    return any(drawn) and all(one or character.isalnum() for one, character in zip(drawn, (before, after), strict=True))
+    before_shapes, after_shapes = _is_shaped(before), _is_shaped(after)
+    return (before_shapes or after_shapes) and (before_shapes or before.isalnum()) and (after_shapes or after.isalnum())
 
 
-def _defused_token(found: re.Match[str]) -> str:
-    return _defused(found) if _SPECIAL.fullmatch(unicodedata.normalize("NFKC", found[0])) else found[0]
+def _is_shaped(character: str) -> bool:
+    return _is_visible(character) and unicodedata.category(character)[0] != "P"
 
 
-def _defused(found: re.Match[str]) -> str:
+def _replace_special(found: re.Match[str]) -> str:
+    return _replace_brackets(found) if _SPECIAL.fullmatch(unicodedata.normalize("NFKC", found[0])) else found[0]
+
+
+def _replace_brackets(found: re.Match[str]) -> str:
     return found[0].translate(_HARMLESS)
 
 
-class _Reveal(dict[int, str]):
-    """Each character as `normalize_for_matching` reads it, worked out when it is first met."""
+class _NormalForms(dict[int, str]):
+    """The normal form of each character, computed on first use."""
 
     def __missing__(self, code: int) -> str:
-        whole = unicodedata.normalize("NFKD", _IS_UNSEEN.sub("", chr(code)))
+        whole = unicodedata.normalize("NFKD", _IS_INVISIBLE.sub("", chr(code)))
         plain = "".join(part for part in whole if not "\u0300" <= part <= "\u036f")
         self[code] = unicodedata.normalize("NFKC", plain).casefold()
         return self[code]
 
 
-_REVEAL = _Reveal()
+_NORMAL_FORMS = _NormalForms()
 
 
 def normalize_for_matching(text: str) -> str:
-    """The text as tricks cannot hide it: caseless, in compatibility form, without unseen characters and accents.
+    """The text for pattern matching: case-folded, in compatibility form, without invisible characters and accents.
 
-    Character by character: normalising whole texts takes quadratic time on long runs of accents.
+    It works character by character: normalizing whole texts takes quadratic time on long runs of accents.
     """
-    return text.lower() if text.isascii() else text.translate(_REVEAL)
+    return text.lower() if text.isascii() else text.translate(_NORMAL_FORMS)

@@ -1,7 +1,7 @@
-"""Text measured, and cut, in tokens of `cl100k_base`, the tokenizer that LiteLLM brings along.
+"""Counts and truncates text in tokens of `cl100k_base`, the tokenizer that ships with LiteLLM.
 
-Other models count otherwise; whoever promises to keep within a window allows for it. Long text is read in pieces, so
-the time is linear in its length, whatever it is made of.
+Other models count differently; a caller that must stay within a context window leaves a margin. Long text is encoded
+in pieces, so the time is linear in its length.
 """
 
 from array import array
@@ -12,48 +12,48 @@ from typing import Any
 
 from gavel.llm.providers import load_litellm
 
-_BYTES = 4
-"""Of a character at most, and a token is a byte at least."""
+_MAX_TOKENS_PER_CHARACTER = 4
+"""A character has at most four bytes, and a token at least one."""
 _PIECE = 4096
-"""Characters: some tokenizers take quadratic time on a long word."""
+"""Characters encoded at once: some tokenizers take quadratic time on a long word."""
 
 
 def count_tokens(text: str) -> int:
-    """Never less than the tokenizer counts in the text as a whole, but for a few per `_PIECE` at most."""
-    return sum(len(tokens) for tokens in _encoded(text))
+    """At least the tokenizer's count for the whole text, and at most a few more per `_PIECE`."""
+    return sum(len(tokens) for tokens in _encode_pieces(text))
 
 
 @dataclass(slots=True)
 class TextTruncator:
-    """Cuts the same texts to several lengths, and reads each of them once."""
+    """Truncates the same texts to several lengths, and encodes each text once."""
 
-    _read: dict[str, "array[int]"] = field(default_factory=dict)
+    _encodings: dict[str, "array[int]"] = field(default_factory=dict[str, "array[int]"])
 
-    def cut(self, text: str, most: int) -> str:
-        """Head and tail of a text of more than `most` tokens, `most` in all, with a mark that tells what is missing."""
-        if _BYTES * len(text) <= most:
+    def truncate(self, text: str, limit: int) -> str:
+        """A text of more than `limit` tokens without its middle: `limit` tokens and a mark that counts the rest."""
+        if _MAX_TOKENS_PER_CHARACTER * len(text) <= limit:
             return text
-        if text not in self._read:
-            self._read[text] = array("I", chain.from_iterable(_encoded(text)))
-        tokens = self._read[text]
-        left_out = len(tokens) - most
-        if left_out <= 0:
+        if text not in self._encodings:
+            self._encodings[text] = array("I", chain.from_iterable(_encode_pieces(text)))
+        tokens = self._encodings[text]
+        omitted = len(tokens) - limit
+        if omitted <= 0:
             return text
-        head, tail = _decoded(tokens[: most - most // 2]), _decoded(tokens[len(tokens) - most // 2 :])
-        return f"{head} {omission_mark(left_out)} {tail}"
+        head, tail = _decode(tokens[: limit - limit // 2]), _decode(tokens[len(tokens) - limit // 2 :])
+        return f"{head} {omission_mark(omitted)} {tail}"
 
 
 def omission_mark(tokens: int) -> str:
     return f"[… {tokens} tokens left out …]"
 
 
-def _encoded(text: str) -> Iterator[list[int]]:
+def _encode_pieces(text: str) -> Iterator[list[int]]:
     encoding: Any = load_litellm().encoding
     for start in range(0, len(text), _PIECE):
         yield encoding.encode(text[start : start + _PIECE], disallowed_special=())
 
 
-def _decoded(tokens: Sequence[int]) -> str:
-    """A character that the cut goes through is dropped."""
+def _decode(tokens: Sequence[int]) -> str:
+    """Drops a character of which only some bytes are there."""
     encoding: Any = load_litellm().encoding
     return encoding.decode(list(tokens), errors="ignore")

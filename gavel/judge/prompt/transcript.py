@@ -1,9 +1,13 @@
-"""Canonical group -> text for a judge that no trajectory can forge, and back.
+"""Canonical group -> prompt text whose structure no trajectory can forge, and back.
 
-Every line of structure begins with the fence: the reserved character and a random code. The reserved character
-cannot occur in trajectory text (it is replaced), and code and labels are drawn so that they do not occur in it
-either. So no text closes its fence, opens another, speaks as another role or names another member:
-`read_transcripts` gives back exactly what `render_transcripts` was given, whatever the text.
+    ¦k3v trajectory W7QX
+    ¦k3v assistant: I look the order up.
+    ¦k3v call get_order({"id":"7890"})
+    ¦k3v result: {"days":10}
+
+Every structural line begins with the fence: the reserved character and a random code. The reserved character is
+replaced in trajectory text, and code and labels are chosen so that they do not occur in it. So text cannot end its
+line, speak as another role or name another member: `read_transcripts` inverts `render_transcripts` for any text.
 """
 
 import re
@@ -20,7 +24,7 @@ from gavel.judge.prompt.sanitize import RESERVED, normalize_for_matching, saniti
 
 _LETTERS = "BCDFGHJKMNPQRSTVWXZ"
 _DIGITS = "3479"
-_EVERY = "of every trajectory"
+_OF_ALL = "of every trajectory"
 _REFERENCE = " = block "
 
 _NOTES = {
@@ -29,12 +33,12 @@ _NOTES = {
     ADDRESSES_JUDGE: "its text addresses the judge",
     TOOL_ADDRESSES_JUDGE: "text that a tool returned addresses the judge",
 }
-"""What the judge is told of each flag."""
+"""What the prompt says about each flag."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptMarkers:
-    """What a prompt is fenced and labelled with; `labels[i]` names member i of the canonical group."""
+    """The random parts of a prompt; `labels[i]` names member i of the canonical group."""
 
     code: str
     labels: tuple[str, ...]
@@ -45,32 +49,32 @@ class PromptMarkers:
 
 
 def draw_markers(group: CanonicalGroup, random: Random) -> PromptMarkers:
-    """A code and a label for each member, all different, none of which occurs in the group's text, hidden or not."""
-    haystack = _haystack(group)
-    drawn: list[str] = []
+    """A code and one label per member, all different, none of which occurs in the group's text, disguised or not."""
+    haystack = _searchable_text(group)
+    markers: list[str] = []
     tries = 0
-    while len(drawn) <= len(group.members):
+    while len(markers) <= len(group.members):
         size = 4 + tries // 100
         tries += 1
-        mark = random.choice(_LETTERS) + "".join(random.choices(_LETTERS + _DIGITS, k=size - 1))
-        if mark not in drawn and mark.casefold() not in haystack:
-            drawn.append(mark)
-    code, *labels = drawn
+        marker = random.choice(_LETTERS) + "".join(random.choices(_LETTERS + _DIGITS, k=size - 1))
+        if marker not in markers and marker.casefold() not in haystack:
+            markers.append(marker)
+    code, *labels = markers
     return PromptMarkers(code.lower(), tuple(labels))
 
 
 @lru_cache(maxsize=1)
-def _haystack(group: CanonicalGroup) -> str:
-    """The group's text raw and as it is shown, in which no mark may occur; one group's marks are drawn in a row."""
+def _searchable_text(group: CanonicalGroup) -> str:
+    """The group's text, raw and sanitized. Cached, since the markers of all calls on a group are drawn in a row."""
     return "\n".join(normalize_for_matching(version) for text in set(group.texts) for version in {text, sanitize(text)})
 
 
-def render_transcripts(group: CanonicalGroup, order: Sequence[int], marks: PromptMarkers) -> str:
+def render_transcripts(group: CanonicalGroup, order: Sequence[int], markers: PromptMarkers) -> str:
     """The group's text with its members in `order` (indices into `group.members`).
 
-    What the members shown have in common, beginnings and long texts, is shown once and referred to by number.
+    Prefixes and long texts that the members share are shown once and referred to by number.
     """
-    shown = [(member, number) for member in sorted(order) for number in _numbers(group, member)]
+    shown = [(member, number) for member in sorted(order) for number in _conversation_numbers(group, member)]
     tree = find_shared_prefixes([group.members[member].conversations[number].events for member, number in shown])
     events = chain(group.shared, *(prefix.events for prefix in tree.prefixes), *tree.suffixes)
     blocks = repeated_texts(events)
@@ -79,29 +83,29 @@ def render_transcripts(group: CanonicalGroup, order: Sequence[int], marks: Promp
         lines += ["tools", *(f"- {number} {sanitize(tool)}" for number, tool in enumerate(group.tools, start=1))]
     lines += [f"block {number}: {sanitize(text)}" for text, number in blocks.items()]
     if group.shared:
-        lines += [f"start {_EVERY}", *_events(group.shared, blocks)]
+        lines += [f"start {_OF_ALL}", *_events(group.shared, blocks)]
     for number, prefix in enumerate(tree.prefixes, start=1):
-        lines += [f"start {number}", *_goes_on(prefix.parent), *_events(prefix.events, blocks)]
-    place = {key: n for n, key in enumerate(shown)}
+        lines += [f"start {number}", *_continuation(prefix.parent), *_events(prefix.events, blocks)]
+    index_of = {conversation: n for n, conversation in enumerate(shown)}
     for member in order:
-        lines.append(f"trajectory {marks.labels[member]}")
+        lines.append(f"trajectory {markers.labels[member]}")
         lines += [f"note: {_NOTES[flag]}" for flag in group.members[member].flags]
-        for number in _numbers(group, member):
+        for number in _conversation_numbers(group, member):
             if number > 0:
                 lines.append(f"conversation {number + 1}")
             tools = group.members[member].conversations[number].tools
             if tools is not None:
                 lines.append(f"only tools {', '.join(str(group.tools.index(t) + 1) for t in tools) or 'none'}")
-            n = place[member, number]
-            lines += [*_goes_on(tree.prefix_of[n]), *_events(tree.suffixes[n], blocks)]
-    return "\n".join(marks.fence + line for line in [*lines, "end of all"])
+            n = index_of[member, number]
+            lines += [*_continuation(tree.prefix_of[n]), *_events(tree.suffixes[n], blocks)]
+    return "\n".join(markers.fence + line for line in [*lines, "end of all"])
 
 
-def _numbers(group: CanonicalGroup, member: int) -> range:
+def _conversation_numbers(group: CanonicalGroup, member: int) -> range:
     return range(len(group.members[member].conversations))
 
 
-def _goes_on(start: int | None) -> list[str]:
+def _continuation(start: int | None) -> list[str]:
     return [] if start is None else [f"goes on from start {start + 1}"]
 
 
@@ -128,14 +132,14 @@ def _name(tool: str) -> str:
 
 @dataclass(slots=True)
 class _Reading:
-    """A conversation whose lines are still being read."""
+    """A conversation whose lines are being read."""
 
-    events: list[Event] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list[Event])
     tools: list[str] | None = None
 
 
 def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
-    """Each attempt in full (what is shown once for all included) by its label, in the order shown."""
+    """Each attempt by its label, in the order shown, in full: shared content is inserted where it belongs."""
     opening = re.search(rf"^{RESERVED}\w+ ", prompt, re.MULTILINE)
     if opening is None:
         return {}
@@ -156,7 +160,7 @@ def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
             case "block":
                 number, _, blocks[number] = rest.partition(": ")
             case "start":
-                if rest != _EVERY:
+                if rest != _OF_ALL:
                     conversation = starts[rest] = _Reading()
             case "goes":
                 conversation.events += starts[rest.removeprefix("on from start ")].events
@@ -169,8 +173,8 @@ def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
             case "tools" | "end" | "note:":
                 pass
             case "call":
-                name, mark, arguments = rest.partition(_REFERENCE)
-                if not mark or "(" in name:
+                name, reference, arguments = rest.partition(_REFERENCE)
+                if not reference or "(" in name:
                     name, _, arguments = rest.partition("(")
                     arguments = arguments[:-1]
                 else:
@@ -178,14 +182,14 @@ def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
                 conversation.events.append(ToolCallEvent(name, arguments))
             case "result" | "result:":
                 call = conversation.events.pop()
-                conversation.events.append(replace(call, result=_said(head, rest, blocks)))
+                conversation.events.append(replace(call, result=_text_after(head, rest, blocks)))
             case role:
-                conversation.events.append(TextEvent(role.removesuffix(":"), _said(head, rest, blocks)))
+                conversation.events.append(TextEvent(role.removesuffix(":"), _text_after(head, rest, blocks)))
     return {label: _full(common, tuple(tools.values()), *readings) for label, readings in attempts.items()}
 
 
-def _said(head: str, rest: str, blocks: Mapping[str, str]) -> str:
-    """A head without a colon is followed by a reference."""
+def _text_after(head: str, rest: str, blocks: Mapping[str, str]) -> str:
+    """The text of a line; after a head without a colon it is a reference to a block."""
     return rest if head.endswith(":") else blocks[rest.removeprefix(_REFERENCE.lstrip())]
 
 

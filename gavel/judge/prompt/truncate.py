@@ -1,7 +1,7 @@
-"""A canonical group made to fit a number of tokens, by one rule for all its members.
+"""Truncates a canonical group to a number of tokens, by the same rule for all members.
 
-Texts longer than a common length lose their middle; when even short texts are too much, conversations lose the middle
-of their events. A length is sought that leaves hardly any room over, so no member is cut more than another needs.
+Texts longer than a common length lose their middle; if that is not enough, conversations lose the middle of their
+events. The greatest length that fits is searched for, so no text is truncated more than necessary.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,90 +13,88 @@ from gavel.judge.prompt.canonical import CanonicalGroup, Conversation, Event, Te
 from gavel.judge.prompt.token_count import TextTruncator, count_tokens, omission_mark
 
 MIN_READABLE_TOKENS = 64
-"""Tokens: texts are cut no shorter than this as long as fewer members, or fewer events, would do."""
-_LEAST_TEXT, _LEAST_EVENTS = 16, 2
-_MARK, _STRUCTURE = 12, 12
-"""Tokens of the mark for what is left out, and of the line that a text stands on: about."""
-_SPARE = 50
-"""A fiftieth of the room may stay empty: to fill the rest, the whole prompt would be counted many times more."""
+"""Texts are cut shorter than this only when fewer members or events per prompt do not help."""
+_MIN_TEXT_TOKENS, _MIN_EVENTS = 16, 2
+_OMISSION_MARK_TOKENS, _LINE_TOKENS = 12, 12
+"""About the tokens of an omission mark, and of the structure of a line."""
+_UNUSED_SHARE = 50
+"""One part in this many of the room may stay unused: to use it, the whole prompt would be counted many times more."""
 
 
-def truncate_group(group: CanonicalGroup, most: int, size: Callable[[CanonicalGroup], int]) -> CanonicalGroup:
-    """The group, which is too long, with as much of its text as makes `size` of it, in tokens, at most `most`.
+def truncate_group(group: CanonicalGroup, room: int, size: Callable[[CanonicalGroup], int]) -> CanonicalGroup:
+    """The group, which is too long, with as much text as fits: `size` of the result, in tokens, is at most `room`.
 
     Raises `ContextTooSmallError`.
     """
-    cutter = TextTruncator()
+    truncator = TextTruncator()
     most_events = _most_events(group)
 
     def shortened(length: int, events: int) -> CanonicalGroup:
-        return _with_texts(_with_events(group, events), length, cutter)
+        return _with_texts(_with_events(group, events), length, truncator)
 
-    if fitting := _greatest(lambda length: shortened(length, most_events), MIN_READABLE_TOKENS, most, most, size):
+    if fitting := _greatest(lambda length: shortened(length, most_events), MIN_READABLE_TOKENS, room, room, size):
         return fitting
     if fitting := _greatest(
-        lambda events: shortened(MIN_READABLE_TOKENS, events), _LEAST_EVENTS, most_events, most, size
+        lambda events: shortened(MIN_READABLE_TOKENS, events), _MIN_EVENTS, most_events, room, size
     ):
         return fitting
     if fitting := _greatest(
-        lambda length: shortened(length, _LEAST_EVENTS), _LEAST_TEXT, MIN_READABLE_TOKENS, most, size
+        lambda length: shortened(length, _MIN_EVENTS), _MIN_TEXT_TOKENS, MIN_READABLE_TOKENS, room, size
     ):
         return fitting
-    needed = size(shortened(_LEAST_TEXT, _LEAST_EVENTS))
+    needed = size(shortened(_MIN_TEXT_TOKENS, _MIN_EVENTS))
     raise ContextTooSmallError(
-        f"the judge has room for a prompt of {max(most, 0):,} tokens, and the shortest one takes {needed:,}.",
+        f"the judge has room for a prompt of {max(room, 0):,} tokens, and the shortest one takes {needed:,}.",
         "Take a judge model with a longer context, or shorter instructions and fewer tools.",
     )
 
 
-def max_members_shown(group: CanonicalGroup, most: int) -> int:
-    """How many members, longest first, fit in `most` tokens with texts cut to `MIN_READABLE_TOKENS`; at least 2."""
+def max_members_shown(group: CanonicalGroup, room: int) -> int:
+    """How many members, even the longest, fit in `room` tokens with texts of `MIN_READABLE_TOKENS`; at least 2."""
+
+    def tokens(text: str) -> int:
+        return min(count_tokens(text), MIN_READABLE_TOKENS + _OMISSION_MARK_TOKENS)
 
     def short(events: Iterable[Event]) -> int:
-        return sum(min(count_tokens(text), MIN_READABLE_TOKENS + _MARK) + _STRUCTURE for text in event_texts(events))
+        return sum(tokens(text) + _LINE_TOKENS for text in event_texts(events))
 
-    of_members = sorted(
-        (sum(short(conversation.events) for conversation in member.conversations) for member in group.members),
-        reverse=True,
-    )
-    room = (
-        most - short(group.shared) - sum(min(count_tokens(tool), MIN_READABLE_TOKENS + _MARK) for tool in group.tools)
-    )
-    return max(2, sum(total <= room for total in accumulate(of_members)))
+    totals = [sum(short(conversation.events) for conversation in member.conversations) for member in group.members]
+    left = room - short(group.shared) - sum(map(tokens, group.tools))
+    return max(2, sum(total <= left for total in accumulate(sorted(totals, reverse=True))))
 
 
 def _greatest(
-    make: Callable[[int], CanonicalGroup], low: int, high: int, most: int, size: Callable[[CanonicalGroup], int]
+    make: Callable[[int], CanonicalGroup], low: int, high: int, room: int, size: Callable[[CanonicalGroup], int]
 ) -> CanonicalGroup | None:
-    """What `make` makes of the greatest number in [low, high] with which it fits, or of one that fills the room.
+    """`make(number)` for the greatest number in [low, high] that fits, or for one that uses almost all room.
 
-    Sizes are counted by reading all text, so none is asked for that is far above `most`: from below the number is
-    doubled until it is too great, and then sought between the two by their sizes, and by halving now and then.
+    To count a size, all text is encoded, so sizes far above `room` are avoided: the number is doubled from below until
+    it is too great, then interpolated between the two bounds by their sizes, with a bisection every third step.
     """
-    if low > high or (taken := size(best := make(low))) > most:
+    if low > high or (taken := size(best := make(low))) > room:
         return None
-    aim = most - most // (2 * _SPARE)
+    aim = room - room // (2 * _UNUSED_SHARE)
     beyond, over = high + 1, 0
     for turn in count():
-        if taken >= most - most // _SPARE or beyond - low == 1:
+        if taken >= room - room // _UNUSED_SHARE or beyond - low == 1:
             break
         if not over:
             number = min(2 * low, high)
         else:
             share = 0.5 if turn % 3 == 0 else (aim - taken) / (over - taken)
             number = min(max(low + round((beyond - low) * share), low + 1), beyond - 1)
-        if (found := size(made := make(number))) <= most:
+        if (found := size(made := make(number))) <= room:
             best, low, taken = made, number, found
         else:
             beyond, over = number, found
     return best
 
 
-def _with_texts(group: CanonicalGroup, length: int, cutter: TextTruncator) -> CanonicalGroup:
-    """The group with every text cut to `length` tokens."""
+def _with_texts(group: CanonicalGroup, length: int, truncator: TextTruncator) -> CanonicalGroup:
+    """The group with every text truncated to `length` tokens."""
 
     def cut(text: str) -> str:
-        return cutter.cut(text, length)
+        return truncator.truncate(text, length)
 
     def event(of: Event) -> Event:
         match of:
@@ -105,11 +103,11 @@ def _with_texts(group: CanonicalGroup, length: int, cutter: TextTruncator) -> Ca
             case ToolCallEvent(name, arguments, result):
                 return ToolCallEvent(cut(name), cut(arguments), None if result is None else cut(result))
 
-    return _changed(group, lambda events: tuple(map(event, events)), lambda tools: tuple(map(cut, tools)))
+    return _map_group(group, lambda events: tuple(map(event, events)), lambda tools: tuple(map(cut, tools)))
 
 
 def _with_events(group: CanonicalGroup, count: int) -> CanonicalGroup:
-    """The group with `count` events of every conversation: the first and the last ones."""
+    """The group with only the first and last events of every conversation, `count` in all."""
 
     def events(of: tuple[Event, ...]) -> tuple[Event, ...]:
         if len(of) <= count:
@@ -118,10 +116,10 @@ def _with_events(group: CanonicalGroup, count: int) -> CanonicalGroup:
         middle = of[count // 2 : len(of) - (count - count // 2)]
         return (*head, TextEvent("other", omission_mark(sum(map(count_tokens, event_texts(middle))))), *tail)
 
-    return _changed(group, events, lambda tools: tools)
+    return _map_group(group, events, lambda tools: tools)
 
 
-def _changed(
+def _map_group(
     group: CanonicalGroup,
     events: Callable[[tuple[Event, ...]], tuple[Event, ...]],
     tools: Callable[[tuple[str, ...]], tuple[str, ...]],

@@ -1,39 +1,38 @@
-"""Scores by criterion: the ids under which a judge gives them, and the members' votes that they come to.
+"""Scores by criterion: the ids under which the judge gives them, and how they are combined into votes.
 
-An id is a member's label with a criterion's letter. Labels do not occur in trajectory text, so neither do ids; two
-ids differ in their label or in their one letter, so no two are alike. They are read just as labels are: a score that
-is missing for one criterion is missing for the ballot.
+An id is a member's label followed by a criterion's letter, for example `W7QXa`. Labels do not occur in trajectory
+text, so neither do ids. Ids are read by the same rules as labels: a missing id makes the reply invalid.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 
-from gavel.judge.panel.schedule import mean_and_error
 from gavel.judge.reply.verdict import Scored, Verdict, read_verdict
 from gavel.judge.rubric import Rubric
+from gavel.judge.stats import mean_and_error
 
 
 def ids_to_score(rubric: Rubric, labels: Sequence[str]) -> list[str]:
-    """What the judge is to score: the labels, or for a rubric with criteria an id for each label and criterion."""
+    """The ids that the judge scores: the labels, or one id per label and criterion for a rubric with criteria."""
     if not rubric.criteria:
         return list(labels)
     return [label + letter for letter, _ in rubric.lettered for label in labels]
 
 
 def requested_ids(prompt: str, label: str) -> list[str]:
-    """The ids under which a prompt asks for scores of a member: its label, or one for each criterion."""
-    lettered = dict.fromkeys(re.findall(rf"\b{re.escape(label)}[a-z]\b", prompt))
-    return list(lettered) or [label]
+    """The ids under which a prompt asks for scores of a member: its label, or one id per criterion."""
+    by_criterion = dict.fromkeys(re.findall(rf"\b{re.escape(label)}[a-z]\b", prompt))
+    return list(by_criterion) or [label]
 
 
 def sections(words: str) -> dict[str, str]:
-    """What `Rubric.words` say of each criterion, by letter."""
+    """The text of each criterion in `Rubric.words`, by letter."""
     _, *parts = re.split(r"^Criterion ([a-z]): .*$", words, flags=re.MULTILINE)
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def read_scores(reply: str, rubric: Rubric, labels: Sequence[str]) -> Verdict:
-    """The score of every label, by the rubric's criteria where it has some. Raises `VerdictError` as `read_verdict`."""
+    """The score of every label, combined from the rubric's criteria if it has any. Raises `VerdictError`."""
     names = [criterion.name for criterion in rubric.criteria]
     verdict = read_verdict(reply, ids_to_score(rubric, labels), [*labels, *names])
     if not rubric.criteria:
@@ -45,5 +44,5 @@ def _vote(scores: Mapping[str, Scored], rubric: Rubric, label: str) -> Scored:
     by_name = {criterion.name: scores[label + letter] for letter, criterion in rubric.lettered}
     values = {name: scored.score for name, scored in by_name.items()}
     score, _ = mean_and_error(list(values.values()), [criterion.weight for criterion in rubric.criteria])
-    said = [f"{name} {scored.score:g}: {scored.explanation}".removesuffix(": ") for name, scored in by_name.items()]
-    return Scored(score, " · ".join(said), values)
+    parts = [f"{name} {scored.score:g}: {scored.explanation}".removesuffix(": ") for name, scored in by_name.items()]
+    return Scored(score, " · ".join(parts), values)

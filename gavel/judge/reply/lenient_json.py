@@ -1,8 +1,10 @@
-"""JSON as models write it: every outermost value in a text, and what had to be repaired to read it.
+"""Reads JSON as models write it: finds every outermost object and array in a text, and repairs its syntax.
 
-Only syntax is repaired, each repair is counted, and nothing is completed: a value that breaks off is `Broken`, never a
-part of what was meant. That is why this is not json_repair (0.64.5): even with `strict=True` it reads a reply cut at
-`"score": 0.` as 0.0, `09` as 9, `0.9%` as 0.9, and of a key given twice it keeps the last.
+    find_values("Sure: {'score': 0.5,}")  ->  Found({"score": 0.5}, repairs: quotes, comma), Found(None, repairs: prose)
+
+Each repair is counted, and nothing is completed: a truncated value is `Broken`. The library json_repair (0.64.5)
+invents numbers even with `strict=True`: it reads `"score": 0.` (cut off) as 0.0, `09` as 9, `0.9%` as 0.9, and keeps
+the last value of a repeated key.
 """
 
 import json
@@ -13,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 _T = TypeVar("_T")
-_DEEPEST = 64
+_MAX_DEPTH = 64
 _BLANK = r"[\s\ufeff\u200b-\u200d\u2060]"
 _TAG = r"<(/?)(?:think|thinking|thoughts?|reasoning|reflection|scratchpad)>"
 
@@ -21,15 +23,15 @@ _LANDMARK = re.compile(rf"[{{\[]|{_TAG}", re.IGNORECASE)
 _THOUGHT_ENDS = re.compile(_TAG.replace("/?", "/"), re.IGNORECASE)
 _PROSE_BRACES = re.compile(r"""\{[^{}\[\]"':,“”]*\}""")
 _ESCAPED = re.compile(r'(?=[{\[](?:\s|\\[nrt]|[{\[])*\\+")(?:[^"\\]|\\.)*', re.DOTALL)
-_ANNOUNCED = re.compile(rf"(?:<{_BLANK}*/?\w*|:){_BLANK}*\Z")
-"""A reply that ends so breaks off: a tag has begun, or something was to follow."""
+_TRUNCATED_END = re.compile(rf"(?:<{_BLANK}*/?\w*|:){_BLANK}*\Z")
+"""The end of a truncated reply: an unfinished tag, or a colon."""
 _AFTER_A_KEY = re.compile(r"""["'”’]\s*:\s*\Z""")
 
 _SPACE = re.compile(rf"{_BLANK}*")
 _COMMENT = re.compile(r"/\*.*?\*/|(?://|#)[^\n]*", re.DOTALL)
 _SHORT_COMMENT = re.compile(r"""/\*.*?\*/|(?://|#).*?(?=\n|[}\]]|,\s*[{\["'“”‘’])""", re.DOTALL)
 _QUOTES = {'"': '"', "'": "'"} | dict.fromkeys("“”„‟", '“”„‟"') | dict.fromkeys("‘’‚‛", "‘’‚‛'")
-"""What closes a string, by what opened it."""
+"""Closing quotes by opening quote."""
 _KEY = re.compile(rf"""(?:"[^"\n]*"|'[^'\n]*'|[“”„‟][^“”„‟"\n]*[“”„‟"]|[‘’‚‛][^‘’‚‛'\n]*[‘’‚‛']){_BLANK}*:""")
 _BARE_KEY = re.compile(r"[^\W][\w $.-]{0,60}?(?=[^\S\n]*:)")
 _KEY_WITHIN = re.compile(r"""(\w+)["'“”‘’]?\s*:""")
@@ -43,7 +45,7 @@ _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """What an object has under a key that it has more than once."""
+    """The values of a key that occurs more than once in an object."""
 
     values: tuple[Any, ...]
 
@@ -51,16 +53,16 @@ class Repeated:
 @dataclass(frozen=True, slots=True)
 class Found:
     value: Any
-    """As `json` reads it, but `Repeated` for a key given twice."""
-    repairs: Counter[str] = field(default_factory=Counter)
+    """As from `json`, with `Repeated` for a repeated key."""
+    repairs: Counter[str] = field(default_factory=Counter[str])
     before: str = ""
-    """The text between it and what was found before it."""
+    """The text between this value and the one before it."""
     fragment: bool = False
-    """Whether it may stand within something broken that began before it."""
+    """Whether it may be part of a broken value that began before it."""
 
 
 class Broken(ValueError):
-    """What begins as an object or array and is none; `at` is where it goes wrong."""
+    """Text that begins like an object or array but cannot be read; `at` is the position of the error."""
 
     def __init__(self, at: int) -> None:
         super().__init__(f"broken at {at}")
@@ -68,18 +70,19 @@ class Broken(ValueError):
 
 
 def find_values(text: str, keys: Collection[str] = ()) -> Iterator[Found | Broken | Literal["thoughts"]]:
-    """Every outermost object and array in the text, in order, and `Broken` for each that is none.
+    """Every outermost object and array in the text, in order, and `Broken` for each that cannot be read.
 
-    "thoughts" says that what was found before it was only thought; thoughts with a beginning are left out. `keys`, in
-    lower case, are those that matter: where one seems to be within a string, a quote is missing, and that is broken.
+    "thoughts" marks the end of reasoning whose opening tag is missing, so everything before it was reasoning; tagged
+    reasoning is skipped. `keys`, in lower case, are the relevant keys: one of them inside a string shows that a quote
+    is missing, which makes the value broken.
     """
-    position, said, suspect = 0, "", False
+    position, prose_text, suspect = 0, "", False
     while mark := _LANDMARK.search(text, position):
         since = text[position : mark.start()]
-        said += since
+        prose_text += since
         position = mark.end()
         if mark[1] == "/":
-            said, suspect = "", False
+            prose_text, suspect = "", False
             yield "thoughts"
         elif mark[1] is not None:
             end = _THOUGHT_ENDS.search(text, position)
@@ -105,12 +108,12 @@ def find_values(text: str, keys: Collection[str] = ()) -> Iterator[Found | Broke
                 follows = text[_SPACE.match(text, position).end() :][:1]  # type: ignore[union-attr]
                 within = follows == "," or _AFTER_A_KEY.search(text[max(0, mark.start() - 9) : mark.start()])
                 yield Found(value, repairs, since, suspect and bool(within))
-    said += text[position:]
-    if _ANNOUNCED.search(text, position):
+    prose_text += text[position:]
+    if _TRUNCATED_END.search(text, position):
         yield Broken(len(text))
-    if "```" in said:
+    if "```" in prose_text:
         yield Found(None, Counter(["fence"]))
-    if re.sub(r"```\w*|[\"'`\s]", "", said):
+    if re.sub(r"```\w*|[\"'`\s]", "", prose_text):
         yield Found(None, Counter(["prose"]))
 
 
@@ -125,7 +128,7 @@ def _find_in_string(literal: str, keys: Collection[str]) -> Iterator[Found | Bro
 
 
 def read_value(text: str, start: int, keys: Collection[str] = ()) -> tuple[Any, int, Counter[str]]:
-    """The object or array that opens at `start`, where it ends, and its repairs by kind. Raises `Broken`."""
+    """The object or array that opens at `start`, its end, and its repairs by kind. Raises `Broken`."""
     try:
         value, end = _STRICT.raw_decode(text, start)
     except (ValueError, RecursionError):
@@ -152,17 +155,17 @@ _STRICT = json.JSONDecoder(object_pairs_hook=_object, strict=False)
 
 
 class _Reader:
-    """Reads one value by recursive descent. At the text's end a bracket may be missing, but only after another one."""
+    """Reads one value by recursive descent. At the end of the text, brackets may be missing after a closing one."""
 
     def __init__(self, text: str, start: int, keys: Collection[str], comment: re.Pattern[str]) -> None:
         self.text = text
         self.at = start
         self.keys = keys
         self.comment = comment
-        self.due: list[str] = []
-        """The closing brackets that are to come, outermost first."""
+        self.expected: list[str] = []
+        """The expected closing brackets, outermost first."""
         self.closed = False
-        """Whether the last thing read is a closing bracket; a comment may hide what was to come."""
+        """Whether the last token is a closing bracket; a comment resets it, since it may hide more content."""
         self.repairs: Counter[str] = Counter()
 
     def read(self) -> tuple[Any, int, Counter[str]]:
@@ -178,13 +181,14 @@ class _Reader:
                 return list(self.items("]", self.value))
             case quote if quote and quote in _QUOTES:
                 return self.string(self.ends_value)
-        return self.bare()
+            case _:
+                return self.bare()
 
     def items(self, closing: str, read: Callable[[], _T]) -> Iterator[_T]:
-        if len(self.due) == _DEEPEST:
+        if len(self.expected) == _MAX_DEPTH:
             raise Broken(self.at)
         self.at += 1
-        self.due.append(closing)
+        self.expected.append(closing)
         while not self.closes():
             yield read()
             self.comma()
@@ -208,13 +212,13 @@ class _Reader:
         """Whether the innermost bracket closes here; reads the closing bracket."""
         self.skip()
         char = self.peek()
-        if char == self.due[-1]:
+        if char == self.expected[-1]:
             self.at += 1
-        elif (char and char in self.due) or (self.closed and self.ends()):
+        elif (char and char in self.expected) or (self.closed and self.ends()):
             self.repairs["bracket"] += 1
         else:
             return False
-        self.due.pop()
+        self.expected.pop()
         self.closed = True
         return True
 
@@ -227,7 +231,9 @@ class _Reader:
             self.skip()
             if self.peek() in ("}", "]"):
                 self.repairs["comma"] += 1
-        elif (char == "{" and self.due[-1] == "]" and self.closed) or (char in _QUOTES and self.due[-1] == "}"):
+        elif (char == "{" and self.expected[-1] == "]" and self.closed) or (
+            char in _QUOTES and self.expected[-1] == "}"
+        ):
             self.repairs["comma"] += 1
         elif char not in ("}", "]") and not (self.closed and self.ends()):
             raise Broken(self.at)
@@ -236,8 +242,8 @@ class _Reader:
         return self.at == len(self.text) or self.text.startswith("```", self.at)
 
     def bare(self) -> Any:
-        """A number, a constant, or one word, which is a string."""
-        if self.due[-1] == "}" and (decimal := _DECIMAL_COMMA.match(self.text, self.at)):
+        """A number, a constant, or an unquoted word, which is read as a string."""
+        if self.expected[-1] == "}" and (decimal := _DECIMAL_COMMA.match(self.text, self.at)):
             self.at = decimal.end()
             return decimal[0]
         word = _BARE.match(self.text, self.at)
@@ -251,9 +257,9 @@ class _Reader:
             return _CONSTANTS.get(word[0], word[0])
 
     def string(self, ends: Callable[[int], bool], inner_quotes: bool = True) -> str:
-        """A string up to the quote after which the structure goes on, by `ends(position after blanks)`.
+        """A string, up to the first quote where `ends(position after blanks)` says that the structure continues.
 
-        Raises `Broken` when there are quotes within it and something that looks like structure.
+        Raises `Broken` if the string contains both quotes and something that looks like structure.
         """
         opening, start = self.peek(), self.at + 1
         delimiter = re.compile(rf"\\.|[{_QUOTES[opening]}]", re.DOTALL)
@@ -277,17 +283,17 @@ class _Reader:
 
     def ends_value(self, position: int) -> bool:
         char = self.text[position : position + 1]
-        if self.due[-1] == "]":
+        if self.expected[-1] == "]":
             return char in (",", "]", "")
         if char == ",":
             position = self.skipped(position + 1)[0]
             return self.text[position : position + 1] == "}" or self.is_key(position)
         if char == "}":
-            return len(self.due) == 1 or self.goes_on(self.skipped(position + 1)[0])
+            return len(self.expected) == 1 or self.continues(self.skipped(position + 1)[0])
         return not char or (self.text[position - 1].isspace() and bool(_KEY.match(self.text, position)))
 
-    def goes_on(self, position: int) -> bool:
-        """Whether what stands here may follow an object within another value."""
+    def continues(self, position: int) -> bool:
+        """Whether the text here may follow an object inside another value."""
         if self.text[position : position + 1] == ",":
             position = self.skipped(position + 1)[0]
             return self.text[position : position + 1] in ("{", "[", "}", "]") or self.is_key(position)
@@ -306,7 +312,7 @@ class _Reader:
             self.closed = False
 
     def skipped(self, position: int) -> tuple[int, int]:
-        """The position after blanks and comments, and how many comments."""
+        """The position after blanks and comments, and the number of comments."""
         comments = 0
         while True:
             if blank := _SPACE.match(self.text, position):
@@ -320,12 +326,12 @@ class _Reader:
             comments += 1
 
     def hides_structure(self, text: str) -> bool:
-        """Whether one of the keys that matter, or the step to a next object, has come into a string or comment."""
+        """Whether a string or comment contains a relevant key or a boundary between two objects."""
         return any(key.casefold() in self.keys for key in _KEY_WITHIN.findall(text)) or bool(_NEXT_OBJECT.search(text))
 
 
 def _unescape(text: str) -> str:
-    """The string that a literal with JSON's or Python's escapes stands for."""
+    """The value of a string literal with JSON or Python escapes."""
 
     def replace(escape: re.Match[str]) -> str:
         code = escape[1]

@@ -1,8 +1,8 @@
 """A judge's reply -> scores by label, or a `VerdictError` that says what is wrong with it.
 
-Scores are matched by label only, never by position, and nothing is guessed: a score is taken when it can be meant
-in one way only. Syntax is repaired (`gavel.judge.reply.lenient_json`) and so is the reply's form; every repair is
-counted by kind. Meaning is never repaired: what a label, a scale or a number was meant to be, only the judge can say.
+Scores are matched by label, never by position, and only if the reply has exactly one reading. Syntax
+(`gavel.judge.reply.lenient_json`) and form are repaired, and every repair is counted by kind. Meaning is never
+repaired: an unknown label, another scale or an ambiguous number goes back to the judge.
 """
 
 import json
@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from gavel.errors import GavelError
 from gavel.judge.reply.lenient_json import Broken, Found, Repeated, find_values
@@ -22,12 +22,24 @@ _LABEL_KEYS = {
 _SCORE_KEYS = {"score", "final_score", "overall_score", "finalscore", "overallscore", "rating", "grade"}
 _EXPLANATION_KEYS = ("explanation", "reason", "reasoning", "rationale")
 _KEYS = {*_LABEL_KEYS, *_SCORE_KEYS, *_EXPLANATION_KEYS, "scores"}
-_DRESS = {"trajectory", "traj", "id", "label", "the", "candidate", "attempt", "rollout", "response", "score", "for"}
-"""Words beside a label that leave its meaning alone."""
-_BETWEEN = {*_DRESS, "json", "and"}
-"""Words that may stand between the objects of a row."""
+_LABEL_DECORATIONS = {
+    "trajectory",
+    "traj",
+    "id",
+    "label",
+    "the",
+    "candidate",
+    "attempt",
+    "rollout",
+    "response",
+    "score",
+    "for",
+}
+"""Words around a label that do not change its meaning."""
+_BETWEEN = {*_LABEL_DECORATIONS, "json", "and"}
+"""Words that may occur between the objects of one answer."""
 _SCORES = {"score", "scores", "rating", "ratings", "grade", "grades"}
-"""Words in the name of a wrapper that say that the scores are in it."""
+"""Words in a wrapper's name that show that the scores are inside."""
 _WRAPPERS = {
     *(*_SCORES, *_BETWEEN, "trajectories", "candidates", "attempts", "rollouts", "responses", "ids", "labels"),
     *("result", "results", "output", "outputs", "answer", "answers", "reply", "return", "submit", "structured", "data"),
@@ -35,16 +47,16 @@ _WRAPPERS = {
     *("evaluation", "evaluations", "assessment", "assessments", "judgement", "judgements", "judgment", "judgments"),
     *("verdict", "verdicts", "reward", "rewards", "final", "overall", "quality", "relative", "normalized", "by", "of"),
 }
-"""Words in the name of a wrapper that say nothing else of bare numbers within than that they are scores."""
+"""Words in a wrapper's name that are compatible with bare numbers inside being scores."""
 _SOMETHING_ELSE = re.compile(
     r"(?<![a-z])(?:draft|initial|first|prelim|tentative|previous|old|before|example|template|format|schema|thought"
     r"|thinking|scratch|rank|order|position|confiden|certain|uncertain|probab|weight|count|length|step|max|min)"
 )
-"""In the name of a wrapper: what is in it is not the final scores."""
+"""Words in a wrapper's name that show that the content is not the final scores."""
 _TOP_KEYS = {"max", "max_score", "maximum", "maximum_score", "out_of", "scale", "score_scale", "range", "score_range"}
-"""What a reply may say of the scale of its scores; its last number is the highest score."""
-_DEEPEST = 8
-"""How many wrappers may be around the scores."""
+"""Keys that state the scale of the scores; the last number in their value is the highest score."""
+_MAX_WRAPPERS = 8
+"""Nested wrappers around the scores."""
 
 _PERCENT = re.compile(r"(\d{1,3}(?:[.,]\d+)?)\s?(?:[%％]|percent)", re.ASCII | re.IGNORECASE)
 _FRACTION = re.compile(r"(\d{1,3}(?:[.,]\d+)?)\s?(?:/|out of)\s?(\d{1,3})", re.ASCII | re.IGNORECASE)
@@ -52,7 +64,7 @@ _DECIMAL = re.compile(r"\+?(?:0?[.,]\d+|[01](?:[.,]0{1,2})?|\d[.]?\d*e-\d+)", re
 
 
 class VerdictError(GavelError):
-    """A judge's reply cannot be used; the message names what is wrong, for the judge to mend."""
+    """A judge's reply is invalid; the message names the problems and becomes part of the repair prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +72,16 @@ class Scored:
     score: float
     """In [0, 1]."""
     explanation: str = ""
-    criteria: Mapping[str, float] = field(default_factory=dict)
-    """Scores by criterion, of which `score` is the weighted mean; empty for a rubric without criteria."""
+    criteria: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Scores by criterion; `score` is their weighted mean. Empty for a rubric without criteria."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     scores: dict[str, Scored]
     """By label, in the order of the labels."""
-    repairs: Counter[str] = field(default_factory=Counter)
-    """How often what had to be repaired to read it, by kind; empty for a reply in the form that was asked for."""
+    repairs: Counter[str] = field(default_factory=Counter[str])
+    """Number of repairs by kind; empty for a reply in the requested form."""
 
 
 def reply_schema(labels: Sequence[str]) -> dict[str, Any]:
@@ -93,34 +105,34 @@ def reply_schema(labels: Sequence[str]) -> dict[str, Any]:
 
 
 def read_verdict(reply: str, labels: Sequence[str], groups: Iterable[str] = ()) -> Verdict:
-    """The score of every label, from the last complete reply object in the text.
+    """The score of every label, from the last complete reply object in the text, or from one object per label.
 
-    An object for each label will do as well; `groups` are names under which some labels may stand together. Raises
-    `VerdictError` unless each label has exactly one score, a number from 0 to 1.
+    `groups` are names of wrappers in which labels may be grouped. Raises `VerdictError` unless each label has exactly
+    one score, a number from 0 to 1.
     """
     if not reply.strip():
         raise VerdictError("it is empty")
     wrappers = _WRAPPERS.union(*map(_words, groups))
-    said = _last_words(reply, {label.casefold(): label for label in labels}, wrappers)
+    answer = _last_answer(reply, {label.casefold(): label for label in labels}, wrappers)
     scores: dict[str, Scored] = {}
-    problems = [f"it is on a scale up to {top}, not up to 1" for top in said.scales]
-    for entry in said.entries:
+    problems = [f"it is on a scale up to {top}, not up to 1" for top in answer.scales]
+    for entry in answer.entries:
         try:
-            scored = Scored(_score(entry.value, said.repairs), entry.explanation)
+            scored = Scored(_read_score(entry.value, answer.repairs), entry.explanation)
         except VerdictError as error:
             problems.append(f"the score of {entry.label} is {error}")
             continue
         if entry.label in scores:
-            said.repairs["duplicate"] += 1
+            answer.repairs["duplicate"] += 1
         if scores.setdefault(entry.label, scored).score != scored.score:
             problems.append(f"{entry.label} has two different scores")
-    if missing := [label for label in labels if label not in said.names()]:
+    if missing := [label for label in labels if label not in answer.names()]:
         problems.append(f"there is no score for {', '.join(missing)}")
-        problems += [f"{name} is none of the ids" for name in said.strangers]
+        problems += [f"{name} is none of the ids" for name in answer.unknown_labels]
     if problems:
         raise VerdictError("; ".join(dict.fromkeys(problems)))
-    said.repairs["unknown label"] += len(said.strangers)
-    return Verdict({label: scores[label] for label in labels}, +said.repairs)
+    answer.repairs["unknown label"] += len(answer.unknown_labels)
+    return Verdict({label: scores[label] for label in labels}, +answer.repairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,34 +143,34 @@ class _Entry:
 
 
 @dataclass(slots=True)
-class _Said:
-    """What a reply, or a part of it, says of the labels."""
+class _Answer:
+    """The entries of a reply or of a part of it."""
 
-    entries: list[_Entry] = field(default_factory=list)
-    strangers: list[str] = field(default_factory=list)
-    """Ids that were never given out."""
-    repairs: Counter[str] = field(default_factory=Counter)
-    scales: list[str] = field(default_factory=list)
-    """The highest scores that it speaks of and that are above 1."""
+    entries: list[_Entry] = field(default_factory=list[_Entry])
+    unknown_labels: list[str] = field(default_factory=list[str])
+    """Ids that the prompt did not give out."""
+    repairs: Counter[str] = field(default_factory=Counter[str])
+    scales: list[str] = field(default_factory=list[str])
+    """Stated highest scores above 1."""
     broken: bool = False
 
     def names(self) -> set[str]:
         return {entry.label for entry in self.entries}
 
-    def add(self, other: "_Said") -> None:
+    def add(self, other: "_Answer") -> None:
         self.entries += other.entries
-        self.strangers += other.strangers
+        self.unknown_labels += other.unknown_labels
         self.scales += other.scales
         self.repairs += other.repairs
         self.repairs["several objects"] += 1
 
 
-def _last_words(text: str, known: Mapping[str, str], wrappers: Set[str]) -> _Said:
-    """The last object that names all labels, or row of objects that do so together, and whatever follows it.
+def _last_answer(text: str, known: Mapping[str, str], wrappers: Set[str]) -> _Answer:
+    """The last object, or sequence of adjacent objects, that names all labels, with everything after it.
 
-    Where there is none, the last row, in which labels are then missing.
+    If there is none, the last sequence; the caller then finds the missing labels.
     """
-    rows: list[_Said] = []
+    rows: list[_Answer] = []
     around: Counter[str] = Counter()
     between = ""
     for found in find_values(text, {*_KEYS, *known}):
@@ -167,7 +179,7 @@ def _last_words(text: str, known: Mapping[str, str], wrappers: Set[str]) -> _Sai
                 rows = []
                 around["thoughts"] += 1
             case Broken():
-                rows.append(_Said(broken=True))
+                rows.append(_Answer(broken=True))
             case Found(None, repairs, before):
                 around += repairs
                 between += before
@@ -175,8 +187,8 @@ def _last_words(text: str, known: Mapping[str, str], wrappers: Set[str]) -> _Sai
                 between += before
                 reader = _FormReader(known, wrappers)
                 reader.read(value)
-                part = reader.said
-                if not part.entries and not part.strangers and not part.broken:
+                part = reader.answer
+                if not part.entries and not part.unknown_labels and not part.broken:
                     between += " something else "
                     continue
                 part.repairs += repairs
@@ -187,9 +199,9 @@ def _last_words(text: str, known: Mapping[str, str], wrappers: Set[str]) -> _Sai
                 else:
                     rows[-1].add(part)
                 between = ""
-    for place in reversed(range(len(rows))):
-        if rows[place].names() >= set(known.values()):
-            rows = rows[place:]
+    for index in reversed(range(len(rows))):
+        if rows[index].names() >= set(known.values()):
+            rows = rows[index:]
             break
     else:
         rows = [row for row in rows if row.broken] + rows[-1:]
@@ -209,17 +221,17 @@ class _FormReader:
     def __init__(self, known: Mapping[str, str], wrappers: Set[str]) -> None:
         self.known = known
         self.wrappers = wrappers
-        """Words that may make up the name of what bare scores stand in."""
-        self.said = _Said()
+        """Words allowed in the name of a wrapper around bare scores."""
+        self.answer = _Answer()
 
     def read(self, value: Any, wrappers: int = 0, under: str = "") -> None:
-        """`under`: the name of a wrapper around the value that bare numbers may not be scores by."""
-        if wrappers > _DEEPEST:
+        """`under`: the name of an enclosing wrapper in which bare numbers are not accepted as scores."""
+        if wrappers > _MAX_WRAPPERS:
             return
         match value:
             case list():
-                self.said.repairs["form"] += wrappers == 0
-                for item in value:
+                self.answer.repairs["form"] += wrappers == 0
+                for item in cast("list[Any]", value):
                     self.read(item, wrappers + 1, under)
             case Repeated(values):
                 for item in values:
@@ -227,74 +239,78 @@ class _FormReader:
             case str() if "{" in value:
                 self.read_string(value, wrappers, under)
             case dict():
-                self.read_object(self.folded(value), wrappers, under)
+                self.read_object(self.folded(cast("dict[str, Any]", value)), wrappers, under)
+            case _:
+                pass
 
     def read_object(self, value: Mapping[str, Any], wrappers: int, under: str) -> None:
         if _LABEL_KEYS & value.keys() and _SCORE_KEYS & value.keys():
             self.read_entry(value)
         elif labelled := {key: label for key in value if (label := self.label(key))}:
-            self.said.repairs["form"] += 1
+            self.answer.repairs["form"] += 1
             for key, label in labelled.items():
                 self.read_score(label, value[key], under)
         else:
             named = [key for key in value if _SCORES.intersection(_words(key))]
             for key in named or value:
                 if not _SOMETHING_ELSE.search(key):
-                    self.said.repairs["wrapper"] += key != "scores"
+                    self.answer.repairs["wrapper"] += key != "scores"
                     other = under if key not in named else ""
                     self.read(value[key], wrappers + 1, other if set(_words(key)) <= self.wrappers else key)
 
     def folded(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        """The object with its keys in lower case; what it says of its scale is noted."""
+        """The object with its keys in lower case; a stated scale is recorded."""
         found: dict[str, tuple[Any, ...]] = {}
         for name, item in value.items():
             key = name.strip().casefold()
             found[key] = (*found.get(key, ()), *_all(item))
-            self.said.repairs["key"] += key != name and key in _KEYS
+            self.answer.repairs["key"] += key != name and key in _KEYS
             tops = re.findall(r"\d+(?:\.\d+)?", str(item)) if key in _TOP_KEYS else []
-            self.said.scales += [top for top in tops[-1:] if float(top) > 1]
+            self.answer.scales += [top for top in tops[-1:] if float(top) > 1]
         return {key: items[0] if len(items) == 1 else Repeated(items) for key, items in found.items()}
 
     def read_string(self, text: str, wrappers: int, under: str) -> None:
         for found in find_values(text, {*_KEYS, *self.known}):
             if isinstance(found, Found):
-                self.said.repairs += found.repairs
+                self.answer.repairs += found.repairs
                 self.read(found.value, wrappers + 1, under)
             else:
-                self.said.broken = True
-        self.said.repairs["double encoding"] += 1
+                self.answer.broken = True
+        self.answer.repairs["double encoding"] += 1
 
     def read_entry(self, entry: Mapping[str, Any]) -> None:
         names = [name for key in _LABEL_KEYS & entry.keys() for name in _all(entry[key])]
         labels = {label for name in names if (label := self.label(name))}
         if not labels:
-            self.said.strangers += [name[:40] for name in names[:1] if isinstance(name, str)]
+            self.answer.unknown_labels += [name[:40] for name in names[:1] if isinstance(name, str)]
         elif len(labels) == 1:
             self.read_score(labels.pop(), entry)
         else:
-            self.said.entries += [_Entry(label, f"given to {' and '.join(sorted(labels))}") for label in labels]
+            self.answer.entries += [_Entry(label, f"given to {' and '.join(sorted(labels))}") for label in labels]
 
     def read_score(self, label: str, item: Any, under: str = "") -> None:
         if not isinstance(item, dict):
             values = [f"{value} under {under!r}" if under else value for value in _all(item)]
-            self.said.entries += [_Entry(label, value) for value in values]
+            self.answer.entries += [_Entry(label, value) for value in values]
             return
-        item = self.folded(item)
-        explanation = next((item[key] for key in _EXPLANATION_KEYS if isinstance(item.get(key), str)), "")
+        fields = self.folded(cast("dict[str, Any]", item))
+        explanation = next((fields[key] for key in _EXPLANATION_KEYS if isinstance(fields.get(key), str)), "")
         explanation = explanation.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        keys = _SCORE_KEYS & item.keys()
-        self.said.repairs["key"] += bool(keys) and "score" not in keys
-        values = [value for key in sorted(keys) for value in _all(item[key])] or [None]
-        self.said.entries += [_Entry(label, value, explanation) for value in values]
+        keys = _SCORE_KEYS & fields.keys()
+        self.answer.repairs["key"] += bool(keys) and "score" not in keys
+        values = [value for key in sorted(keys) for value in _all(fields[key])] or [None]
+        self.answer.entries += [_Entry(label, value, explanation) for value in values]
 
     def label(self, name: Any) -> str | None:
-        """The one known label that an id names, bare or dressed up as in "trajectory_K7QX"."""
-        words = set(_words(name)) if isinstance(name, str) else set()
+        """The one known label that an id names, bare or decorated as in "trajectory_K7QX"."""
+        if not isinstance(name, str):
+            return None
+        words = set(_words(name))
         named = words & self.known.keys()
-        if len(named) != 1 or words - named - _DRESS:
+        if len(named) != 1 or words - named - _LABEL_DECORATIONS:
             return None
         label = self.known[named.pop()]
-        self.said.repairs["label"] += label.casefold() != name.casefold()
+        self.answer.repairs["label"] += label.casefold() != name.casefold()
         return label
 
 
@@ -306,7 +322,7 @@ def _all(value: Any) -> tuple[Any, ...]:
     return value.values if isinstance(value, Repeated) else (value,)
 
 
-def _score(value: Any, repairs: Counter[str]) -> float:
+def _read_score(value: Any, repairs: Counter[str]) -> float:
     shown = json.dumps(value, ensure_ascii=False, default=str)[:40]
     if isinstance(value, str):
         value = _number(value.strip())
@@ -319,7 +335,7 @@ def _score(value: Any, repairs: Counter[str]) -> float:
 
 
 def _number(text: str) -> float | None:
-    """What a string says as a number; None for anything that can be read in two ways, as "0.9%" or "0.9/10" can."""
+    """The number in a string; None if it has two readings, such as "0.9%" or "0.9/10"."""
     if _DECIMAL.fullmatch(text):
         return float(text.replace(",", "."))
     if percent := _PERCENT.fullmatch(text):

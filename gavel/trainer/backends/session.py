@@ -28,6 +28,7 @@ from gavel.trainer.learner.replicas import LearnerReplicas
 from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import load_base, source_of
+from gavel.trainer.runs.format_version import FORMAT_VERSION, check_format_version
 from gavel.trainer.runs.metrics import judge_totals, trajectory_means
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
 from gavel.trainer.serving.openai_server import EndpointServer
@@ -179,10 +180,11 @@ class TrainingRun:
                     "Restore one of them, or give the new run another name.",
                 )
             return
-        metrics.forget_after(latest)
         path = checkpoints.path(latest)
-        self.policy.load_adapter(path)
         state = torch.load(path / _STATE, weights_only=True)
+        check_format_version(state.get("format_version"), str(path / _STATE))
+        metrics.drop_after(latest)
+        self.policy.load_adapter(path)
         self._team.learner.restore(state["learner"])
         self.step = latest
         split = state.get("split", "train")
@@ -194,7 +196,7 @@ class TrainingRun:
             self.policy.save_adapter(directory)
             (directory / _STATE).parent.mkdir()
             state = {"learner": self._team.learner.state(), "split": split, "metrics": metrics}
-            torch.save(state, directory / _STATE)
+            torch.save({"format_version": FORMAT_VERSION, **state}, directory / _STATE)
 
         self.directory.checkpoints.save(step, write)
 
@@ -207,4 +209,4 @@ def _batch_counts(batch: Batch) -> dict[str, float]:
     }
     left_out = batch.left_out_groups + batch.left_out_members
     counts |= {f"token_mismatch/{kind}": count for kind, count in batch.token_mismatches.items()}
-    return counts | {f"left_out/{reason}": count for reason, count in left_out.items()}
+    return counts | {reason.metric: count for reason, count in left_out.items()}

@@ -1,56 +1,99 @@
-"""Group rewards -> advantages: how much better a member did than its group.
+"""Group scores -> advantages: how much better each member is than its group, or why the group has no signal.
 
-Every kind gives numbers that sum to zero, keep the order of the rewards, and do not change when all
-rewards are shifted by a constant.
+    group_advantages([0.2, 0.4, 0.9])                        ->  [-0.3, -0.1, 0.4]
+    group_advantages([0.2, 0.4, 0.9], kind="rank")           ->  [-0.5, 0.0, 0.5]
+    group_advantages([0.50, 0.52], minimal_spread=0.05)      ->  LeftOut.NEAR_TIE
+
+This is the one place that decides what of a judge's scores the learner sees, in plain numbers, so adapters for other
+trainers can call it too. Every kind gives numbers that sum to zero, keep the order of the scores, and do not change
+when all scores are shifted by a constant.
 """
 
 import math
 from collections.abc import Sequence
+from statistics import fmean, variance
 
-from gavel.judge.shaping import reliability
 from gavel.trainer.config import AdvantageKind
+from gavel.trainer.data.left_out import LeftOut
 
 _STD_FLOOR = 1e-4
 _TIE = 1e-6
-"""Rewards that differ by no more are equal: a float residue is not a rank."""
+"""Scores that differ by no more are equal: a float rounding error is not a rank."""
+
+
+def group_advantages(
+    scores: Sequence[float],
+    standard_errors: Sequence[float | None] = (),
+    *,
+    kind: AdvantageKind = "mean",
+    minimal_spread: float = _TIE,
+) -> list[float] | LeftOut:
+    """The advantages of one group's finite scores, or the reason why it gives no training signal.
+
+    `standard_errors` are those of the scores, None where unknown; only `shrunk` uses them. Scores that differ by no
+    more than `minimal_spread` give no signal.
+    """
+    if len(scores) < 2:
+        return LeftOut.ONE_MEMBER
+    spread = max(scores) - min(scores)
+    if spread <= minimal_spread:
+        return LeftOut.NEAR_TIE if spread > _TIE else LeftOut.NO_SIGNAL
+    found = advantages(scores, kind, standard_errors)
+    if any(found):
+        return found
+    return LeftOut.UNRELIABLE_SCORES if kind == "shrunk" else LeftOut.NO_SIGNAL
 
 
 def advantages(
-    rewards: Sequence[float], kind: AdvantageKind = "mean", errors: Sequence[float | None] = ()
+    scores: Sequence[float], kind: AdvantageKind = "mean", standard_errors: Sequence[float | None] = ()
 ) -> list[float]:
     """The advantage of each member of one group.
 
-    mean: reward minus group mean (Dr. GRPO, arXiv 2503.20783): a near-tie stays small.
+    mean: score minus group mean (Dr. GRPO, arXiv 2503.20783): a near-tie stays small.
     std: that, divided by the unbiased standard deviation + 1e-4 (GRPO, arXiv 2402.03300).
-    rloo: reward minus the mean of the others (arXiv 2402.14740).
-    rank: the share of the others that it beats minus the share that beats it, halved: from -1/2 to 1/2, and only the
-    order counts (the centred ranks of arXiv 1703.03864).
-    shrunk: mean, times the `reliability` of the rewards; `errors` are their standard errors, None where unknown.
+    rloo: score minus the mean of the others (arXiv 2402.14740).
+    rank: half of (share of the others below minus share above), from -1/2 to 1/2; only the order counts (the centred
+    ranks of arXiv 1703.03864).
+    shrunk: mean, times the `score_reliability`.
 
-    Raises `ValueError` for fewer than two rewards, which have no group to compare with.
+    Raises `ValueError` for fewer than two scores, which have no group to compare with.
     """
-    size = len(rewards)
+    size = len(scores)
     if size < 2:
         raise ValueError("a group of one has no advantage")
-    mean = math.fsum(rewards) / size
-    centred = [reward - mean for reward in rewards]
+    mean = math.fsum(scores) / size
+    centred = [score - mean for score in scores]
     match kind:
         case "mean":
             return centred
         case "std":
-            return [value / (math.sqrt(_variance(rewards)) + _STD_FLOOR) for value in centred]
+            return [value / (math.sqrt(_variance(scores)) + _STD_FLOOR) for value in centred]
         case "rloo":
             return [value * size / (size - 1) for value in centred]
         case "rank":
-            return [sum(_compared(own, other) for other in rewards) / (2 * (size - 1)) for own in rewards]
+            return [sum(_compared(own, other) for other in scores) / (2 * (size - 1)) for own in scores]
         case "shrunk":
-            factor = reliability(rewards, errors)
+            factor = score_reliability(scores, standard_errors)
             return [value * factor for value in centred]
 
 
-def has_signal(rewards: Sequence[float], minimal_spread: float) -> bool:
-    """Whether the rewards differ by more than `minimal_spread` (a float residue is not a signal)."""
-    return max(rewards) - min(rewards) > minimal_spread
+def score_reliability(scores: Sequence[float], standard_errors: Sequence[float | None]) -> float:
+    """The share of the scores' variance that is not error: max(0, 1 - mean SE² / variance of the scores).
+
+    A score is a true score plus an error of variance SE², so the variance of the scores (n - 1 in the denominator)
+    is on average that of the true scores plus mean SE². Multiplied with a score's distance from the mean it is the best
+    linear estimate of the true distance (Kelley, Fundamentals of Statistics, 1947; empirical Bayes with one error
+    variance for all, Efron and Morris 1975). One share for the whole group keeps the order.
+
+    Members without an error are assumed to have that of the others; without any error (single votes) the share is 1.
+    Votes also differ by position, which balanced orders cancel out of the mean: with two orders the share is
+    conservative.
+    """
+    known = [error for error in standard_errors if error is not None]
+    if not known or len(scores) < 2:
+        return 1.0
+    between = variance(scores)
+    return max(0.0, 1 - fmean(error**2 for error in known) / between) if between > _TIE**2 else 0.0
 
 
 def _variance(values: Sequence[float]) -> float:

@@ -1,8 +1,8 @@
-"""Judged groups -> the sequences to train on, and an account of what was left out and why.
+"""Judged groups -> the sequences to train on, and the counts of what was left out and why.
 
-Groups without a signal are dropped before anything is tokenised; with a value head no group is needed
-for one. A member without a score is left out; it never counts as zero. Nor is a member trained whose
-tokens cannot be trusted.
+Groups without a signal are dropped before their tokens are looked at (with a value head every group has one). A
+member without a score is left out and never counts as zero; so is a member whose tokens are not exactly those that
+were sampled.
 """
 
 import logging
@@ -13,24 +13,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gavel.judge.shaping import NEAR_TIE
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import Ppo, TrainConfig
-from gavel.trainer.data.advantages import advantages, has_signal
+from gavel.trainer.data.advantages import group_advantages
+from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.mismatch import MismatchKind, mismatches
 from gavel.trainer.data.packing import unique_tokens
 from gavel.trainer.data.step_rewards import fits_its_turns, token_rewards
 from gavel.trainer.data.token_sequences import TokenError, TokenSequence, sequences
 
 _ROUNDING = 1e-3
-"""Nats by which the log-prob of a sure token may come out above 0."""
+"""Nats by which rounding may bring a log-prob above 0."""
 
 logger = logging.getLogger(__name__)
 
 
 class TokenSpace(Protocol):
-    """What a base model makes of token ids."""
+    """The tokens of a base model."""
 
     @property
     def vocabulary(self) -> int: ...
@@ -39,7 +39,7 @@ class TokenSpace(Protocol):
     def max_context(self) -> int: ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """What they spell, special tokens included."""
+        """Their text, including special tokens."""
         ...
 
 
@@ -49,26 +49,26 @@ class TrainedSequence:
 
     tokens: TokenSequence
     advantage: float
-    """Over its group; 0 where a value head will tell."""
+    """Relative to its group; 0 with a value head, which computes advantages later."""
     group: int
-    """Members of a group share it, and the prefixes that are computed once."""
+    """Number of its group; members of a group share prefixes, which are computed once."""
     rewards: Sequence[float] = ()
-    """Of its trained tokens, where a value head needs them. `[T]`"""
+    """Rewards of its trained tokens, for a loss with a value head. `[T]`"""
 
 
 @dataclass(slots=True)
 class Batch:
-    """What one training step learns from."""
+    """The sequences of one training step."""
 
     sequences: list[TrainedSequence] = field(default_factory=list)
     trajectories: int = 0
     groups: int = 0
-    left_out_members: Counter[str] = field(default_factory=Counter)
+    left_out_members: Counter[LeftOut] = field(default_factory=Counter)
     """Members of groups with a signal that are not trained themselves, by reason."""
-    left_out_groups: Counter[str] = field(default_factory=Counter)
+    left_out_groups: Counter[LeftOut] = field(default_factory=Counter)
     """Whole groups that are not trained, by reason."""
     token_mismatches: Counter[MismatchKind] = field(default_factory=Counter)
-    """Turns that do not go on from the tokens of the turn before them."""
+    """Turns whose prompt does not continue the tokens of the turn before them."""
 
     @property
     def trained_tokens(self) -> int:
@@ -76,84 +76,65 @@ class Batch:
 
     @property
     def unique_tokens(self) -> int:
-        """Tokens of the sequences, every prefix that several of them share counted once."""
+        """Tokens of the sequences; a prefix shared by several is counted once."""
         return unique_tokens([sequence.tokens for sequence in self.sequences]) if self.sequences else 0
 
     def why_empty(self) -> str:
         """One sentence for a batch that trains nothing."""
-        reasons = [
-            f"{count} {reason}" for reason, count in (self.left_out_groups + self.left_out_members).most_common()
-        ]
+        left_out = self.left_out_groups + self.left_out_members
+        reasons = [f"{count} {reason.sentence}" for reason, count in left_out.most_common()]
         return "nothing was trained: " + ("; ".join(reasons) if reasons else "nothing was given")
 
 
-SAME_SCORES = "groups whose members all have the same score"
-SCORES_TOO_CLOSE = "groups whose scores differ by less than the minimal spread"
-UNRELIABLE = "groups whose scores differ no more than the judge's votes do"
-IDENTICAL = "groups whose members are all identical"
-TOO_FEW = "groups with fewer than two scored members"
-UNSCORED = "members without a score"
-NOT_FINITE = "members whose reward is not a finite number"
-NOTHING_SAMPLED = "members with nothing sampled"
-NO_LOGPROBS = "members whose sampler gave log-probs that are none"
-TOO_LONG = "members longer than the model's context"
-UNFIT_STEP_REWARDS = "members whose step rewards are not one finite number for each sampled turn"
-REFUSED: dict[MismatchKind, str] = {
-    "retokenisation": "members whose sampled text came back in other tokens",
-    "truncation": "members whose earlier turns were cut out of a later prompt",
-    "client_edit": "members whose sampled turns were edited before the next prompt",
+_MISMATCH_REASONS: dict[MismatchKind, LeftOut] = {
+    "retokenisation": LeftOut.RETOKENISATION,
+    "truncation": LeftOut.TRUNCATION,
+    "client_edit": LeftOut.CLIENT_EDIT,
 }
-NO_MEMBER = "groups without a member that can be trained"
+"""A turn that the chat template alone shows otherwise is no reason to leave a member out."""
 
 
-def _why_no_signal(group: TrajectoryGroup, rewards: list[float], minimal_spread: float) -> str | None:
+def _group_advantages(
+    group: TrajectoryGroup, members: Sequence[Trajectory], config: TrainConfig
+) -> list[float] | LeftOut:
     if group.judgement is not None and group.judgement.status == "degenerate" and len(group) > 1:
-        return IDENTICAL
-    if len(rewards) < 2:
-        return TOO_FEW
-    if has_signal(rewards, minimal_spread):
-        return None
-    return SCORES_TOO_CLOSE if group.metrics.get(NEAR_TIE) else SAME_SCORES
-
-
-def _gains(group: TrajectoryGroup, members: Sequence[Trajectory], config: TrainConfig) -> list[float] | str:
-    """The members' advantages, or why they have none."""
-    rewards = [trajectory.reward or 0.0 for trajectory in members]
-    if reason := _why_no_signal(group, rewards, config.minimal_spread):
-        return reason
-    errors = [member.judgement.standard_error if member.judgement else None for member in members]
-    found = advantages(rewards, config.advantage, errors)
-    if any(found):
-        return found
-    return UNRELIABLE if config.advantage == "shrunk" else SAME_SCORES
+        return LeftOut.IDENTICAL_MEMBERS
+    return group_advantages(
+        [member.reward or 0.0 for member in members],
+        [member.judgement.standard_error if member.judgement else None for member in members],
+        kind=config.advantage,
+        minimal_spread=config.minimal_spread,
+    )
 
 
 def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: TokenSpace) -> Batch:
-    """Each member with the advantage over its group or, for `Ppo`, with the rewards of its tokens.
+    """Each member with its advantage over the group or, for `Ppo`, with the rewards of its tokens.
 
     Raises `TokenError` when a scored trajectory with a signal has a turn without token ids, or with ids that `space`
     does not know.
     """
     batch = Batch()
-    valued = isinstance(config.loss, Ppo)
+    has_value_head = isinstance(config.loss, Ppo)
     for group in groups:
         members = [t for t in group if t.reward is not None and math.isfinite(t.reward)]
         unscored = sum(trajectory.reward is None for trajectory in group)
-        left_out = Counter({UNSCORED: unscored, NOT_FINITE: len(group) - len(members) - unscored})
-        if valued:
+        left_out = Counter(
+            {LeftOut.UNSCORED: unscored, LeftOut.REWARD_NOT_FINITE: len(group) - len(members) - unscored}
+        )
+        if has_value_head:
             fitting = [trajectory for trajectory in members if fits_its_turns(trajectory)]
-            left_out[UNFIT_STEP_REWARDS] = len(members) - len(fitting)
-            members, gains = fitting, [0.0] * len(fitting)
+            left_out[LeftOut.STEP_REWARDS_MISMATCH] = len(members) - len(fitting)
+            members, outcome = fitting, [0.0] * len(fitting)
         else:
-            gains = _gains(group, members, config)
-        if isinstance(gains, str):
-            batch.left_out_groups[gains] += 1
+            outcome = _group_advantages(group, members, config)
+        if isinstance(outcome, LeftOut):
+            batch.left_out_groups[outcome] += 1
             continue
         batch.left_out_members += left_out
         before = batch.trajectories
-        for trajectory, advantage in zip(members, gains, strict=True):
+        for trajectory, advantage in zip(members, outcome, strict=True):
             found = sequences(trajectory)
-            unfit = _why_unfit(found, space)  # before anything is spelled: it refuses tokens that spell nothing
+            unfit = _why_unfit(found, space)  # first: it refuses token ids that cannot be decoded
             kinds = mismatches(trajectory, space.decode)
             batch.token_mismatches += kinds
             if reason := unfit or _why_refused(kinds, config):
@@ -161,14 +142,16 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
                 continue
             batch.trajectories += 1
             batch.sequences += [
-                TrainedSequence(tokens, advantage, batch.groups, token_rewards(trajectory, tokens) if valued else ())
+                TrainedSequence(
+                    tokens, advantage, batch.groups, token_rewards(trajectory, tokens) if has_value_head else ()
+                )
                 for tokens in found
             ]
         if batch.trajectories > before:
             batch.groups += 1
         else:
-            batch.left_out_groups[NO_MEMBER] += 1
-    if refused := sum(batch.left_out_members[reason] for reason in REFUSED.values()):
+            batch.left_out_groups[LeftOut.NO_TRAINABLE_MEMBER] += 1
+    if refused := sum(batch.left_out_members[reason] for reason in _MISMATCH_REASONS.values()):
         logger.warning("%d members are left out for their tokens. %s", refused, _HOW_TO_KEEP)
     return batch
 
@@ -179,11 +162,11 @@ _HOW_TO_KEEP = (
 )
 
 
-def _why_unfit(found: list[TokenSequence], space: TokenSpace) -> str | None:
+def _why_unfit(found: list[TokenSequence], space: TokenSpace) -> LeftOut | None:
     if not found:
-        return NOTHING_SAMPLED
+        return LeftOut.NOTHING_SAMPLED
     if any(len(tokens.token_ids) > space.max_context for tokens in found):
-        return TOO_LONG
+        return LeftOut.TOO_LONG
     outside = {token for tokens in found for token in tokens.token_ids if not 0 <= token < space.vocabulary}
     if outside:
         raise TokenError(
@@ -191,24 +174,24 @@ def _why_unfit(found: list[TokenSequence], space: TokenSpace) -> str | None:
             "Train the model that sampled it: its tokenizer is not the one of this base model.",
         )
     if any(not (math.isfinite(lp) and lp <= _ROUNDING) for tokens in found for lp in tokens.logprobs):
-        return NO_LOGPROBS
+        return LeftOut.INVALID_LOGPROBS
     return None
 
 
-def _why_refused(kinds: Counter[MismatchKind], config: TrainConfig) -> str | None:
+def _why_refused(kinds: Counter[MismatchKind], config: TrainConfig) -> LeftOut | None:
     if config.on_token_mismatch == "branch":
         return None
-    return next((reason for kind, reason in REFUSED.items() if kinds[kind]), None)
+    return next((reason for kind, reason in _MISMATCH_REASONS.items() if kinds[kind]), None)
 
 
 def mini_batches(groups: Sequence[int], count: int, seed: str) -> list[list[int]]:
-    """The positions of a batch's sequences, in `count` parts of whole groups; `groups` are the sequences' groups.
+    """Indices of a batch's sequences in `count` parts of whole groups; `groups` are the sequences' groups.
 
-    The groups are shuffled by `seed` and spread as evenly as they go; with fewer groups there are fewer parts.
+    The groups are shuffled by `seed` and distributed evenly; with fewer groups there are fewer parts.
     """
     numbers = sorted(set(groups))
     count = min(count, len(numbers))
     if count > 1:
         random.Random(seed).shuffle(numbers)
-    part = {number: place % count for place, number in enumerate(numbers)}
+    part = {number: at % count for at, number in enumerate(numbers)}
     return [[at for at, group in enumerate(groups) if part[group] == which] for which in range(count)]

@@ -1,9 +1,8 @@
-"""Why a turn does not go on from the tokens of the turn before it.
+"""Why a turn's prompt does not continue the tokens of the turn before it.
 
-A history says that each of its sampled turns follows the one before. Where the later prompt does not
-hold the earlier one's tokens, both are still exact as sequences of their own; but what the history
-shows (and the judge has read) may not be what the policy saw. The template may do that, and nobody is
-to blame; any other cause means that something between endpoint and agent changed a sampled turn.
+Where a later prompt does not contain the earlier turn's tokens, both are still exact as separate sequences, but what
+the history shows (and the judge has read) may not be what the policy saw. The chat template alone can cause this,
+which is harmless; any other cause means that a sampled turn was changed between endpoint and agent.
 """
 
 from collections import Counter
@@ -14,18 +13,18 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.data.token_sequences import Turn, turns_of
 
 MismatchKind = Literal["template", "retokenisation", "truncation", "client_edit"]
-"""template: the messages are as they were sampled, and the chat template shows them otherwise (earlier thinking left
-out). retokenisation: the text is the same, in other tokens. truncation: something before is left out, or a turn cut at
-its limit is shown otherwise. client_edit: what was said before has been changed."""
+"""template: the messages are as sampled, and the chat template renders them otherwise (earlier thinking left out).
+retokenisation: the same text in other tokens. truncation: earlier content is missing, or a turn that ended at its limit
+is rendered otherwise. client_edit: an earlier message was changed."""
 
 Decode = Callable[[Sequence[int]], str]
 
 
 def mismatches(trajectory: Trajectory, decode: Decode) -> Counter[MismatchKind]:
-    """How many turns do not go on from the turn before them in their history, by kind.
+    """How many turns do not continue the turn before them in their history, by kind.
 
-    A turn may also be sampled again from the same prompt, and any of such samples may be gone on from. `decode` spells
-    token ids, special tokens included. Raises `TokenError` for a turn without token ids.
+    A turn may also be sampled again from the same prompt, and any of these samples may be continued. `decode` gives the
+    text of token ids, including special tokens. Raises `TokenError` for a turn without token ids.
     """
     pairs: list[tuple[Turn, Turn]] = []
     for history in trajectory.histories():
@@ -33,8 +32,8 @@ def mismatches(trajectory: Trajectory, decode: Decode) -> Counter[MismatchKind]:
         for number, turn in enumerate(turns[1:], 1):
             before = turns[number - 1]
             samples = [earlier for earlier in turns[:number] if earlier.prompt_ids == before.prompt_ids]
-            goes_on = turn.prompt_ids == before.prompt_ids or any(turn.follows(sample) for sample in samples)
-            if not goes_on and (before, turn) not in pairs:
+            continues = turn.prompt_ids == before.prompt_ids or any(turn.follows(sample) for sample in samples)
+            if not continues and (before, turn) not in pairs:
                 pairs.append((before, turn))
     return Counter(_kind(before, turn, decode) for before, turn in pairs)
 
@@ -54,13 +53,13 @@ def _kind(before: Turn, turn: Turn, decode: Decode) -> MismatchKind:
 
 
 def _begins_later(context: str, said: str, prompt: str) -> bool:
-    """Whether `prompt` is `context` + `said` and more, but for one stretch of the context that is missing."""
+    """Whether `prompt` is `context` + `said` and more, with one stretch of the context missing."""
     kept = _agreeing(context, prompt)
     end = prompt.find(said, kept)
     return end >= 0 and context.endswith(prompt[kept:end])
 
 
 def _agreeing(one: Sequence[object], other: Sequence[object]) -> int:
-    """Length of what both begin with."""
+    """Length of the common prefix."""
     differs = (at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1])
     return next(differs, min(len(one), len(other)))

@@ -1,8 +1,10 @@
 """Sequences -> one flat row of tokens in which every shared prefix stands once.
 
-The row is a radix tree in preorder: a token stands directly behind its parent, or behind the whole
-of an elder sibling's subtree, so what follows from a segment is one range of the row. Two sequences
-share a token exactly when they agree up to and including it; `paths` leads each of them back.
+    [1 2 3 4] and [1 2 5]  ->  row [1 2 3 4 5], paths [0 1 2 3] and [0 1 4]
+
+The row is a radix tree in preorder: a token follows its parent directly, or the whole subtree of an earlier sibling, so
+all descendants of a segment are one range of the row. Two sequences share a token exactly when they agree up to and
+including it; `paths` maps each sequence to the row.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +18,7 @@ from gavel.trainer.data.token_sequences import TokenError, TokenSequence
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A run of tokens without a fork: [start, stop) is its own, [stop, end) all that follows from it."""
+    """A run of tokens without a fork: [start, stop) are its own, [stop, end) its descendants."""
 
     start: int
     stop: int
@@ -34,19 +36,19 @@ class Packed:
     segments: list[Segment]
     """In preorder."""
     paths: list[np.ndarray]
-    """For each sequence the places of its tokens in the row."""
+    """For each sequence the indices of its tokens in the row."""
     predictors: np.ndarray
-    """[S], places in the row; each predicts one token at one temperature."""
+    """[S], indices in the row; each predicts one token at one temperature."""
     targets: np.ndarray
     """[S], the predicted tokens' ids."""
     temperatures: np.ndarray
     """[S]"""
     scored: np.ndarray
-    """[T], for each trained token which of the `S` predictions is its own; sequences may share one."""
+    """[T], for each trained token the index of its prediction; sequences may share one."""
 
 
 def pack(batch: Sequence[TokenSequence]) -> Packed:
-    """Raises `TokenError` for a sequence that begins with a sampled token, since nothing predicts it."""
+    """Packs the sequences. Raises `TokenError` for one that begins with a sampled token, which nothing predicts."""
     ids = [np.asarray(tokens.token_ids, dtype=np.int64) for tokens in batch]
     paths: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * len(batch)
     starts = {0}
@@ -86,8 +88,8 @@ def unique_tokens(batch: Sequence[TokenSequence]) -> int:
 def micro_batches(batch: Sequence[TokenSequence], groups: Sequence[int], most_tokens: int) -> list[list[int]]:
     """Micro-batches as indices into `batch`, of at most `most_tokens` unique tokens, the largest first.
 
-    A group stays together when it fits; one that does not is cut where its members share least
-    with each other. A sequence longer than `most_tokens` stands alone.
+    A group that fits stays together; a larger one is cut where its members share the shortest prefixes. A sequence
+    longer than `most_tokens` is a micro-batch of its own.
     """
     members: dict[int, list[int]] = {}
     for index, group in enumerate(groups):
@@ -95,9 +97,9 @@ def micro_batches(batch: Sequence[TokenSequence], groups: Sequence[int], most_to
     pieces = [piece for indices in members.values() for piece in _pieces(batch, indices, most_tokens)]
     bins: list[tuple[int, list[int]]] = []
     for size, indices in sorted(pieces, key=lambda piece: piece[0], reverse=True):
-        for number, (used, held) in enumerate(bins):
+        for number, (used, members_so_far) in enumerate(bins):
             if used + size <= most_tokens:
-                bins[number] = (used + size, held + indices)
+                bins[number] = (used + size, members_so_far + indices)
                 break
         else:
             bins.append((size, indices))
@@ -105,8 +107,11 @@ def micro_batches(batch: Sequence[TokenSequence], groups: Sequence[int], most_to
 
 
 def assign_to_ranks(batch: Sequence[TokenSequence], groups: Sequence[int], count: int) -> list[list[int]]:
-    """Indices into `batch` in `count` parts of whole groups, with as even a load of unique tokens as the largest
-    first onto the lightest part gives. With too few groups, parts are empty."""
+    """Indices into `batch` for each of `count` processes, in whole groups.
+
+    The loads of unique tokens are balanced greedily: the largest group first, onto the smallest load. With fewer groups
+    than processes some parts are empty.
+    """
     members: dict[int, list[int]] = {}
     for index, group in enumerate(groups):
         members.setdefault(group, []).append(index)
@@ -120,26 +125,26 @@ def assign_to_ranks(batch: Sequence[TokenSequence], groups: Sequence[int], count
 
 
 def _pieces(batch: Sequence[TokenSequence], indices: list[int], most_tokens: int) -> Iterator[tuple[int, list[int]]]:
-    """Runs of neighbours in the trie, with their unique tokens."""
+    """Runs of neighbors in the trie, each with its number of unique tokens."""
     members = [batch[index] for index in indices]
     order = list(_trie_order(members))
     size, piece = 0, []
-    for place, added in zip(order, _added_tokens(members, order), strict=True):
+    for index, added in zip(order, _added_tokens(members, order), strict=True):
         if piece and size + added > most_tokens:
             yield size, piece
             size, piece = 0, []
-        size += added if piece else len(members[place].token_ids)
-        piece.append(indices[place])
+        size += added if piece else len(members[index].token_ids)
+        piece.append(indices[index])
     yield size, piece
 
 
 def _trie_order(batch: Sequence[TokenSequence]) -> list[int]:
-    """Sequences that share a prefix are neighbours."""
+    """An order in which sequences that share a prefix are neighbors."""
     return sorted(range(len(batch)), key=lambda index: batch[index].token_ids)
 
 
 def _added_tokens(batch: Sequence[TokenSequence], order: list[int]) -> list[int]:
-    """How many tokens each adds to those before it in trie order."""
+    """Tokens that each sequence adds to those before it in trie order."""
     ids = [np.asarray(batch[index].token_ids) for index in order]
     shared = [0, *(_common_prefix(*pair) for pair in pairwise(ids))]
     return [len(own) - known for own, known in zip(ids, shared, strict=True)]
@@ -163,13 +168,13 @@ _PREDICTION = np.dtype([("place", np.int64), ("target", np.int64), ("temperature
 
 
 def _predictions(batch: Sequence[TokenSequence], paths: list[np.ndarray]) -> np.ndarray:
-    """One for each trained token of each sequence."""
+    """One row for each trained token of each sequence."""
     found = []
     for tokens, path in zip(batch, paths, strict=True):
         trained = np.flatnonzero(tokens.sampled)
         if len(trained) and trained[0] == 0:
             raise TokenError(
-                "a sequence begins with a sampled token, which nothing predicts", "Let a prompt stand before it."
+                "a sequence begins with a sampled token, which nothing predicts", "Begin it with a prompt."
             )
         rows = np.empty(len(trained), dtype=_PREDICTION)
         rows["place"] = path[trained - 1]

@@ -1,10 +1,11 @@
 """Trajectory -> the exact token sequences that were sampled.
 
-Nothing is rendered or tokenised here. The sampled turns are a graph: a turn follows the one whose
-prompt and sampled ids its own prompt begins with, and any other prompt (a rewritten history, another
-conversation) begins a root. Each way from a root to a last turn is a sequence; a turn that several
-of them share is trained in the first and context in the others. So every trained token stands, once,
-in the very context that it was sampled in.
+    turns (P1, S1), (P1+S1+tool result, S2)   ->   [P1 S1 tool-result S2], with S1 and S2 trained
+
+Nothing is rendered or tokenized here. The sampled turns form a forest: a turn's parent is the longest one whose prompt
+and sampled ids its own prompt begins with; without one (a rewritten history, another conversation) it is a root. Each
+path from a root to a leaf is a sequence; a turn on several paths is trained in the first and context in the others. So
+every trained token occurs once, in exactly the context in which it was sampled.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,9 +31,9 @@ class TokenSequence:
     logprobs: list[float] = field(default_factory=list)
     """The sampler's, in nats; 0 where not sampled."""
     temperatures: list[float] = field(default_factory=list)
-    """At which the token was sampled; 1 where not sampled."""
+    """Sampling temperature of the token; 1 where not sampled."""
     turn_ends: dict[int, int] = field(default_factory=dict)
-    """The place of the last token of each turn that is trained here, by the turn's number in `trajectory.choices()`."""
+    """Index of the last token of each turn trained here, by the turn's number in `trajectory.choices()`."""
 
     @property
     def trained_tokens(self) -> int:
@@ -47,7 +48,7 @@ class TokenSequence:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a `Choice` carries of its sampling."""
+    """The sampling data of a `Choice`."""
 
     prompt_ids: list[int]
     token_ids: list[int]
@@ -56,16 +57,16 @@ class Turn:
     cut: bool = field(default=False, compare=False)
     """Whether it ended at its token limit."""
     continues: bool = field(default=False, compare=False)
-    """Whether the endpoint knows the assistant message that the prompt goes on from: sampled there, and unchanged."""
+    """Whether the endpoint sampled the assistant message before it, and found it unchanged in the prompt."""
     number: int = field(default=0, compare=False)
-    """Its place in `trajectory.choices()`; a turn that is repeated there is the same turn."""
+    """Its index in `trajectory.choices()`; a repeated turn is the same turn."""
 
     def __len__(self) -> int:
         """Tokens of the prompt and the turn."""
         return len(self.prompt_ids) + len(self.token_ids)
 
     def follows(self, earlier: "Turn") -> bool:
-        """Whether its prompt goes on from the very tokens of `earlier`."""
+        """Whether its prompt begins with exactly the tokens of `earlier`."""
         said = len(earlier.prompt_ids)
         return (
             self.prompt_ids[said : len(earlier)] == earlier.token_ids and self.prompt_ids[:said] == earlier.prompt_ids
@@ -141,9 +142,9 @@ def join_turns(histories: Iterable[Sequence[Turn]]) -> list[TokenSequence]:
 
 
 def _distinct(histories: Iterable[Sequence[Turn]]) -> list[Turn]:
-    """The turns of all histories; one that a history took over from another counts once.
+    """The turns of all histories; one that a history repeats from another counts once.
 
-    Two equal ones within a history are two samplings.
+    Two equal turns within a history are two samples.
     """
     found: list[Turn] = []
     for turns in histories:

@@ -1,10 +1,10 @@
-"""Makes the embedded policy from nothing: tokenizer, model, behaviour cloning on noisy demonstrations.
+"""Makes the embedded policy from scratch: tokenizer, model, behavior cloning on noisy demonstrations.
 
     python -m gavel.trainer.embedded.cloning --out DIR       about a quarter of an hour on one core
 
-The mixture of clerks changes on the way. Mostly careful ones first, so that the policy learns the
-job at all; mostly hasty ones then, so that it acquires the habit that the judge's reward removes.
-(A policy that hardly ever looks has nothing for a reward to find, and never recovers.)
+The mixture of clerks changes between stages: mostly careful ones first, so that the policy learns the task; then mostly
+hasty ones, so that it learns the habit that the judge's reward removes. (A policy that hardly ever looks an order up
+gives the reward nothing to reinforce, and never recovers.)
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """The vocabulary head in tiles: log-probs and entropies of given tokens, without a [S, V] tensor.
 
-The head is frozen, so all that backward needs of it is one vector for each position,
-d logprob / d hidden = (W[target] - sum_v p_v W_v) / temperature. The sum is made beside the normaliser while a
-tile is in cache, which leaves two vocabulary products instead of three, and it gives the entropy for nothing.
+The head is frozen, so the backward pass needs one vector per position,
+d logprob / d hidden = (W[target] - sum_v p_v W_v) / temperature. The sum is computed together with the normalizer while
+a tile is in cache, which leaves two vocabulary products instead of three and also gives the entropy.
 """
 
 from typing import Any
@@ -12,19 +12,19 @@ import torch
 from gavel.errors import GavelError
 
 _CPU_TILE, _GPU_TILE = (512, 256), (4096, 32768)
-"""Positions and vocabulary entries of a tile: what stays in a core's cache, what keeps a GPU busy."""
+"""Positions and vocabulary entries of a tile: sized for a core's cache, and for a GPU's occupancy."""
 
 
 _UNKNOWN = ("final_logit_softcapping", "lm_head_multiplier", "output_multiplier")
-"""Settings of models that do more to their logits than scale them by `logit_scale` or `logits_scaling`."""
+"""Settings of models that change logits by more than the factors `logit_scale` and `logits_scaling`."""
 
 
 class HeadError(GavelError):
-    """A vocabulary head that is not a frozen matrix alone."""
+    """The vocabulary head is not just a frozen matrix."""
 
 
 def logit_scale(head: torch.nn.Module, config: Any) -> float:
-    """What the model multiplies the products of its head with. Raises `HeadError` for a head that is more than that."""
+    """The factor that the model applies to its logits. Raises `HeadError` for a head that does more than that."""
     weight = getattr(head, "weight", None)
     if not isinstance(weight, torch.Tensor) or not weight.is_floating_point() or weight.requires_grad:
         reason = "is trained or quantised"
@@ -65,7 +65,7 @@ class _TiledLogprobs(torch.autograd.Function):
             normaliser, mean = _normalised(hidden[tile], weight, scale)
             chosen = weight[targets[tile]].to(precise)
             scaled = hidden[tile].to(precise) * scale
-            logprobs[tile] = ((scaled * chosen).sum(-1) - normaliser).clamp_(max=0)  # rounding may step over it
+            logprobs[tile] = ((scaled * chosen).sum(-1) - normaliser).clamp_(max=0)  # rounding may exceed 0
             entropies[tile] = normaliser - (scaled * mean).sum(-1)
             direction[tile] = (chosen - mean) * scale
         ctx.save_for_backward(direction)
@@ -115,7 +115,7 @@ def _logits(hidden: torch.Tensor, part: torch.Tensor, scale: torch.Tensor) -> to
 
 
 def _precise_product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Of factors in half precision, summed and kept in single."""
+    """A product of half-precision factors, accumulated and returned in float32."""
     if one.is_cuda:
         return torch.mm(one, other, out_dtype=torch.float32)
     return one.float() @ other.float()

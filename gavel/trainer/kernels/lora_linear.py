@@ -1,7 +1,7 @@
-"""A LoRA linear layer as one step of autograd: y = x W' + s (x A') B', written straight into the base's result.
+"""A LoRA linear layer as one autograd function: y = x W' + s (x A') B', added in place to the base's result.
 
-Same weights, names and values as PEFT's own layer, which it is and falls back to; a skinny adapter
-costs a pass over every activation there, and that is what small and wide models spend their time on.
+A subclass of PEFT's layer with the same weights, names and values; it falls back to PEFT for other cases. PEFT's
+version makes extra passes over every activation, which dominate the time of small and of wide models.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from torch import nn
 
 
 class LoraLinear(lora.Linear):
-    """PEFT's layer, with a forward of its own for the case that is trained here."""
+    """PEFT's layer, with its own forward for the case that is trained here."""
 
     def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         base = self.get_base_layer()
@@ -52,5 +52,7 @@ class _LoraLinear(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             to_x = (incoming @ weight).addmm_(to_narrow, down.to(incoming.dtype)).view(ctx.shape)
         to_down = (to_narrow.T @ rows).to(down.dtype)
-        to_up = (narrow.T @ incoming).T.to(up.dtype) * ctx.scale  # thrice as fast on a CPU as the product transposed
+        to_up = (narrow.T @ incoming).T.to(
+            up.dtype
+        ) * ctx.scale  # three times as fast on a CPU as the transposed product
         return to_x, None, None, to_down, to_up, None

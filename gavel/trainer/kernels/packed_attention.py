@@ -1,8 +1,8 @@
-"""Attention over a packed row: each segment's keys and values serve all that follows from it at once.
+"""Attention over a packed row: the keys and values of a segment are used by all its descendants at once.
 
-A query's context is cut into the segments on its path. Each part is plain attention with its own
-normaliser, and the parts are put together by their normalisers (as in ring attention, arXiv 2310.01889), so
-no mask and no copy of a shared key ever exists. Backward, every part is exact given the whole's normaliser.
+A query's context is the segments on its path. Each segment gives plain attention with its own normalizer, and the parts
+are combined by their normalizers (as in ring attention, arXiv 2310.01889), so there is no mask and no copy of a shared
+key. In the backward pass every part is exact, given the normalizer of the whole.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,20 +17,20 @@ from gavel.errors import GavelError
 from gavel.trainer.data.packing import Segment
 
 NAME = "gavel_packed"
-"""Of the attention function, in transformers' register."""
+"""Name of the attention function in transformers' registry."""
 
 _PLAIN_QUERIES = 1024
-"""At once in the plain kernel: bounds its scores."""
+"""Queries computed at once by the plain kernel; bounds its memory."""
 
 _aten = torch.ops.aten
 
 
 class AttentionError(GavelError):
-    """A model attends in a way that a packed row cannot."""
+    """A model's attention is not supported by packed rows."""
 
 
 def attend_packed(decoder: Any) -> None:
-    """Lets a transformers decoder take `segments`; without them it attends as ever.
+    """Makes a transformers decoder accept `segments`; without them its attention is unchanged.
 
     Raises `AttentionError` for one that cannot, or that does not attend to the whole context.
     """
@@ -122,7 +122,7 @@ class _PackedAttention(torch.autograd.Function):
                 causal,
                 ctx.scale,
             )
-            # A segment's own queries come before those that follow it, so its keys meet the causal part first.
+            # A segment's own queries precede those of its descendants, so its keys occur in the causal part first.
             for total, place, part, fresh in zip(
                 found, (rows, own, own), own_gradients, (first, causal, causal), strict=True
             ):
@@ -134,7 +134,7 @@ class _PackedAttention(torch.autograd.Function):
 
 
 def _ordered(kernel: Any, segments: Sequence[Segment]) -> Iterator[tuple[slice, slice, bool, bool]]:
-    """The kernel's parts, and whether a part is the first that its queries meet."""
+    """The kernel's parts, and whether a part is the first one for its queries."""
     seen = 0
     for rows, own, causal in kernel.parts(segments):
         yield rows, own, causal, rows.start >= seen
@@ -150,7 +150,7 @@ Part = tuple[slice, slice, bool]
 
 
 class CpuFlash:
-    """PyTorch's kernel for the CPU; its causal mask lets later queries see all keys, so a segment is one part."""
+    """PyTorch's kernel for the CPU; its causal mask shows all keys to later queries, so a segment is one part."""
 
     @staticmethod
     def parts(segments: Sequence[Segment]) -> Iterator[Part]:
@@ -171,7 +171,7 @@ class CpuFlash:
 
 
 class Plain:
-    """Plain matrix products: any device, any type; the yardstick of the other kernels."""
+    """Plain matrix products on any device and type; the reference for the other kernels."""
 
     @staticmethod
     def parts(segments: Sequence[Segment]) -> Iterator[Part]:
@@ -214,7 +214,7 @@ class Plain:
 
 
 class CudaFlash(Plain):
-    """PyTorch's flash attention for half precision on a GPU; its causal mask is for as many queries as keys."""
+    """PyTorch's flash attention for half precision on a GPU; its causal mask needs as many queries as keys."""
 
     @staticmethod
     def forward(query: Any, key: Any, value: Any, causal: bool, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -224,7 +224,7 @@ class CudaFlash(Plain):
     def backward(
         gradient: Any, query: Any, key: Any, value: Any, output: Any, normaliser: Any, causal: bool, scale: float
     ) -> tuple[torch.Tensor, ...]:
-        # The random state of a dropout that is zero: read by nothing.
+        # Random state of the dropout, which is zero, so it is not read.
         state = torch.zeros(2, dtype=torch.uint64, device=query.device)
         lengths = query.shape[2], key.shape[2]
         return _aten._scaled_dot_product_flash_attention_backward(

@@ -1,4 +1,4 @@
-"""RMS norms by one call of PyTorch instead of the six that transformers makes of them."""
+"""RMS norms by one fused PyTorch operation instead of the six of transformers."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,11 +10,11 @@ _SAME = 1e-6
 
 
 def fuse_norms(model: Any, *, exact: bool = True) -> int:
-    """Exchanges those norms of `model` that compute what PyTorch's own does; returns how many.
+    """Replaces the norms of `model` that equal PyTorch's `rms_norm`; returns how many.
 
-    `exact`: bit for bit as before, on a CPU; otherwise within rounding, in half of the passes over memory that PyTorch
-    makes there, where no gradient is wanted. What a module computes is found out by trying it: families differ in
-    where the weight is applied, and in rounding.
+    `exact`: bit-identical to before on a CPU. Otherwise equal within rounding, with half as many passes over memory as
+    PyTorch's, where no gradient is needed. Equality is tested by running the module, since model families differ in
+    where the weight is applied and in rounding.
     """
     return sum(
         _fused(module, _rms_norm if exact else _few_passes)
@@ -30,7 +30,7 @@ def _fused(module: Any, norm: Callable[[Any, float, torch.Tensor], torch.Tensor]
         return False
     trial = torch.linspace(-3, 4, 2 * len(weight), dtype=weight.dtype, device=weight.device).view(2, -1)
     kept = weight.clone()
-    weight.copy_(torch.linspace(0.5, 2, len(weight)))  # not 0, and not the same everywhere
+    weight.copy_(torch.linspace(0.5, 2, len(weight)))  # neither 0 nor constant
     same = (_rms_norm(module, epsilon, trial) - module(trial)).abs().max() <= _SAME
     weight.copy_(kept)
     if same:

@@ -20,7 +20,7 @@ from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.distributed import World, WorldError
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.logprobs import trained_logprobs
-from gavel.trainer.policy.policy import AS_IT_FITS, Policy
+from gavel.trainer.policy.policy import DEFAULT_SETTINGS, Policy
 
 _numbers = itertools.count()
 
@@ -83,7 +83,7 @@ class LearnerReplicas:
         base_model: str,
         lora: LoraSettings,
         renderer: str | None = None,
-        settings: PolicySettings = AS_IT_FITS,
+        settings: PolicySettings = DEFAULT_SETTINGS,
         *,
         sharded: bool = False,
     ) -> None:

@@ -24,6 +24,7 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.config import LoopConfig, TrainConfig
+from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.loop.evaluation import Evaluation, evaluate, measure
 from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, StepBatch, staleness
 from gavel.trainer.loop.rewards import check_rewards, needs_judge, programmed_parts, set_rewards
@@ -33,7 +34,7 @@ from gavel.trainer.runs.metrics import sampled_tokens
 
 EVALUATION = "held_out"
 TIMES = "times"
-STALE = "left_out/stale groups"
+STALE = LeftOut.STALE.metric
 _RESUME = "Mend it, and run the same command again: it resumes after the last finished step."
 
 

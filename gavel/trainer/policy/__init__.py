@@ -1,7 +1,8 @@
-"""The policy that is trained: a frozen base model, a LoRA adapter over it, its tokenizer and its chat format.
+"""The policy in training: a frozen base model, a LoRA adapter over it, its tokenizer and its chat format.
 
-policy = Policy("embedded/returns-desk", LoraSettings())
-logprobs = policy.forward(…)
+policy = Policy("embedded/returns-desk", LoraSettings(rank=8))
+policy.save_adapter(directory)          a PEFT adapter that any other program can load
+policy.renderer.render_ids(messages)    the exact token ids of a conversation
 """
 
 import logging

@@ -1,7 +1,8 @@
-"""A frozen base in shards: each process keeps a part of every decoder layer, and a layer is whole while it computes.
+"""Sharding a frozen base over processes (FSDP2), for bases that do not fit one device.
 
-For bases that do not fit one device. The adapter, the embeddings and the vocabulary head stay whole everywhere, so
-an update is made as ever. Layers are put together by messages: all processes must make as many passes.
+Each process keeps a part of every decoder layer and gathers a layer while it is computed; so all processes must make
+the same number of passes. The adapter, the embeddings and the vocabulary head are replicated, so updates are
+unchanged.
 """
 
 import torch
@@ -19,6 +20,8 @@ def shard_layers(model: torch.nn.Module, decoder: torch.nn.Module, device: str) 
     whole = {p for p in model.parameters() if p not in frozen}
     for layer in layers:
         fully_shard(layer, mesh=mesh, reshard_after_forward=True, ignored_params=whole)
-    fully_shard(decoder, mesh=mesh, ignored_params=whole)  # has no shards of its own: it puts the layers in their order
+    fully_shard(
+        decoder, mesh=mesh, ignored_params=whole
+    )  # it has no parameters of its own, but sets the order of the layers
     for tensor in (*whole, *model.buffers()):
         tensor.data = tensor.data.to(device)

@@ -1,6 +1,6 @@
-"""How the base model comes into memory: its precision, its quantisation, and Unsloth in PEFT's place.
+"""Loading the base model: its precision, 4-bit quantization, and Unsloth instead of PEFT.
 
-The frozen weights have the precision that is asked for; the adapter over them is float32 whatever they are.
+The settings decide the precision of the frozen weights; the adapter over them is always float32.
 """
 
 import importlib
@@ -14,9 +14,9 @@ from gavel.errors import GavelError
 from gavel.trainer.config import LoraSettings, PolicySettings
 
 _BLOCK = 64
-"""Weights that share a scale."""
+"""Weights that share a quantization scale."""
 _LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""What Unsloth calls all linear layers."""
+"""All linear layers, by Unsloth's names."""
 
 
 class BaseModelError(GavelError):
@@ -24,7 +24,7 @@ class BaseModelError(GavelError):
 
 
 def dtype_of(settings: PolicySettings, device: str) -> torch.dtype:
-    """Of the frozen weights and what is computed with them."""
+    """The type of the frozen weights and of the computation with them."""
     match settings.dtype:
         case "auto":
             return torch.bfloat16 if device == "cuda" else torch.float32
@@ -35,7 +35,7 @@ def dtype_of(settings: PolicySettings, device: str) -> torch.dtype:
 
 
 def quantization_config(quantization: Literal["4bit"] | None, dtype: torch.dtype) -> BitsAndBytesConfig | None:
-    """NF4 with quantised constants (QLoRA, arXiv 2305.14314), computed with in `dtype`; None for none.
+    """NF4 with quantized constants (QLoRA, arXiv 2305.14314), computing in `dtype`; None for no quantization.
 
     Raises `BaseModelError` without bitsandbytes.
     """
@@ -72,12 +72,12 @@ def prepare_4bit_layers(model: Any) -> None:
 
 
 def is_quantized(model: Any) -> bool:
-    """Whether some of its weights are not the numbers that they stand for."""
+    """Whether its weights are stored quantized."""
     return getattr(model.config, "quantization_config", None) is not None
 
 
 def unsloth_base(source: str, settings: PolicySettings, dtype: torch.dtype, device: str) -> Any:
-    """The base model with Unsloth's kernels, under the very name that was asked for.
+    """The base model with Unsloth's kernels, loaded by exactly this name.
 
     Raises `BaseModelError` without Unsloth or a GPU, OSError or ValueError when there is no such model.
     """
@@ -91,13 +91,13 @@ def unsloth_base(source: str, settings: PolicySettings, dtype: torch.dtype, devi
         max_seq_length=AutoConfig.from_pretrained(source).get_text_config().max_position_embeddings,
         dtype=dtype,
         load_in_4bit=settings.quantization == "4bit",
-        use_exact_model_name=True,  # it takes its own quantised copy otherwise, which the sampler does not have
+        use_exact_model_name=True,  # otherwise it loads its own quantized copy, which the sampler does not have
     )
     return model.requires_grad_(False)
 
 
 def unsloth_adapted(base: Any, lora: LoraSettings) -> Any:
-    """The adapter of `lora` over what `unsloth_base` gave, as Unsloth makes it."""
+    """Unsloth's adapter of `lora` over a model of `unsloth_base`."""
     return _unsloth().get_peft_model(
         base,
         r=lora.rank,

@@ -1,4 +1,4 @@
-"""The policy: a frozen base model, a LoRA adapter over it, and the tokenizer and renderer that fit.
+"""The policy: a frozen base model, a LoRA adapter over it, and their tokenizer and chat renderer.
 
 Only the adapter's weights ever change.
 """
@@ -43,7 +43,7 @@ _HUB_SECONDS = 20.0
 
 LoadBase = Callable[[str, torch.dtype, str], Any]
 """Name, type and device -> a frozen model of transformers."""
-AS_IT_FITS = PolicySettings()
+DEFAULT_SETTINGS = PolicySettings()
 
 
 class Policy:
@@ -54,26 +54,26 @@ class Policy:
         base_model: str,
         lora: LoraSettings,
         renderer: str | None = None,
-        settings: PolicySettings = AS_IT_FITS,
+        settings: PolicySettings = DEFAULT_SETTINGS,
         *,
         load: LoadBase | None = None,
         sharded: bool = False,
     ) -> None:
         """`base_model`: `embedded/returns-desk`, a directory, or a model id of the hub.
 
-        `renderer` names the chat format of the `renderers` library, for a model that it does not
-        know by name. `load` makes the base model, by default `load_base`; the tokenizer is that of `base_model`.
-        `sharded` spreads the base over all processes. Raises `BaseModelError`.
+        `renderer` names the chat format of the `renderers` library, for a model that it does not know by name. `load`
+        makes the base model, by default `load_base`; the tokenizer is always that of `base_model`. `sharded` shards the
+        base over all processes. Raises `BaseModelError`.
         """
         if sharded and settings != settings.model_copy(update={"loader": "peft", "quantization": None}):
             raise BaseModelError(
-                "a base that is shared by several processes can be neither Unsloth's nor quantised",
+                "a base that is sharded over several processes can be neither Unsloth's nor quantized",
                 "Leave loader and quantization out of PolicySettings, or leave out shard_base.",
             )
         device = _device()
         self.dtype = dtype_of(settings, device)
         self.shares_prefixes = settings.loader == "peft"
-        """Whether its attention can compute a prefix once for all that follow it."""
+        """Whether its attention can compute a shared prefix once."""
         _check_exists(base_model)
         try:
             self.tokenizer = AutoTokenizer.from_pretrained(source_of(base_model))
@@ -96,7 +96,7 @@ class Policy:
             raise BaseModelError(
                 f"the tokenizer of {base_model!r} does not fit the model: it needs {needed} tokens, "
                 f"the model has {self.vocabulary}",
-                "Put the tokenizer there that the model was trained with.",
+                "Use the tokenizer that the model was trained with.",
             )
         self.parameter_count: int = base.num_parameters()
         fuse_norms(base)
@@ -111,11 +111,11 @@ class Policy:
         return self.model.device
 
     def parameters(self) -> list[torch.nn.Parameter]:
-        """The adapter's, which are all that is trained."""
+        """The adapter's parameters; no others are trained."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """What the tokens spell, special ones included."""
+        """The text of the tokens, including special ones."""
         return self.tokenizer.decode(list(token_ids))
 
     def decoder(self) -> Any:
@@ -127,12 +127,10 @@ class Policy:
         return self.model.get_base_model().get_output_embeddings()  # type: ignore[operator]
 
     def checkpoint_gradients(self, on: bool) -> None:
-        """Whether a layer's inner values are computed again for its gradient instead of kept."""
+        """Switches gradient checkpointing: recomputing a layer's activations instead of keeping them."""
         for layer in self.model.modules():
             if isinstance(layer, GradientCheckpointingLayer):
-                layer.gradient_checkpointing = layer.training = (
-                    on  # of the layer alone: what is in it stays in eval mode
-                )
+                layer.gradient_checkpointing = layer.training = on  # the layer alone: its submodules stay in eval mode
                 layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)  # type: ignore[assignment]
 
     def merged_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -155,7 +153,7 @@ class Policy:
         self.model.save_pretrained(str(directory))
 
     def load_adapter(self, directory: Path) -> None:
-        """Takes over the weights that `save_adapter` wrote."""
+        """Loads the weights that `save_adapter` wrote."""
         from peft import load_peft_weights, set_peft_model_state_dict
 
         weights = load_peft_weights(str(directory), device=str(self.device))
@@ -179,7 +177,7 @@ def _adapted(base: Any, lora: LoraSettings) -> PeftModel:
     if not is_quantized(base):
         settings._register_custom_module({torch.nn.Linear: LoraLinear})
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers for an attribute it has renamed
+        warnings.simplefilter("ignore", FutureWarning)  # peft uses a renamed attribute of transformers
         return get_peft_model(base, settings)  # type: ignore[return-value]
 
 
@@ -207,12 +205,12 @@ def load_base(
 
 
 def source_of(base_model: str) -> str:
-    """Where transformers finds it."""
+    """The path or model id for transformers."""
     return str(EMBEDDED_PATH) if base_model == EMBEDDED_POLICY else base_model
 
 
 def _check_exists(base_model: str) -> None:
-    """Asks the hub once, where transformers would try for a minute before it says that there is no such model."""
+    """Asks the hub once; transformers would retry for a minute before it reports a missing model."""
     source = source_of(base_model)
     remedy = f"Name a directory, a model of the Hugging Face hub, or {EMBEDDED_POLICY}."
     try:
@@ -233,7 +231,7 @@ def _check_exists(base_model: str) -> None:
 
 @contextlib.contextmanager
 def _no_progress_bar() -> Iterator[None]:
-    """Loading a few kilobytes needs none."""
+    """Hides the progress bar: the embedded model is a few kilobytes."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
@@ -252,7 +250,7 @@ def _renderer(tokenizer: Any, model_type: str, name: str | None, base_model: str
         try:
             config: Any = None if candidate is None else config_from_name(candidate)
             renderer = create_renderer(tokenizer, config)
-        except Exception as error:  # whatever the library finds wrong with this candidate
+        except Exception as error:  # the library raises several types for an unsuitable candidate
             problem = error
             continue
         if type(renderer).__name__ != "DefaultRenderer":

@@ -1,8 +1,8 @@
-"""Checkpoints that are there whole or not at all.
+"""Atomic checkpoints: a checkpoint is complete or does not exist.
 
-`<step>/` holds a PEFT adapter and `trainer_state/`. It is written under another name, hashed into a
-manifest, flushed to disk and then renamed, so a kill at any point leaves the earlier ones untouched; one that
-is deleted is renamed first. What fails its hashes is passed over, and the log says so.
+`<step>/` holds a PEFT adapter and `trainer_state/`. It is written under a temporary name, hashed into a manifest,
+flushed to disk and then renamed, so a kill at any point leaves the earlier ones untouched; deleting renames first. A
+checkpoint that does not match its hashes is skipped with a warning.
 """
 
 import hashlib
@@ -31,13 +31,13 @@ class Checkpoints:
         return self.directory / f"{step:06d}"
 
     def steps(self) -> list[int]:
-        """Steps that were saved, in order; unfinished ones are not among them."""
+        """Saved steps in ascending order, without unfinished ones."""
         if not self.directory.is_dir():
             return []
         return sorted(int(entry.name) for entry in self.directory.iterdir() if entry.name.isdigit())
 
     def latest(self) -> int | None:
-        """The newest step whose checkpoint is whole; None when there is none."""
+        """The newest step with an undamaged checkpoint; None when there is none."""
         for step in reversed(self.steps()):
             problem = self._problem(step)
             if problem is None:
@@ -46,7 +46,7 @@ class Checkpoints:
         return None
 
     def save(self, step: int, write: Callable[[Path], None]) -> Path:
-        """Calls `write` with an empty directory, and makes what it wrote the checkpoint of `step`."""
+        """Calls `write` with an empty directory, which then becomes the checkpoint of `step`."""
         unfinished = self.directory / f"{_UNFINISHED}{step:06d}"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
@@ -57,13 +57,13 @@ class Checkpoints:
             _flush(path)
         final = self.path(step)
         if final.exists():
-            self.delete(step)  # damaged, or the run would have gone on from it
+            self.delete(step)  # it is damaged, or the run would have resumed from it
         unfinished.rename(final)
         _flush(self.directory)
         return final
 
     def delete(self, step: int) -> None:
-        """Takes a step out of the others at once, then its files and what a killed process left of such ones."""
+        """Renames the checkpoint away at once, then removes its files and those of deletions that were interrupted."""
         self.path(step).rename(self.directory / f"{_DELETED}{step:06d}-{secrets.token_hex(4)}")
         for doomed in self.directory.glob(f"{_DELETED}*"):
             shutil.rmtree(doomed)

@@ -18,11 +18,11 @@ from gavel.scenarios.group import TrajectoryGroup
 Row = dict[str, Any]
 
 _OWN = ("step", "split", "time", "reward", "judge_score", "failed", "trajectories", "exceptions")
-"""Columns that a trajectory's own metric of the same name must not replace; that one is called `metric/<name>`."""
+"""Reserved columns: a trajectory's own metric of that name is reported as `metric/<name>`."""
 
 
 class MetricsLog:
-    """Append-only; a torn last line (a kill while writing) is cut off before the next row."""
+    """Append-only; an incomplete last line (from a kill while writing) is cut off on opening."""
 
     def __init__(self, path: Path, *, project: str, name: str) -> None:
         self.path = path
@@ -42,7 +42,7 @@ class MetricsLog:
             run.log({f"{split}/{name}": value for name, value in values.items()} | {"training_step": step})
 
     def _wandb_id(self) -> str:
-        """Of this run for good: the same after a restart, another when the run directory is made anew."""
+        """The id of this run: the same after a restart, another one for a new run directory."""
         file = self.path.with_name("wandb_id")
         if not file.exists():
             file.write_text(secrets.token_hex(8))
@@ -55,8 +55,8 @@ class MetricsLog:
         rows = [json.loads(line) for line in self.path.read_text().splitlines()]
         return [row for row in rows if split in (None, row["split"])]
 
-    def forget_after(self, step: int) -> None:
-        """Drops the rows of later steps, which are about to be done again."""
+    def drop_after(self, step: int) -> None:
+        """Drops the rows of later steps, which are about to be repeated."""
         rows = self.rows()
         kept = [row for row in rows if row["step"] <= step]
         if len(kept) < len(rows):
@@ -86,7 +86,7 @@ class MetricsLog:
 
 
 def trajectory_means(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
-    """Means over all trajectories (reward and judge_score, the reward before shaping: of the scored ones), the share
+    """Means over all trajectories (reward and judge_score: of the scored ones), the share
     that failed, and counts."""
     groups = list(groups)
     values: dict[str, list[float]] = {}
@@ -105,7 +105,7 @@ def trajectory_means(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
 
 
 def judge_totals(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
-    """What judging the groups took: calls, tokens of prompts and replies, and US dollars if they are known for all."""
+    """Judge calls, tokens of prompts and replies, and the cost in US dollars if it is known for all groups."""
     judgements = [group.judgement for group in groups if group.judgement is not None]
     if not judgements:
         return {}
@@ -121,13 +121,13 @@ def judge_totals(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
 
 
 def sampled_tokens(groups: Iterable[TrajectoryGroup]) -> int:
-    """Tokens that the policy sampled, as far as their ids are known."""
+    """Tokens that the policy sampled, counted where their ids are known."""
     choices = (choice for group in groups for trajectory in group for choice in trajectory.choices())
     return sum(len((choice.model_extra or {}).get("token_ids") or ()) for choice in choices)
 
 
 def wandb_mode() -> Literal["online", "offline", "off"]:
-    """What the environment asks of Weights & Biases."""
+    """The mode of Weights & Biases by the environment variables."""
     match os.environ.get("WANDB_MODE", ""):
         case "online" | "offline" as mode:
             return mode

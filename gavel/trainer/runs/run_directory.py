@@ -1,6 +1,8 @@
-"""Where a run lives: `<runs>/<project>/<name>/`, one process at a time.
+"""The directory of a run, `<runs>/<project>/<name>/`, used by one process at a time:
 
-model.json   metrics.jsonl   trajectories/<split>/<step>.jsonl.zst   checkpoints/<step>/
+    model.json   metrics.jsonl   trajectories/<split>/<step>.jsonl.zst   checkpoints/<step>/
+
+Descriptions (model.json, experiment.json) carry the `format_version`.
 """
 
 import contextlib
@@ -14,6 +16,7 @@ from typing import Any
 from gavel.errors import GavelError
 from gavel.scenarios.store import TrajectoryStore
 from gavel.trainer.runs.checkpoints import Checkpoints
+from gavel.trainer.runs.format_version import FORMAT_VERSION, check_format_version, upgrade_description
 from gavel.trainer.runs.metrics import MetricsLog
 
 _LOCK = ".lock"
@@ -29,7 +32,7 @@ def runs_root(path: str | Path | None = None) -> Path:
 
 
 def _difference(key: str, begun: Any, asked: Any) -> str:
-    """`seed 0, not 1`; for a table of settings, the first that differs; for a long text, only that it does."""
+    """`seed 0, not 1`; of nested settings the first that differs; long values are not shown."""
     if isinstance(begun, dict) and isinstance(asked, dict):
         name = next(name for name in {**begun, **asked} if begun.get(name) != asked.get(name))
         return f"{key}: {_difference(name, begun.get(name), asked.get(name))}"
@@ -39,10 +42,10 @@ def _difference(key: str, begun: Any, asked: Any) -> str:
 
 
 class RunDirectory:
-    """Opens (and makes) the directory of one run and holds its lock until `close`."""
+    """Opens (or creates) the directory of one run and holds its lock until `close`."""
 
     def __init__(self, root: Path, project: str, name: str) -> None:
-        """Raises `RunDirectoryError` when it cannot be named so or written, or another process is using it."""
+        """Raises `RunDirectoryError` for an invalid name, a read-only place, or a directory that is in use."""
         for part in (project, name):
             if part in ("", ".", "..") or "/" in part or "\0" in part:
                 raise RunDirectoryError(
@@ -50,7 +53,7 @@ class RunDirectory:
                     "Give the model a project and a name without slashes.",
                 )
         self.path = root / project / name
-        self._made = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        self._created = [path for path in (self.path, *self.path.parents) if not path.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / _LOCK).open("w")
@@ -71,18 +74,23 @@ class RunDirectory:
         self.metrics = MetricsLog(self.path / "metrics.jsonl", project=project, name=name)
 
     def describe(self, description: dict[str, Any], file_name: str = "model.json") -> None:
-        """Writes the description to a file of the run."""
+        """Writes the description, with the format version, to a file of the run."""
         file = self.path / file_name
         unfinished = file.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps(description, indent=1))
+        unfinished.write_text(json.dumps({"format_version": FORMAT_VERSION, **description}, indent=1))
         unfinished.replace(file)
 
     def check(self, description: dict[str, Any], file_name: str = "model.json") -> None:
-        """Raises `RunDirectoryError` when the run was begun with another description; none yet is fine."""
+        """Raises `RunDirectoryError` when the run was begun with another description; no file yet is accepted.
+
+        Raises `FormatVersionError` for a file in a format that cannot be read.
+        """
         file = self.path / file_name
         if not file.exists():
             return
         begun = json.loads(file.read_text())
+        if check_format_version(begun.get("format_version"), str(file)) == 0:
+            begun = upgrade_description(begun, description)
         for key, value in description.items():
             if begun.get(key) != value:
                 raise RunDirectoryError(
@@ -94,13 +102,13 @@ class RunDirectory:
         return TrajectoryStore(self.path / "trajectories" / split / f"{step:06d}.jsonl.zst")
 
     def fresh_trajectories(self, split: str, step: int) -> TrajectoryStore:
-        """The same, without what a killed process left of a step that it did not finish."""
+        """The same, emptied of what a killed process left of an unfinished step."""
         store = self.trajectories(split, step)
         store.path.unlink(missing_ok=True)
         return store
 
     def clear(self) -> None:
-        """Removes all that the run has left so far, under its lock."""
+        """Removes all files of the run, under its lock."""
         for entry in self.path.iterdir():
             if entry.is_dir():
                 shutil.rmtree(entry)
@@ -108,11 +116,11 @@ class RunDirectory:
                 entry.unlink()
 
     def discard_if_new(self) -> None:
-        """Removes what opening made, when nothing came of it; call it after `close`."""
-        if self.path in self._made and not (self.path / "model.json").exists():
+        """Removes what opening created if the run was never described; call it after `close`."""
+        if self.path in self._created and not (self.path / "model.json").exists():
             (self.path / _LOCK).unlink(missing_ok=True)
-            for directory in self._made:
-                with contextlib.suppress(OSError):  # somebody else uses it by now
+            for directory in self._created:
+                with contextlib.suppress(OSError):  # another run uses it
                     directory.rmdir()
 
     def close(self) -> None:

@@ -10,13 +10,10 @@ from collections.abc import Iterable
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import Reinforce, SftConfig, TrainConfig
 from gavel.trainer.data.batch import Batch, TrainedSequence
+from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.token_sequences import TokenError, TokenSequence, join_turns
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.sft.demonstrations import DemonstrationError, UnsayableError, demonstrated
-
-NO_TURN = "trajectories without an assistant turn"
-TOO_LONG = "trajectories longer than the context"
-UNSAYABLE = "trajectories with a turn that the chat format cannot express"
 
 METRICS = ("loss", "entropy", "gradient_norm", "learning_rate", "updates", "tokens_forwarded")
 """The metrics of a supervised step; the others of a step compare with a sampler."""
@@ -33,7 +30,7 @@ def make_sft_batch(trajectories: Iterable[Trajectory], policy: Policy) -> Batch:
     batch = Batch()
     for number, trajectory in enumerate(trajectories):
         found = _sequences(number, trajectory, policy)
-        if isinstance(found, str):
+        if isinstance(found, LeftOut):
             batch.left_out_members[found] += 1
             continue
         batch.sequences += [TrainedSequence(tokens, 1.0, batch.trajectories) for tokens in found]
@@ -48,19 +45,19 @@ def as_training(config: SftConfig, batch: Batch) -> TrainConfig:
     return TrainConfig(loss=Reinforce(), mini_batches=max(1, -(-batch.trajectories // config.batch_size)), **shared)
 
 
-def _sequences(number: int, trajectory: Trajectory, policy: Policy) -> list[TokenSequence] | str:
+def _sequences(number: int, trajectory: Trajectory, policy: Policy) -> list[TokenSequence] | LeftOut:
     """The token sequences of a trajectory, or why there are none."""
     try:
         found = join_turns([demonstrated(history, policy) for history in trajectory.histories()])
     except UnsayableError as error:
         logger.warning("trajectory %d is left out: %s", number, error)
-        return UNSAYABLE
+        return LeftOut.NOT_RENDERABLE
     except DemonstrationError as error:
         raise DemonstrationError(f"trajectory {number}: {error.message}", error.remedy) from error
     if not found:
-        return NO_TURN
+        return LeftOut.NO_ASSISTANT_TURN
     if max(len(tokens.token_ids) for tokens in found) > policy.max_context:
-        return TOO_LONG
+        return LeftOut.TOO_LONG
     outside = {token for tokens in found for token in tokens.token_ids if not 0 <= token < policy.vocabulary}
     if outside:
         raise TokenError(

@@ -36,7 +36,7 @@ def test_a_judge_without_its_key_is_a_problem_with_a_remedy(monkeypatch: pytest.
     monkeypatch.setenv("GAVEL_JUDGE_MODEL", "openai/o3")
     status, text = report()
     assert status == 1
-    assert "the judge openai/o3 needs OPENAI_API_KEY, which is not set." in text
+    assert "the model openai/o3 needs OPENAI_API_KEY, which is not set." in text
     assert ".env" in text
 
 

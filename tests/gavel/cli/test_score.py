@@ -224,7 +224,7 @@ def test_a_rubric_file_with_a_slip_is_an_error_and_no_text(tmp_path: Path):
 
 def test_a_judge_that_nobody_serves_is_an_error_before_anything_is_written(tmp_path: Path):
     path, out = written(tmp_path / "rows.jsonl", GOOD, SILENT), tmp_path / "out.jsonl"
-    with pytest.raises(JudgeError, match="there is no judge model not-a-model"):
+    with pytest.raises(JudgeError, match="there is no model not-a-model"):
         score_command(path, "not-a-model", None, 1, None, out)
     assert not out.exists()
 

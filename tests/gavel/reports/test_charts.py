@@ -5,12 +5,13 @@ from gavel.reports.charts import (
     LEFT,
     RIGHT,
     TOP,
+    Axis,
     histogram,
-    place_chart,
+    outcome_histogram,
+    position_chart,
     scatter_chart,
-    share_chart,
+    share_curve,
     ticks,
-    verdict_chart,
 )
 
 
@@ -28,8 +29,13 @@ def test_ticks_are_few_and_round(low: float, high: float, whole: bool, expected:
     assert ticks(low, high, whole=whole) == expected
 
 
+def test_an_axis_maps_its_ends_onto_its_coordinates_and_its_ticks_between():
+    axis = Axis(-1, 3, BOTTOM, TOP, {-1: "low", 1: "middle", 3: "high"})
+    assert axis.ticks == [(BOTTOM, "low"), ((TOP + BOTTOM) / 2, "middle"), (TOP, "high")]
+
+
 def test_a_curve_spans_the_plot_and_its_interval_stays_within():
-    chart = share_chart([(0, 0.0, 0.1, "start"), (5, 0.5, 0.1, "middle"), (10, 1.0, 0.1, "end")])
+    chart = share_curve([(0, 0.0, 0.1, "start"), (5, 0.5, 0.1, "middle"), (10, 1.0, 0.1, "end")])
     assert [(dot.x, dot.y) for dot in chart.dots] == [
         (LEFT, BOTTOM),
         ((LEFT + RIGHT) / 2, (TOP + BOTTOM) / 2),
@@ -41,59 +47,49 @@ def test_a_curve_spans_the_plot_and_its_interval_stays_within():
 
 
 def test_a_curve_without_intervals_has_no_band():
-    assert share_chart([(1, 0.5, None, "")]).band == ""
+    assert share_curve([(1, 0.5, None, "")]).band == ""
 
 
 def test_each_tenth_of_the_scores_tells_how_many_succeeded():
-    chart = verdict_chart([(0.05, False), (0.3, False), (0.3, True), (1.0, True), (0.95, True), (0.9, False)])
+    chart = outcome_histogram([(0.05, False), (0.3, False), (0.3, True), (1.0, True), (0.95, True), (0.9, False)])
     assert [bar.label for bar in chart.bars] == ["0%", "", "", "50%", "", "", "", "", "", "67%"]
     assert chart.bars[9].title == "score 0.9 to 1.0: 2 succeeded, 1 failed"
-    highest = chart.bars[9]
-    assert highest.failed_y < highest.succeeded_y < BOTTOM
-    assert highest.failed_y + highest.failed_height == pytest.approx(highest.succeeded_y)
-    assert highest.succeeded_y + highest.succeeded_height == pytest.approx(BOTTOM)
+    succeeded, failed = chart.bars[9].segments
+    assert (succeeded.kind, failed.kind) == ("good", "bad")
+    assert chart.bars[9].top == failed.y < succeeded.y < BOTTOM
+    assert failed.y + failed.height == pytest.approx(succeeded.y)
+    assert succeeded.y + succeeded.height == pytest.approx(BOTTOM)
 
 
 def test_one_among_thousands_is_still_drawn():
-    chart = verdict_chart([(0.1, False), *[(1.0, True)] * 5000])
-    assert chart.bars[1].failed_height > 1
+    chart = outcome_histogram([(0.1, False), *[(1.0, True)] * 5000])
+    assert chart.bars[1].segments[1].height > 1
 
 
 def test_nothing_to_draw_draws_nothing():
-    assert share_chart([]).dots == []
-    assert all(bar.succeeded_height == bar.failed_height == 0 for bar in verdict_chart([]).bars)
+    assert share_curve([]).dots == []
+    assert scatter_chart([]).dots == position_chart([]).dots == []
+    for chart in (outcome_histogram([]), histogram([], 1.0, 1)):
+        assert all(segment.height == 0 for bar in chart.bars for segment in bar.segments)
 
 
 def test_a_histogram_counts_every_value_once_and_the_last_bin_holds_its_end() -> None:
     chart = histogram([0.0, 0.05, 0.1, 0.3, 1.0, 0.95], 1.0, 1)
-    assert [column.title.split(": ")[1] for column in chart.columns] == [
-        "2",
-        "1",
-        "0",
-        "1",
-        "0",
-        "0",
-        "0",
-        "0",
-        "0",
-        "2",
-    ]
-    assert chart.columns[2].height == 0
-    assert all(column.y + column.height == pytest.approx(BOTTOM) for column in chart.columns)
-    assert all(column.height == 0 for column in histogram([], 1.0, 1).columns)
+    assert [int(bar.title.split(": ")[1]) for bar in chart.bars] == [2, 1, 0, 1, 0, 0, 0, 0, 0, 2]
+    assert chart.bars[2].segments[0].height == 0
+    assert all(bar.top + bar.segments[0].height == pytest.approx(BOTTOM) for bar in chart.bars)
 
 
-def test_places_above_the_mean_are_drawn_above_the_line() -> None:
-    chart = place_chart([0.2, 0.0, -0.2])
-    assert [dot.y < chart.zero for dot in chart.dots] == [True, False, False]
-    assert chart.dots[1].y == chart.zero
+def test_positions_above_the_mean_are_drawn_above_the_line() -> None:
+    chart = position_chart([0.2, 0.0, -0.2])
+    assert [dot.y < chart.y.position(0) for dot in chart.dots] == [True, False, False]
+    assert chart.dots[1].y == chart.y.position(0)
     assert all(TOP <= dot.y <= BOTTOM for dot in chart.dots)
-    assert [tick.label for tick in chart.x_ticks] == ["1", "2", "3"]
-    assert place_chart([0.0]).dots[0].y == place_chart([0.0]).zero
+    assert [label for _, label in chart.x.ticks] == ["1", "2", "3"]
+    assert position_chart([0.0]).dots[0].y == position_chart([0.0]).y.position(0)
 
 
 def test_better_members_are_drawn_up_and_to_the_right() -> None:
     chart = scatter_chart([(-0.1, -2.0), (0.0, 0.0), (0.1, 2.0)])
     assert [dot.x for dot in chart.dots] == sorted(dot.x for dot in chart.dots)
     assert [dot.y for dot in chart.dots] == sorted((dot.y for dot in chart.dots), reverse=True)
-    assert scatter_chart([]).dots == []

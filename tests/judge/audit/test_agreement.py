@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel.judge.audit.agreement import agreement, agreement_of_pairs, mean_kendall_tau, pooled_auc
-from gavel.judge.audit.bootstrap import draws
 from gavel.judge.errors import JudgeError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
+from tests.judge.audit.resamples import resampled_groups
 
 untimed = settings(deadline=None)
 
@@ -164,9 +164,8 @@ def test_the_interval_of_the_auc_is_that_of_whole_groups_drawn_anew() -> None:
     random = Random(3)
     groups = [[(random.randrange(9) / 8, float(random.random() < 0.5)) for _ in range(4)] for _ in range(12)]
     drawn = []
-    for counts in (row for weights in draws(len(groups)) for row in weights.tolist()):
-        members = [pair for pairs, n in zip(groups, counts, strict=True) for _ in range(int(n)) for pair in pairs]
-        drawn.append(accuracy(members))
+    for indices in resampled_groups(len(groups)):
+        drawn.append(accuracy([pair for index in indices for pair in groups[index]]))
     ordered = sorted(value for value in drawn if value is not None)
     got = pooled_auc(groups)
     assert got.low == pytest.approx(ordered[round(0.025 * len(ordered))], abs=0.005)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.audit.bootstrap import RESAMPLES, IntervalEstimate, correlation, draws, mean_over_groups, ratio
+from gavel.judge.audit.bootstrap import RESAMPLES, IntervalEstimate, correlation, mean_over_groups, ratio
+from tests.judge.audit.resamples import resampled_groups
 
 
 def percentiles(values: list[float]) -> tuple[float, float]:
@@ -28,9 +29,8 @@ def test_the_interval_is_that_of_groups_drawn_one_by_one() -> None:
     random = Random(0)
     values = [random.random() if random.random() < 0.8 else None for _ in range(40)]
     means = []
-    for counts in (row for weights in draws(len(values)) for row in weights.tolist()):
-        drawn = [v for v, count in zip(values, counts, strict=True) for _ in range(int(count)) if v is not None]
-        means.append(statistics.fmean(drawn))
+    for indices in resampled_groups(len(values)):
+        means.append(statistics.fmean(value for index in indices if (value := values[index]) is not None))
     assert len(means) == RESAMPLES
     low, high = percentiles(means)
     known = [value for value in values if value is not None]
@@ -40,11 +40,34 @@ def test_the_interval_is_that_of_groups_drawn_one_by_one() -> None:
     assert got.groups == expected.groups
 
 
-@pytest.mark.parametrize("total", [1, 7, 600])
-def test_every_resampledraws_as_many_groups_as_there_are(total: int) -> None:
-    rows = [row for weights in draws(total) for row in weights]
-    assert len(rows) == RESAMPLES
-    assert all(row.sum() == total for row in rows)
+@pytest.mark.parametrize("total", [2, 7, 600])
+def test_every_resample_has_as_many_groups_as_there_are(total: int) -> None:
+    resamples = resampled_groups(total)
+    assert len(resamples) == RESAMPLES
+    assert all(len(indices) == total and set(indices) <= set(range(total)) for indices in resamples)
+
+
+def test_the_ratio_and_the_correlation_are_those_of_the_resampled_groups() -> None:
+    random = Random(4)
+    above, below = ([random.random() for _ in range(25)] for _ in range(2))
+    xs, ys = ([[random.gauss() for _ in range(3)] for _ in range(25)] for _ in range(2))
+    products = [sum(x * y for x, y in zip(a, b, strict=True)) for a, b in zip(xs, ys, strict=True)]
+    squares = [[sum(x * x for x in of_group) for of_group in side] for side in (xs, ys)]
+    ratios, correlations = [], []
+    for indices in resampled_groups(25):
+        ratios.append(sum(above[n] for n in indices) / sum(below[n] for n in indices))
+        spreads = [math.sqrt(sum(side[n] for n in indices)) for side in squares]
+        correlations.append(sum(products[n] for n in indices) / math.prod(spreads))
+    got = ratio(above, below)
+    assert (got.low, got.high) == pytest.approx(percentiles(ratios), abs=1e-12)
+    got = correlation(products, *squares)
+    assert (got.low, got.high) == pytest.approx(percentiles(correlations), abs=1e-12)
+
+
+def test_resamples_without_a_value_are_left_out_of_the_interval() -> None:
+    got = mean_over_groups([0.2, 0.8, *[None] * 6])  # about one resample in ten has neither value
+    assert (got.low, got.high) == pytest.approx((0.2, 0.8))
+    assert got.groups == 2
 
 
 def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:

@@ -14,7 +14,7 @@ from gavel.judge.audit.engine_quality import (
 )
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import Bias, Faults, Latent, SimulatedJudge
-from gavel.judge.panel.schedule import centred_places
+from gavel.judge.stats import centred_positions
 
 PERFECT = Bias()
 
@@ -37,7 +37,7 @@ async def test_figures_are_the_usual_ones():
     groups, _ = made(count=1)
 
     async def by_length(case: SimulatedGroup) -> GroupScores:
-        return GroupScores([length**0.5 for length in case.lengths], centred_places(8)[::-1], 3)
+        return GroupScores([length**0.5 for length in case.lengths], centred_positions(8)[::-1], 3)
 
     quality = await measure_quality(by_length, groups)
     [case] = groups
@@ -46,8 +46,8 @@ async def test_figures_are_the_usual_ones():
     assert quality.error is None
     assert quality.advantage_correlation == pytest.approx(pearsonr(rewards, case.qualities)[0])
     assert quality.advantage_with_length == pytest.approx(pearsonr(rewards, case.lengths)[0])
-    assert quality.arrival_slope == pytest.approx(linregress(centred_places(8), rewards)[0])
-    assert quality.position_slope == pytest.approx(linregress(centred_places(8)[::-1], rewards)[0])
+    assert quality.arrival_slope == pytest.approx(linregress(centred_positions(8), rewards)[0])
+    assert quality.position_slope == pytest.approx(linregress(centred_positions(8)[::-1], rewards)[0])
     assert quality.calls_per_group == 3
 
 
@@ -56,7 +56,7 @@ async def test_the_engine_s_places_are_those_of_the_first_prompt(members):
     groups, table = made(count=1, members=members)
     outcome = await engine_scorer(Judge(SimulatedJudge(table, PERFECT), orders=1))(groups[0])
     size = members if members < 12 else 6
-    assert sorted(outcome.places) == sorted(centred_places(size) * (members // size))
+    assert sorted(outcome.positions) == sorted(centred_positions(size) * (members // size))
 
 
 async def test_a_judge_that_never_answers_leaves_members_unscored_and_no_figures():

@@ -111,7 +111,7 @@ async def test_a_warning_about_the_judge_s_taste_for_places_is_no_lost_call():
     judge = Judge(likes_the_first)
     groups = [golden(str(number), good=f"{number}, which is right", bad="5") for number in range(30)]
     results = await check_golden(judge, groups)
-    assert judge.slots[2].is_biased
+    assert judge.position_bias[2].is_biased
     assert [each.reason for each in results] == [""] * 30
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from gavel.judge.offline.rules import Before, EndsWithMessage, OnlyOneOf, When, facts_of, read_rules, score_rules
+from gavel.judge.offline.rules import Before, EndsWithMessage, Facts, OnlyOneOf, When, facts_of, read_rules, score_rules
 from gavel.judge.prompt.canonical import Conversation, canonicalize
 from tests.judge.groups import desk
 
@@ -53,6 +53,20 @@ def test_lists_of_tools_are_read_as_they_are_written(text, needed, actions):
         "- calls refund when __import__('os').system('true')",
         "- calls refund when days + 1 < window",
         "- calls refund when order.days < 3",
+        "- calls refund when 9**9**9**9 > days",
+        "- calls refund when range(10**12)|list == days",
+        "- calls refund when 'a' * 10**12 == item",
+        "- calls refund when ''.__class__.__mro__ == days",
+        "- calls refund when days['x'] == 1",
+        "- calls refund when days in window",
+        "- calls refund when self == 'a'",
+        "- calls refund when days is defined",
+        "- calls refund when days }}{{ window",
+        "- calls refund when days %}{% set x = 1 %}{{ days",
+        "- calls refund when " + "(" * 5000 + "days" + ")" * 5000,
+        "- calls refund when " + "not " * 5000 + "days",
+        "- calls refund when " + " and ".join(["days"] * 5000),
+        "- calls refund when days == " + "9" * 5000,
         "- calls the right tool before anything else happens",
         "calls a before b",
         "- tells the truth",
@@ -83,6 +97,26 @@ def test_a_condition_on_what_the_agent_never_learned_is_not_kept_either_way():
     assert not kept("calls refund when days > window", facts("get_order"))
     assert not kept("calls refund when days <= item", facts("get_order", "refund"))
     assert not kept("calls refund when days > 99 and opened_ok", facts("get_order"))
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ("days < 20 < window", True),
+        ("window < 20 < days", False),
+        ("result == 1 and range == 2 and loop == 3", True),
+        ("result != 1 or not range == 2", False),
+        ("opened == true and opened == True and gone == None", True),
+        ("tags == tags and item == 'lamp'", True),
+        ("item", True),
+        ("gone", False),
+    ],
+)
+def test_a_condition_compares_the_values_that_tools_returned(condition, holds):
+    values = {"result": 1, "range": 2, "loop": 3, "opened": True, "gone": None, "tags": ["a"]}
+    known = {"days": 10, "window": 30, "item": "lamp", **values}
+    [rule] = read_rules(f"- calls refund when {condition}")
+    assert rule.kept(Facts(calls=("refund",), errors=0, known=known, ends_with_message=True)) == holds
 
 
 def test_a_call_that_failed_was_not_made():

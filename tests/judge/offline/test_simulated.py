@@ -43,7 +43,7 @@ async def test_the_place_shown_adds_a_slope_and_favours_the_ends():
     for trajectory, quality in zip(judged, QUALITIES, strict=True):
         assert trajectory.judgement is not None
         [vote] = trajectory.judgement.votes
-        place = 2 * vote.slot / 7 - 1
+        place = 2 * vote.position / 7 - 1
         assert logit(vote.score) == pytest.approx(quality - 0.6 * place + 0.3 * (place**2 - flat))
 
 

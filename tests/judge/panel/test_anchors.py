@@ -11,9 +11,9 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import Bias, Latent, SimulatedJudge
 from gavel.judge.panel.aggregate import Answer, anchored
-from gavel.judge.panel.anchors import MOST, Anchor, checked, level, seat
-from gavel.judge.panel.equating import BLOCK, LARGEST, showings
+from gavel.judge.panel.anchors import MAX_ANCHORS, Anchor, check_anchors, fit_scale, insert_anchors
 from gavel.judge.panel.juror import Juror
+from gavel.judge.panel.schedule import BLOCK, LARGEST_WHOLE, group_schedule
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.judge.groups import saying
@@ -166,20 +166,26 @@ async def test_every_block_of_a_large_group_holds_the_anchors_and_all_are_on_the
     assert [t.reward for t in judged] == pytest.approx([n / 20 for n in range(1, 20) if n not in (3, 15)])
 
 
-@given(st.integers(LARGEST + 1, 60), st.integers(1, MOST), st.lists(st.integers(1, 4), min_size=1), st.text())
+@given(
+    st.integers(LARGEST_WHOLE + 1, 60), st.integers(1, MAX_ANCHORS), st.lists(st.integers(1, 4), min_size=1), st.text()
+)
 def test_each_round_shows_members_once_and_anchors_in_every_block(members, anchors, counts, seed):
     everywhere = range(0, 2 * anchors, 2)
     others = sorted(set(range(members)) - set(everywhere))
-    for rows, count in zip(showings(members, counts, seed, everywhere), counts, strict=True):
+    for rows, count in zip(group_schedule(members, counts, seed, everywhere), counts, strict=True):
         assert all(len(row) <= BLOCK and set(everywhere) < set(row) and len(set(row)) == len(row) for row in rows)
         assert sorted(member for row in rows for member in row if member in others) == sorted(others * count)
 
 
 @given(st.integers(2, 4), st.integers(2, 5), st.integers(1, 3), st.text())
-def test_in_full_blocks_an_anchor_s_mean_place_is_the_middle(columns, anchors, half, seed):
+def test_in_full_blocks_an_anchor_s_mean_position_is_the_middle(columns, anchors, half, seed):
     members = anchors + columns * (BLOCK - anchors)
-    rows = [row for blocks in showings(max(members, LARGEST + 1), [2 * half], seed, range(anchors)) for row in blocks]
-    if members > LARGEST:
+    rows = [
+        row
+        for blocks in group_schedule(max(members, LARGEST_WHOLE + 1), [2 * half], seed, range(anchors))
+        for row in blocks
+    ]
+    if members > LARGEST_WHOLE:
         assert all(fmean(row.index(a) for row in rows) == (BLOCK - 1) / 2 for a in range(anchors))
 
 
@@ -213,21 +219,21 @@ async def test_one_trajectory_has_about_one_score_in_different_groups_only_with_
 
 
 def test_least_squares_find_the_line_that_a_juror_s_votes_lie_on():
-    line = level([(0.3 + meant / 2, meant) for meant in (0.1, 0.5, 0.9)])
+    line = fit_scale([(0.3 + meant / 2, meant) for meant in (0.1, 0.5, 0.9)])
     assert line.slope == pytest.approx(0.5)
     assert line(0.55) == pytest.approx(0.5)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=8))
 def test_a_line_passes_through_the_means_and_its_slope_is_sane(votes):
-    line = level(votes)
+    line = fit_scale(votes)
     assert line(fmean(given for given, _ in votes)) == pytest.approx(fmean(meant for _, meant in votes))
     assert 0.25 <= line.slope <= 4
 
 
 @pytest.mark.parametrize("given_scores", [(0.9, 0.1), (0.5, 0.5), (0.5, 0.6)])
 def test_a_juror_that_turns_anchors_upside_down_or_hardly_tells_them_apart_is_only_moved(given_scores):
-    assert level(list(zip(given_scores, (0.1, 0.9), strict=True))).slope == 1
+    assert fit_scale(list(zip(given_scores, (0.1, 0.9), strict=True))).slope == 1
 
 
 def test_an_answer_without_an_anchor_makes_no_score():
@@ -239,10 +245,12 @@ def test_an_answer_without_an_anchor_makes_no_score():
 
 
 def test_an_anchor_that_is_no_trajectory_of_the_group_has_no_index():
-    group, fixed = seat(dict(enumerate(saying("a", "b", "a").trajectories)), [anchor("b", 0.2), anchor("c", 0.8)])
+    group, fixed = insert_anchors(
+        dict(enumerate(saying("a", "b", "a").trajectories)), [anchor("b", 0.2), anchor("c", 0.8)]
+    )
     assert sorted(member.indices for member in group.members) == [(), (0, 2), (1,)]
     assert {group.members[member].indices: score for member, score in fixed.items()} == {(1,): 0.2, (): 0.8}
-    assert seat({}, ANCHORS)[0].members == ()
+    assert insert_anchors({}, ANCHORS)[0].members == ()
 
 
 def test_an_anchor_s_id_tells_content_and_score():
@@ -261,8 +269,8 @@ def test_anchors_that_make_no_sense_are_refused():
     with pytest.raises(JudgeError, match="no messages"):
         Anchor(Trajectory(), 0.5)
     with pytest.raises(JudgeError, match="different scores"):
-        checked([anchor("a", 0.5), anchor("b", 0.5), anchor("a", 0.6)])
+        check_anchors([anchor("a", 0.5), anchor("b", 0.5), anchor("a", 0.6)])
     with pytest.raises(JudgeError, match="too many"):
-        Judge("stand-in", anchors=[anchor("a" * n, 0.5) for n in range(1, MOST + 2)])
+        Judge("stand-in", anchors=[anchor("a" * n, 0.5) for n in range(1, MAX_ANCHORS + 2)])
     with pytest.raises(JudgeError, match="cannot be used with"):
         Judge("stand-in", anchors=ANCHORS, mode="pairwise")

@@ -1,4 +1,3 @@
-import itertools
 import math
 import statistics
 from random import Random
@@ -7,49 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gavel.judge.panel.bradley_terry import MEETINGS, PRIOR, Comparison, pairings, preference, rate
-
-counts = st.lists(st.integers(1, 4), min_size=1, max_size=4)
-
-
-@given(st.integers(2, MEETINGS + 1), counts, st.text())
-def test_up_to_nine_members_all_pairs_are_shown_to_each_juror_as_often_as_it_has_orders(members, counts, seed):
-    for pairs, count in zip(pairings(members, counts, seed), counts, strict=True):
-        shown = sorted(tuple(sorted(pair)) for pair in pairs)
-        assert shown == sorted([*itertools.combinations(range(members), 2)] * count)
-
-
-@given(st.integers(2, 60), counts, st.text())
-def test_over_an_even_number_of_showings_every_pair_is_shown_as_often_either_way_round(members, counts, seed):
-    shown = [pair for pairs in pairings(members, [*counts, *counts], seed) for pair in pairs]
-    assert sorted(shown) == sorted((second, first) for first, second in shown)
-
-
-@given(st.integers(MEETINGS + 2, 80), st.text())
-def test_in_a_larger_group_every_member_meets_eight_others_and_is_first_half_the_time(members, seed):
-    [pairs] = pairings(members, [1], seed)
-    assert len({frozenset(pair) for pair in pairs}) == len(pairs)
-    for member in range(members):
-        assert sum(first == member for first, _ in pairs) == MEETINGS // 2
-        assert sum(second == member for _, second in pairs) == MEETINGS // 2
-
-
-@given(st.integers(2, MEETINGS + 1), st.text())
-def test_in_a_small_group_every_member_is_first_in_half_of_its_pairs_but_for_one(members, seed):
-    [pairs] = pairings(members, [1], seed)
-    firsts = [sum(first == member for first, _ in pairs) for member in range(members)]
-    assert all(abs(2 * first - (members - 1)) <= 1 for first in firsts)
-
-
-@given(st.integers(2, 80), st.text())
-def test_the_pairs_link_all_members(members, seed):
-    [pairs] = pairings(members, [1], seed)
-    assert set(rate([Comparison(first, second, 0.5) for first, second in pairs])) == set(range(members))
-
-
-def test_the_same_seed_gives_the_same_pairs():
-    assert pairings(20, [2, 1], "seed") == pairings(20, [2, 1], "seed")
-    assert pairings(20, [2, 1], "seed") != pairings(20, [2, 1], "other")
+from gavel.judge.panel.bradley_terry import PRIOR, Comparison, preference, rate
+from gavel.judge.panel.schedule import pair_schedule
 
 
 def test_a_preference_is_a_share_of_a_win():
@@ -83,7 +41,7 @@ def slow_scores(comparisons: list[Comparison]) -> dict[int, float]:
 def test_scores_are_those_of_a_slow_and_obvious_fit(members, random):
     comparisons = [
         Comparison(first, second, random.choice((0, 1, random.random())), random.choice((1.0, 3.0)))
-        for pairs in pairings(members, [1, 1], "seed")
+        for pairs in pair_schedule(members, [1, 1], "seed")
         for first, second in pairs
     ]
     rated = rate(comparisons)
@@ -94,14 +52,14 @@ def test_scores_are_those_of_a_slow_and_obvious_fit(members, random):
 
 @given(st.integers(2, 12), st.randoms(use_true_random=False))
 def test_scores_are_chances_of_winning_whose_mean_is_a_half(members, random):
-    comparisons = [Comparison(*pair, random.random()) for pair in pairings(members, [1], "seed")[0]]
+    comparisons = [Comparison(*pair, random.random()) for pair in pair_schedule(members, [1], "seed")[0]]
     rated = rate(comparisons)
     assert all(0 < rating.score < 1 for rating in rated.values())
     assert statistics.fmean(rating.score for rating in rated.values()) == pytest.approx(0.5)
 
 
 def test_who_beats_all_is_ahead_and_still_finite():
-    pairs = [Comparison(first, second, float(first < second)) for first, second in pairings(5, [2], "")[0]]
+    pairs = [Comparison(first, second, float(first < second)) for first, second in pair_schedule(5, [2], "")[0]]
     scores = [rate(pairs)[member].score for member in range(5)]
     assert scores == sorted(scores, reverse=True)
     assert 0.9 < scores[0] < 1
@@ -150,7 +108,7 @@ def test_standard_errors_are_the_scatter_over_repetitions(judge, weights):
             [
                 Comparison(first, second, judge(strengths[first] - strengths[second], random), weight)
                 for weight in weights
-                for first, second in pairings(5, [8 // len(weights)], "seed")[0]
+                for first, second in pair_schedule(5, [8 // len(weights)], "seed")[0]
             ]
         )
         for _ in range(300)

@@ -1,6 +1,7 @@
 import pytest
 
-from gavel.judge.panel.judgements import Ballot, judge_group, judge_members
+from gavel.judge.panel.ballot import Ballot
+from gavel.judge.panel.judgements import judge_group, judge_members
 from gavel.judge.prompt.canonical import canonicalize
 from gavel.judge.reply.verdict import Scored
 from gavel.llm.types import Reply
@@ -19,11 +20,11 @@ def ballot(order: int, first: float, *, cost: float | None = 0.25) -> Ballot:
     return Ballot(order, (1, 0), "m", scores=scores, calls=1, replies=[Reply("", 10, 2, cost)])
 
 
-def test_votes_come_with_their_place_and_the_most_typical_explanation():
+def test_votes_come_with_their_position_and_the_most_typical_explanation():
     members, whole = outcome(ballot(0, 0.1), ballot(1, 0.4), ballot(2, 1.0))
     assert members[0].score == pytest.approx(0.5)
     assert members[0].explanation == "said in 1"
-    assert [(vote.order, vote.slot) for vote in members[0].votes] == [(0, 1), (1, 1), (2, 1)]
+    assert [(vote.order, vote.position) for vote in members[0].votes] == [(0, 1), (1, 1), (2, 1)]
     assert (whole.status, whole.cost_usd, whole.prompt_tokens) == ("scored", 0.75, 30)
 
 

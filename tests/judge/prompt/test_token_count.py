@@ -20,7 +20,7 @@ def test_the_count_is_the_tokenizers_and_a_few_more_at_most(text):
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("most", [1, 16, 65])
 def test_a_cut_keeps_head_and_tail_and_says_what_it_left_out(text, most):
-    shown = TextTruncator().cut(text, most)
+    shown = TextTruncator().truncate(text, most)
     left_out = MARK.search(shown)
     assert left_out
     head, tail = shown[: left_out.start()], shown[left_out.end() :]
@@ -32,7 +32,7 @@ def test_a_cut_keeps_head_and_tail_and_says_what_it_left_out(text, most):
 
 @given(st.text(max_size=200), st.integers(1, 400))
 def test_what_fits_is_left_as_it_is(text, most):
-    shown = TextTruncator().cut(text, most)
+    shown = TextTruncator().truncate(text, most)
     assert (shown == text) == (count_tokens(text) <= most)
 
 

@@ -1,13 +1,17 @@
+"""Advantages against their definitions, and against what the two earlier steps (shaping, then advantage) gave."""
+
 import itertools
 import math
 import statistics
+import subprocess
+import sys
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gavel.judge.shaping import reliability
-from gavel.trainer.data.advantages import advantages, has_signal
+from gavel.trainer.data.advantages import advantages, group_advantages, score_reliability
+from gavel.trainer.data.left_out import LeftOut
 
 rewards = st.lists(st.floats(-10, 10), min_size=2, max_size=16)
 kinds = st.sampled_from(["mean", "std", "rloo", "rank", "shrunk"])
@@ -57,8 +61,8 @@ def test_the_shrunk_advantage_is_the_mean_one_times_the_share_of_true_variance(v
     noise = [error * error for error in known if error is not None]
     error = statistics.fmean(noise) if noise else 0.0
     factor = (max(0.0, 1 - error / variance) if variance else 0.0) if noise else 1.0
-    assert reliability(values, known) == pytest.approx(factor, rel=1e-6, abs=1e-9)
-    expected = [value * reliability(values, known) for value in advantages(values)]
+    assert score_reliability(values, known) == pytest.approx(factor, rel=1e-6, abs=1e-9)
+    expected = [value * score_reliability(values, known) for value in advantages(values)]
     assert advantages(values, "shrunk", known) == pytest.approx(expected, abs=1e-12)
 
 
@@ -75,7 +79,7 @@ def test_the_shrunk_advantage_is_the_mean_one_times_the_share_of_true_variance(v
     ],
 )
 def test_the_surer_the_judge_the_more_its_scores_count(known, expected):
-    assert reliability([0.0, 0.5, 1.0], known) == pytest.approx(expected)
+    assert score_reliability([0.0, 0.5, 1.0], known) == pytest.approx(expected)
 
 
 @given(rewards, kinds, errors)
@@ -109,6 +113,50 @@ def test_a_group_of_one_has_no_advantage(values):
 
 def test_float_residue_is_no_signal():
     assert 0.1 + 0.2 != 0.3
-    assert not has_signal([0.1 + 0.2, 0.3, 0.3], 1e-6)
-    assert not has_signal([0.5, 0.5 + 1e-6 / 2], 1e-6)
-    assert has_signal([0.5, 0.5 + 2e-6], 1e-6)
+    assert group_advantages([0.1 + 0.2, 0.3, 0.3]) == LeftOut.NO_SIGNAL
+    assert group_advantages([0.5, 0.5 + 1e-6 / 2]) == LeftOut.NO_SIGNAL
+    assert group_advantages([0.5, 0.5 + 2e-6]) == advantages([0.5, 0.5 + 2e-6])
+
+
+def test_the_examples_of_the_module_docstring_hold():
+    assert group_advantages([0.2, 0.4, 0.9]) == pytest.approx([-0.3, -0.1, 0.4])
+    assert group_advantages([0.2, 0.4, 0.9], kind="rank") == [-0.5, 0.0, 0.5]
+    assert group_advantages([0.50, 0.52], minimal_spread=0.05) is LeftOut.NEAR_TIE
+
+
+@pytest.mark.parametrize(
+    ("scores", "settings", "reason"),
+    [
+        ([], {}, LeftOut.ONE_MEMBER),
+        ([0.5], {}, LeftOut.ONE_MEMBER),
+        ([0.5, 0.5], {"minimal_spread": 0.05}, LeftOut.NO_SIGNAL),
+        ([0.5, 0.52, 0.51], {"minimal_spread": 0.05, "kind": "rank"}, LeftOut.NEAR_TIE),
+        ([0.3, 0.3 + 1e-9], {"minimal_spread": 0, "kind": "rank"}, LeftOut.NO_SIGNAL),
+        ([0.4, 0.6], {"standard_errors": [0.3, 0.3], "kind": "shrunk"}, LeftOut.UNRELIABLE_SCORES),
+    ],
+)
+def test_a_group_without_a_signal_gives_the_reason_instead(scores, settings, reason):
+    assert group_advantages(scores, **settings) is reason
+
+
+grid = st.lists(st.integers(0, 20).map(lambda twentieths: twentieths / 20), min_size=2, max_size=10)
+
+
+@given(grid, errors)
+def test_each_kind_alone_equals_shaping_of_that_kind_followed_by_mean_advantages(values, known):
+    def mean_advantages(shaped: list[float]) -> list[float]:
+        return [reward - statistics.fmean(shaped) for reward in shaped]
+
+    below = [sum(other < own for other in values) + (values.count(own) - 1) / 2 for own in values]
+    ranked = [share / (len(values) - 1) for share in below]
+    mean = statistics.fmean(values)
+    share = score_reliability(values, known)
+    shrunk = [mean + share * (value - mean) for value in values]
+    assert advantages(values, "mean") == pytest.approx(mean_advantages(values), abs=1e-12)
+    assert advantages(values, "rank") == pytest.approx(mean_advantages(ranked), abs=1e-12)
+    assert advantages(values, "shrunk", known) == pytest.approx(mean_advantages(shrunk), abs=1e-12)
+
+
+def test_no_model_library_is_loaded_for_it():
+    program = "import sys, gavel.trainer.data.advantages; print('torch' in sys.modules, 'transformers' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=120) == "False False\n"

@@ -6,28 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.shaping import Shaping, shape_group
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import History, Trajectory
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.data import batch as room
-from gavel.trainer.data.batch import (
-    IDENTICAL,
-    NO_LOGPROBS,
-    NO_MEMBER,
-    NOT_FINITE,
-    NOTHING_SAMPLED,
-    REFUSED,
-    SAME_SCORES,
-    SCORES_TOO_CLOSE,
-    TOO_FEW,
-    TOO_LONG,
-    UNRELIABLE,
-    UNSCORED,
-    Batch,
-    mini_batches,
-)
+from gavel.trainer.data.batch import Batch, mini_batches
+from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.token_sequences import TokenError
 from tests.trainer.conftest import Letters, attempt, sampled_turn, spelled
 
@@ -57,26 +42,26 @@ def test_members_are_trained_with_the_advantage_over_their_own_group():
 def test_a_member_without_a_score_is_left_out_and_is_not_a_zero():
     batch = make_batch([group(0.2, None, 0.4)], CONFIG)
     assert [s.advantage for s in batch.sequences] == pytest.approx([-0.1, 0.1])
-    assert batch.left_out_members == {UNSCORED: 1}
+    assert batch.left_out_members == {LeftOut.UNSCORED: 1}
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
 def test_a_reward_that_is_not_finite_is_left_out(reward):
     batch = make_batch([group(0.2, reward, 0.4)], CONFIG)
     assert [s.advantage for s in batch.sequences] == pytest.approx([-0.1, 0.1])
-    assert batch.left_out_members == {NOT_FINITE: 1}
+    assert batch.left_out_members == {LeftOut.REWARD_NOT_FINITE: 1}
 
 
 @pytest.mark.parametrize(
     ("left_out", "reason"),
     [
-        (group(0.7), TOO_FEW),
-        (group(), TOO_FEW),
-        (group(0.7, None), TOO_FEW),
-        (group(0.3, 0.3, 0.3), SAME_SCORES),
-        (group(0.1 + 0.2, 0.3), SAME_SCORES),
-        (group(0.0, 0.0, math.nan), SAME_SCORES),
-        (group(0.1, 0.9, judgement=GroupJudgement(status="degenerate")), IDENTICAL),
+        (group(0.7), LeftOut.ONE_MEMBER),
+        (group(), LeftOut.ONE_MEMBER),
+        (group(0.7, None), LeftOut.ONE_MEMBER),
+        (group(0.3, 0.3, 0.3), LeftOut.NO_SIGNAL),
+        (group(0.1 + 0.2, 0.3), LeftOut.NO_SIGNAL),
+        (group(0.0, 0.0, math.nan), LeftOut.NO_SIGNAL),
+        (group(0.1, 0.9, judgement=GroupJudgement(status="degenerate")), LeftOut.IDENTICAL_MEMBERS),
     ],
 )
 def test_a_group_without_a_signal_is_left_out_and_counted(left_out, reason):
@@ -86,14 +71,14 @@ def test_a_group_without_a_signal_is_left_out_and_counted(left_out, reason):
 
 
 def test_the_least_spread_can_be_set():
-    assert make_batch([group(0.5, 0.54)], TrainConfig(minimal_spread=0.05)).left_out_groups == {SAME_SCORES: 1}
+    assert make_batch([group(0.5, 0.54)], TrainConfig(minimal_spread=0.05)).left_out_groups == {LeftOut.NEAR_TIE: 1}
     assert make_batch([group(0.5, 0.54)], CONFIG).groups == 1
 
 
 def test_a_group_without_a_signal_is_never_looked_into_for_tokens():
     foreign = Trajectory(messages_and_choices=[sampled_turn([1], [2])], reward=0.5)
     foreign.choices().__next__().logprobs = None
-    assert make_batch([TrajectoryGroup([foreign, foreign])], CONFIG).left_out_groups == {SAME_SCORES: 1}
+    assert make_batch([TrajectoryGroup([foreign, foreign])], CONFIG).left_out_groups == {LeftOut.NO_SIGNAL: 1}
     with pytest.raises(TokenError):
         make_batch([TrajectoryGroup([foreign, member(0.9)])], CONFIG)
 
@@ -102,7 +87,7 @@ def test_a_scored_member_that_sampled_nothing_counts_in_the_mean_but_is_not_trai
     silent = Trajectory(messages_and_choices=[{"role": "user", "content": "task"}], reward=0.0)
     batch = make_batch([TrajectoryGroup([silent, member(0.5), member(1.0)])], CONFIG)
     assert [s.advantage for s in batch.sequences] == pytest.approx([0.0, 0.5])
-    assert batch.left_out_members == {NOTHING_SAMPLED: 1}
+    assert batch.left_out_members == {LeftOut.NOTHING_SAMPLED: 1}
 
 
 def test_the_sequences_of_one_trajectory_share_its_advantage():
@@ -131,10 +116,9 @@ def test_however_the_groups_look_all_of_them_are_accounted_for(groups):
 
 
 def test_scores_that_differ_by_less_than_the_minimal_spread_are_left_out_for_that_reason():
-    shaping = Shaping("rank", min_spread=0.05)
-    groups = [shape_group(g, shaping) for g in (group(0.5, 0.52), group(0.5, 0.5), group(0.5, 0.6))]
-    batch = make_batch(groups, CONFIG)
-    assert batch.left_out_groups == {SCORES_TOO_CLOSE: 1, SAME_SCORES: 1}
+    groups = [group(0.5, 0.52), group(0.5, 0.5), group(0.5, 0.6)]
+    batch = make_batch(groups, TrainConfig(advantage="rank", minimal_spread=0.05))
+    assert batch.left_out_groups == {LeftOut.NEAR_TIE: 1, LeftOut.NO_SIGNAL: 1}
     assert [sequence.advantage for sequence in batch.sequences] == [-0.5, 0.5]
 
 
@@ -155,13 +139,13 @@ def test_scores_of_an_unsure_judge_are_shrunk_when_asked_for():
 
 def test_a_group_in_which_the_judge_was_only_guessing_is_left_out():
     batch = make_batch([judged((0.4, 0.3), (0.6, 0.3))], TrainConfig(advantage="shrunk"))
-    assert batch.left_out_groups == {UNRELIABLE: 1}
+    assert batch.left_out_groups == {LeftOut.UNRELIABLE_SCORES: 1}
     assert not batch.sequences
 
 
 def test_a_tie_by_rank_is_a_group_of_equal_scores_however_small_a_spread_is_asked_for():
     batch = make_batch([group(0.3, 0.3 + 1e-9)], TrainConfig(advantage="rank", minimal_spread=0))
-    assert batch.left_out_groups == {SAME_SCORES: 1}
+    assert batch.left_out_groups == {LeftOut.NO_SIGNAL: 1}
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=20), st.integers(1, 9), st.text(max_size=3))
@@ -204,7 +188,7 @@ def test_a_member_whose_sampled_text_was_changed_is_left_out_and_counted_unless_
     groups = [TrajectoryGroup([changed, member(0.0), member(0.5)])]
     refused = make_batch(groups, CONFIG)
     assert [s.advantage for s in refused.sequences] == pytest.approx([-0.5, 0.0])
-    assert refused.left_out_members == {REFUSED[kind]: 1}
+    assert refused.left_out_members == {LeftOut(kind): 1}
     assert refused.token_mismatches == {kind: 1}
     assert "1 members are left out for their tokens" in caplog.text
     assert "on_token_mismatch" in caplog.text
@@ -226,8 +210,8 @@ def test_what_the_template_shows_otherwise_is_trained_as_branches(caplog):
 def test_a_group_of_which_nothing_can_be_trained_is_left_out_and_the_batch_says_why():
     batch = make_batch([TrajectoryGroup([EDITED, EDITED.model_copy(update={"reward": 0.0})])], CONFIG)
     assert (batch.groups, batch.trajectories, batch.unique_tokens) == (0, 0, 0)
-    assert batch.left_out_groups == {NO_MEMBER: 1}
-    assert f"2 {REFUSED['client_edit']}" in batch.why_empty()
+    assert batch.left_out_groups == {LeftOut.NO_TRAINABLE_MEMBER: 1}
+    assert f"2 {LeftOut.CLIENT_EDIT.sentence}" in batch.why_empty()
 
 
 @pytest.mark.parametrize("logprob", [math.nan, math.inf, -math.inf, 1.0])
@@ -235,7 +219,7 @@ def test_a_member_with_a_logprob_that_is_none_is_left_out(logprob):
     doubtful = attempt(sampled_turn([1], [2, 3], [-0.5, logprob]), reward=1.0)
     batch = make_batch([TrajectoryGroup([doubtful, member(0.0), member(0.5)])], CONFIG)
     assert [s.advantage for s in batch.sequences] == pytest.approx([-0.5, 0.0])
-    assert batch.left_out_members == {NO_LOGPROBS: 1}
+    assert batch.left_out_members == {LeftOut.INVALID_LOGPROBS: 1}
 
 
 def test_a_sure_tokens_logprob_may_be_rounded_above_zero():
@@ -249,7 +233,7 @@ def test_a_member_longer_than_the_context_is_left_out():
         TrajectoryGroup([member(0.0, 2), *(attempt(sampled_turn([1] * n, [2]), reward=1.0) for n in (longest, 3))])
     ]
     batch = make_batch(groups, CONFIG)
-    assert batch.left_out_members == {TOO_LONG: 1}
+    assert batch.left_out_members == {LeftOut.TOO_LONG: 1}
     assert batch.trajectories == 2
     groups[0].trajectories[1] = attempt(sampled_turn([1] * (longest - 1), [2]), reward=1.0)
     assert make_batch(groups, CONFIG).trajectories == 3

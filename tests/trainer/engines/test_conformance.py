@@ -333,7 +333,7 @@ def test_an_adapter_that_is_no_longer_held_is_told_apart_from_other_errors(engin
     assert ask(engine, prompt(0, 5), adapter_version=1).adapter_version == 1
 
 
-def test_making_room_for_the_learner_harms_nobody(engine, base):
+def test_releasing_memory_for_the_learner_does_not_harm_requests(engine, base):
     with engine.release_memory():
         pass
     assert_sampled_by(base, prompt(0, 5), ask(engine, prompt(0, 5)))

@@ -13,7 +13,8 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import ClippedSurrogate, LoraSettings, Ppo, SamplerCorrection, TrainConfig
 from gavel.trainer.data import batch as room
-from gavel.trainer.data.batch import NO_MEMBER, UNFIT_STEP_REWARDS, UNSCORED, Batch
+from gavel.trainer.data.batch import Batch
+from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.packing import unique_tokens
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner.learner import Learner, LearnerError
@@ -89,8 +90,8 @@ def test_no_group_is_needed_to_compare_with():
 def test_step_rewards_that_do_not_fit_the_turns_are_left_out_and_counted(unfit):
     group = TrajectoryGroup([member(0.0, *unfit), member(1.0, 0.5, 0.5), member(None, 1.0, 1.0)])
     batch = make_batch([group, TrajectoryGroup([member(0.0, *unfit)]), TrajectoryGroup()], PPO)
-    assert batch.left_out_members == {UNFIT_STEP_REWARDS: 2, UNSCORED: 1}
-    assert batch.left_out_groups == {NO_MEMBER: 2}
+    assert batch.left_out_members == {LeftOut.STEP_REWARDS_MISMATCH: 2, LeftOut.UNSCORED: 1}
+    assert batch.left_out_groups == {LeftOut.NO_TRAINABLE_MEMBER: 2}
     assert (batch.groups, batch.trajectories) == (1, 1)
     assert make_batch([group], TrainConfig()).trajectories == 2
 

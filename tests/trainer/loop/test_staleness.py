@@ -75,7 +75,7 @@ async def test_a_step_is_trained_while_the_next_ones_rollouts_and_judging_go_on(
         evaluated = [row["step"] for row in backend.history(model, "held_out")]
     assert [row["step"] for row in rows] == [1, 2, 3]
     assert [row["staleness/max"] for row in rows] == [0.0, 1.0, 1.0]
-    assert [row["left_out/stale groups"] for row in rows] == [0.0, 0.0, 0.0]
+    assert [row["left_out/stale"] for row in rows] == [0.0, 0.0, 0.0]
     assert evaluated == [0, 3]
     assert any(row["groups_trained"] for row in rows)
     assert len(times) == 3
@@ -305,7 +305,7 @@ async def test_a_slow_group_is_overtaken_left_out_and_counted(monkeypatch: pytes
 
     ledger = Ledger()
     await train_without_a_model(monkeypatch, ledger, one_is_slow, max_staleness=1, steps=4)
-    assert [row["left_out/stale groups"] for row in ledger.rows] == [0, 0, 1, 0]
+    assert [row["left_out/stale"] for row in ledger.rows] == [0, 0, 1, 0]
     assert [len(row["groups"]) for row in ledger.rows] == [2, 2, 2, 2]
     assert abandoned == [slow, slow]
 

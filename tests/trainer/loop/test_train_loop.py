@@ -176,6 +176,8 @@ async def test_rewards_are_the_judges_scores_and_another_reward_is_another_exper
         for other in ({"judge": 0.5}, {"judge": 1.0, "hand": 0.5}, {"hand": 1.0}):
             with pytest.raises(RunDirectoryError, match="reward"):
                 await train_scenario(model, scenario, judge, loop.model_copy(update={"reward": other}), TrainConfig())
+        with pytest.raises(RunDirectoryError, match="advantage"):
+            await train_scenario(model, scenario, judge, loop, TrainConfig(advantage="rank"))
     members = [member for group in groups for member in group if member.judgement and member.reward is not None]
     assert members
     assert [member.reward for member in members] == [member.judgement.score for member in members if member.judgement]

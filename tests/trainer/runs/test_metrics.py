@@ -50,14 +50,14 @@ def test_rows_come_back_in_order_and_by_split(path):
 
 def test_rows_of_steps_that_are_done_again_are_forgotten_and_the_others_stay_as_they_are(path):
     log = open_log(path)
-    log.forget_after(0)
+    log.drop_after(0)
     assert not path.exists()
     for step, split in [(1, "train"), (1, "val"), (2, "train"), (2, "times"), (3, "train")]:
         log.log(step, split, {"reward": step / 10})
     lines = path.read_text().splitlines(keepends=True)
-    log.forget_after(3)
+    log.drop_after(3)
     assert path.read_text() == "".join(lines)
-    log.forget_after(1)
+    log.drop_after(1)
     assert path.read_text() == "".join(lines[:2])
     log.log(2, "train", {"reward": 0.5})
     assert [row["reward"] for row in open_log(path).rows("train")] == [0.1, 0.5]

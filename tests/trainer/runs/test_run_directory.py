@@ -1,11 +1,13 @@
 """One process at a time, one description for ever, nothing left behind by a run that never began."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from gavel.trainer.runs.format_version import FORMAT_VERSION, FormatVersionError
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError, runs_root
 
 HOLDER = """
@@ -86,6 +88,27 @@ def test_another_base_model_is_refused_naming_both(tmp_path):
     with pytest.raises(RunDirectoryError, match="lora"):
         run.check(DESCRIPTION | {"lora": {"rank": 8}})
     run.check(DESCRIPTION)
+    run.close()
+
+
+def test_a_description_carries_the_format_version_and_an_unversioned_one_is_still_read(tmp_path):
+    run = open_run(tmp_path)
+    run.describe(DESCRIPTION)
+    file = run.path / "model.json"
+    assert json.loads(file.read_text()) == {"format_version": FORMAT_VERSION, **DESCRIPTION}
+    file.write_text(json.dumps(DESCRIPTION))
+    run.check(DESCRIPTION)
+    with pytest.raises(RunDirectoryError, match="lora"):
+        run.check(DESCRIPTION | {"lora": {"rank": 8}})
+    run.close()
+
+
+def test_a_description_of_a_newer_gavel_is_refused_with_the_remedy(tmp_path):
+    run = open_run(tmp_path)
+    (run.path / "model.json").write_text(json.dumps({"format_version": FORMAT_VERSION + 1, **DESCRIPTION}))
+    with pytest.raises(FormatVersionError, match=r"model.json has format version") as error:
+        run.check(DESCRIPTION)
+    assert "Upgrade Gavel" in error.value.remedy
     run.close()
 
 

@@ -20,6 +20,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.data.batch import mini_batches
+from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.packing import assign_to_ranks, unique_tokens
 from gavel.trainer.data.token_sequences import TokenError
 from gavel.trainer.embedded import EMBEDDED_POLICY
@@ -27,7 +28,7 @@ from gavel.trainer.learner.learner import Learner
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.runs.run_directory import RunDirectoryError
-from gavel.trainer.sft.batch import NO_TURN, TOO_LONG, UNSAYABLE, as_training, make_sft_batch
+from gavel.trainer.sft.batch import as_training, make_sft_batch
 from gavel.trainer.sft.demonstrations import DemonstrationError
 from tests.trainer.conftest import OPENING, attempt, sampled_turn
 
@@ -142,7 +143,7 @@ def test_what_cannot_be_learnt_from_is_counted(policy):
         Trajectory(messages_and_choices=[*OPENING, CLOSING]),
     ]
     batch = make_sft_batch(given, policy)
-    assert batch.left_out_members == {NO_TURN: 1, TOO_LONG: 1, UNSAYABLE: 1}
+    assert batch.left_out_members == {LeftOut.NO_ASSISTANT_TURN: 1, LeftOut.TOO_LONG: 1, LeftOut.NOT_RENDERABLE: 1}
     assert batch.trajectories == len(batch.sequences) == 1
 
 
@@ -238,7 +239,7 @@ async def test_nothing_to_imitate_changes_nothing_and_the_result_says_why(tmp_pa
         result = await model.train_sft([Trajectory(messages_and_choices=OPENING)])
         assert (result.trained, result.step) == (False, 1)
         assert result.reason == "nothing was trained: 1 trajectories without an assistant turn"
-        assert result.metrics["left_out/trajectories without an assistant turn"] == 1
+        assert result.metrics["left_out/no_assistant_turn"] == 1
         assert not (await model.train_sft([])).trained
 
 

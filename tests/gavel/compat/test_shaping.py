@@ -1,4 +1,4 @@
-"""Shaping, checked against the definitions and for what no kind may do."""
+"""The deprecated shaping of rewards: it still does what it did, and warns."""
 
 import itertools
 import math
@@ -9,13 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import gavel
+from gavel.compat.shaping import NEAR_TIE, Shaping, ShapingKind, shape_group, shape_rewards
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.judge.shaping import NEAR_TIE, Shaping, ShapingKind, reliability, shape_group, shape_rewards
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 from tests.judge.groups import desk
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated. set TrainConfig:DeprecationWarning")
 
 KINDS: tuple[ShapingKind, ...] = ("raw", "centred", "rank", "shrunk")
 kinds = st.sampled_from(KINDS)
@@ -79,19 +82,6 @@ def test_shrunk_rewards_lie_between_the_score_and_the_mean(members: list[tuple[f
         assert min(score, mean) - 1e-12 <= reward <= max(score, mean) + 1e-12
 
 
-@given(members)
-def test_reliability_is_the_share_of_the_variance_that_is_not_error(members: list[tuple[float, float | None]]) -> None:
-    scores, errors = [score for score, _ in members], [error for _, error in members]
-    known = [error for error in errors if error is not None]
-    if not known or len(scores) < 2:
-        expected = 1.0
-    elif len(set(scores)) == 1:
-        expected = 0.0
-    else:
-        expected = max(0.0, 1 - sum(e * e for e in known) / len(known) / statistics.variance(scores))
-    assert reliability(scores, errors) == pytest.approx(expected, abs=1e-9)
-
-
 def test_shrinking_brings_noisy_scores_nearer_to_the_truth() -> None:
     random = Random(0)
     squares = {"raw": 0.0, "shrunk": 0.0}
@@ -113,7 +103,7 @@ def test_a_noisy_group_is_drawn_together_and_a_sure_one_stays() -> None:
 
 
 def test_members_without_an_error_are_taken_to_err_as_the_others_do() -> None:
-    assert reliability([0.0, 0.5, 1.0], [0.1, None, 0.1]) == reliability([0.0, 0.5, 1.0], [0.1, 0.1, 0.1])
+    assert shaped([0.0, 0.5, 1.0], "shrunk", [0.1, None, 0.1]) == shaped([0.0, 0.5, 1.0], "shrunk", [0.1, 0.1, 0.1])
     assert shaped([0.2, 0.9], "shrunk", [None, None]) == [0.2, 0.9]
 
 
@@ -198,3 +188,15 @@ async def test_what_a_judge_scored_can_be_shaped() -> None:
 def test_a_shaping_that_makes_no_sense_is_refused(values: dict[str, object]) -> None:
     with pytest.raises(JudgeError, match=r"no shaping 'ranked'|from 0 to 1"):
         Shaping(**values)  # pyright: ignore[reportArgumentType]
+
+
+def test_both_names_warn_and_say_what_replaces_them() -> None:
+    with pytest.warns(
+        DeprecationWarning, match=r"gavel.Shaping is deprecated: set TrainConfig\(advantage=…, minimal_spr"
+    ):
+        shaping = gavel.Shaping("rank")
+    with pytest.warns(
+        DeprecationWarning, match=r"gavel.shape_group is deprecated: set TrainConfig\(advantage=…"
+    ) as seen:
+        assert [member.reward for member in gavel.shape_group(group_of(0.2, 0.8), shaping)] == [0.0, 1.0]
+    assert seen[0].filename == __file__

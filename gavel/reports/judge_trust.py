@@ -1,7 +1,7 @@
-"""The figures that tell how far a judge can be trusted, in plain words, from groups that it has judged.
+"""How far a judge can be trusted: agreement, reliability and bias, each with its 95 % interval and its meaning.
 
-Everything is read from the groups: votes, and the metrics that serve as a reference. Without a reference the judge is
-only compared with itself, and the notes say so.
+Reads judged groups only: their votes, and the metric that serves as the reference. Without a reference the judge is
+compared with itself alone, and the notes say so.
 """
 
 from collections import Counter
@@ -17,11 +17,14 @@ from gavel.judge.audit.votes import judged_groups, voting_models
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
 
-_FEW = 10
+_MIN_GROUPS = 10
+"""The bootstrap's intervals are too narrow below this number of groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
+    """One statistic, as the table and the page show it."""
+
     name: str
     estimate: IntervalEstimate
     meaning: str
@@ -48,28 +51,28 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class JudgeReport:
-    """All that is printed and drawn."""
+    """All that the table and the page show."""
 
     source: str
     judges: list[str]
     judgements: list[Judgement]
-    """Of the members that have a score."""
+    """Of the scored members."""
     agreement: Agreement | None
     pairs: list[Pairs]
-    """Score and reference, group by group; empty without a reference."""
+    """(score, reference) of each group's members; empty without a reference."""
     between_judges: InterRaterReliability | None
     sections: list[Section]
     facts: str
-    """How much was judged, in one line."""
+    """Numbers of groups, members and votes, in one line."""
     notes: list[str]
-    """What the reader must know before believing the figures."""
+    """Limits of the figures, with the remedy."""
     bias: BiasReport
     unscored: dict[str, int]
     """Members without a score, by reason."""
 
 
 def read_report(groups: Sequence[TrajectoryGroup], reference: str | None, source: str) -> JudgeReport:
-    """The figures of judged groups; `reference` None = the rewards that they came with, if they did.
+    """The figures of judged groups against the metric `reference`; None = `independent_reward` where members have it.
 
     Raises `JudgeError` when no member is judged, or none has the reference.
     """
@@ -78,17 +81,16 @@ def read_report(groups: Sequence[TrajectoryGroup], reference: str | None, source
     if reference is None and INDEPENDENT in known:
         reference = INDEPENDENT
     beside = None if reference is None else agreement(groups, reference)
-    judges, own = judge_vs_judge(groups), bias_report(groups)
-    calls = call_vs_call(groups)
+    judges, calls, bias = judge_vs_judge(groups), call_vs_call(groups), bias_report(groups)
     sections = []
     if beside is not None:
-        sections.append(Section(f"The judge beside {beside.reference}", _agreement(beside)))
+        sections.append(Section(f"Agreement with {beside.reference}", _agreement(beside)))
     if judges is not None:
-        sections.append(Section(f"{len(judges.raters)} judges beside each other", _reliability(judges, "judge")))
+        sections.append(Section(f"Agreement between {len(judges.raters)} judges", _reliability(judges, "judge")))
     if calls is not None:
-        title = f"{len(calls.raters)} calls on a group beside each other"
+        title = f"Agreement between {len(calls.raters)} calls on one group"
         sections.append(Section(title, _reliability(calls, "call")))
-    sections.append(Section("Bias", _bias(own)))
+    sections.append(Section("Bias", _bias(bias)))
     return JudgeReport(
         source=source,
         judges=voting_models(groups),
@@ -99,38 +101,38 @@ def read_report(groups: Sequence[TrajectoryGroup], reference: str | None, source
         sections=sections,
         facts=_facts(groups),
         notes=_notes(groups, beside, calls, known),
-        bias=own,
+        bias=bias,
         unscored=_unscored(groups),
     )
 
 
 def _agreement(of: Agreement) -> list[Figure]:
-    auc = "a success above a failure, over all groups" if of.auc.groups else "only for a reference of two values"
+    auc = "success above failure, across all groups" if of.auc.groups else "needs a reference of two values"
     return [
-        Figure("Kendall's tau-b", of.tau, "same order: 1 always, 0 by chance, -1 never"),
-        Figure("Spearman's rho", of.spearman, "the same; ranks far off weigh more"),
-        Figure("pair accuracy", of.pair_accuracy, "the better of two scores higher; chance 0.5"),
-        Figure("top-1", of.top_1, "the highest score goes to one of the best"),
+        Figure("Kendall's tau-b", of.tau, "rank order: 1 same, 0 chance, -1 reversed"),
+        Figure("Spearman's rho", of.spearman, "the same; large rank errors count more"),
+        Figure("pair accuracy", of.pair_accuracy, "pairs in the right order; chance 0.5"),
+        Figure("top-1", of.top_1, "the top-scored member is among the best"),
         Figure("AUC", of.auc, auc),
-        Figure("advantage correlation", of.advantage_correlation, "of distances from the group's mean"),
+        Figure("advantage correlation", of.advantage_correlation, "Pearson's r of group-centred values"),
     ]
 
 
 def _reliability(of: InterRaterReliability, rater: str) -> list[Figure]:
     k = len(of.raters)
     return [
-        Figure("ICC(2,1)", of.icc_single, f"share of one {rater}'s scores that is not error"),
-        Figure(f"ICC(2,{k})", of.icc_mean, f"the same, for the mean of all {k}"),
-        Figure("Krippendorff's alpha", of.alpha, "beyond chance: 0.8 is good, below 0.67 poor"),
+        Figure("ICC(2,1)", of.icc_single, f"reliability of one {rater}'s score; 1 = no error"),
+        Figure(f"ICC(2,{k})", of.icc_mean, f"reliability of the mean of all {k}"),
+        Figure("Krippendorff's alpha", of.alpha, "beyond chance: 0.8 good, below 0.67 poor"),
     ]
 
 
 def _bias(of: BiasReport) -> list[Figure]:
     return [
-        Figure("position slope", of.position_slope, "score a call adds from middle place to last", 3),
-        Figure("length correlation", of.length_correlation, "of score and characters written"),
-        Figure("flip rate", of.flip_rate, "two calls rank a pair oppositely; chance 0.5"),
-        Figure("tie rate", of.tie_rate, "two different members score the same"),
+        Figure("position slope", of.position_slope, "score added from middle position to last", 3),
+        Figure("length correlation", of.length_correlation, "Pearson's r of score and log length"),
+        Figure("flip rate", of.flip_rate, "two calls disagree on a pair; chance 0.5"),
+        Figure("tie rate", of.tie_rate, "different members with the same score"),
     ]
 
 
@@ -160,15 +162,17 @@ def _notes(
 ) -> list[str]:
     notes = []
     if beside is None:
-        others = f"; these members have: {', '.join(known)}" if known else ", and these members have no numbers"
+        others = f"; these members have: {', '.join(known)}" if known else "; these members have no metrics"
         notes.append(
-            "There is no reference, so nothing here says whether the judge is right. "
-            f"--reference METRIC names one{others}."
+            "Without a reference, nothing here says whether the judge is right. "
+            f"Name one with --reference METRIC{others}."
         )
     if calls is None:
-        notes.append("No group was judged twice, so the judge cannot be compared with itself: gavel score --orders 2.")
-    if len(groups) < _FEW:
-        notes.append(f"Intervals from fewer than {_FEW} groups are too narrow.")
+        notes.append(
+            "No group was judged twice, so nothing here says how much the judge varies. Use gavel score --orders 2."
+        )
+    if len(groups) < _MIN_GROUPS:
+        notes.append(f"Intervals from fewer than {_MIN_GROUPS} groups are too narrow.")
     return notes
 
 

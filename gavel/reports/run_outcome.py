@@ -1,7 +1,6 @@
-"""What a finished run came to, read from its run directory alone.
+"""The outcome of a finished run: success before and after, judge against truth, what was left out, and time.
 
-A run that was interrupted and continued has the same outcome as one that was not, because everything
-here comes from what the steps left on disk.
+Reads the run directory alone, so that a run that was interrupted and resumed has the same outcome as one that was not.
 """
 
 from collections import Counter
@@ -20,8 +19,8 @@ from gavel.trainer.loop.train_loop import EVALUATION, TIMES
 
 Row = dict[str, Any]
 
-_PLACE = ("step", "split", "time")
-"""What every metrics row says of itself; the rest are figures."""
+_ROW_KEYS = ("step", "split", "time")
+"""Keys that identify a metrics row; the others are its figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class Point:
 
     @property
     def half_width(self) -> float:
-        """Of the 95 % interval of `success`."""
+        """Half the width of the 95 % interval of `success`."""
         return interval(self.success, self.tasks)
 
 
@@ -47,19 +46,20 @@ class Outcome:
     rewards: list[tuple[int, float]]
     """(step, mean judge score of its rollouts)."""
     scored: list[tuple[float, bool]]
-    """(judge score, true success) of every scored rollout of the training."""
+    """(judge score, true success) of every scored training rollout."""
     tau: float | None
-    """Mean Kendall tau-b between judge and true success within the groups."""
+    """Mean within-group Kendall tau-b of judge score and true success; None where no group has both outcomes."""
     statuses: Counter[str]
-    """Groups by the status of their judgement."""
+    """Number of groups by status of their judgement."""
     left_out: Counter[str]
-    """Groups and members that were not trained, by reason."""
+    """Number of groups and members not trained on, by reason."""
     trained_steps: int
     """Steps that changed the adapter."""
     seconds: dict[str, float]
+    """Time by phase: rollout, judge, train."""
     before: Trajectory
     after: Trajectory
-    """The same held-out task, before and after the training; where there is one, a failure that became a success."""
+    """The same held-out task after training as in `before`: one that went from failure to success, if there is one."""
 
     @property
     def base(self) -> Point:
@@ -71,7 +71,7 @@ class Outcome:
 
 
 def read_outcome(directory: Path, history: list[Row]) -> Outcome:
-    """The outcome of the run in `directory`, whose metric rows are `history`."""
+    """The outcome of the run in `directory`; `history` are its metrics rows."""
     evaluations = [row for row in history if row["split"] == EVALUATION]
     curve = [_point(row) for row in evaluations]
     training = [row for row in history if row["split"] == "train"]
@@ -83,9 +83,9 @@ def read_outcome(directory: Path, history: list[Row]) -> Outcome:
     return Outcome(
         curve=curve,
         rewards=[(row["step"], row["reward"]) for row in training if row.get("reward") is not None],
-        scored=[pair for pairs in groups for pair in pairs.scored],
-        tau=mean_kendall_tau([[(score, float(ok)) for score, ok in pairs.scored] for pairs in groups]),
-        statuses=Counter(pairs.status for pairs in groups),
+        scored=[pair for group in groups for pair in group.scored],
+        tau=mean_kendall_tau([[(score, float(ok)) for score, ok in group.scored] for group in groups]),
+        statuses=Counter(group.status for group in groups),
         left_out=left_out,
         trained_steps=sum(bool(row["groups_trained"]) for row in training),
         seconds=_seconds(history),
@@ -95,22 +95,22 @@ def read_outcome(directory: Path, history: list[Row]) -> Outcome:
 
 
 async def judged_pair(outcome: Outcome, judge: Judge) -> tuple[Trajectory, Trajectory]:
-    """`before` and `after` with the judge's reasons, from judging the two against each other."""
+    """`before` and `after`, judged as one group of two, with the judge's explanations."""
     pair = await judge.score(TrajectoryGroup([outcome.before, outcome.after]))
     return pair.trajectories[0], pair.trajectories[1]
 
 
 @dataclass(frozen=True, slots=True)
-class _Pairs:
+class _GroupScores:
     status: str
     scored: list[tuple[float, bool]]
 
 
-def _groups(directory: Path) -> Iterator[_Pairs]:
+def _groups(directory: Path) -> Iterator[_GroupScores]:
     for file in sorted(directory.glob("*.jsonl.zst")):
         for group in TrajectoryStore(file):
             status = group.judgement.status if group.judgement else "unscored"
-            yield _Pairs(status, [(t.reward, bool(t.metrics["success"])) for t in group if t.reward is not None])
+            yield _GroupScores(status, [(t.reward, bool(t.metrics["success"])) for t in group if t.reward is not None])
 
 
 def _held_out(directory: Path, step: int) -> dict[str, Trajectory]:
@@ -127,14 +127,14 @@ def _task_id(trajectory: Trajectory) -> str:
 
 def _pair(before: dict[str, Trajectory], after: dict[str, Trajectory]) -> tuple[Trajectory, Trajectory]:
     both = [task for task in before if task in after]
-    mended = [task for task in both if after[task].metrics["success"] and not before[task].metrics["success"]]
-    task = (mended or both)[0]
+    improved = [task for task in both if after[task].metrics["success"] and not before[task].metrics["success"]]
+    task = (improved or both)[0]
     return before[task], after[task]
 
 
 def _point(row: Row) -> Point:
     measures: dict[str, float] = {
-        name: value for name, value in row.items() if name not in _PLACE and isinstance(value, int | float)
+        name: value for name, value in row.items() if name not in _ROW_KEYS and isinstance(value, int | float)
     }
     return Point(row["step"], row["success"], int(row["trajectories"]), measures)
 
@@ -143,5 +143,5 @@ def _seconds(history: list[Row]) -> dict[str, float]:
     total: Counter[str] = Counter()
     for row in history:
         if row["split"] == TIMES:
-            total.update({name: value for name, value in row.items() if name not in _PLACE})
+            total.update({name: value for name, value in row.items() if name not in _ROW_KEYS})
     return {"rollout": total["rollout"] + total["evaluation"], "judge": total["judge"], "train": total["train"]}

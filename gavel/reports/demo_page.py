@@ -1,7 +1,7 @@
-"""The demo's report: one HTML file that needs nothing else, and cannot be made to run anything.
+"""The demo's report as one self-contained HTML page: figures, curves, and one task before and after training.
 
-What agents, tools and judges wrote is hostile text. The template escapes every value, holds no script, and its
-content policy allows none.
+Text of agents, tools and judges is untrusted: the template escapes every value, contains no script, and its content
+security policy allows none.
 """
 
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gavel.llm.types import Message
-from gavel.reports.charts import share_chart, verdict_chart
+from gavel.reports.charts import outcome_histogram, share_curve
 from gavel.reports.page import render_page, write_page
 from gavel.scenarios.trajectory import Trajectory
 
@@ -31,13 +31,13 @@ class CurvePoint:
     success: float
     """Share of tasks, in [0, 1]."""
     half_width: float
-    """Of the 95 % interval."""
+    """Half the width of the 95 % interval."""
     tasks: int
 
 
 @dataclass(frozen=True, slots=True)
 class RewardPoint:
-    """Mean of the judge's scores in training step `step`."""
+    """Mean judge score of training step `step`."""
 
     step: int
     reward: float
@@ -45,33 +45,33 @@ class RewardPoint:
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """All that the report shows."""
+    """All that the page shows."""
 
     title: str
     explanation: str
     """What happened, in a paragraph."""
     caveat: str
-    """What this is, and what it is not."""
+    """Limits of the demo."""
     summary: Sequence[SummaryRow]
     curve: Sequence[CurvePoint]
     rewards: Sequence[RewardPoint]
-    verdicts: Sequence[tuple[float, bool]]
-    """For each judged trajectory: the judge's score in [0, 1], and whether it truly succeeded."""
+    scored: Sequence[tuple[float, bool]]
+    """(judge score in [0, 1], true success) of each judged trajectory."""
     tau: float | None
-    """Kendall's tau of judge and truth, where it is defined."""
+    """Mean within-group Kendall tau-b of judge score and true success; None where it is not defined."""
     before: Trajectory
     after: Trajectory
-    """On the same task as `before`; both with their `judgement`."""
+    """The same task as `before`; both have their `judgement`."""
     seconds: Mapping[str, float]
-    """Where the time went, by name."""
+    """Time by phase."""
     left_out: Mapping[str, int]
-    """How many groups, and members of other groups, were not learned from, by reason."""
+    """Number of groups, and of single members, not trained on, by reason."""
     settings: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message as the report shows it."""
+    """One message as the page shows it."""
 
     role: str
     text: str
@@ -80,24 +80,24 @@ class Turn:
 
 
 def write_report(path: Path, report: DemoReport) -> None:
-    """Writes the report, whole or not at all."""
+    """Writes the page atomically. Raises `GavelError` when it cannot be written."""
     write_page(path, render_report(report))
 
 
 def render_report(report: DemoReport) -> str:
-    """The report's HTML."""
+    """The page's HTML."""
     curve = [
         (p.step, p.success, p.half_width, f"step {p.step}: {p.success:.2f} ± {p.half_width:.2f}") for p in report.curve
     ]
     rewards = [(p.step, p.reward, None, f"step {p.step}: {p.reward:.2f}") for p in report.rewards]
     longest = max(report.seconds.values(), default=0) or 1
     return render_page(
-        "report.html.j2",
+        "demo_page.html.j2",
         report=report,
         tasks=_span([point.tasks for point in report.curve]),
-        success_chart=share_chart(curve),
-        reward_chart=share_chart(rewards),
-        verdict_chart=verdict_chart(report.verdicts),
+        success_chart=share_curve(curve),
+        reward_chart=share_curve(rewards),
+        outcome_chart=outcome_histogram(report.scored),
         sides=[("Before", report.before), ("After", report.after)],
         turns=turns,
         times=[(name, duration(value), 100 * value / longest) for name, value in report.seconds.items()],
@@ -105,7 +105,7 @@ def render_report(report: DemoReport) -> str:
 
 
 def turns(trajectory: Trajectory) -> Iterator[Turn]:
-    """The main conversation, turn by turn."""
+    """The messages of the main conversation."""
     for message in trajectory.messages():
         calls = tuple(
             _call(call.get("function") or call.get("custom") or {}) for call in message.get("tool_calls") or ()

@@ -1,13 +1,12 @@
-"""The report as a browser's parser reads it."""
+"""The demo's page as an HTML parser reads it."""
 
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from gavel.reports.demo import (
+from gavel.reports.demo_page import (
     CurvePoint,
     DemoReport,
     RewardPoint,
@@ -19,10 +18,8 @@ from gavel.reports.demo import (
 )
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
+from tests.gavel.reports.html_page import HOSTILE, Page
 from tests.judge.groups import choice, desk
-
-HOSTILE = "</div></body><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 7 }}"
-VOID = {"meta", "br", "img", "input", "link", "hr"}
 
 REPORT = DemoReport(
     title="Returns desk",
@@ -31,7 +28,7 @@ REPORT = DemoReport(
     summary=[SummaryRow("held-out success", "0.43", "0.90")],
     curve=[CurvePoint(0, 0.43, 0.04, 512), CurvePoint(45, 0.9, 0.03, 512)],
     rewards=[RewardPoint(1, 0.6), RewardPoint(45, 0.95)],
-    verdicts=[(0.25, False), (1.0, True)],
+    scored=[(0.25, False), (1.0, True)],
     tau=0.91,
     before=desk("refund", judgement=Judgement(score=0.25, standard_error=0.03, explanation="It did not look.")),
     after=desk("get_order", "get_policy", "deny", judgement=Judgement(reason="no vote: the judge was away")),
@@ -39,34 +36,6 @@ REPORT = DemoReport(
     left_out={"all members identical": 12},
     settings={"seed": "0", "judge": "gavel/stand-in"},
 )
-
-
-class Page(HTMLParser):
-    """Tags, attributes and text; raises on a tag that is closed but was not open."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.text = ""
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attrs
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attrs
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += f"{data}\n"
 
 
 def test_it_shows_the_outcome_the_reasons_and_what_was_left_out():
@@ -79,7 +48,7 @@ def test_it_shows_the_outcome_the_reasons_and_what_was_left_out():
         'refund(id="7890")',
         "all members identical 12",
         "3 min 20 s",
-        "tau between its scores and the truth is 0.91",
+        "tau between score and success is 0.91",
         "The judge is the stand-in.",
     ):
         assert shown in text
@@ -113,13 +82,13 @@ def test_hostile_text_stays_text():
 
 
 def test_a_report_without_figures_is_still_a_page():
-    empty = replace(REPORT, curve=[], rewards=[], verdicts=[], tau=None, left_out={}, seconds={}, summary=[])
+    empty = replace(REPORT, curve=[], rewards=[], scored=[], tau=None, left_out={}, seconds={}, summary=[])
     assert Page(render_report(empty)).open == []
 
 
 def test_a_judge_that_cannot_be_compared_with_the_truth_gets_no_tau():
     text = Page(render_report(replace(REPORT, tau=None))).text
-    assert "no ranking to compare" in text
+    assert "tau is not defined" in text
 
 
 def test_turns_show_calls_with_their_arguments_whatever_these_are():

@@ -1,0 +1,61 @@
+"""A ballot: one call of one juror, what it showed, and the scores that came back.
+
+A lost ballot has no scores: a failed call never becomes a number.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from gavel.judge.errors import ContextTooSmallError
+from gavel.judge.reply.verdict import Scored
+from gavel.llm.types import Reply
+from gavel.prompts import render, template_id
+from gavel.scenarios.judgement import Vote
+
+
+@dataclass(slots=True)
+class Ballot:
+    """One order of presentation for one juror; polling fills it in."""
+
+    order: int
+    """Index of the call."""
+    shown: tuple[int, ...]
+    """Members of the canonical group in the order shown; of a large group only some."""
+    model: str
+    """The model that was asked last."""
+    juror: int = 0
+    """Index of the juror."""
+    weight: float = 1.0
+    scores: dict[int, Scored] | None = None
+    """By member; None = the ballot is lost."""
+    problem: str = ""
+    """The last failure."""
+    no_room: ContextTooSmallError | None = None
+    """Why the last model was not asked."""
+    shortened: bool = False
+    """Whether texts were shortened to fit the model's context."""
+    calls: int = 0
+    """Requests, those answered by a cassette included."""
+    replies: list[Reply] = field(default_factory=list[Reply])
+    prompt_ids: list[str] = field(default_factory=list[str])
+    repairs: Counter[str] = field(default_factory=Counter[str])
+    """Repairs that reading the scores took, by kind."""
+
+    def render(self, template: str, **values: object) -> str:
+        """The rendered template, whose id is recorded in `prompt_ids`."""
+        self.prompt_ids.append(template_id(template))
+        return render(template, **values)
+
+    def vote(self, member: int) -> Vote | None:
+        """The vote for a member; None when the ballot is lost or does not show it."""
+        if self.scores is None or member not in self.scores:
+            return None
+        scored = self.scores[member]
+        return Vote(
+            score=scored.score,
+            position=self.shown.index(member),
+            order=self.order,
+            model=self.model,
+            explanation=scored.explanation,
+            criteria=dict(scored.criteria),
+        )

@@ -1,0 +1,153 @@
+"""Polling: asks the jurors for their ballots. A failed call costs its votes, not the group. The loops, outermost first:
+
+poll                     one ballot per scheduled call of each juror, concurrently
+└─ _with_fallbacks       the juror's next model, when the one before cannot be used
+   └─ _fit_and_ask       a shorter prompt, when the model's context is smaller than assumed
+      └─ _ask_with_repair    the prompt and the invalid reply, when the reply cannot be read
+         └─ Client.ask       the same request, when the transport fails (loops of gavel/llm/client.py)
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from random import Random
+from typing import ParamSpec, TypeVar
+
+from gavel.judge.errors import ContextTooSmallError
+from gavel.judge.panel.ballot import Ballot
+from gavel.judge.panel.juror import Juror
+from gavel.judge.panel.position_bias import PositionBias
+from gavel.judge.panel.schedule import LARGEST_WHOLE, Schedule
+from gavel.judge.prompt.canonical import CanonicalGroup
+from gavel.judge.prompt.messages import count_message_tokens, fit_messages, max_members_per_prompt, template_names
+from gavel.judge.prompt.transcript import PromptMarkers, draw_markers
+from gavel.judge.reply.criteria import ids_to_score, read_scores
+from gavel.judge.reply.verdict import VerdictError, reply_schema
+from gavel.judge.rubric import Rubric
+from gavel.llm.client import Client
+from gavel.llm.errors import ContextError, LlmError, NotAskedError
+from gavel.llm.types import Message
+from gavel.prompts import template_id
+
+_INSTRUCTION_BYTES, _TEXT_OVERHEAD_BYTES = 8_000, 40
+"""Upper estimates of a prompt's bytes outside of its texts, and around each text; below them no tokens are counted."""
+_MAX_ECHO = 4_000
+"""Max characters of an invalid reply echoed in the repair prompt."""
+_MAX_FITTINGS = 5
+"""Max prompts made for a model whose context size is not known."""
+_LONG_GROUP = 200_000
+"""Characters from which a group is processed in a thread: it takes 0.1 s and more, which would block other calls."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+async def off_loop_if_long(group: CanonicalGroup, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Runs `work` over the group's text; in a thread when the text is long, so that other calls go on."""
+    if group.characters > _LONG_GROUP:
+        return await asyncio.to_thread(work, *args, **kwargs)
+    return work(*args, **kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """The jurors and what they are asked."""
+
+    jurors: Sequence[Juror]
+    clients: Sequence[Sequence[Client]]
+    """The models of each juror, the fallbacks after the first."""
+    rubric: Rubric
+    content_retries: int
+    position_bias: dict[int, PositionBias]
+    """By number of members shown; updated with every ballot."""
+
+    async def poll(self, group: CanonicalGroup, schedule: Schedule, seed: str) -> list[Ballot]:
+        """Requests one ballot per scheduled call concurrently; lost ones are among them, with their problem."""
+        calls: list[asyncio.Task[Ballot]] = []
+        async with asyncio.TaskGroup() as tasks:
+            for number, (juror, clients, calls_shown) in enumerate(
+                zip(self.jurors, self.clients, schedule, strict=True)
+            ):
+                for shown in calls_shown:
+                    marks = await off_loop_if_long(group, draw_markers, group, Random(f"{seed}/{len(calls)}"))
+                    ballot = Ballot(len(calls), shown, clients[0].name, number, juror.weight)
+                    calls.append(tasks.create_task(self._with_fallbacks(ballot, group, marks, clients)))
+        return [call.result() for call in calls]
+
+    def max_shown(self, group: CanonicalGroup) -> int:
+        """How many members fit one prompt of every model, at most `LARGEST_WHOLE`."""
+        entries = LARGEST_WHOLE * max(1, len(self.rubric.criteria))
+        room = min(client.room(entries) for client in chain.from_iterable(self.clients))
+        text_bytes = sum(len(text.encode(errors="replace")) + _TEXT_OVERHEAD_BYTES for text in set(group.texts))
+        if text_bytes < room - _INSTRUCTION_BYTES:
+            return LARGEST_WHOLE
+        return max_members_per_prompt(group, self.rubric, room)
+
+    async def _with_fallbacks(
+        self, ballot: Ballot, group: CanonicalGroup, marks: PromptMarkers, clients: Sequence[Client]
+    ) -> Ballot:
+        """Asks the juror's models in turn until one fills the ballot."""
+        for client in clients:
+            ballot.model = client.name
+            await self._fit_and_ask(ballot, group, marks, client)
+            if ballot.scores is not None:
+                break
+        return ballot
+
+    async def _fit_and_ask(self, ballot: Ballot, group: CanonicalGroup, marks: PromptMarkers, client: Client) -> None:
+        """Asks with a prompt that fits the model's context, and a shorter one when the model refuses it as too long."""
+        labels = [marks.labels[member] for member in ballot.shown]
+        entries = len(ids_to_score(self.rubric, labels))
+        for _ in range(_MAX_FITTINGS):
+            room = client.room(entries)
+            try:
+                prompt, ballot.shortened = await off_loop_if_long(
+                    group, fit_messages, group, ballot.shown, marks, self.rubric, room
+                )
+            except ContextTooSmallError as error:
+                ballot.problem, ballot.no_room = error.message, error
+                return
+            ballot.no_room = None
+            ballot.prompt_ids += map(template_id, template_names(self.rubric))
+            try:
+                return await self._ask_with_repair(ballot, prompt, labels, marks, client)
+            except ContextError as error:
+                ballot.problem = error.message
+                client.shrink(room, count_message_tokens(prompt), entries, error.limit)
+
+    async def _ask_with_repair(
+        self, ballot: Ballot, prompt: list[Message], labels: list[str], marks: PromptMarkers, client: Client
+    ) -> None:
+        """Asks and reads the reply; an invalid reply is sent back with its problem, `content_retries` times."""
+        ids = ids_to_score(self.rubric, labels)
+        repair: list[Message] = []
+        for _ in range(1 + self.content_retries):
+            ballot.calls += 1
+            try:
+                reply = await client.ask(prompt + repair, reply_schema(ids))
+            except ContextError:
+                ballot.calls -= 1  # a refused prompt is not judged, and costs nothing
+                raise
+            except LlmError as error:
+                ballot.calls -= isinstance(error, NotAskedError)
+                ballot.problem = error.message
+                return
+            ballot.replies.append(reply)
+            try:
+                verdict = read_scores(reply.text, self.rubric, labels)
+            except VerdictError as error:
+                cut_off = "it was cut off at the token limit; " if reply.finish_reason == "length" else ""
+                problem = cut_off + error.message
+                ballot.problem = f"the reply cannot be used: {problem}"
+                request = ballot.render("judge/repair.j2", problem=problem, labels=ids)
+                repair = [
+                    {"role": "assistant", "content": reply.text.strip()[:_MAX_ECHO] or "(no reply)"},
+                    {"role": "user", "content": request},
+                ]
+            else:
+                ballot.scores = {member: verdict.scores[marks.labels[member]] for member in ballot.shown}
+                ballot.repairs = reply.repairs + verdict.repairs
+                bias = self.position_bias.setdefault(len(labels), PositionBias())
+                bias.add([verdict.scores[label].score for label in labels])
+                return

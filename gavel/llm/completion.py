@@ -1,0 +1,75 @@
+"""One completion through LiteLLM, and the text of an assistant's message, wherever a server puts it."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, TypeGuard
+
+import openai
+
+from gavel.llm.providers import load_litellm
+from gavel.llm.retry import is_in_parts
+
+
+async def completion(**request: Any) -> tuple[Any, Counter[str]]:
+    """LiteLLM's response, and the repairs of the server's response that it took, by kind.
+
+    LiteLLM rejects a message in content parts; such a reply is complete and paid for, so its text is passed on.
+    """
+    litellm, bodies = load_litellm(), list[str]()
+
+    def listen(call: Mapping[str, Any]) -> None:
+        if isinstance(body := call.get("original_response"), str):
+            bodies.append(body)
+
+    try:
+        return await litellm.acompletion(logger_fn=listen, **request), Counter()
+    except openai.OpenAIError as error:
+        if not is_in_parts(error) or not bodies:
+            raise
+    body = json.loads(bodies[-1])
+    message = body["choices"][0]["message"]
+    message["content"] = "".join(map(_text_of_part, message["content"]))
+    return litellm.ModelResponse(**{**body, "usage": body.get("usage") or {}}), Counter({"content parts": 1})
+
+
+def read_answer(answer: object) -> tuple[str, Counter[str]]:
+    """The text of a callable's answer, and its repairs. Raises `TypeError` when it is neither text nor a message."""
+    if isinstance(answer, str):
+        return answer, Counter()
+    if not _is_message(answer):
+        raise TypeError(f"it returned {type(answer).__name__}, not str or a message")
+    return read_message(answer)
+
+
+def _is_message(answer: object) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(answer, Mapping)
+
+
+def read_message(message: Mapping[str, Any]) -> tuple[str, Counter[str]]:
+    """The text of an assistant's message, and the repairs that finding it took, by kind.
+
+    A reply may come in content parts, as the arguments of a tool call, or as reasoning.
+    """
+    repairs: Counter[str] = Counter()
+    text = message.get("content") or ""
+    if not isinstance(text, str):
+        text = "".join(map(_text_of_part, text))
+        repairs["content parts"] += 1
+    functions = [call.get("function") for call in message.get("tool_calls") or ()]
+    for function in [*functions, message.get("function_call")]:
+        if arguments := function and function.get("arguments"):
+            text += "\n" + (arguments if isinstance(arguments, str) else json.dumps(arguments))
+            repairs["tool call"] += 1
+    if not text.strip() and isinstance(reasoning := message.get("reasoning_content"), str):
+        text = reasoning
+        repairs["reasoning"] += 1
+    return text, repairs
+
+
+def _text_of_part(part: object) -> str:
+    match part:
+        case str(text) | {"text": str(text)}:
+            return text
+        case _:
+            return ""

@@ -1,0 +1,71 @@
+"""The version of the files of a run directory: model.json, experiment.json and the checkpoints' trainer state.
+
+    check_format_version(None, "model.json")   ->  0   written before versions were recorded; still readable
+    check_format_version(1, "model.json")      ->  1
+    check_format_version(2, "model.json")      raises FormatVersionError: a newer Gavel wrote it
+
+A reader accepts every version from OLDEST_READABLE to FORMAT_VERSION. A change that older readers would misread raises
+FORMAT_VERSION; one that the reader cannot upgrade raises OLDEST_READABLE.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gavel.errors import GavelError
+
+FORMAT_VERSION = 1
+OLDEST_READABLE = 0
+
+_DEFAULT_SHAPING = {"kind": "raw", "min_spread": 0.0}
+_OLD_PPO_NAMES = {"discount": "gamma", "trace": "gae_lambda"}
+
+
+class FormatVersionError(GavelError):
+    """A file was written in a format that this version of Gavel cannot read."""
+
+
+def check_format_version(
+    found: object, what: str, *, oldest: int = OLDEST_READABLE, newest: int = FORMAT_VERSION
+) -> int:
+    """The version `found` in a file; None, no recorded version, is 0. `what` names the file in the error.
+
+    Raises `FormatVersionError` for a version outside `oldest` … `newest`.
+    """
+    version = 0 if found is None else found
+    if not isinstance(version, int) or isinstance(version, bool) or version < 0:
+        raise FormatVersionError(
+            f"{what} has the format version {found!r}, which is not a version number",
+            "Restore the file, or give the new run another name.",
+        )
+    if version > newest:
+        raise FormatVersionError(
+            f"{what} has format version {version}, and this Gavel reads up to {newest}",
+            "Upgrade Gavel (pip install --upgrade gavel-rl), or give the new run another name.",
+        )
+    if version < oldest:
+        raise FormatVersionError(
+            f"{what} has format version {version}, and this Gavel reads from {oldest} on",
+            "Finish the run with the version of Gavel that began it, or give the new run another name.",
+        )
+    return version
+
+
+def upgrade_description(begun: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """A description of version 0 as version 1 has it; settings that it does not record are taken from `asked`."""
+    upgraded = {**begun}
+    match begun.get("loop"):
+        case {"shaping": shaping, **loop} if shaping == _DEFAULT_SHAPING:
+            upgraded["loop"] = {"reward": {"judge": 1.0}, **loop}
+    match begun.get("training"):
+        case {"loss": {"kind": "ppo", **loss}, **training}:
+            renamed = {_OLD_PPO_NAMES.get(name, name): value for name, value in loss.items()}
+            upgraded["training"] = {**training, "loss": {"kind": "ppo", **renamed}}
+    return _completed(upgraded, asked)
+
+
+def _completed(begun: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    completed = {**asked, **begun}
+    for name, value in begun.items():
+        if isinstance(value, Mapping) and isinstance(asked.get(name), Mapping):
+            completed[name] = _completed(value, asked[name])
+    return completed

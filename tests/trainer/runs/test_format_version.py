@@ -1,0 +1,61 @@
+"""Which versions of a run's files are read, and what an older description is upgraded to."""
+
+import pytest
+
+from gavel.trainer.runs.format_version import (
+    FORMAT_VERSION,
+    FormatVersionError,
+    check_format_version,
+    upgrade_description,
+)
+
+
+def test_every_version_up_to_the_current_one_is_read_and_none_recorded_is_version_0():
+    assert check_format_version(None, "model.json") == 0
+    for version in range(FORMAT_VERSION + 1):
+        assert check_format_version(version, "model.json") == version
+
+
+@pytest.mark.parametrize(
+    ("version", "remedy"),
+    [
+        (FORMAT_VERSION + 1, "Upgrade Gavel"),
+        (-1, "Restore"),
+        ("1", "Restore"),
+        (True, "Restore"),
+        (1.0, "Restore"),
+    ],
+)
+def test_a_newer_version_or_none_at_all_is_refused_with_the_remedy(version, remedy):
+    with pytest.raises(FormatVersionError, match=r"^model.json has ") as error:
+        check_format_version(version, "model.json")
+    assert remedy in error.value.remedy
+
+
+def test_a_version_that_can_no_longer_be_read_is_refused_with_the_remedy():
+    with pytest.raises(FormatVersionError, match="from 3 on") as error:
+        check_format_version(2, "model.json", oldest=3, newest=4)
+    assert "the version of Gavel that began it" in error.value.remedy
+
+
+ASKED = {
+    "scenario": "returns_desk",
+    "loop": {"seed": 0, "new": 1},
+    "training": {"beta": 0.0, "loss": {"kind": "ppo", "gamma": 0.9, "gae_lambda": 0.8}},
+}
+
+
+def test_a_description_without_a_version_gets_the_new_names_and_the_settings_that_it_did_not_record():
+    begun = {
+        "scenario": "returns_desk",
+        "loop": {"seed": 0, "shaping": {"kind": "raw", "min_spread": 0.0}},
+        "training": {"beta": 0.0, "loss": {"kind": "ppo", "discount": 0.9, "trace": 0.8}},
+    }
+    assert upgrade_description(begun, ASKED) == ASKED
+    other = upgrade_description(begun | {"scenario": "other"}, ASKED)
+    assert other["scenario"] == "other"
+
+
+def test_a_run_that_shaped_its_rewards_stays_another_experiment():
+    begun = {"loop": {"seed": 0, "shaping": {"kind": "rank", "min_spread": 0.0}}}
+    assert upgrade_description(begun, ASKED)["loop"] != ASKED["loop"]
