@@ -331,7 +331,7 @@ async def test_without_staleness_no_rollout_starts_before_the_step_before_is_tra
     ledger.train_waits = train_slowly
     await train_without_a_model(monkeypatch, ledger, noted)
     assert started == [(step, False) for step in range(3) for _ in range(4)]
-    assert all("staleness/max" not in row and "left_out/stale groups" not in row for row in ledger.rows)
+    assert all("staleness/max" not in row and "left_out/stale" not in row for row in ledger.rows)
 
 
 async def test_tasks_and_seeds_depend_on_the_position_in_the_plan_alone(monkeypatch: pytest.MonkeyPatch) -> None:
