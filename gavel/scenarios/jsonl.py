@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from gavel.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.record_format import FormatVersionError, from_row
+from gavel.scenarios.record_format import RecordVersionError, from_row
 from gavel.scenarios.store import TrajectoryStore
 from gavel.scenarios.trajectory import Trajectory
 
@@ -123,7 +123,7 @@ def _item(row: Any, where: str) -> Trajectory | TrajectoryGroup:
                     f"{where} is neither a list of messages, nor an object with messages, nor a trajectory or group.",
                     'Write each row as {"messages": [{"role": "user", "content": "…"}, …]}.',
                 )
-    except FormatVersionError as error:
+    except RecordVersionError as error:
         raise RowError(f"{where} cannot be read: {error.message}", error.remedy) from error
     except (ValidationError, TypeError) as error:
         raise _unusable(where, error) from error

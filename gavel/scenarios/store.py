@@ -19,7 +19,7 @@ import zstandard
 
 from gavel.errors import GavelError
 from gavel.scenarios.group import PendingGroupError, TrajectoryGroup
-from gavel.scenarios.record_format import FormatVersionError, from_row, to_line
+from gavel.scenarios.record_format import RecordVersionError, from_row, to_line
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class TrajectoryStore:
     def _decode(self, payload: bytes, number: int) -> TrajectoryGroup:
         try:
             return from_row(json.loads(payload))
-        except FormatVersionError as error:
+        except RecordVersionError as error:
             raise StoreError(f"record {number} of {self.path} cannot be read: {error.message}", error.remedy) from error
         except (ValueError, TypeError) as error:
             raise StoreError(

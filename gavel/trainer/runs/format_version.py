@@ -55,7 +55,7 @@ def upgrade_description(begun: Mapping[str, Any], asked: Mapping[str, Any]) -> d
     upgraded = {**begun}
     match begun.get("loop"):
         case {"shaping": shaping, **loop} if shaping == _DEFAULT_SHAPING:
-            upgraded["loop"] = loop
+            upgraded["loop"] = {"reward": {"judge": 1.0}, **loop}
     match begun.get("training"):
         case {"loss": {"kind": "ppo", **loss}, **training}:
             renamed = {_OLD_PPO_NAMES.get(name, name): value for name, value in loss.items()}
