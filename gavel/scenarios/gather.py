@@ -250,6 +250,7 @@ async def _complete(source: Awaitable[object]) -> TrajectoryGroup:
 
 
 def _kept(result: object) -> list[TrajectoryGroup]:
+    kind = type(result).__name__
     match result:
         case None:
             return []
@@ -262,4 +263,4 @@ def _kept(result: object) -> list[TrajectoryGroup]:
                 return groups
         case _:
             pass
-    raise TypeError(f"after_each must give a TrajectoryGroup, a list of them or None, not {type(result).__name__}")
+    raise TypeError(f"after_each must give a TrajectoryGroup, a list of them or None, not {kind}")
