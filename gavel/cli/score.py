@@ -28,6 +28,7 @@ from gavel.judge.judge import Judge
 from gavel.judge.panel.judgements import unscored
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.jsonl import read_groups
+from gavel.scenarios.record_format import to_line
 from gavel.scenarios.store import TrajectoryStore
 from gavel.scenarios.trajectory import Trajectory
 
@@ -179,7 +180,7 @@ def _write(path: Path, groups: Sequence[TrajectoryGroup], *, store: bool) -> Non
         TrajectoryStore(path).extend(groups)
         return
     with path.open("w", encoding="ascii") as stream:
-        stream.writelines(f"{group.to_json()}\n" for group in groups)
+        stream.writelines(f"{to_line(group)}\n" for group in groups)
         stream.flush()
         os.fsync(stream.fileno())
 

@@ -1,9 +1,12 @@
-"""What an agent is asked and what it did: scenarios, tools, rollouts, trajectories and groups.
+"""Scenarios: what an agent is asked to do, and what it did.
 
-    scenario = Scenario("desk", system="You run the desk.", tools=[look_up], tasks=[Task(user="Where is order 7?")])
-    members = [rollout(model, scenario, task, seed=seed) for seed in range(8)]
-    (group,) = await gather_trajectory_groups([TrajectoryGroup(members)], after_each=judge.score)
+    scenario = gavel.Scenario(
+        name="desk", system="You run a desk.", tools=[look_up], tasks=[gavel.Task(user="Where is order 7?")]
+    )
+    task = scenario.sample("train", 1, seed=0)[0]
+    group = await gavel.TrajectoryGroup(rollout(model, scenario, task, seed=n) for n in range(4))
+    group.trajectories[0].messages()     # OpenAI message dicts; the sampled turns are OpenAI Choices
 
-A trajectory keeps every sampled choice with its token ids, and survives JSON unchanged. A failure is recorded on its
-member or its group and never raised out of the others.
+`trajectory`, `group` and `judgement` are data, `scenario`, `task` and `tools` describe the work, `rollout` is the agent
+loop, `running` and `gather` run many rollouts, bounded, and `store`, `record_format` and `jsonl` keep them in files.
 """

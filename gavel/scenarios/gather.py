@@ -1,7 +1,7 @@
-"""Many rollouts at once: bounded, in input order, each failure kept to itself.
+"""Runs many rollouts concurrently: bounded, results in input order, each failure isolated.
 
-A group goes to `after_each` as soon as its own members are done, while others still roll out. A failure costs one
-member, or one group's scores, until there are more than `max_exceptions` allows: then all the rest is cancelled.
+A group goes to `after_each` as soon as its own members are done, while others still run. A failure costs one member,
+or one group's scores, until there are more than `max_exceptions` allows: then everything else is cancelled.
 """
 
 import asyncio
@@ -250,17 +250,14 @@ async def _complete(source: Awaitable[object]) -> TrajectoryGroup:
 
 
 def _kept(result: object) -> list[TrajectoryGroup]:
-    kind = type(result).__name__
-    match result:
-        case None:
-            return []
-        case TrajectoryGroup():
-            return [result]
-        case list():
-            items = cast("list[object]", result)
-            groups = [item for item in items if isinstance(item, TrajectoryGroup)]
-            if len(groups) == len(items):
-                return groups
-        case _:
-            pass
-    raise TypeError(f"after_each must give a TrajectoryGroup, a list of them or None, not {kind}")
+    given = type(result).__name__
+    if result is None:
+        return []
+    if isinstance(result, TrajectoryGroup):
+        return [result]
+    if isinstance(result, list):
+        items = cast(list[object], result)
+        groups = [item for item in items if isinstance(item, TrajectoryGroup)]
+        if len(groups) == len(items):
+            return groups
+    raise TypeError(f"after_each must give a TrajectoryGroup, a list of them or None, not {given}")

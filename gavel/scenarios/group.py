@@ -1,4 +1,4 @@
-"""Trajectories of the same task, which are compared with each other."""
+"""A group: trajectories of the same task, which are scored relative to each other."""
 
 import inspect
 from collections.abc import Awaitable, Generator, Iterable, Iterator
@@ -68,7 +68,7 @@ class TrajectoryGroup(Record):
         return self
 
     def discard_pending(self) -> None:
-        """Gives up the members that have not been run yet."""
+        """Discards the members that have not been run yet."""
         members, self._pending = self._pending, []
         for member in members:
             discard(member)

@@ -1,7 +1,7 @@
-"""Trajectory groups from a file of JSON lines, whoever wrote it.
+"""Reads trajectory groups from a file of JSON lines, written by Gavel or by other programs.
 
-A row is a list of OpenAI messages, an object with `messages`, a trajectory or a trajectory group. One row that is none
-of these is an error that names file and line: no row is ever skipped.
+A row is a list of OpenAI messages, an object with `messages`, a trajectory or a trajectory group. Any other row is an
+error that names file and line: no row is skipped.
 """
 
 import json
@@ -13,8 +13,9 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from gavel.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.record_format import FormatVersionError, from_row
 from gavel.scenarios.store import TrajectoryStore
-from gavel.scenarios.trajectory import MessagesAndChoices, Trajectory
+from gavel.scenarios.trajectory import Trajectory
 
 Item = TypeVar("Item", bound=Trajectory | TrajectoryGroup)
 
@@ -109,9 +110,9 @@ def _item(row: Any, where: str) -> Trajectory | TrajectoryGroup:
     try:
         match row:
             case list():
-                item = Trajectory(messages_and_choices=cast("MessagesAndChoices", row))
+                item = Trajectory(messages_and_choices=cast(list[Any], row))
             case {"trajectories": _}:
-                item = TrajectoryGroup.model_validate(row)
+                item = from_row(row)
             case {"messages_and_choices": _}:
                 item = Trajectory.model_validate(row)
             case {"messages": messages, **rest}:
@@ -122,6 +123,8 @@ def _item(row: Any, where: str) -> Trajectory | TrajectoryGroup:
                     f"{where} is neither a list of messages, nor an object with messages, nor a trajectory or group.",
                     'Write each row as {"messages": [{"role": "user", "content": "…"}, …]}.',
                 )
+    except FormatVersionError as error:
+        raise RowError(f"{where} cannot be read: {error.message}", error.remedy) from error
     except (ValidationError, TypeError) as error:
         raise _unusable(where, error) from error
     return _checked(item, where)
@@ -152,10 +155,9 @@ def _unusable(where: str, error: Exception) -> RowError:
 def _field(row: Any, by: str, where: str) -> Any:
     value = row
     for name in by.split("."):
-        match value:
-            case dict() if name in value:
-                value = cast("dict[str, Any]", value)[name]
-            case _:
-                known = ", ".join(cast("dict[str, Any]", row)) if isinstance(row, dict) else "none: it is a bare list"
-                raise RowError(f"{where} has no field {by}, to group by.", f"The fields of this row: {known}.")
+        if not isinstance(value, dict) or name not in value:
+            fields = cast(dict[str, Any], row) if isinstance(row, dict) else None
+            known = "none: it is a bare list" if fields is None else ", ".join(fields)
+            raise RowError(f"{where} has no field {by}, to group by.", f"The fields of this row: {known}.")
+        value = cast(dict[str, Any], value)[name]
     return value

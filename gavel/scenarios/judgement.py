@@ -6,13 +6,15 @@ as a low score.
 
 from typing import Literal
 
-from pydantic import AliasChoices, BaseModel, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 GroupStatus = Literal["scored", "partial", "unscored", "degenerate"]
 
 
 class Vote(BaseModel):
     """One score that one judge call gave to one member."""
+
+    model_config = ConfigDict(defer_build=True)
 
     score: float
     """In [0, 1]."""
@@ -28,6 +30,8 @@ class Vote(BaseModel):
 
 class Judgement(BaseModel):
     """The score of one member, and the votes behind it."""
+
+    model_config = ConfigDict(defer_build=True)
 
     score: float | None = None
     """Aggregate of the votes, in [0, 1] (see the group's `mode`); None = not scored."""
@@ -46,6 +50,8 @@ class Judgement(BaseModel):
 
 class GroupJudgement(BaseModel):
     """How a group was judged, and the cost."""
+
+    model_config = ConfigDict(defer_build=True)
 
     status: GroupStatus
     mode: str = "groupwise"

@@ -1,7 +1,7 @@
-"""How far a gathering is, on one line of the terminal.
+"""The progress of a gather call, on one line of the terminal.
 
-The gathering only counts; the display reads the counts a few times a second from a thread of its own. Nothing is
-drawn where nobody looks: when stderr is no terminal, or while another rich display has it.
+The gather call only counts, in tallies; the display reads them a few times a second from a thread of its own. It draws
+nothing when stderr is not a terminal, or while another rich display uses it.
 """
 
 import numbers
@@ -22,13 +22,13 @@ REFRESHES_PER_SECOND = 4
 
 @dataclass(eq=False, slots=True)
 class GroupTally:
-    """What has become of one group so far."""
+    """Counts of one group so far."""
 
     members: int = 0
     certain: bool = False
     """`members` is final. It grows while a coroutine may still add rollouts to its group."""
     started: int = 0
-    """Members that were handed to the runner, waiting for a slot or running or done."""
+    """Members that were passed to the runner: waiting, running or done."""
     done: int = 0
     failed: int = 0
     completion_tokens: int = 0
@@ -81,7 +81,7 @@ def gather_display(
     shown: bool | None = None,
     tokens: bool = True,
     max_metrics: int | None = None,
-) -> Generator[None]:
+) -> Generator[None, None, None]:
     """Shows `tallies` on stderr while the block runs.
 
     `shown=None`: if stderr is a terminal. True: also where it is none (one line, at the end).

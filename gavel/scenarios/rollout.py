@@ -1,8 +1,8 @@
-"""One agent loop: a model, a scenario and a task make a trajectory.
+"""The agent loop: a model works on a task of a scenario, which gives a trajectory.
 
-The loop never raises for what the agent or its world does: a bad tool call goes back to the agent,
-running out of turns is `truncated`, and a model that cannot be reached, or answers with anything but a
-completion, is `failed` with the reason.
+It never raises for what the agent or a tool does: a bad tool call is answered with a tool error, running out
+of turns gives status `truncated`, and a model that cannot be reached, or that answers with anything but a
+completion, gives status `failed` with the reason.
 """
 
 from json import JSONDecodeError
@@ -88,7 +88,7 @@ async def rollout(
 
 
 def _first_choice(reply: object) -> Choice | None:
-    """The sampled turn; None for what is no completion: the client hands on whatever a wrong address serves."""
+    """The sampled turn; None for any other reply, such as a web page from a wrong address."""
     match reply:
         case ChatCompletion(choices=[Choice(message=ChatCompletionMessage()) as choice, *_]):
             return choice

@@ -1,6 +1,6 @@
-"""Runs the members of a group, which are awaitables of trajectories: all at once, each failure kept to itself.
+"""Runs the members of a group, which are awaitables of trajectories, concurrently; a failure affects one member only.
 
-`member_runner` is how one member is run in the current context; `gather` sets it to bound and count them.
+`member_runner` runs one member in the current context; `gather` sets it to bound and count the members that run.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ async def run_members(members: Sequence[Member]) -> list[Trajectory | BaseExcept
 
 
 def discard(awaitable: object) -> None:
-    """Gives up an awaitable: closes a coroutine that never ran, cancels a task. A finished one stays as it is."""
+    """Closes a coroutine that never ran, or cancels a task. A finished one is left unchanged."""
     match awaitable:
         case Coroutine():
             awaitable.close()

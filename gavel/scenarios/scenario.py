@@ -1,7 +1,7 @@
 """What an agent is asked: a scenario, its two splits of tasks, and where scenarios are found.
 
-A task is either trained on or held out, never both. `success` and `hand_reward` are for measuring
-and comparing; no reward is made from them.
+A task is either trained on or held out, never both. `success` and `hand_reward` measure trajectories; they are trained
+on only when `LoopConfig.reward` gives them a weight.
 """
 
 import hashlib
@@ -47,8 +47,8 @@ class Scenario:
         """`held_out` is a list of tasks, or the share of `tasks` to hold out (chosen by task id).
 
         `rubric` tells the judge what good work is. `success`, `hand_reward` and the named
-        `measures` read a finished trajectory; they are reported beside the judge's scores and
-        never trained on.
+        `measures` are functions of a finished trajectory, reported beside the judge's scores. A
+        training loop uses `success` and `hand_reward` as rewards only where its `reward` says so.
 
         Raises `ScenarioError` for no tasks, or a task that stands in both splits.
         """

@@ -1,4 +1,4 @@
-"""Seeds by name: the same place in a run always gets the same randomness."""
+"""Seeds by name: the same position in a run always gets the same seed."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ import json
 _BITS = 62
 
 
-def seed_of(*place: int | str) -> int:
-    """A 62-bit seed for a place such as `(seed, "train", step, task id, member)`; far apart for different places."""
-    digest = hashlib.sha256(json.dumps(place).encode()).digest()
+def seed_of(*name: int | str) -> int:
+    """A 62-bit seed for a name such as `(seed, "train", step, task id, member)`; unrelated for different names."""
+    digest = hashlib.sha256(json.dumps(name).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> (64 - _BITS)

@@ -1,11 +1,12 @@
-"""Trajectory groups on disk: one append-only file, one record a group, nothing lost.
+"""Trajectory groups on disk: one append-only file, one record per group, without loss.
 
-A record is one zstd frame with a checksum, around one line of JSON; `zstd -d` turns the whole file into JSONL.
+A record is one zstd frame with a checksum that holds one line of JSON (`record_format.py`); `zstd -d` gives JSONL.
 Records are appended under a file lock, each with a single write, so a process killed at any point loses at most the
-record that it was writing. Such an unfinished end is skipped by readers and cut off by the next append.
+record that it was writing. Readers skip such an unfinished end, and the next append cuts it off.
 """
 
 import fcntl
+import json
 import logging
 import os
 import time
@@ -18,6 +19,7 @@ import zstandard
 
 from gavel.errors import GavelError
 from gavel.scenarios.group import PendingGroupError, TrajectoryGroup
+from gavel.scenarios.record_format import FormatVersionError, from_row, to_line
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +35,7 @@ class StoreError(GavelError):
 class TrajectoryStore:
     """The groups in one file, in the order in which they were appended.
 
-    Several processes and threads may read and append at a time. Every failure is a `StoreError`.
+    Several processes and threads may read and append concurrently. Every failure is a `StoreError`.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, lock_seconds: float = 30.0) -> None:
@@ -52,7 +54,7 @@ class TrajectoryStore:
     def extend(self, groups: Iterable[TrajectoryGroup]) -> None:
         """Adds groups; they are on disk when this returns.
 
-        All are encoded before the first is written: one that cannot be stored leaves the file as it was. Raises
+        All are encoded before the first is written, so a group that cannot be encoded leaves the file unchanged. Raises
         `PendingGroupError` for a group that still has rollouts to run.
         """
         frames = [_encode(group) for group in groups]
@@ -93,7 +95,7 @@ class TrajectoryStore:
         return self.read()
 
     def __len__(self) -> int:
-        """Number of whole records; goes through the whole file."""
+        """Number of whole records; reads the whole file."""
         with (
             self._os_errors("read", "Check the path, and that you may read it."),
             open(self.path, "rb", buffering=0) as file,
@@ -101,7 +103,7 @@ class TrajectoryStore:
             return sum(1 for _ in self._frames(file.fileno(), 0))
 
     def __bool__(self) -> bool:
-        """True, without a look at the file: `if store` asks whether there is a store."""
+        """True, without reading the file: without this method `if store` would call `__len__`."""
         return True
 
     def _frames(self, fd: int, offset: int) -> Iterator["_Frame"]:
@@ -126,7 +128,9 @@ class TrajectoryStore:
 
     def _decode(self, payload: bytes, number: int) -> TrajectoryGroup:
         try:
-            return TrajectoryGroup.from_json(payload)
+            return from_row(json.loads(payload))
+        except FormatVersionError as error:
+            raise StoreError(f"record {number} of {self.path} cannot be read: {error.message}", error.remedy) from error
         except (ValueError, TypeError) as error:
             raise StoreError(
                 f"record {number} of {self.path} is no trajectory group: {error}",
@@ -134,7 +138,7 @@ class TrajectoryStore:
             ) from error
 
     def _cut_torn_end(self, fd: int) -> int:
-        """Leaves only whole records; gives the offset at which the next one goes."""
+        """Truncates the file to whole records; returns the offset of the next one."""
         stat = os.fstat(fd)
         end = self._whole if stat.st_ino == self._inode and self._whole <= stat.st_size else 0
         for frame in self._frames(fd, end):
@@ -159,7 +163,7 @@ class TrajectoryStore:
             time.sleep(LOCK_POLL_SECONDS)
 
     @contextmanager
-    def _os_errors(self, verb: str, remedy: str) -> Generator[None]:
+    def _os_errors(self, verb: str, remedy: str) -> Generator[None, None, None]:
         try:
             yield
         except OSError as error:
@@ -177,7 +181,7 @@ def _encode(group: TrajectoryGroup) -> bytes:
         raise PendingGroupError(
             f"this group still has {group.pending} rollouts to run: `await group` before storing it"
         )
-    return zstandard.ZstdCompressor(write_checksum=True).compress(f"{group.to_json()}\n".encode())
+    return zstandard.ZstdCompressor(write_checksum=True).compress(f"{to_line(group)}\n".encode())
 
 
 def _write(fd: int, frame: bytes, end: int) -> None:

@@ -1,8 +1,8 @@
 """Typed Python functions as the tools of an agent.
 
-The signature is the schema: what the agent is shown and what its arguments are checked against come
-from the same pydantic model. Nothing that the agent writes can raise here: a bad call, and a tool
-that fails, go back to the agent as a tool error.
+One pydantic model, made from the signature, gives both the schema that the agent is shown and the check of
+its arguments. Nothing that the agent writes raises here: a bad call, or a tool that fails, is answered with a
+tool error.
 """
 
 import inspect

@@ -1,8 +1,8 @@
-"""What an agent did: one attempt at one task, as data.
+"""A trajectory: one attempt of an agent at one task, as data only.
 
 A trajectory is a list of OpenAI message dicts (context, never trained) and OpenAI `Choice`s
-(sampled, trained). A `Choice` from a Gavel endpoint carries, beside the standard `logprobs`, the
-extra fields `token_ids`, `prompt_token_ids` and `policy_version`. JSON round trips lose nothing.
+(sampled, trained). A `Choice` from a Gavel endpoint has, besides the standard `logprobs`, the
+extra fields `token_ids`, `prompt_token_ids` and `policy_version`. JSON round trips are lossless.
 """
 
 import json
@@ -22,13 +22,14 @@ from gavel.scenarios.judgement import Judgement
 
 
 def _message_or_choice(value: Any) -> Any:
-    match value:
-        case {"message": dict(), "finish_reason": _}:
-            # As tolerant as the OpenAI client: servers send choices (finish_reason "abort", a null log-prob) that the
-            # model's own validation would refuse, and a stored choice must be readable again.
-            return Choice.construct(**cast("dict[str, Any]", value))
-        case _:
-            return value
+    if not isinstance(value, dict):
+        return value
+    fields = cast(dict[str, Any], value)
+    if isinstance(fields.get("message"), dict) and "finish_reason" in fields:
+        # As tolerant as the OpenAI client: servers send choices (finish_reason "abort", a null log-prob) that the
+        # model's own validation would refuse, and a stored choice must be readable again.
+        return Choice.construct(**fields)
+    return fields
 
 
 MessageOrChoice = Annotated[Choice | Message, BeforeValidator(_message_or_choice)]
@@ -53,9 +54,9 @@ def _jsonable(value: Any) -> Any:
 
 
 class Record(BaseModel):
-    """A value that survives JSON unchanged: NaN, infinities and lone surrogates included."""
+    """A value that a JSON round trip leaves unchanged, including NaN, infinities and lone surrogates."""
 
-    model_config = ConfigDict(ser_json_inf_nan="constants")
+    model_config = ConfigDict(ser_json_inf_nan="constants", defer_build=True)
 
     def to_json(self) -> str:
         """One line of JSON, ASCII only."""
@@ -72,7 +73,7 @@ class Record(BaseModel):
 
 
 class History(Record):
-    """A further conversation of the same trajectory: a sub-agent, or a context rewritten on the way."""
+    """A further conversation of the same trajectory: a sub-agent's, or one with a rewritten context."""
 
     messages_and_choices: MessagesAndChoices = Field(default_factory=list[MessageOrChoice])
     tools: list[Message] | None = None
@@ -120,12 +121,12 @@ class Trajectory(Record):
         self.logs.append(line)
 
     def finish(self) -> Self:
-        """Kept for code that calls it at the end of a rollout; marks the trajectory as finished."""
+        """Marks the trajectory as finished; for code that calls it at the end of a rollout."""
         self.status = "finished"
         return self
 
     @contextmanager
-    def track_duration(self, name: str) -> Generator[None]:
+    def track_duration(self, name: str) -> Generator[None, None, None]:
         """Adds the block's seconds to `metrics["duration/<name>"]`."""
         started = time.monotonic()
         try:

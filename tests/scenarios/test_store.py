@@ -308,3 +308,23 @@ def test_cutting_an_end_is_logged(path: Path, caplog: pytest.LogCaptureFixture) 
     with caplog.at_level(logging.WARNING, logger="gavel.scenarios.store"):
         store.append(group(1))
     assert "cut off an unfinished record at its end (2 bytes)" in caplog.text
+
+
+def test_records_carry_their_format_version_and_those_without_one_are_read(path: Path) -> None:
+    store = TrajectoryStore(path)
+    store.append(group(1))
+    line = zstandard.ZstdDecompressor().decompressobj().decompress(path.read_bytes())
+    assert line.startswith(b'{"format_version":1,"trajectories":')
+    with path.open("ab") as file:
+        file.write(zstandard.ZstdCompressor(write_checksum=True).compress(group(2).to_json().encode()))
+    assert numbers(store) == [1, 2]
+
+
+def test_a_record_of_a_later_version_is_refused_with_the_remedy(path: Path) -> None:
+    TrajectoryStore(path).append(group(1))
+    later = b'{"format_version":2,' + group(2).to_json().encode()[1:]
+    with path.open("ab") as file:
+        file.write(zstandard.ZstdCompressor(write_checksum=True).compress(later))
+    with pytest.raises(StoreError, match=r"record 1 of .* format_version 2") as error:
+        list(TrajectoryStore(path))
+    assert "Upgrade Gavel" in error.value.remedy

@@ -1,6 +1,6 @@
-"""Ends a run in which nothing happens any more, saying what each of its stages is at.
+"""Ends a run that makes no progress, with an error that says what each stage is doing.
 
-Whatever begins or ends in a stage is progress. A run without any for `stall_seconds` is cancelled and raises.
+Anything that starts or ends in a stage is progress. A run without any for `stall_seconds` is cancelled and raises.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ T = TypeVar("T")
 
 Stage = Literal["rollout", "judging", "training"]
 _STAGES: tuple[Stage, ...] = ("rollout", "judging", "training")
-_TOLD = 3
-"""Kinds of work that are named of each stage, those that go on for longest."""
+_NAMED_KINDS = 3
+"""Kinds of work named per stage in the error, the longest-running ones."""
 _GRACE = 10.0
 
 
@@ -34,27 +34,27 @@ class _Work:
 
 
 class Watchdog:
-    """Knows what every stage is at, and when something last happened."""
+    """Tracks what every stage is doing, and the time of the last progress."""
 
     def __init__(self, stall_seconds: float) -> None:
         self._stall_seconds = stall_seconds
         self._last = time.monotonic()
-        self._going_on: dict[_Work, None] = {}
+        self._running: dict[_Work, None] = {}
 
     @contextmanager
     def during(self, stage: Stage, what: str, *, counted: bool = True) -> Iterator[None]:
-        """Held while `stage` is at `what`: a kind of work, told with the number of those under way, or a sentence."""
+        """Marks that `stage` is doing `what`: a kind of work, reported with how many are running, or a sentence."""
         self._last = time.monotonic()
         work = _Work(stage, what, counted, self._last)
-        self._going_on[work] = None
+        self._running[work] = None
         try:
             yield
         finally:
-            del self._going_on[work]
+            del self._running[work]
             self._last = time.monotonic()
 
     async def guard(self, run: Coroutine[Any, Any, T]) -> T:
-        """What `run` gives. Raises `LoopError` when there was no progress for `stall_seconds`; `run` is cancelled."""
+        """The result of `run`. Raises `LoopError`, and cancels `run`, after `stall_seconds` without progress."""
         self._last = time.monotonic()
         running = asyncio.ensure_future(run)
         try:
@@ -70,12 +70,12 @@ class Watchdog:
             await end({running})
 
     def state(self) -> str:
-        """What each stage is at, and for how long."""
+        """What each stage is doing, and for how long."""
         return "; ".join(f"{stage}: {self._at(stage)}" for stage in _STAGES)
 
     def _at(self, stage: Stage) -> str:
         kinds: dict[tuple[str, bool], list[_Work]] = {}
-        for work in self._going_on:  # in the order in which it began
+        for work in self._running:  # in the order in which it began
             if work.stage == stage:
                 kinds.setdefault((work.what, work.counted), []).append(work)
         now = time.monotonic()
@@ -83,8 +83,8 @@ class Watchdog:
             f"{f'{len(works)} ' if counted else ''}{what} for {now - works[0].since:.0f} s"
             for (what, counted), works in kinds.items()
         ]
-        if len(told) > _TOLD:
-            told[_TOLD:] = [f"and of {len(told) - _TOLD} more"]
+        if len(told) > _NAMED_KINDS:
+            told[_NAMED_KINDS:] = [f"and of {len(told) - _NAMED_KINDS} more"]
         return ", ".join(told) or "nothing"
 
 

@@ -1,10 +1,9 @@
 """An OpenAI-compatible endpoint over any engine, on loopback.
 
-`POST /v1/chat/completions` with tools, `GET /v1/models`. A conversation that asks for `name@step` is sampled by that
-step's adapter in all its turns; `name` alone means the one that is live at each. Each choice carries what exact
-training needs: `token_ids`, `prompt_token_ids`, `policy_version`, `temperature` and the standard `logprobs` (switch off
-with `logprobs: false`, `return_token_ids: false`), and `continues_sampled`: whether the request went on from a turn
-that was sampled here, unchanged.
+`POST /v1/chat/completions` with tools, `GET /v1/models`. The model `name@step` is sampled with that step's adapter,
+`name` with the live one. Each choice carries what exact training needs: `token_ids`, `prompt_token_ids`,
+`policy_version`, `temperature` and the standard `logprobs` (off with `logprobs: false`, `return_token_ids: false`), and
+`continues_sampled`: whether the request extends a turn that was sampled here, unchanged.
 """
 
 import asyncio
@@ -28,13 +27,13 @@ from starlette.routing import Route
 from gavel.errors import GavelError
 from gavel.llm.types import Message
 from gavel.trainer.engines.protocol import AdapterGone, ContextOverflow, Engine, EngineError, Sampled, SamplingRequest
-from gavel.trainer.serving.turn_cache import Conversations, Prompt
+from gavel.trainer.serving.turn_cache import Prompt, TurnCache
 
 _START_DEADLINE = 30.0
 _CLIENT_GONE = 499
-"""The status that nobody reads, as web servers log it."""
+"""The status by which web servers log a client that closed the connection."""
 _DEFAULT_MAX_TOKENS = 1024
-_HOTTEST = 2.0
+_MAX_TEMPERATURE = 2.0
 """As in OpenAI's API."""
 _ROLES = ("system", "user", "assistant", "tool")
 _KNOWN = {
@@ -62,7 +61,7 @@ _HARMLESS = {
     "parallel_tool_calls": (None, True),
     "tool_choice": (None, "auto", "none"),
 }
-"""Parameters that are not offered (many would make the log-probs untrue), with the values that ask for nothing."""
+"""Unsupported parameters (many would falsify the log-probs), with the values that change nothing."""
 
 
 class EndpointError(GavelError):
@@ -84,7 +83,7 @@ class UnknownModel(BadRequest):
 
 
 class ClientGone(Exception):
-    """Nobody waits for the answer any more."""
+    """The client closed the connection."""
 
 
 _CODES = {ContextOverflow: "context_length_exceeded", UnknownModel: "model_not_found"}
@@ -92,7 +91,7 @@ _CODES = {ContextOverflow: "context_length_exceeded", UnknownModel: "model_not_f
 
 
 class EndpointServer:
-    """Serves one model in a thread of its own, so that it answers while the caller's loop is busy."""
+    """Serves one model in a thread of its own, so that it answers while the caller's event loop is busy."""
 
     def __init__(
         self,
@@ -105,13 +104,13 @@ class EndpointServer:
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
-        """`decode` spells token ids; `port` 0 takes a free one. Raises `EndpointError`."""
+        """`decode` gives the text of token ids; `port` 0 takes a free one. Raises `EndpointError`."""
         self._engine = engine
         self._renderer = renderer
         self._decode = decode
         self._model = model
         self._max_context = max_context
-        self.conversations = Conversations(renderer, decode)
+        self.turn_cache = TurnCache(renderer, decode)
         self._stop_ids = frozenset(renderer.get_stop_token_ids())
         listener = _listen(host, port)
         self.base_url = f"http://{host}:{listener.getsockname()[1]}/v1"
@@ -174,7 +173,7 @@ class EndpointServer:
         tools: list[Message] | None = body.get("tools") or None
         if body.get("tool_choice") == "none":
             tools = None
-        prompt = self.conversations.prompt(messages, tools)
+        prompt = self.turn_cache.prompt(messages, tools)
         prompt_ids = prompt.token_ids
         room = self._max_context - len(prompt_ids)
         if room <= 0:
@@ -198,11 +197,11 @@ class EndpointServer:
             raise UnknownModel(body["model"], self._names()) from error
         parsed = self._renderer.parse_response(sampled.token_ids, tools=tools, prompt_ids=prompt_ids)  # type: ignore[arg-type]
         reply = _message(parsed)
-        self.conversations.sampled(messages, tools, reply, prompt_ids, sampled.token_ids)
+        self.turn_cache.sampled(messages, tools, reply, prompt_ids, sampled.token_ids)
         return self._completion(body, reply, prompt, sampled, temperature)
 
     async def _sampled(self, request: Request, sampling: SamplingRequest) -> Sampled:
-        """What the engine makes of it; a client that hangs up takes its request back."""
+        """The engine's reply; the request is cancelled when the client closes the connection."""
         sampled = asyncio.wrap_future(self._engine.submit(sampling))
         gone = asyncio.ensure_future(_gone(request))
         try:
@@ -229,8 +228,8 @@ class EndpointServer:
             if name not in _KNOWN and value not in _HARMLESS.get(name, (None,)):
                 raise BadRequest(f"{name}={value!r} is not supported here", f"Leave {name} out.")
         temperature = body.get("temperature")
-        if temperature is not None and not 0 <= temperature <= _HOTTEST:
-            raise BadRequest(f"temperature={temperature!r} is not between 0 and {_HOTTEST:g}")
+        if temperature is not None and not 0 <= temperature <= _MAX_TEMPERATURE:
+            raise BadRequest(f"temperature={temperature!r} is not between 0 and {_MAX_TEMPERATURE:g}")
         for name in ("max_completion_tokens", "max_tokens"):
             if body.get(name) is not None and body[name] < 1:
                 raise BadRequest(f"{name}={body[name]!r} leaves nothing to sample")
@@ -278,7 +277,7 @@ class EndpointServer:
 
 
 async def _gone(request: Request) -> None:
-    """Returns when the client has hung up; the body must have been read."""
+    """Returns when the client has closed the connection; the body must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -306,7 +305,7 @@ def _message(parsed: ParsedResponse) -> Message:
 
 
 def _check_message(number: int, message: Message) -> None:
-    """The renderers leave out what they do not know; a prompt that misses something must not pass for a whole one."""
+    """Raises `BadRequest` for content that the renderers would silently drop from the prompt."""
     if message["role"] not in _ROLES:
         raise BadRequest(f"message {number} has the role {message['role']!r}; known: {', '.join(_ROLES)}")
     content = message.get("content")

@@ -1,9 +1,8 @@
-"""Which tokens a conversation was sampled as.
+"""Remembers the token ids of sampled turns, so that a conversation continues from exactly these.
 
-A request whose messages continue a conversation that was sampled here is continued from those very
-token ids. Where the renderer cannot prove the bridge it is rendered afresh, and the sampled ids still
-stand for whatever the rendering spells as they do. What a client has changed is rendered as it is.
-The memory is bounded: the longest unused turns are forgotten first.
+A request that extends a conversation sampled here gets a prompt that starts with the sampled ids. Where the renderer
+cannot bridge to the next turn, the messages are rendered again, and the sampled ids replace the rendered ones if both
+decode to the same text. Messages that a client changed are rendered. Least recently used turns are dropped first.
 """
 
 import hashlib
@@ -24,18 +23,18 @@ _REMEMBERED_TURNS = 8192
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What asks for the next assistant turn."""
+    """The prompt of the next assistant turn."""
 
     token_ids: list[int]
     continues: bool
-    """Whether the last assistant message was sampled here, and it and all before it are as they were then."""
+    """Whether the last assistant message was sampled here, and nothing up to it has been changed."""
 
 
-class Conversations:
-    """Renders requests to prompt ids, over a memory of sampled turns."""
+class TurnCache:
+    """Renders requests to prompt ids; a bounded cache of sampled turns."""
 
     def __init__(self, renderer: Renderer, decode: Callable[[Sequence[int]], str]) -> None:
-        """`decode` spells token ids, special tokens included."""
+        """`decode` gives the text of token ids, special tokens included."""
         self._renderer = renderer
         self._decode = decode
         self._stop_ids = frozenset(renderer.get_stop_token_ids())
@@ -44,7 +43,7 @@ class Conversations:
         self._openings: OrderedDict[bytes, list[int]] = OrderedDict()
 
     def prompt(self, messages: Sequence[Message], tools: list[Message] | None) -> Prompt:
-        """The prompt that asks for the next assistant turn."""
+        """The prompt of the next assistant turn."""
         last = max((i for i, message in enumerate(messages) if message["role"] == "assistant"), default=None)
         if last is None or last + 1 == len(messages):
             return Prompt(self._rendered(messages, tools), False)
@@ -87,15 +86,15 @@ class Conversations:
             _remember(self._openings, key, opening)
         return opening
 
-    def _spliced(self, said: list[int], rendered: list[int]) -> list[int]:
-        """`rendered` with `said` in place of its beginning, if that spells the same; else `rendered`."""
+    def _spliced(self, sampled: list[int], rendered: list[int]) -> list[int]:
+        """`rendered` with its beginning replaced by `sampled`, if both decode to the same text; else `rendered`."""
         ends = [at for at, token in enumerate(rendered, 1) if token in self._stop_ids]
-        turns = sum(token in self._stop_ids for token in said)
-        if said[-1] not in self._stop_ids or len(ends) < turns:
+        turns = sum(token in self._stop_ids for token in sampled)
+        if sampled[-1] not in self._stop_ids or len(ends) < turns:
             return rendered
         end = ends[turns - 1]
-        same = self._decode(rendered[:end]) == self._decode(said)
-        return said + rendered[end:] if same else rendered
+        same = self._decode(rendered[:end]) == self._decode(sampled)
+        return sampled + rendered[end:] if same else rendered
 
 
 def _recall(memory: OrderedDict[bytes, T], key: bytes) -> T | None:

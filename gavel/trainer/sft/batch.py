@@ -1,7 +1,7 @@
-"""Supervised fine-tuning: the policy learns to say what the trajectories say, whatever their rewards.
+"""Supervised fine-tuning: trains the assistant turns of trajectories, whatever their rewards.
 
 It is REINFORCE with an advantage of 1: the loss of an update is the mean of -log p over its trained tokens.
-So it takes the way of every other step, through packing and scoring, and goes on with the same AdamW state.
+Packing, log-probs and the AdamW state are those of every other training step.
 """
 
 import logging
@@ -16,7 +16,7 @@ from gavel.trainer.policy.policy import Policy
 from gavel.trainer.sft.demonstrations import DemonstrationError, UnsayableError, demonstrated
 
 METRICS = ("loss", "entropy", "gradient_norm", "learning_rate", "updates", "tokens_forwarded")
-"""What a step's metrics say of demonstrations; the others compare with a sampler."""
+"""The metrics of a supervised step; the others of a step compare with a sampler."""
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 def make_sft_batch(trajectories: Iterable[Trajectory], policy: Policy) -> Batch:
     """The trajectories' assistant turns as tokens; each is a group of its own, so that processes can share an update.
 
-    What cannot be learnt from is left out and counted. Raises `DemonstrationError` for a malformed message, and
+    A trajectory that cannot be trained is left out and counted. Raises `DemonstrationError` for a malformed message and
     `TokenError` for token ids that the base model does not have.
     """
     batch = Batch()
@@ -40,7 +40,7 @@ def make_sft_batch(trajectories: Iterable[Trajectory], policy: Policy) -> Batch:
 
 
 def as_training(config: SftConfig, batch: Batch) -> TrainConfig:
-    """The training step whose updates learn from at most `batch_size` trajectories each, dealt anew in every epoch."""
+    """The training step whose updates learn from at most `batch_size` trajectories each, shuffled in every epoch."""
     shared = config.model_dump(exclude={"batch_size"})
     return TrainConfig(loss=Reinforce(), mini_batches=max(1, -(-batch.trajectories // config.batch_size)), **shared)
 

@@ -1,8 +1,8 @@
-"""Demonstrations -> the turns that an endpoint would have recorded, had the policy said the same.
+"""Demonstrations -> the turns that the endpoint would have recorded, had the policy sampled them.
 
 A turn's prompt extends the tokens of the turn before it where the renderer can prove the bridge, and is
-rendered afresh where it cannot. What is trained of it is what follows the generation prompt, up to the token
-that ends the turn; and parsed as a sampled reply it gives back the very message that was demonstrated.
+rendered again where it cannot. Trained are the tokens after the generation prompt, up to the token that ends
+the turn; parsed as a sampled reply, they give exactly the demonstrated message.
 """
 
 import json
@@ -25,7 +25,7 @@ _NEXT: Message = {"role": "user", "content": ""}
 
 
 class DemonstrationError(GavelError):
-    """A message that no renderer can be trusted with."""
+    """A message that cannot be rendered."""
 
 
 class UnsayableError(GavelError):
@@ -40,18 +40,18 @@ def demonstrated(history: History, policy: Policy) -> list[Turn]:
     """
     items = history.messages_and_choices
     sampled = any(isinstance(item, Choice) for item in items)
-    speech = _Speech(policy, history)
+    turn_tokens = _TurnTokens(policy, history)
     turns: list[Turn] = []
     for at, item in enumerate(items):
         if isinstance(item, Choice):
-            turns.append(speech.recorded(at, item))
+            turns.append(turn_tokens.recorded(at, item))
         elif item.get("role") == "assistant" and not sampled:
-            turns.append(speech.said(at))
+            turns.append(turn_tokens.said(at))
     return turns
 
 
-class _Speech:
-    """A conversation as tokens, turn after turn."""
+class _TurnTokens:
+    """The tokens of a conversation's turns, one after another."""
 
     def __init__(self, policy: Policy, history: History) -> None:
         self._renderer: Renderer = policy.renderer

@@ -3,7 +3,7 @@
 import pytest
 
 from gavel.trainer.serving import turn_cache as room
-from gavel.trainer.serving.turn_cache import Conversations
+from gavel.trainer.serving.turn_cache import TurnCache
 from tests.trainer.conftest import OPENING, TOOLS
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look_up_order", "arguments": '{"order_id": "7890"}'}}
@@ -13,7 +13,7 @@ ANSWER = {"role": "tool", "tool_call_id": "call_1", "content": '{"item": "lamp"}
 
 @pytest.fixture
 def conversations(policy):
-    return Conversations(policy.renderer, policy.decode)
+    return TurnCache(policy.renderer, policy.decode)
 
 
 @pytest.fixture

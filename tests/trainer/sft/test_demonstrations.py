@@ -14,7 +14,7 @@ from gavel.scenarios.trajectory import History
 from gavel.trainer.data.token_sequences import TokenSequence, join_turns
 from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.policy.policy import Policy
-from gavel.trainer.serving.turn_cache import Conversations
+from gavel.trainer.serving.turn_cache import TurnCache
 from gavel.trainer.sft.demonstrations import DemonstrationError, UnsayableError, demonstrated
 from tests.trainer.conftest import OPENING, TOOLS, sampled_turn
 
@@ -70,7 +70,7 @@ def test_exactly_the_assistants_tokens_are_trained(policy):
 
 def test_a_demonstrated_turn_stands_in_the_prompt_that_the_endpoint_would_have_made(policy):
     turns = demonstrated(History(messages_and_choices=EPISODE, tools=TOOLS), policy)
-    endpoint = Conversations(policy.renderer, policy.decode)
+    endpoint = TurnCache(policy.renderer, policy.decode)
     places = [at for at, message in enumerate(EPISODE) if message["role"] == "assistant"]
     for at, turn in zip(places, turns, strict=True):
         assert turn.prompt_ids == endpoint.prompt(EPISODE[:at], TOOLS).token_ids

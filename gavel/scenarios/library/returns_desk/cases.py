@@ -1,12 +1,12 @@
-"""The cases of the returns desk: an order, the policy of its item, and the action that follows.
+"""The cases of the returns desk: an order, the policy of its item, and the action that follows from both.
 
-The policy is drawn anew for every case, so nothing about an item can be learned by heart: whoever
-does not look can only guess. An order number belongs to one split for good.
+The policy is random for every case, so it cannot be memorized: an agent that does not look it up can only
+guess. An order number always belongs to the same split.
 """
 
 import random
 from collections.abc import Sequence
-from typing import Literal, get_args, overload
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel
 
@@ -82,14 +82,12 @@ class Cases(Sequence[Task]):
     def __len__(self) -> int:
         return len(self._order_ids)
 
-    @overload
-    def __getitem__(self, index: int) -> Task: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Task]: ...
-    def __getitem__(self, index: int | slice) -> Task | list[Task]:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return [self._task(number) for number in self._order_ids[index]]
-        return self._task(self._order_ids[index])
+            some: list[int] = self._order_ids[index]
+            return [self._task(number) for number in some]
+        number: int = self._order_ids[index]
+        return self._task(number)
 
     @staticmethod
     def _task(order_id: int) -> Task:

@@ -1,0 +1,40 @@
+"""The JSON form of a trajectory group in files, with the version of that form.
+
+    line = to_line(group)          # {"format_version":1,"trajectories":[…],…}
+    group = from_row(json.loads(line))
+
+A row without a version is of version 1. A row of a later version is refused, never read in part.
+"""
+
+from typing import Any
+
+from gavel.errors import GavelError
+from gavel.scenarios.group import TrajectoryGroup
+
+FORMAT_VERSION = 1
+
+
+class FormatVersionError(GavelError):
+    """A record was written by a later version of Gavel."""
+
+
+def to_line(group: TrajectoryGroup) -> str:
+    """One line of JSON, without its line break."""
+    return f'{{"format_version":{FORMAT_VERSION},{group.to_json()[1:]}'
+
+
+def check_version(row: dict[str, Any]) -> None:
+    """Raises `FormatVersionError` when this version of Gavel cannot read the row."""
+    version = row.get("format_version", 1)
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise FormatVersionError(
+            f"it has format_version {version!r}; this version of Gavel reads up to {FORMAT_VERSION}",
+            "Upgrade Gavel: pip install --upgrade gavel-rl",
+        )
+
+
+def from_row(row: Any) -> TrajectoryGroup:
+    """The group of a decoded line. Raises `FormatVersionError`, and `ValueError` for what is no group."""
+    if isinstance(row, dict):
+        check_version(row)  # pyright: ignore[reportUnknownArgumentType]
+    return TrajectoryGroup.model_validate(row)
