@@ -6,7 +6,7 @@ guess. An order number always belongs to the same split.
 
 import random
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, get_args, overload
 
 from pydantic import BaseModel
 
@@ -82,12 +82,14 @@ class Cases(Sequence[Task]):
     def __len__(self) -> int:
         return len(self._order_ids)
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Task]: ...
+    def __getitem__(self, index: int | slice) -> Task | list[Task]:
         if isinstance(index, slice):
-            some: list[int] = self._order_ids[index]
-            return [self._task(number) for number in some]
-        number: int = self._order_ids[index]
-        return self._task(number)
+            return [self._task(number) for number in self._order_ids[index]]
+        return self._task(self._order_ids[index])
 
     @staticmethod
     def _task(order_id: int) -> Task:
