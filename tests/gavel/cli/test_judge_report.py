@@ -58,8 +58,8 @@ async def test_notes_and_unscored_members_end_the_table() -> None:
 
 
 def test_control_characters_in_names_are_not_printed() -> None:
-    def member(score: float, slot: int) -> Trajectory:
-        votes = [Vote(score=score, slot=slot, order=order, model="\x1b[2Jother") for order in (0, 1)]
+    def member(score: float, position: int) -> Trajectory:
+        votes = [Vote(score=score, position=position, order=order, model="\x1b[2Jother") for order in (0, 1)]
         return Trajectory(judgement=Judgement(score=score, votes=votes), metrics={"\x1b[2Jmetric": score})
 
     group = TrajectoryGroup([member(0.2, 0), member(0.7, 1), Trajectory(judgement=Judgement(reason="\x1b[2Jreason"))])

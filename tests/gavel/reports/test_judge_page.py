@@ -65,8 +65,8 @@ async def test_a_page_of_any_judged_file_is_whole_and_loads_nothing() -> None:
 
 
 def test_hostile_names_and_reasons_stay_text() -> None:
-    def member(score: float, slot: int) -> Trajectory:
-        votes = [Vote(score=score, slot=slot, order=order, model=HOSTILE) for order in (0, 1)]
+    def member(score: float, position: int) -> Trajectory:
+        votes = [Vote(score=score, position=position, order=order, model=HOSTILE) for order in (0, 1)]
         return Trajectory(judgement=Judgement(score=score, votes=votes), metrics={HOSTILE: score})
 
     group = TrajectoryGroup([member(0.2, 0), member(0.7, 1), Trajectory(judgement=Judgement(reason=HOSTILE))])

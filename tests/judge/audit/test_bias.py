@@ -35,7 +35,7 @@ def votes(*rows: tuple[float, ...], models: str = "aa") -> TrajectoryGroup:
     members = []
     for n in range(size):
         of_member = [
-            Vote(score=row[n], slot=n if order % 2 == 0 else size - 1 - n, order=order, model=models[order])
+            Vote(score=row[n], position=n if order % 2 == 0 else size - 1 - n, order=order, model=models[order])
             for order, row in enumerate(rows)
         ]
         mean = sum(row[n] for row in rows) / len(rows)

@@ -144,11 +144,11 @@ def test_without_anything_to_compare_nothing_is_defined(groups: Ratings) -> None
 
 
 def voted(*members: dict[str, list[float]]) -> TrajectoryGroup:
-    """Members with the votes of some models, each vote in an order of its own; slots as listed."""
+    """Members with the votes of some models, each vote in an order of its own; positions as listed."""
     trajectories = []
-    for slot, of_models in enumerate(members):
+    for position, of_models in enumerate(members):
         votes = [
-            Vote(score=score, slot=slot, order=10 * m + n, model=model)
+            Vote(score=score, position=position, order=10 * m + n, model=model)
             for m, (model, scores) in enumerate(of_models.items())
             for n, score in enumerate(scores)
         ]

@@ -50,7 +50,7 @@ async def test_the_place_shown_adds_a_slope_and_favours_the_ends():
 async def test_a_member_gets_a_share_of_the_score_shown_before_it():
     judged = await Judge(simulated(Bias(halo=0.3)), orders=1).score(eight())
     votes = sorted(
-        (t.judgement.votes[0].slot, t.judgement.votes[0].score, n) for n, t in enumerate(judged) if t.judgement
+        (t.judgement.votes[0].position, t.judgement.votes[0].score, n) for n, t in enumerate(judged) if t.judgement
     )
     before = 0.0
     for _, score, number in votes:

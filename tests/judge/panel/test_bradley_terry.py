@@ -53,7 +53,9 @@ def test_scores_are_those_of_a_slow_and_obvious_fit(members, random):
 
 @given(st.integers(2, 12), st.randoms(use_true_random=False))
 def test_scores_are_chances_of_winning_whose_mean_is_a_half(members, random):
-    comparisons = [Comparison(*pair, random.random()) for pair in pair_schedule(members, [1], "seed")[0]]
+    comparisons = [
+        Comparison(first, second, random.random()) for first, second in pair_schedule(members, [1], "seed")[0]
+    ]
     rated = rate(comparisons)
     assert all(0 < rating.score < 1 for rating in rated.values())
     assert statistics.fmean(rating.score for rating in rated.values()) == pytest.approx(0.5)
