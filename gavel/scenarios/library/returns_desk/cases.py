@@ -88,10 +88,8 @@ class Cases(Sequence[Task]):
     def __getitem__(self, index: slice) -> list[Task]: ...
     def __getitem__(self, index: int | slice) -> Task | list[Task]:
         if isinstance(index, slice):
-            some: list[int] = self._order_ids[index]
-            return [self._task(number) for number in some]
-        number: int = self._order_ids[index]
-        return self._task(number)
+            return [self._task(number) for number in self._order_ids[index]]
+        return self._task(self._order_ids[index])
 
     @staticmethod
     def _task(order_id: int) -> Task:
