@@ -53,6 +53,8 @@ _BEYOND_ROUNDING = 0.1
 """Nats."""
 _FAREWELL_SECONDS = 10.0
 _HEALTH_SECONDS = 30.0
+_DYING_SECONDS, _HEALTH_INTERVAL = 5.0, 0.1
+"""How long, and how often, the health of a server that aborted a request is checked."""
 _NO_ADAPTERS = (
     "It must run with --enable-lora, a --max-lora-rank no smaller than the adapter's and "
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, and see the run directory under the same path."
@@ -270,8 +272,10 @@ class VllmEngine:
                 seed=request.seed % _SEEDS,
                 stop_token_ids=sorted(request.stop_ids),
             )
-        if choice["finish_reason"] not in ("stop", "length"):
-            raise EngineError(f"the server at {self._url} ended a request early ({choice['finish_reason']})", _GO_ON)
+        if (reason := choice["finish_reason"]) not in ("stop", "length"):
+            if await self._dies_soon():
+                raise self._lost(f"it ended a request early: {reason}")
+            raise EngineError(f"the server at {self._url} ended a request early ({reason})", _GO_ON)
         logprobs = choice["logprobs"]["token_logprobs"]
         return Sampled(choice["token_ids"], logprobs, choice["finish_reason"], adapter.version)
 
@@ -359,6 +363,15 @@ class VllmEngine:
             return (await self._client.get("/health", timeout=_HEALTH_SECONDS)).is_server_error
         except httpx.HTTPError:
             return True
+
+    async def _dies_soon(self) -> bool:
+        """Whether the server fails a health check within `_DYING_SECONDS`: one that stops aborts its requests first."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DYING_SECONDS):
+                while not await self._is_dead():
+                    await asyncio.sleep(_HEALTH_INTERVAL)
+                return True
+        return False
 
     def _lost(self, reason: str) -> EngineError:
         """Closes the engine to new work, and gives the error that says why."""

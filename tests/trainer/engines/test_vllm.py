@@ -108,7 +108,8 @@ def test_a_server_that_tells_no_token_ids_is_an_error(server, connect, policy):
     assert "return_token_ids" in error.value.remedy
 
 
-def test_a_request_that_the_server_breaks_off_is_an_error_and_no_short_turn(server, connect, policy):
+def test_a_request_that_the_server_breaks_off_is_an_error_and_no_short_turn(server, connect, policy, monkeypatch):
+    monkeypatch.setattr(vllm_module, "_DYING_SECONDS", 0.3)
     engine = connect()
     engine.publish(policy, 0)
     server.breaks_off = True
@@ -225,7 +226,7 @@ def test_a_server_that_is_gone_is_an_error_and_closes_the_engine(server, connect
     assert engine.closed
 
 
-@pytest.mark.parametrize("ails", ["dying", "cuts off"])
+@pytest.mark.parametrize("ails", ["dying", "cuts off", "aborts"])
 def test_a_server_that_is_dying_is_an_error_as_one_that_is_gone(server, connect, policy, ails):
     engine = connect()
     engine.publish(policy, 0)

@@ -35,8 +35,10 @@ class StandIn:
         """Every completion is one that somebody else aborted."""
         self.old = False
         """Knows no return_token_ids."""
-        self.ails: Literal["fails", "dying", "cuts off"] | None = None
-        """Completions are answered 500; so is the health check; or the answer ends in its middle."""
+        self.ails: Literal["fails", "dying", "cuts off", "aborts"] | None = None
+        """Completions are answered 500; so is the health check; or the answer ends in its middle; or completions are
+        aborted, and all but the first health check fail."""
+        self._checked = False
         self.missing: set[str] = set()
         """Paths that are not served, as without VLLM_ALLOW_RUNTIME_LORA_UPDATING or VLLM_SERVER_DEV_MODE."""
         self.api_key: str | None = None
@@ -72,7 +74,9 @@ class StandIn:
         return JSONResponse({"data": [{"id": "served", "root": BASE, "parent": None, "max_model_len": 200}, *adapters]})
 
     async def _health(self, request: Request) -> Response:
-        return Response(status_code=503 if self.ails == "dying" else 200)
+        dead = self.ails == "dying" or (self.ails == "aborts" and self._checked)
+        self._checked = True
+        return Response(status_code=503 if dead else 200)
 
     async def _post(self, request: Request) -> Response:
         path = request.url.path
@@ -83,7 +87,7 @@ class StandIn:
             return JSONResponse({"error": "Unauthorized"}, 401)
         if path == "/v1/completions" and self.ails == "cuts off":
             return StreamingResponse(_cut_off(), headers={"Content-Length": "1000"})
-        if path == "/v1/completions" and self.ails:
+        if path == "/v1/completions" and self.ails in ("fails", "dying"):
             return JSONResponse({"error": {"message": "EngineCore encountered an issue.", "code": 500}}, 500)
         if path == "/v1/completions":
             return JSONResponse({"choices": [await self._complete(await request.json())]})
@@ -118,7 +122,7 @@ class StandIn:
         choice = {
             **({} if self.old else {"token_ids": found.token_ids}),
             "logprobs": {"token_logprobs": logprobs},
-            "finish_reason": "abort" if self.breaks_off else found.finish_reason,
+            "finish_reason": "abort" if self.breaks_off or self.ails == "aborts" else found.finish_reason,
         }
         if "prompt_logprobs" in body:
             scores = self._engine.score(ids)
