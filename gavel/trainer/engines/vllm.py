@@ -53,8 +53,8 @@ _BEYOND_ROUNDING = 0.1
 """Nats."""
 _FAREWELL_SECONDS = 10.0
 _HEALTH_SECONDS = 30.0
-_DYING_SECONDS, _HEALTH_INTERVAL = 5.0, 0.1
-"""How long, and how often, the health of a server that aborted a request is checked."""
+_HEALTH_CHECKS, _HEALTH_INTERVAL = 50, 0.1
+"""Health checks of a server that aborted a request, and seconds between two of them."""
 _NO_ADAPTERS = (
     "It must run with --enable-lora, a --max-lora-rank no smaller than the adapter's and "
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, and see the run directory under the same path."
@@ -365,12 +365,11 @@ class VllmEngine:
             return True
 
     async def _dies_soon(self) -> bool:
-        """Whether the server fails a health check within `_DYING_SECONDS`: one that stops aborts its requests first."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DYING_SECONDS):
-                while not await self._is_dead():
-                    await asyncio.sleep(_HEALTH_INTERVAL)
+        """Whether the server fails one of `_HEALTH_CHECKS` health checks: one that stops aborts its requests first."""
+        for _ in range(_HEALTH_CHECKS):
+            if await self._is_dead():
                 return True
+            await asyncio.sleep(_HEALTH_INTERVAL)
         return False
 
     def _lost(self, reason: str) -> EngineError:

@@ -109,7 +109,7 @@ def test_a_server_that_tells_no_token_ids_is_an_error(server, connect, policy):
 
 
 def test_a_request_that_the_server_breaks_off_is_an_error_and_no_short_turn(server, connect, policy, monkeypatch):
-    monkeypatch.setattr(vllm_module, "_DYING_SECONDS", 0.3)
+    monkeypatch.setattr(vllm_module, "_HEALTH_CHECKS", 3)
     engine = connect()
     engine.publish(policy, 0)
     server.breaks_off = True
