@@ -85,13 +85,13 @@ def group(case: Case) -> list[TokenSequence]:
     found = [TokenSequence() for _ in range(case.members)]
     prompt = words(case.prompt)
     for tokens in found:
-        tokens._add(prompt)
+        tokens.extend(prompt)
     for branches in case.branches or [case.members] * case.turns:
         turns = [(words(case.sampled), words(case.results)) for _ in range(branches)]
         for member, tokens in enumerate(found):
             said, result = turns[member * branches // case.members]
-            tokens._add(said, logprobs=[0.0] * len(said))
-            tokens._add(result)
+            tokens.extend(said, logprobs=[0.0] * len(said))
+            tokens.extend(result)
     return found
 
 
