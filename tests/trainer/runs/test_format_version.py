@@ -40,7 +40,7 @@ def test_a_version_that_can_no_longer_be_read_is_refused_with_the_remedy():
 
 ASKED = {
     "scenario": "returns_desk",
-    "loop": {"seed": 0, "new": 1},
+    "loop": {"seed": 0, "new": 1, "reward": {"judge": 1.0}},
     "training": {"beta": 0.0, "loss": {"kind": "ppo", "gamma": 0.9, "gae_lambda": 0.8}},
 }
 
