@@ -32,10 +32,6 @@ os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported
 os.environ["HF_HUB_OFFLINE"] = "1"
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import peft
-import torch
-from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
-
 from gavel.trainer.config import ClippedSurrogate, LoraSettings, TrainConfig
 from gavel.trainer.data.batch import Batch, TrainedSequence
 from gavel.trainer.data.packing import pack
@@ -44,6 +40,12 @@ from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.policy.policy import Policy
+
+# isort: split
+# After gavel.trainer, which silences a log line that bitsandbytes writes when peft imports it.
+import peft
+import torch
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 VOCABULARY, HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_SIZE, WIDE, RANK = 32768, 256, 4, 4, 2, 64, 768, 8
 CLIP, RATE = 0.2, 1e-9
@@ -83,13 +85,13 @@ def group(case: Case) -> list[TokenSequence]:
     found = [TokenSequence() for _ in range(case.members)]
     prompt = words(case.prompt)
     for tokens in found:
-        tokens._add(prompt)
+        tokens.extend(prompt)
     for branches in case.branches or [case.members] * case.turns:
         turns = [(words(case.sampled), words(case.results)) for _ in range(branches)]
         for member, tokens in enumerate(found):
             said, result = turns[member * branches // case.members]
-            tokens._add(said, logprobs=[0.0] * len(said))
-            tokens._add(result)
+            tokens.extend(said, logprobs=[0.0] * len(said))
+            tokens.extend(result)
     return found
 
 

@@ -135,8 +135,8 @@ def make_batch(case: Case, policy: Policy) -> Batch:
         prompt = words(case.prompt)
         for advantage in torch.linspace(-1, 1, MEMBERS).tolist():
             tokens = TokenSequence()
-            tokens._add(prompt)
-            tokens._add(words(case.completion), logprobs=[0.0] * case.completion)
+            tokens.extend(prompt)
+            tokens.extend(words(case.completion), logprobs=[0.0] * case.completion)
             batch.sequences.append(TrainedSequence(tokens, advantage, group))
     with torch.no_grad():
         sampler = iter(trained_logprobs(policy, [s.tokens for s in batch.sequences]).tolist())

@@ -6,6 +6,7 @@ What needs an extra that is not installed raises `MissingExtraError`; `gavel doc
 import json
 import re
 from importlib.metadata import PackageNotFoundError, distribution, requires, version
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -30,8 +31,8 @@ def install_line(extra: str) -> str:
     `pip install -e '/src/gavel[train]'` for an editable clone, the path of a wheel, a repository's address, or the
     distribution's name where it came from an index.
     """
-    origin = json.loads(_direct_url() or "{}")
-    url = origin.get("url", "")
+    origin: dict[str, Any] = json.loads(_direct_url() or "{}")
+    url: str = origin.get("url", "")
     if "vcs_info" in origin:
         vcs, commit = origin["vcs_info"]["vcs"], origin["vcs_info"]["commit_id"]
         return f"pip install '{DISTRIBUTION}[{extra}] @ {vcs}+{url}@{commit}'"

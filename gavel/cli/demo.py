@@ -28,7 +28,7 @@ def demo(
     started = time.monotonic()
     need_training("gavel demo")
     config = run_config("returns_desk", {**values, "steps": values["steps"] or STEPS}, flags=_FLAGS)
-    from gavel.cli.demo_run import DemoSettings, run_demo
+    from gavel.cli.demo_session import DemoSettings, run_demo
 
     settings = DemoSettings(seed=config.loop.seed, judge=str(config.judge.models), steps=config.loop.steps, fresh=fresh)
     run_to_end(run_demo(settings, started), RESUME)

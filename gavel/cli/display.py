@@ -89,7 +89,7 @@ class RunDisplay(Observer):
 
     def _figures(self, doing: str | None = None) -> str:
         """What matters most first: a narrow terminal cuts the end off."""
-        parts = []
+        parts: list[str] = []
         if self._latest is not None and self._first is not None:
             parts.append(f"held-out success {self._first:.2f} → {self._latest:.2f}")
         if self._score is not None:

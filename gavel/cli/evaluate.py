@@ -18,7 +18,7 @@ def evaluate(source: Source, values: Mapping[str, Any], assignments: Assignments
     need_training("gavel evaluate")
     config = run_config(source, {**values, "tasks": values["tasks"] or _TASKS}, assignments, flags=_FLAGS)
     scenario = scenario_named(config.scenario)
-    from gavel.cli.training import run_evaluation
+    from gavel.cli.train_session import run_evaluation
 
     run_to_end(run_evaluation(config.resolved(), scenario, must_exist=config.model.name is not None))
 

@@ -37,7 +37,7 @@ def train(
 
         if not launched():
             raise typer.Exit(launch(config.backend.processes))
-    from gavel.cli.training import run_training
+    from gavel.cli.train_session import run_training
 
     run_to_end(run_training(config, scenario, judge, given=given, fresh=fresh), RESUME)
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gavel.llm.types import Message
 from gavel.reports.charts import outcome_histogram, share_curve
@@ -136,20 +136,26 @@ def _call(function: Mapping[str, Any]) -> str:
     except (ValueError, TypeError, RecursionError):
         parsed = None
     if isinstance(parsed, dict):
-        arguments = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in parsed.items())
+        named = cast("dict[str, Any]", parsed)
+        arguments = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in named.items())
     return f"{function.get('name', '')}({arguments})"
 
 
 def _text(message: Message) -> str:
-    match message.get("content") or message.get("refusal"):
+    content = message.get("content") or message.get("refusal")
+    match content:
         case None:
             return ""
         case str(text):
             return text
-        case list(parts):
-            return "\n".join(
-                str(part.get("text") or f"[{part.get('type', 'part')}]") if isinstance(part, dict) else str(part)
-                for part in parts
-            )
+        case list():
+            return "\n".join(_part(part) for part in cast("list[Any]", content))
         case other:
             return json.dumps(other, ensure_ascii=False, default=str)
+
+
+def _part(part: Any) -> str:
+    if not isinstance(part, dict):
+        return str(part)
+    fields = cast("dict[str, Any]", part)
+    return str(fields.get("text") or f"[{fields.get('type', 'part')}]")

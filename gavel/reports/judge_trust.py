@@ -82,7 +82,7 @@ def read_report(groups: Sequence[TrajectoryGroup], reference: str | None, source
         reference = INDEPENDENT
     beside = None if reference is None else agreement(groups, reference)
     judges, calls, bias = judge_vs_judge(groups), call_vs_call(groups), bias_report(groups)
-    sections = []
+    sections: list[Section] = []
     if beside is not None:
         sections.append(Section(f"Agreement with {beside.reference}", _agreement(beside)))
     if judges is not None:
@@ -160,7 +160,7 @@ def _notes(
     calls: InterRaterReliability | None,
     known: Sequence[str],
 ) -> list[str]:
-    notes = []
+    notes: list[str] = []
     if beside is None:
         others = f"; these members have: {', '.join(known)}" if known else "; these members have no metrics"
         notes.append(

@@ -15,7 +15,7 @@ from gavel.errors import GavelError
 from gavel.llm.cancellation import contain_cancellation
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.progress import GroupTally, completion_tokens, gather_display
-from gavel.scenarios.running import discard, member_runner, run_member
+from gavel.scenarios.run_members import discard, member_runner, run_member
 from gavel.scenarios.trajectory import RolloutError, Trajectory
 
 AfterEach = Callable[[TrajectoryGroup], Awaitable[TrajectoryGroup | list[TrajectoryGroup] | None]]

@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue, PrivateAttr
 
 from gavel.llm.types import Message
 from gavel.scenarios.judgement import GroupJudgement
-from gavel.scenarios.running import Member, discard, run_members
+from gavel.scenarios.run_members import Member, discard, run_members
 from gavel.scenarios.trajectory import Record, RolloutError, Trajectory
 
 

@@ -4,7 +4,7 @@ import math
 import os
 import sys
 import warnings
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -118,12 +118,15 @@ class Ppo(_Clipped):
     @model_validator(mode="before")
     @classmethod
     def _accept_old_names(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        fields = cast("dict[str, Any]", data)
         for old, new in (("discount", "gamma"), ("trace", "gae_lambda")):
-            if isinstance(data, dict) and old in data and new not in data:
+            if old in fields and new not in fields:
                 warnings.warn(f"Ppo({old}=…) is now Ppo({new}=…)", DeprecationWarning, stacklevel=3)
-                data = {**data, new: data[old]}
-                del data[old]
-        return data
+                fields = {**fields, new: fields[old]}
+                del fields[old]
+        return fields
 
 
 class Gspo(_Settings):

@@ -33,7 +33,7 @@ class Model(ModelSpec):
 
     _backend: Backend | None = PrivateAttr(default=None)
     _clients: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncOpenAI]" = PrivateAttr(
-        default_factory=weakref.WeakKeyDictionary
+        default_factory=weakref.WeakKeyDictionary["asyncio.AbstractEventLoop", "AsyncOpenAI"]
     )
 
     async def register(self, backend: Backend) -> None:

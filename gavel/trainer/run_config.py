@@ -82,7 +82,8 @@ class RunConfig(_Config):
             case {"train": {"loss": {**loss}}} if "kind" not in loss:
                 kind = TrainConfig().loss.kind
                 return {**data, "train": {**data["train"], "loss": {"kind": kind, **loss}}}
-        return data
+            case _:
+                return data
 
     def resolved(self) -> "RunConfig":
         """The same with every value that was not set and follows from others filled in."""

@@ -4,6 +4,7 @@
     markers = draw_markers(group, Random(0))                          # code and labels that occur in no text
     messages, truncated = fit_messages(group, order, markers, rubric, max_tokens=8_000)
 
-`canonical` defines what counts as the same attempt, `flags` and `injection` detect attacks and empty attempts, `dedup`
-finds repeated content, `transcript` renders it behind a fence, `sanitize` makes text safe, `truncate` makes it fit.
+`canonical` defines what counts as the same attempt, `flags` and `injection` detect attacks and empty attempts,
+`shared_text` finds repeated content, `transcript` renders it behind a fence, `sanitize` makes text safe, `truncate`
+makes it fit.
 """

@@ -18,9 +18,9 @@ from itertools import chain
 from random import Random
 
 from gavel.judge.prompt.canonical import CanonicalGroup, Conversation, Event, TextEvent, ToolCallEvent
-from gavel.judge.prompt.dedup import find_shared_prefixes, repeated_texts
 from gavel.judge.prompt.flags import ADDRESSES_JUDGE, CONTENTLESS, EMPTY, TOOL_ADDRESSES_JUDGE
 from gavel.judge.prompt.sanitize import RESERVED, normalize_for_matching, sanitize
+from gavel.judge.prompt.shared_text import find_shared_prefixes, repeated_texts
 
 _LETTERS = "BCDFGHJKMNPQRSTVWXZ"
 _DIGITS = "3479"

@@ -35,7 +35,7 @@ class TrainResult:
     trained: bool
     """False when there was nothing to learn from; `reason` then says why, and the adapter is unchanged."""
     reason: str | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
 
 
 class Backend(Protocol):

@@ -60,14 +60,14 @@ class TrainedSequence:
 class Batch:
     """The sequences of one training step."""
 
-    sequences: list[TrainedSequence] = field(default_factory=list)
+    sequences: list[TrainedSequence] = field(default_factory=list[TrainedSequence])
     trajectories: int = 0
     groups: int = 0
-    left_out_members: Counter[LeftOut] = field(default_factory=Counter)
+    left_out_members: Counter[LeftOut] = field(default_factory=Counter[LeftOut])
     """Members of groups with a signal that are not trained themselves, by reason."""
-    left_out_groups: Counter[LeftOut] = field(default_factory=Counter)
+    left_out_groups: Counter[LeftOut] = field(default_factory=Counter[LeftOut])
     """Whole groups that are not trained, by reason."""
-    token_mismatches: Counter[MismatchKind] = field(default_factory=Counter)
+    token_mismatches: Counter[MismatchKind] = field(default_factory=Counter[MismatchKind])
     """Turns whose prompt does not continue the tokens of the turn before them."""
 
     @property

@@ -116,7 +116,8 @@ def assign_to_ranks(batch: Sequence[TokenSequence], groups: Sequence[int], count
     for index, group in enumerate(groups):
         members.setdefault(group, []).append(index)
     sized = [(unique_tokens([batch[index] for index in indices]), indices) for indices in members.values()]
-    loads, parts = [0] * count, [[] for _ in range(count)]
+    loads = [0] * count
+    parts: list[list[int]] = [[] for _ in range(count)]
     for size, indices in sorted(sized, key=lambda each: each[0], reverse=True):
         lightest = loads.index(min(loads))
         loads[lightest] += size
@@ -128,7 +129,8 @@ def _pieces(batch: Sequence[TokenSequence], indices: list[int], most_tokens: int
     """Runs of neighbors in the trie, each with its number of unique tokens."""
     members = [batch[index] for index in indices]
     order = list(_trie_order(members))
-    size, piece = 0, []
+    size = 0
+    piece: list[int] = []
     for index, added in zip(order, _added_tokens(members, order), strict=True):
         if piece and size + added > most_tokens:
             yield size, piece
@@ -169,7 +171,7 @@ _PREDICTION = np.dtype([("place", np.int64), ("target", np.int64), ("temperature
 
 def _predictions(batch: Sequence[TokenSequence], paths: list[np.ndarray]) -> np.ndarray:
     """One row for each trained token of each sequence."""
-    found = []
+    found: list[np.ndarray] = []
     for tokens, path in zip(batch, paths, strict=True):
         trained = np.flatnonzero(tokens.sampled)
         if len(trained) and trained[0] == 0:

@@ -25,21 +25,22 @@ class TokenError(GavelError):
 class TokenSequence:
     """A conversation as tokens; all lists have one entry per token."""
 
-    token_ids: list[int] = field(default_factory=list)
-    sampled: list[bool] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list[int])
+    sampled: list[bool] = field(default_factory=list[bool])
     """True where the policy chose the token: these are trained."""
-    logprobs: list[float] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list[float])
     """The sampler's, in nats; 0 where not sampled."""
-    temperatures: list[float] = field(default_factory=list)
+    temperatures: list[float] = field(default_factory=list[float])
     """Sampling temperature of the token; 1 where not sampled."""
-    turn_ends: dict[int, int] = field(default_factory=dict)
+    turn_ends: dict[int, int] = field(default_factory=dict[int, int])
     """Index of the last token of each turn trained here, by the turn's number in `trajectory.choices()`."""
 
     @property
     def trained_tokens(self) -> int:
         return sum(self.sampled)
 
-    def _add(self, ids: list[int], *, logprobs: list[float] | None = None, temperature: float = 1.0) -> None:
+    def extend(self, ids: list[int], *, logprobs: list[float] | None = None, temperature: float = 1.0) -> None:
+        """Appends sampled tokens with their log-probs, or context without `logprobs`."""
         self.token_ids += ids
         self.sampled += [logprobs is not None] * len(ids)
         self.logprobs += [0.0] * len(ids) if logprobs is None else logprobs
@@ -123,18 +124,19 @@ def join_turns(histories: Iterable[Sequence[Turn]]) -> list[TokenSequence]:
     trained: set[int] = set()
     found: list[TokenSequence] = []
     for leaf in sorted(set(range(len(turns))) - set(parents)):
-        branch, at = [], leaf
+        branch: list[int] = []
+        at: int | None = leaf
         while at is not None:
             branch.append(at)
             at = parents[at]
         sequence = TokenSequence()
-        for at in reversed(branch):
-            turn = turns[at]
-            sequence._add(turn.prompt_ids[len(sequence.token_ids) :])
-            if at in trained:
-                sequence._add(turn.token_ids)
+        for number in reversed(branch):
+            turn = turns[number]
+            sequence.extend(turn.prompt_ids[len(sequence.token_ids) :])
+            if number in trained:
+                sequence.extend(turn.token_ids)
             else:
-                sequence._add(turn.token_ids, logprobs=turn.logprobs, temperature=turn.temperature)
+                sequence.extend(turn.token_ids, logprobs=turn.logprobs, temperature=turn.temperature)
                 sequence.turn_ends[turn.number] = len(sequence.token_ids) - 1
         trained.update(branch)
         found.append(sequence)

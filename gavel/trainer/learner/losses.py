@@ -103,7 +103,7 @@ def token_ratio(logprobs: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
 
 def sequence_ratio(logprobs: torch.Tensor, old: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
     """exp(mean of logprobs - old over the sequence), at each of its tokens. `[T]` (GSPO, arXiv 2507.18071)"""
-    means = [part.mean().expand(len(part)) for part in (logprobs - old).split(list(lengths))]
+    means = [part.mean().expand(len(part)) for part in torch.split(logprobs - old, list(lengths))]
     return torch.exp(_bounded(torch.cat(means)))
 
 
@@ -166,7 +166,7 @@ def sampler_weights(
     """Importance weights of the sampled tokens under the learner, without a gradient. `[T]`"""
     difference = (learner - sampler).detach()
     if correction.mode in ("sequence_truncate", "sequence_mask"):
-        difference = torch.cat([part.sum().expand(len(part)) for part in difference.split(list(lengths))])
+        difference = torch.cat([part.sum().expand(len(part)) for part in torch.split(difference, list(lengths))])
     weights = torch.exp(_bounded(difference))
     if correction.mode in ("token_truncate", "sequence_truncate"):
         return weights.clamp(correction.floor, correction.cap)

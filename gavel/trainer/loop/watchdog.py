@@ -5,7 +5,7 @@ Anything that starts or ends in a stage is progress. A run without any for `stal
 
 import asyncio
 import time
-from collections.abc import Collection, Coroutine, Iterator
+from collections.abc import Collection, Coroutine, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -42,7 +42,7 @@ class Watchdog:
         self._running: dict[_Work, None] = {}
 
     @contextmanager
-    def during(self, stage: Stage, what: str, *, counted: bool = True) -> Iterator[None]:
+    def during(self, stage: Stage, what: str, *, counted: bool = True) -> Generator[None, None, None]:
         """Marks that `stage` is doing `what`: a kind of work, reported with how many are running, or a sentence."""
         self._last = time.monotonic()
         work = _Work(stage, what, counted, self._last)

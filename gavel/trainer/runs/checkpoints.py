@@ -13,6 +13,7 @@ import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 _MANIFEST = "manifest.json"
 _UNFINISHED = ".unfinished-"
@@ -76,7 +77,7 @@ class Checkpoints:
             return "its manifest cannot be read"
         if not isinstance(hashes, dict) or not hashes:
             return "its manifest names no files"
-        for name, expected in hashes.items():
+        for name, expected in cast("dict[str, Any]", hashes).items():
             file = directory / name
             if not file.is_file():
                 return f"{name} is missing"

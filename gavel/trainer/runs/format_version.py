@@ -9,7 +9,7 @@ FORMAT_VERSION; one that the reader cannot upgrade raises OLDEST_READABLE.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from gavel.errors import GavelError
 
@@ -56,10 +56,14 @@ def upgrade_description(begun: Mapping[str, Any], asked: Mapping[str, Any]) -> d
     match begun.get("loop"):
         case {"shaping": shaping, **loop} if shaping == _DEFAULT_SHAPING:
             upgraded["loop"] = {"reward": {"judge": 1.0}, **loop}
+        case _:
+            pass
     match begun.get("training"):
         case {"loss": {"kind": "ppo", **loss}, **training}:
             renamed = {_OLD_PPO_NAMES.get(name, name): value for name, value in loss.items()}
             upgraded["training"] = {**training, "loss": {"kind": "ppo", **renamed}}
+        case _:
+            pass
     return _completed(upgraded, asked)
 
 
@@ -67,5 +71,5 @@ def _completed(begun: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, 
     completed = {**asked, **begun}
     for name, value in begun.items():
         if isinstance(value, Mapping) and isinstance(asked.get(name), Mapping):
-            completed[name] = _completed(value, asked[name])
+            completed[name] = _completed(cast("Mapping[str, Any]", value), asked[name])
     return completed

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gavel.errors import GavelError
 from gavel.scenarios.store import TrajectoryStore
@@ -33,9 +33,10 @@ def runs_root(path: str | Path | None = None) -> Path:
 
 def _difference(key: str, begun: Any, asked: Any) -> str:
     """`seed 0, not 1`; of nested settings the first that differs; long values are not shown."""
-    if isinstance(begun, dict) and isinstance(asked, dict):
-        name = next(name for name in {**begun, **asked} if begun.get(name) != asked.get(name))
-        return f"{key}: {_difference(name, begun.get(name), asked.get(name))}"
+    if all(isinstance(value, dict) for value in (begun, asked)):
+        old, new = cast("dict[str, Any]", begun), cast("dict[str, Any]", asked)
+        name = next(name for name in {**old, **new} if old.get(name) != new.get(name))
+        return f"{key}: {_difference(name, old.get(name), new.get(name))}"
     if len(str(begun)) + len(str(asked)) > 120:
         return f"another {key}"
     return f"{key} {begun!r}, not {asked!r}"

@@ -83,7 +83,7 @@ def conversation(*turns: tuple[int, list[int]]) -> TokenSequence:
     """Tool results (0) and sampled turns (their temperature in tenths)."""
     tokens = TokenSequence()
     for tenths, ids in turns:
-        tokens._add(list(ids), logprobs=[-1.0] * len(ids) if tenths else None, temperature=tenths / 10 or 1.0)
+        tokens.extend(list(ids), logprobs=[-1.0] * len(ids) if tenths else None, temperature=tenths / 10 or 1.0)
     return tokens
 
 

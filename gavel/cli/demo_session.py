@@ -1,7 +1,8 @@
 """What `gavel demo` does: a judge's scores train a small agent, and a report shows what changed.
 
 Only the size is small: a transformer with LoRA, exact tokens, the LiteLLM client, files on disk. Without a key the
-judge is the stand-in, which checks the rubric's written rules.
+judge is the stand-in, which checks the rubric's written rules. Imports torch; the command in `demo` imports it only
+when it runs.
 """
 
 import json

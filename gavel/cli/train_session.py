@@ -1,4 +1,7 @@
-"""What `gavel train` and `gavel evaluate` do: a scenario, a model and a judge, connected to a backend and a display."""
+"""What `gavel train` and `gavel evaluate` do: a scenario, a model and a judge, connected to a backend and a display.
+
+Imports torch; the commands in `train` and `evaluate` import it only when they run.
+"""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""Content that several conversations of one prompt share: common beginnings and repeated long texts.
+"""Content that several conversations of one prompt share, to be shown once: common prefixes and repeated long texts.
 
     conversations (a, b), (a, b, c), (a, c)  ->  prefixes 0: (a,), 1: prefix 0 + (b,)
                                                  suffixes: 1 + (), 1 + (c,), 0 + (c,)

@@ -20,7 +20,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, RewardName, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.loop.rewards import check_rewards, programmed_parts, set_rewards, weighted_reward
+from gavel.trainer.loop.reward_weights import check_rewards, programmed_parts, set_rewards, weighted_reward
 from gavel.trainer.loop.train_loop import LoopError, train_scenario
 from gavel.trainer.model import TrainableModel
 
