@@ -69,7 +69,7 @@ async def run_training(
         await model.register(backend)
         start = await model.get_step()
         rewards = ", ".join(f"{name} {weight:g}" for name, weight in loop.reward.items())
-        reward = f"judge {', '.join(judge.names)}" if judge and len(loop.reward) == 1 else f"reward {rewards}"
+        reward = f"judge {', '.join(judge.names)}" if judge and loop.reward == {"judge": 1.0} else f"reward {rewards}"
         state = f" · continuing after step {start}" if start else ""
         if start >= loop.steps:
             state = f" · finished after step {start}; for more, raise --steps"
