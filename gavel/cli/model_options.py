@@ -8,6 +8,7 @@ leaves no value, so that `given` holds what the user typed and nothing else.
 """
 
 import inspect
+import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ class Flag:
     """Of the option: `--orders`."""
     default: object = None
     """What the help shows as default, where the field's own is not used."""
+
+    by_key: bool = False
+    """For a table: whether each key=value sets one key and leaves the others; else the option is the whole table."""
 
     @property
     def key(self) -> str:
@@ -69,15 +73,28 @@ def given(values: Mapping[str, Any], model: type[BaseModel], flags: Sequence[Fla
         value = values.get(flag.key)
         if value is None or value == []:
             continue
-        if _base_type(_field(model, flag.path)[0]) is dict:
-            value = dict(_pair(flag.name, pair) for item in value for pair in item.split(","))
-        found[tuple(flag.path.split("."))] = value
+        path = tuple(flag.path.split("."))
+        if _base_type(_field(model, flag.path)[0]) is not dict:
+            found[path] = value
+            continue
+        texts = [text for item in value for text in ([item] if set("{[") & set(item) else item.split(","))]
+        pairs = _pairs(flag.name, texts)
+        found |= {(*path, key): item for key, item in pairs.items()} if flag.by_key else {path: pairs}
     return found
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[tuple[str, ...], Any]:
-    """What `--set train.loss.kind=gspo` sets; a value is read as TOML where it is TOML, else as a text."""
+    """What `--set train.loss.kind=gspo` sets; a value is read as TOML or JSON where it is that, else as a text."""
     return {tuple(key.split(".")): value for key, value in (_pair("--set", text) for text in assignments)}
+
+
+def _pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
+    pairs: dict[str, Any] = {}
+    for key, value in (_pair(option, text) for text in texts):
+        if key in pairs:
+            raise OptionError(f"{option} names {key} twice.", "Give each key once.")
+        pairs[key] = value
+    return pairs
 
 
 def _pair(option: str, text: str) -> tuple[str, Any]:
@@ -88,9 +105,14 @@ def _pair(option: str, text: str) -> tuple[str, Any]:
 
 
 def _parse(text: str) -> Any:
+    """TOML or JSON where it is either, else the text itself."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
+        pass
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
         return text
 
 

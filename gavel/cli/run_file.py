@@ -4,13 +4,14 @@
 prints reads back as the same settings.
 """
 
+import codecs
 import difflib
 import json
 import math
 import re
 import textwrap
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ Where = dict[tuple[str, ...], str]
 """Where each value was set: `--orders`, or `run.toml, line 12`."""
 
 _WIDTH = 116
+_SHOW = "`gavel config` shows every setting with its description."
 Settings = TypeVar("Settings", bound=BaseModel)
 
 
@@ -35,12 +37,20 @@ class RunFileError(GavelError):
 def read_tables(path: Path) -> tuple[Table, Where]:
     """The tables of a TOML file, and the line of each key. Raises `RunFileError`."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = _decoded(path.read_bytes())
         return tomllib.loads(text), {key: f"{path}, line {line}" for key, line in _lines(text).items()}
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunFileError(f"{path} cannot be read: {error}", "Make one: gavel config > run.toml") from error
+    except OSError as error:
+        raise RunFileError(f"{path} cannot be read: {error.strerror}", "Make one: gavel config > run.toml") from error
+    except UnicodeDecodeError as error:
+        raise RunFileError(f"{path} is not UTF-8 text: {error.reason}", "Save it as UTF-8.") from error
     except tomllib.TOMLDecodeError as error:
         raise RunFileError(f"{path} is not TOML: {error}", "`gavel config` prints a file that is.") from error
+
+
+def _decoded(content: bytes) -> str:
+    """UTF-8, or what editors and shells of Windows write: with a byte order mark, or UTF-16 with one."""
+    utf_16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return content.decode("utf-16" if utf_16 else "utf-8-sig")
 
 
 def _lines(text: str) -> dict[tuple[str, ...], int]:
@@ -78,12 +88,16 @@ def merged(tables: Table, values: Mapping[tuple[str, ...], Any]) -> Table:
 def validated(model: type[Settings], tables: Table, where: Where) -> Settings:
     """The settings of these tables. Raises `RunFileError` for a wrong key or value, saying where it was set."""
     try:
-        return model.model_validate(tables)
+        settings = model.model_validate(tables)
     except ValidationError as error:
         first = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))
+    else:
+        for path, value in _coerced(settings, tables, ()):
+            wanted = f"{_prefix(where, path)}{'.'.join(path)}: input should be"
+            raise RunFileError(f"{wanted} a number or a truth value of TOML, not {value!r}.", _SHOW)
+        return settings
     path = _path_in(tables, first)
-    place = next((where[path[:n]] for n in range(len(path), 0, -1) if path[:n] in where), "")
-    prefix = f"{place}: " if place else ""
+    prefix = _prefix(where, path)
     name = ".".join(path)
     if first["type"] == "extra_forbidden":
         known = _known_fields(model, path[:-1], tables)
@@ -94,7 +108,22 @@ def validated(model: type[Settings], tables: Table, where: Where) -> Settings:
     what = first["msg"].removeprefix("Value error, ").rstrip(".")
     what = what[:1].lower() + what[1:]
     got = "" if isinstance(first["input"], dict) or first["type"] == "missing" else f", not {first['input']!r}"
-    raise RunFileError(f"{prefix}{name}: {what}{got}.", "`gavel config` shows every setting with its description.")
+    raise RunFileError(f"{prefix}{name}: {what}{got}.", _SHOW)
+
+
+def _prefix(where: Where, path: tuple[str, ...]) -> str:
+    place = next((where[path[:n]] for n in range(len(path), 0, -1) if path[:n] in where), "")
+    return f"{place}: " if place else ""
+
+
+def _coerced(settings: object, given: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:
+    """The values that pydantic took for a number or a truth value though they are written as another type."""
+    if isinstance(given, dict):
+        for name, value in given.items():
+            inner = settings.get(name) if isinstance(settings, dict) else getattr(settings, name, None)
+            yield from _coerced(inner, value, (*path, str(name)))
+    elif isinstance(settings, bool | int | float) and type(given) in (bool, str) and type(given) is not type(settings):
+        yield path, given
 
 
 def _path_in(tables: Table, first: ErrorDetails) -> tuple[str, ...]:

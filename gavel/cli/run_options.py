@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,7 +23,7 @@ JUDGE_FLAGS = [  # of a JudgeConfig
     Flag("max_cost_usd", "--max-cost"),
     Flag("max_tokens", "--max-judge-tokens"),
     Flag("concurrency", "--judge-concurrency"),
-    Flag("params", "--judge-param"),
+    Flag("params", "--judge-param", by_key=True),
 ]
 MODEL_FLAGS = [
     Flag("model.base_model", "--model"),
@@ -39,7 +40,7 @@ RUN_FLAGS = [
     Flag("model.lora.rank", "--lora-rank"),
     Flag("model.lora.alpha", "--lora-alpha"),
     Flag("model.policy.quantization", "--quantization"),
-    *(Flag(f"judge.{flag.path}", flag.name) for flag in JUDGE_FLAGS),
+    *(replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS),
     Flag("loop.reward", "--reward", "judge=1"),
     Flag("loop.steps", "--steps"),
     Flag("loop.tasks_per_step", "--tasks"),
@@ -87,7 +88,8 @@ def run_config(
     """
     tables, where = read_tables(Path(source)) if source.endswith(".toml") else ({"scenario": source}, Where())
     chosen = _former_options(shaping, min_spread) | given(values, RunConfig, flags)
-    where |= {tuple(flag.path.split(".")): flag.name for flag in flags if tuple(flag.path.split(".")) in chosen}
+    names = {tuple(flag.path.split(".")): flag.name for flag in flags}
+    where |= {path: names.get(path) or names[path[:-1]] for path in chosen}
     assigned = parse_assignments(assignments or ())
     where |= dict.fromkeys(assigned, "--set")
     config = validated(RunConfig, merged(merged(tables, chosen), assigned), where)

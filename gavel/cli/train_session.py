@@ -72,7 +72,7 @@ async def run_training(
         await model.register(backend)
         start = await model.get_step()
         rewards = ", ".join(f"{name} {weight:g}" for name, weight in loop.reward.items())
-        reward = f"judge {', '.join(judge.names)}" if judge and len(loop.reward) == 1 else f"reward {rewards}"
+        reward = f"judge {', '.join(judge.names)}" if judge and loop.reward == {"judge": 1.0} else f"reward {rewards}"
         state = f" · continuing after step {start}" if 0 < start < loop.steps else ""
         _say(console, f"Gavel · {scenario.name} · {model.base_model} · {reward}{state}")
         if judge and judge.names == [model_id(STAND_IN)] and not read_rules(judge.rubric.words):

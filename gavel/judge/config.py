@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
 from gavel.llm.rate_limits import Limits
@@ -51,8 +51,8 @@ class JudgeConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     models: str | list[str | JurorConfig] | None = None
-    """Judge model: any LiteLLM id, stand-in (rules, no key) or constant; a list makes a jury. Default:
-    GAVEL_JUDGE_MODEL."""
+    """Judge model: any LiteLLM id, stand-in (rules, no key) or constant; several, in a list or separated by commas,
+    make a jury. Default: GAVEL_JUDGE_MODEL."""
     rubric: str | None = None
     """What good work is: a text, or @FILE. Default: the scenario's rubric, else a general one."""
     mode: Literal["groupwise", "pairwise"] = "groupwise"
@@ -88,6 +88,13 @@ class JudgeConfig(BaseModel):
     """US dollars per million prompt and completion tokens, by model. Default: GAVEL_PRICES, else LiteLLM's table."""
     seed: int = 0
     """Seed of the orders."""
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _listed(cls, models: object) -> object:
+        if isinstance(models, str) and "," in models:
+            return [name.strip() for name in models.split(",")]
+        return models
 
     def build(self, rubric: str | None = None) -> "Judge":
         """The judge; `rubric` is the one to use when `self.rubric` is None.

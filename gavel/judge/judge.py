@@ -122,8 +122,9 @@ class Judge:
         return [client.name for client in chain.from_iterable(self._clients)]
 
     def check(self) -> None:
-        """Raises `JudgeError` for a model that no provider serves, for a missing API key, and for a budget in dollars
-        that cannot be kept because a model's price is not known; `__cause__` says which."""
+        """Raises `JudgeError` for a model that no provider serves, for a missing API key, for a budget in dollars that
+        cannot be kept because a model's price is not known, and for a cassette that cannot be used; `__cause__` says
+        which."""
         with llm_errors_as_judge_errors():
             for client in chain.from_iterable(self._clients):
                 client.check()

@@ -2,7 +2,8 @@
 
 A reply is stored under the hash of model, parameters, schema and messages, and committed before it is used, so that no
 reply is paid for twice, even when the process is killed. (A reply that cannot be written, on a full disk, is used
-anyway.) The first reply to a question is its answer permanently. Tasks and processes may share a file.
+anyway.) The first reply to a question is its answer permanently. Tasks and processes may share a file. A file that is
+not a cassette is refused and left as it is.
 """
 
 import asyncio
@@ -29,7 +30,10 @@ Mode = Literal["cache", "replay"]
 _PRIVATE = re.compile(r"(^|_)(key|key_id|token|secret|password|credentials?|headers|client)$")
 """Parameters that identify the caller; they are neither part of the key nor stored."""
 FORMAT_VERSION = 1
-"""Of the file, in SQLite's `user_version`. 0 = a file from before there were versions, which has the same tables."""
+"""Of the file, in SQLite's `user_version`. 0 = a new file, or one from before there were versions, which has the same
+table."""
+_HEADER = b"SQLite format 3\0"
+_OTHER_FILE = "Name another file for the cassette."
 _LOCKED_SECONDS = 60.0
 _T = TypeVar("_T")
 
@@ -55,6 +59,7 @@ _INDEXES = (
     "CREATE INDEX IF NOT EXISTS by_key ON replies (key, id)",
     "CREATE INDEX IF NOT EXISTS by_messages ON replies (messages_key)",
 )
+_COLUMNS = frozenset(re.findall(r"^    (\w+) ", _TABLE, re.MULTILINE))
 _FIRST = """
 SELECT text, prompt_tokens, completion_tokens, cost_usd, finish_reason, served_by
 FROM replies WHERE key = ? ORDER BY id LIMIT 1
@@ -100,7 +105,7 @@ class Cassette:
     """Replies in the SQLite file at `path`.
 
     "cache": known questions are answered from the file, others are asked and stored. "replay": no model is asked, and
-    a question that is not in the file is a `CassetteMissError`.
+    a question that is not in the file is a `CassetteMissError`. A new file is created with its parent directories.
     """
 
     def __init__(self, path: str | Path, mode: Mode = "cache") -> None:
@@ -112,6 +117,12 @@ class Cassette:
         """Questions that were not in the file when they were asked."""
         self._asking: dict[tuple[str, int], asyncio.Future[Reply]] = {}
         self._worker: tuple[int, _Worker] | None = None
+
+    def check(self) -> None:
+        """Opens the file, unless it is open. Raises `CassetteError` when it is missing or not a cassette."""
+        worker = self._current_worker()
+        if not worker.is_open:
+            worker.submit(lambda _: None).result()
 
     async def answer(self, question: Question, ask: Callable[[], Awaitable[Reply]]) -> Reply:
         """The stored reply to the question, else that of `ask`; concurrent equal questions are asked once.
@@ -152,11 +163,12 @@ class Cassette:
 
     def _run(self, work: "Callable[[sqlite3.Connection], _T]") -> asyncio.Future[_T]:
         """Runs the work in the one thread that holds the connection of this process."""
+        return asyncio.wrap_future(self._current_worker().submit(work))
+
+    def _current_worker(self) -> "_Worker":
         if self._worker is None or self._worker[0] != os.getpid():  # connections do not survive a fork
-            if self.mode == "replay" and not self.path.exists():
-                raise CassetteError(f"there is no cassette to replay at {self.path}.")
             self._worker = os.getpid(), _Worker(self.path, self.mode)
-        return asyncio.wrap_future(self._worker[1].submit(work))
+        return self._worker[1]
 
     def close(self) -> None:
         """Closes the file; the next question opens it again."""
@@ -174,6 +186,10 @@ class _Worker:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cassette")
         self._connection: sqlite3.Connection | None = None
 
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None
+
     def submit(self, work: Callable[[sqlite3.Connection], _T]) -> Future[_T]:
         return self._thread.submit(self._do, work)
 
@@ -183,7 +199,7 @@ class _Worker:
                 self._connection = _open(self._path, self._mode)
             return work(self._connection)
         except (sqlite3.Error, OSError) as error:
-            raise CassetteError(f"the cassette {self._path} cannot be used: {error}.") from error
+            raise CassetteError(f"the cassette {self._path} cannot be used: {error}.", _OTHER_FILE) from error
 
     def close(self) -> None:
         if self._connection is not None:
@@ -194,15 +210,21 @@ class _Worker:
 def _open(path: Path, mode: Mode) -> sqlite3.Connection:
     """A connection in autocommit mode: every statement that returned is on file, even when the process is killed.
 
-    Raises `CassetteError` for a file of a newer format.
+    Raises `CassetteError` for a file that is not a cassette, or of a newer format, without a change to the file.
     """
     if mode == "replay":
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_LOCKED_SECONDS)
-        _check_version(connection, path)
+        if not path.exists():
+            raise CassetteError(
+                f"there is no cassette to replay at {path}.", 'Record it first: Cassette(path, mode="cache").'
+            )
+        _check_untouched(path)
+        connection = _connect_read_only(path, "mode=ro")
+        _check_format(connection, path)
         return connection
     path.parent.mkdir(parents=True, exist_ok=True)
+    _check_untouched(path)
     connection = sqlite3.connect(path, timeout=_LOCKED_SECONDS, isolation_level=None)
-    version = _check_version(connection, path)
+    version = _check_format(connection, path)
     patience = time.monotonic() + _LOCKED_SECONDS
     while True:  # SQLite does not wait for the lock that changing to WAL takes
         try:
@@ -220,10 +242,34 @@ def _open(path: Path, mode: Mode) -> sqlite3.Connection:
     return connection
 
 
-def _check_version(connection: sqlite3.Connection, path: Path) -> int:
-    """The format version of the file. Closes the connection and raises `CassetteError` when it is newer than ours."""
+def _connect_read_only(path: Path, how: str) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=_LOCKED_SECONDS)
+
+
+def _check_untouched(path: Path) -> None:
+    """Refuses a file that is not a cassette before a connection may write to it: SQLite writes to a database with a
+    write-ahead log when its last connection closes, and takes a very short file for an empty database."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(len(_HEADER))
+    except FileNotFoundError:
+        return
+    if not header:
+        return
+    if header != _HEADER:
+        raise _not_a_cassette(path)
+    has_log = path.with_name(f"{path.name}-wal").exists()  # without a log, mode=ro would leave an empty one behind
+    with closing(_connect_read_only(path, "mode=ro" if has_log else "immutable=1")) as connection:
+        _check_format(connection, path)
+
+
+def _check_format(connection: sqlite3.Connection, path: Path) -> int:
+    """The format version of the file, 0 also when it is empty. Closes the connection and raises `CassetteError` when
+    the version is newer than ours, or the database is not a cassette."""
     try:
         version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+        columns = {row[1] for row in connection.execute("PRAGMA table_info(replies)")}
+        is_empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
     except sqlite3.Error:
         connection.close()
         raise
@@ -233,7 +279,14 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> int:
             f"the cassette {path} has format version {version}, and this Gavel reads up to {FORMAT_VERSION}.",
             "Install the version of Gavel that wrote it, or a newer one, or take another file.",
         )
+    if not (columns >= _COLUMNS or (is_empty and version == 0)):
+        connection.close()
+        raise _not_a_cassette(path)
     return version
+
+
+def _not_a_cassette(path: Path) -> CassetteError:
+    return CassetteError(f"the file {path} cannot be used: it is not a cassette.", _OTHER_FILE)
 
 
 def _read(db: sqlite3.Connection, key: str) -> Reply | None:

@@ -61,13 +61,15 @@ class Client:
         return getattr(self.model, "__qualname__", type(self.model).__name__)
 
     def check(self) -> None:
-        """Raises what `check_model` raises, and `UnknownPriceError`; a replayed cassette needs no key and no price."""
-        if self._replays:
-            return
-        if isinstance(self.model, str):
-            check_model(self.model, self.params)
-        if self.budget.max_cost_usd is not None:
-            self.budget.check(self.name, price(self.name, self.prices))
+        """Raises what `check_model` raises, `UnknownPriceError`, and `CassetteError` for a cassette that cannot be
+        used. A replayed cassette needs no key and no price."""
+        if not self._replays:
+            if isinstance(self.model, str):
+                check_model(self.model, self.params)
+            if self.budget.max_cost_usd is not None:
+                self.budget.check(self.name, price(self.name, self.prices))
+        if self.cassette is not None and isinstance(self.model, str):
+            self.cassette.check()
 
     def room(self, entries: int) -> int:
         """Max prompt tokens, in `cl100k_base`, when the reply has `entries` entries: the context minus the reply, with

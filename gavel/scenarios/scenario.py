@@ -101,7 +101,7 @@ def shipped_scenarios() -> list[str]:
 
 def _from_file(path: Path, variable: str) -> Scenario:
     if not path.is_file():
-        raise ScenarioError(f"there is no file {path}", "Check the path to your scenario.")
+        raise ScenarioError(f"there is no file {path.absolute()}", "Check the path to your scenario.")
     spec = importlib.util.spec_from_file_location(f"_gavel_user_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
@@ -121,15 +121,14 @@ def _from_file(path: Path, variable: str) -> Scenario:
     finally:
         sys.path.remove(str(path.resolve().parent))
     found: dict[str, Any] = {name: value for name, value in vars(module).items() if isinstance(value, Scenario)}
-    if variable:
-        found = {name: value for name, value in found.items() if name == variable}
-    if len(found) != 1:
+    chosen = {name: value for name, value in found.items() if variable in ("", name)}
+    if len(chosen) != 1:
         names = ", ".join(found) or "none"
         raise ScenarioError(
             f"{path} should hold one gavel.Scenario{f' called {variable}' if variable else ''}; found: {names}",
             f"Name the one you mean: {path}:NAME",
         )
-    return next(iter(found.values()))
+    return next(iter(chosen.values()))
 
 
 def _splits(name: str, tasks: Sequence[Task], held_out: Sequence[Task] | float) -> dict[Split, Sequence[Task]]:

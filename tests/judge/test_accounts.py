@@ -19,7 +19,7 @@ from gavel.judge.ruler import ruler_score_group
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
-from gavel.llm.errors import BudgetError, LlmError
+from gavel.llm.errors import BudgetError, CassetteError, LlmError
 from gavel.llm.rate_limits import Limits, MinuteWindow
 from gavel.scenarios.group import TrajectoryGroup
 from tests.endpoint import Endpoint, Request, fails, says, scores
@@ -200,6 +200,23 @@ async def test_a_group_that_was_judged_costs_nothing_the_second_time(endpoint, t
     wholes = [group.judgement for group in again if group.judgement]
     assert sum(whole.cached_calls for whole in wholes) == 7
     assert {(whole.calls, whole.cost_usd, whole.prompt_tokens) for whole in wholes} == {(0, 0.0, 0)}
+
+
+async def test_a_cassette_that_cannot_be_used_is_an_error_before_anyone_is_asked_and_costs_no_votes(endpoint, tmp_path):
+    path = tmp_path / "c.sqlite"
+    path.write_text("my notes")
+    for judge in (judge_of(endpoint, cassette=path), Judge("stand-in", cassette=path)):
+        with pytest.raises(JudgeError, match="it is not a cassette") as error:
+            judge.check()
+        assert error.value.remedy == "Name another file for the cassette."
+        assert isinstance(error.value.__cause__, CassetteError)
+        with pytest.raises(JudgeError, match="it is not a cassette"):
+            await judge.score(saying("a", "b"))
+    with pytest.raises(JudgeError, match="no cassette to replay"):
+        Judge("stand-in", cassette=Cassette(tmp_path / "none.sqlite", "replay")).check()
+    assert endpoint.requests == []
+    assert path.read_text() == "my notes"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 async def test_a_server_without_schemas_finds_its_replies_again_in_a_new_process(endpoint, tmp_path):

@@ -181,7 +181,7 @@ def test_of_two_scenarios_one_must_be_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["three", "Scenario"])
 def test_a_variable_that_holds_no_scenario_is_named(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ScenarioError, match=f"called {name}; found: none"):
+    with pytest.raises(ScenarioError, match=f"called {name}; found: one"):
         find_scenario(f"{file(tmp_path, ONE.format(name='one'))}:{name}")
 
 

@@ -124,6 +124,14 @@ def test_a_first_run_records_and_a_second_asks_nobody(model: Endpoint, golden: l
     assert len(model.requests) == 4
 
 
+def test_a_cassette_that_cannot_be_used_is_told_with_the_remedy(model: Endpoint, golden: list[str], tmp_path: Path):
+    (tmp_path / "tape.sqlite").write_text("my notes")
+    found = error(judge(*golden))
+    assert "it is not a cassette" in found.message
+    assert found.remedy == "Name another file for the cassette."
+    assert model.requests == []
+
+
 def test_a_changed_prompt_is_asked_again_and_the_verdicts_that_it_turned_are_named(
     model: Endpoint, golden: list[str], templates: Path, tmp_path: Path
 ):

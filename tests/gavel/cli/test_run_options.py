@@ -6,6 +6,7 @@ import pytest
 
 from gavel.cli.run_file import RunFileError
 from gavel.cli.run_options import run_config
+from gavel.errors import GavelError
 from gavel.trainer.config import Gspo, VllmSettings
 
 
@@ -106,3 +107,38 @@ def test_a_wrong_key_or_value_of_a_file_is_named_with_its_line(
 def test_a_value_that_is_set_by_path_is_refused_by_that_path() -> None:
     with pytest.raises(RunFileError, match=r"--set: \[loop\] has no stepz"):
         run_config("returns_desk", {}, ["loop.stepz=3"])
+
+
+def test_a_parameter_of_the_judge_leaves_the_others_of_the_file(tmp_path: Path):
+    file = tmp_path / "run.toml"
+    file.write_text('scenario = "returns_desk"\n[judge]\nparams = {temperature = 0.1, api_base = "http://x"}\n')
+    values = {"judge_param": ["temperature=0.5", 'extra_body={"y": 2, "z": [1]}']}
+    params = run_config(str(file), values).judge.params
+    assert params == {"temperature": 0.5, "api_base": "http://x", "extra_body": {"y": 2, "z": [1]}}
+
+
+def test_a_key_that_is_given_twice_is_refused():
+    with pytest.raises(GavelError, match="--reward names judge twice"):
+        run_config("returns_desk", {"reward": ["judge=1", "judge=2"]})
+
+
+@pytest.mark.parametrize(
+    "assignment", ["loop.steps=true", 'loop.steps="3"', 'train.beta="0.1"', "loop.reward.judge=true"]
+)
+def test_another_type_is_not_taken_for_a_number(assignment: str):
+    with pytest.raises(GavelError, match=r"--set: .* should be a number"):
+        run_config("returns_desk", {}, [assignment])
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_file_as_an_editor_on_windows_saves_it_is_read(tmp_path: Path, encoding: str):
+    file = tmp_path / "run.toml"
+    file.write_text('scenario = "returns_desk"\r\n[loop]\r\nsteps = 7\r\n', encoding=encoding)
+    assert run_config(str(file), {}).loop.steps == 7
+
+
+def test_models_separated_by_commas_are_a_jury():
+    assert run_config("returns_desk", {"judge": "stand-in, constant"}).judge.build().names == [
+        "gavel/stand-in",
+        "gavel/constant",
+    ]
