@@ -5,6 +5,7 @@ judge is the stand-in, which checks the rubric's written rules. Imports torch; t
 when it runs.
 """
 
+import contextlib
 import json
 import os
 import time
@@ -17,8 +18,8 @@ from rich.table import Table
 
 from gavel.cli.demo import STEPS
 from gavel.cli.display import RunDisplay
-from gavel.cli.runs import delete_run
 from gavel.cli.settings import STAND_IN
+from gavel.cli.train_session import starting_over
 from gavel.judge.judge import Judge
 from gavel.reports.demo_page import CurvePoint, DemoReport, RewardPoint, SummaryRow, write_report
 from gavel.reports.run_outcome import Outcome, judged_pair, read_outcome
@@ -77,18 +78,18 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
     judge.check()
     model = TrainableModel(name=settings.run_name, project="demo", base_model=EMBEDDED_POLICY)
     directory = runs_root() / model.project / model.name
-    if settings.fresh:
-        delete_run(runs_root(), model.project, model.name)
     loop = LoopConfig(steps=settings.steps, seed=settings.seed, max_tokens=64)
     config = TrainConfig(learning_rate=2e-3, warmup_steps=min(3, loop.steps - 1), total_steps=loop.steps)
-    async with LocalBackend() as backend:
+    async with contextlib.AsyncExitStack() as stack:
+        replaced = stack.enter_context(starting_over(console, model)) if settings.fresh else None
+        backend = await stack.enter_async_context(LocalBackend())
         await model.register(backend)
         setup = time.monotonic() - started
         start = await model.get_step()
         earlier = sum(row["whole"] for row in backend.history(model, TIMES))
         console.print(_headline(settings, backend.parameter_count(model), start), highlight=False, soft_wrap=True)
         first = next((row["success"] for row in backend.history(model, EVALUATION) if row["step"] == 0), None)
-        display = RunDisplay(console, loop.steps, start, first)
+        display = RunDisplay(console, loop.steps, start, first, on_start=replaced.delete if replaced else None)
         with display.shown():
             await train_scenario(model, scenario, judge, loop, config, display)
         outcome = read_outcome(directory, backend.history(model))

@@ -29,12 +29,12 @@ class RunSummary:
     name: str
     """`project/name`."""
     state: str
-    """running, finished or interrupted; stopped where the number of steps wanted is not known."""
+    """running, finished or interrupted; stopped where the number of steps wanted is not known; else unreadable."""
     step: int
     steps: int | None
     """Wanted in all; None = not known."""
     best: str
-    """Its best figure with the step, such as `success 0.91 at 30`."""
+    """Its best figure with the step, such as `success 0.91 at 30`; of an unreadable run the reason."""
     judge: str
     age: float
     """Seconds since it last wrote a figure."""
@@ -71,11 +71,24 @@ def read_runs(root: Path) -> Iterator[RunSummary]:
     if root.exists() and not root.is_dir():
         raise GavelError(f"{root} is no directory.", "Name the directory that holds the runs, or set GAVEL_RUNS.")
     for file in root.glob("*/*/model.json"):
-        yield _summary(file.parent)
+        try:
+            yield _summary(file.parent)
+        except (OSError, ValueError, GavelError) as error:
+            yield _unreadable(file.parent, error)
+
+
+def _unreadable(directory: Path, error: Exception) -> RunSummary:
+    age = time.time() - directory.stat().st_mtime
+    reason = str(error).splitlines()[0]
+    return RunSummary(f"{directory.parent.name}/{directory.name}", "unreadable", 0, None, reason, "–", age)
 
 
 def _summary(directory: Path) -> RunSummary:
-    metrics = directory / "metrics.jsonl"
+    from gavel.trainer.runs.format_version import check_format_version
+    from gavel.trainer.runs.run_directory import read_description
+
+    model, metrics = directory / "model.json", directory / "metrics.jsonl"
+    check_format_version(read_description(model).get("format_version"), str(model))
     rows = list(_rows(metrics))
     step = max((row["step"] for row in rows if row["split"] in ("train", _HELD_OUT)), default=0)
     steps = _wanted_steps(directory)
@@ -85,15 +98,16 @@ def _summary(directory: Path) -> RunSummary:
         state = "stopped"
     else:
         state = "finished" if step >= steps else "interrupted"
-    judge = _read(directory / "experiment.json").get("judge", [])
-    written = metrics if metrics.exists() else directory / "model.json"
+    judge = _read(directory / "experiment.json").get("judge")
+    names = judge if isinstance(judge, list) else []
+    written = metrics if metrics.exists() else model
     return RunSummary(
         name=f"{directory.parent.name}/{directory.name}",
         state=state,
         step=step,
         steps=steps,
         best=_best(rows),
-        judge=", ".join(map(str, judge)).replace("gavel/", "") or "–",
+        judge=", ".join(map(str, names)).replace("gavel/", "") or "–",
         age=time.time() - written.stat().st_mtime,
     )
 
@@ -116,27 +130,31 @@ def _rows(metrics: Path) -> Iterator[dict[str, Any]]:
     for line in lines:
         with contextlib.suppress(json.JSONDecodeError):
             row = json.loads(line)
-            if isinstance(row, dict) and "step" in row and "split" in row:
+            if isinstance(row, dict) and isinstance(row.get("step"), int) and "split" in row:
                 yield row
 
 
 def _wanted_steps(directory: Path) -> int | None:
     """What run.toml (of `gavel train`) or summary.json (of a finished demo) says."""
-    with contextlib.suppress(OSError, tomllib.TOMLDecodeError, KeyError):
-        return tomllib.loads((directory / "run.toml").read_text(encoding="utf-8"))["loop"]["steps"]
-    return _read(directory / "summary.json").get("steps")
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        steps = tomllib.loads((directory / "run.toml").read_text(encoding="utf-8"))["loop"]["steps"]
+        return int(steps)
+    steps = _read(directory / "summary.json").get("steps")
+    return steps if isinstance(steps, int) else None
 
 
 def _read(file: Path) -> dict[str, Any]:
-    with contextlib.suppress(OSError, json.JSONDecodeError):
-        return json.loads(file.read_text(encoding="utf-8"))
+    with contextlib.suppress(OSError, ValueError):
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return content if isinstance(content, dict) else {}
     return {}
 
 
 def _best(rows: list[dict[str, Any]]) -> str:
     """The highest held-out success, the newest among equals; without one, the highest mean score of a step."""
     for split, metric, label in ((_HELD_OUT, "success", "success"), ("train", "judge_score", "judge score")):
-        values = [(row[metric], row["step"]) for row in rows if row["split"] == split and row.get(metric) is not None]
+        of_split = [row for row in rows if row["split"] == split]
+        values = [(row[metric], row["step"]) for row in of_split if isinstance(row.get(metric), int | float)]
         if values:
             value, step = max(values)
             return f"{label} {value:.2f} at step {step}"
@@ -146,26 +164,6 @@ def _best(rows: list[dict[str, Any]]) -> str:
 def _age(seconds: float) -> str:
     length, unit = next((age for age in _AGES if seconds >= age[0]), _AGES[-1])
     return f"{int(seconds / length)} {unit}"
-
-
-def delete_run(root: Path, project: str, name: str) -> None:
-    """Deletes what the run has left, for `--fresh`; no run there is fine.
-
-    Raises `RunDirectoryError` when a process is using it, and for a directory that holds files but no run.
-    """
-    from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
-
-    directory = root / project / name
-    if not directory.exists():
-        return
-    with contextlib.closing(RunDirectory(root, project, name)) as run:
-        left = [entry.name for entry in directory.iterdir() if entry.name != ".lock"]
-        if left and not {"model.json", "metrics.jsonl"} & set(left):
-            raise RunDirectoryError(
-                f"{directory} holds files ({min(left)}, say) but no run, so --fresh does not delete it.",
-                "Choose another --name, or remove the directory yourself.",
-            )
-        run.clear()
 
 
 app = single_command(runs)

@@ -3,8 +3,10 @@
 Imports torch; the commands in `train` and `evaluate` import it only when they run.
 """
 
+import contextlib
 import os
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 
 from rich.console import Console
@@ -12,7 +14,6 @@ from rich.table import Table
 
 from gavel.cli.display import RunDisplay
 from gavel.cli.run_file import to_toml
-from gavel.cli.runs import delete_run
 from gavel.cli.settings import STAND_IN
 from gavel.judge.judge import Judge
 from gavel.judge.offline.rules import read_rules
@@ -23,7 +24,8 @@ from gavel.trainer.loop.evaluation import evaluate, interval
 from gavel.trainer.loop.train_loop import EVALUATION, train_scenario
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.run_config import RunConfig
-from gavel.trainer.runs.run_directory import RunDirectoryError, runs_root
+from gavel.trainer.runs.replaced_run import ReplacedRun, replacing_run
+from gavel.trainer.runs.run_directory import RunDirectoryError, run_path, runs_root
 
 _COUNTS = ("step", "split", "time", "trajectories", "exceptions", "failed")
 
@@ -32,7 +34,7 @@ def _trainable(config: RunConfig, scenario: Scenario) -> TrainableModel:
     """The model of a run; its project is the scenario."""
     model = config.model
     return TrainableModel(
-        name=model.name or model.base_model,
+        name=model.base_model if model.name is None else model.name,
         project=scenario.name,
         base_model=model.base_model,
         lora=model.lora,
@@ -59,31 +61,36 @@ async def run_training(
     """Trains until `config.loop.steps`, continuing an earlier run, and prints a table of before and after.
 
     `config` is `given` with all values filled in. `judge` is None when the reward gives it no weight. With `fresh` an
-    earlier run of this name is deleted first. The run directory gets the configuration as `run.toml`.
+    earlier run of this name is deleted once this one has begun. The run directory gets the configuration as `run.toml`.
     """
     console = Console()
     loop, model = config.loop, _trainable(config, scenario)
-    if fresh and os.environ.get("RANK", "0") == "0":
-        delete_run(runs_root(), model.project, model.name)
-    async with _backend(config) as backend:
+    leader = os.environ.get("RANK", "0") == "0"
+    async with contextlib.AsyncExitStack() as stack:
+        replaced = stack.enter_context(starting_over(console, model)) if fresh and leader else None
+        backend = await stack.enter_async_context(_backend(config))
         await model.register(backend)
         start = await model.get_step()
         rewards = ", ".join(f"{name} {weight:g}" for name, weight in loop.reward.items())
         reward = f"judge {', '.join(judge.names)}" if judge and loop.reward == {"judge": 1.0} else f"reward {rewards}"
-        state = f" · continuing after step {start}" if start else ""
-        if start >= loop.steps:
-            state = f" · finished after step {start}; for more, raise --steps"
+        state = f" · continuing after step {start}" if 0 < start < loop.steps else ""
         _say(console, f"Gavel · {scenario.name} · {model.base_model} · {reward}{state}")
         if judge and judge.names == [model_id(STAND_IN)] and not read_rules(judge.rubric.words):
             _say(console, "The stand-in finds no rule in this rubric that it can check: it makes general checks only.")
         first = next((row.get("success") for row in backend.history(model, EVALUATION) if row["step"] == 0), None)
         run_file = _directory(model) / "run.toml"
-        display = RunDisplay(
-            console, loop.steps, start, first, on_start=lambda: _write_whole(run_file, to_toml(config, given))
-        )
+
+        def begun() -> None:
+            _write_whole(run_file, to_toml(config, given))
+            if replaced is not None:
+                replaced.delete()
+
+        display = RunDisplay(console, loop.steps, start, first, on_start=begun)
         with display.shown():
             await train_scenario(model, scenario, judge, loop, config.train, display)
         points = backend.history(model, EVALUATION)
+    if start >= loop.steps:
+        _say(console, f"The run was finished after step {start}; for more, raise --steps.")
     if points:
         console.print(before_after(points[0], points[-1]))
     _say(console, f"Run: {_directory(model)}")
@@ -118,7 +125,17 @@ async def run_evaluation(config: RunConfig, scenario: Scenario, *, must_exist: b
 
 
 def _directory(model: TrainableModel) -> Path:
-    return runs_root() / model.project / model.name
+    return run_path(runs_root(), model.project, model.name)
+
+
+@contextlib.contextmanager
+def starting_over(console: Console, model: TrainableModel) -> Generator[ReplacedRun]:
+    """Moves an earlier run of this name aside until the new one has begun; names the files of others that stay."""
+    with replacing_run(runs_root(), model.project, model.name) as replaced:
+        if replaced.foreign:
+            names = ", ".join(path.name for path in replaced.foreign)
+            _say(console, f"Left in {_directory(model)}, because Gavel did not write it: {names}")
+        yield replaced
 
 
 def _write_whole(path: Path, text: str) -> None:

@@ -13,12 +13,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
+from gavel.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 
 Row = dict[str, Any]
 
 _OWN = ("step", "split", "time", "reward", "judge_score", "failed", "trajectories", "exceptions")
 """Reserved columns: a trajectory's own metric of that name is reported as `metric/<name>`."""
+
+
+class MetricsError(GavelError):
+    """The metrics of a run cannot be read."""
 
 
 class MetricsLog:
@@ -49,10 +54,15 @@ class MetricsLog:
         return file.read_text()
 
     def rows(self, split: str | None = None) -> list[Row]:
-        """The rows so far, of one split or of all."""
+        """The rows so far, of one split or of all. Raises `MetricsError`."""
         if not self.path.exists():
             return []
-        rows = [json.loads(line) for line in self.path.read_text().splitlines()]
+        try:
+            rows = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
+        except (OSError, ValueError) as error:
+            raise MetricsError(
+                f"{self.path} cannot be read: {error}", "Restore the file, or start over with --fresh."
+            ) from error
         return [row for row in rows if split in (None, row["split"])]
 
     def drop_after(self, step: int) -> None:
@@ -142,7 +152,7 @@ def _finite(value: float | int | bool | str) -> float | int | bool | str | None:
 
 
 def _cut_torn_line(path: Path) -> None:
-    if not path.exists():
+    if not path.is_file():
         return
     content = path.read_bytes()
     whole = content.rfind(b"\n") + 1

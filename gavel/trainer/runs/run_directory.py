@@ -9,7 +9,6 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +19,25 @@ from gavel.trainer.runs.format_version import FORMAT_VERSION, check_format_versi
 from gavel.trainer.runs.metrics import MetricsLog
 
 _LOCK = ".lock"
+_LONGEST_NAME = 255
+_RESTORE = "Restore the file, start over with --fresh, or give the new run another --name."
+_DESCRIPTIONS = ("model", "experiment", "run", "summary", "metrics")
+_OWN = frozenset(
+    {
+        *(
+            "model.json",
+            "experiment.json",
+            "run.toml",
+            "summary.json",
+            "metrics.jsonl",
+            "report.html",
+            ".report.html.unfinished",
+        ),
+        *("trajectories", "checkpoints", "adapters", "vllm.log", "wandb", "wandb_id", ".report.html.unfinished"),
+        *(f"{name}.unfinished" for name in _DESCRIPTIONS),
+    }
+)
+"""The entries of a run directory that Gavel writes, beside its lock."""
 
 
 class RunDirectoryError(GavelError):
@@ -29,6 +47,24 @@ class RunDirectoryError(GavelError):
 def runs_root(path: str | Path | None = None) -> Path:
     """`path`, else GAVEL_RUNS, else `runs` here."""
     return Path(path or os.environ.get("GAVEL_RUNS") or "runs")
+
+
+def run_path(root: Path, project: str, name: str) -> Path:
+    """Where a run is kept. Raises `RunDirectoryError` for a name that no directory can have."""
+    for part in (project, name):
+        if not part:
+            raise RunDirectoryError("the name of the run is empty", "Give it a name (--name), or leave --name out.")
+        if part in (".", "..") or "/" in part or "\0" in part:
+            raise RunDirectoryError(
+                f"{part!r} cannot be the name of a directory",
+                "Give the model a project and a name without slashes.",
+            )
+        if len(os.fsencode(part)) > _LONGEST_NAME:
+            raise RunDirectoryError(
+                f"the name {part[:20]}… is too long: it has {len(os.fsencode(part))} bytes",
+                f"Choose another --name, of at most {_LONGEST_NAME} bytes.",
+            )
+    return root / project / name
 
 
 def _difference(key: str, begun: Any, asked: Any) -> str:
@@ -42,18 +78,23 @@ def _difference(key: str, begun: Any, asked: Any) -> str:
     return f"{key} {begun!r}, not {asked!r}"
 
 
+def read_description(file: Path) -> dict[str, Any]:
+    """The JSON object in `file`; raises `RunDirectoryError` when there is none."""
+    try:
+        description = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunDirectoryError(f"{file} cannot be read: {error}", _RESTORE) from error
+    if not isinstance(description, dict):
+        raise RunDirectoryError(f"{file} is not a JSON object", _RESTORE)
+    return cast("dict[str, Any]", description)
+
+
 class RunDirectory:
     """Opens (or creates) the directory of one run and holds its lock until `close`."""
 
     def __init__(self, root: Path, project: str, name: str) -> None:
         """Raises `RunDirectoryError` for an invalid name, a read-only place, or a directory that is in use."""
-        for part in (project, name):
-            if part in ("", ".", "..") or "/" in part or "\0" in part:
-                raise RunDirectoryError(
-                    f"{part!r} cannot be the name of a directory",
-                    "Give the model a project and a name without slashes.",
-                )
-        self.path = root / project / name
+        self.path = run_path(root, project, name)
         self._created = [path for path in (self.path, *self.path.parents) if not path.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -82,14 +123,16 @@ class RunDirectory:
         unfinished.replace(file)
 
     def check(self, description: dict[str, Any], file_name: str = "model.json") -> None:
-        """Raises `RunDirectoryError` when the run was begun with another description; no file yet is accepted.
+        """Raises `RunDirectoryError` when the run was begun with another description, or with one that is lost.
 
-        Raises `FormatVersionError` for a file in a format that cannot be read.
+        No file yet is accepted. Raises `FormatVersionError` for a file in a format that cannot be read.
         """
         file = self.path / file_name
         if not file.exists():
+            if file_name == "model.json":
+                self._check_not_begun()
             return
-        begun = json.loads(file.read_text())
+        begun = read_description(file)
         if check_format_version(begun.get("format_version"), str(file)) == 0:
             begun = upgrade_description(begun, description)
         for key, value in description.items():
@@ -98,6 +141,18 @@ class RunDirectory:
                     f"the run in {self.path} was begun with {_difference(key, begun.get(key), value)}",
                     "Give the new run another name, or go on with the old settings.",
                 )
+
+    def _check_not_begun(self) -> None:
+        """A prompted model, which has no description, leaves metrics of step 0 alone."""
+        if (
+            self.checkpoints.steps()
+            or (self.path / "experiment.json").exists()
+            or any(row["step"] > 0 for row in self.metrics.rows())
+        ):
+            raise RunDirectoryError(
+                f"{self.path} holds a run, but its model.json is missing, so it is not known what was trained",
+                "Restore model.json, start over with --fresh, or give the new run another --name.",
+            )
 
     def trajectories(self, split: str, step: int) -> TrajectoryStore:
         return TrajectoryStore(self.path / "trajectories" / split / f"{step:06d}.jsonl.zst")
@@ -108,13 +163,14 @@ class RunDirectory:
         store.path.unlink(missing_ok=True)
         return store
 
-    def clear(self) -> None:
-        """Removes all files of the run, under its lock."""
-        for entry in self.path.iterdir():
-            if entry.is_dir():
-                shutil.rmtree(entry)
-            elif entry.name != _LOCK:
-                entry.unlink()
+    def entries(self) -> list[Path]:
+        """The files and directories that Gavel has written, model.json first, without the lock."""
+        own = (entry for entry in self.path.iterdir() if entry.name in _OWN)
+        return sorted(own, key=lambda entry: (entry.name != "model.json", entry.name))
+
+    def foreign_entries(self) -> list[Path]:
+        """What others have put into the directory."""
+        return sorted(entry for entry in self.path.iterdir() if entry.name not in {*_OWN, _LOCK})
 
     def discard_if_new(self) -> None:
         """Removes what opening created if the run was never described; call it after `close`."""

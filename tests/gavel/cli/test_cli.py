@@ -127,7 +127,13 @@ def test_a_run_is_not_continued_as_another_experiment_and_a_mistyped_name_makes_
     (run_file,) = tmp_path.glob("runs/returns/*/run.toml")
     assert 'models = "stand-in"' in run_file.read_text()
     assert "finished   1/1" in gavel("runs", cwd=tmp_path, COLUMNS="120").stdout
+    begun = {path: path.read_bytes() for path in tmp_path.glob("runs/**/*") if path.is_file()}
+    notes = run_file.with_name("my-notes.txt")
+    notes.touch()
+    mistake("train", str(run_file), "--fresh", "--max-context", "16", cwd=tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.glob("runs/**/*") if path.is_file()} == begun | {notes: b""}
     afresh = gavel("train", str(run_file), "--seed", "1", "--fresh", cwd=tmp_path)
+    assert "my-notes.txt" in afresh.stdout
     assert afresh.returncode == 0, afresh.stderr
     assert afresh.stderr == ""
     assert "seed = 1" in run_file.read_text()

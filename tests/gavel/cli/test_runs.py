@@ -1,4 +1,4 @@
-"""The listing of runs, from run directories alone; and what `--fresh` deletes."""
+"""The listing of runs, from run directories alone."""
 
 import fcntl
 import json
@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gavel.cli.runs import RunSummary, app, delete_run, read_runs
+from gavel.cli.runs import RunSummary, app, read_runs
 from gavel.errors import GavelError
-from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
 
 
 def run_of(root: Path, name: str, successes: list[float], steps: int | None = None) -> Path:
@@ -46,14 +45,11 @@ def test_a_run_that_ended_before_its_steps_is_interrupted_and_a_torn_last_line_i
     assert (run.state, run.step) == ("interrupted", 1)
 
 
-def test_a_run_whose_lock_is_held_is_running_and_is_not_deleted(tmp_path: Path) -> None:
+def test_a_run_whose_lock_is_held_is_running(tmp_path: Path) -> None:
     directory = run_of(tmp_path, "one", [0.4])
     with (directory / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert only(tmp_path).state == "running"
-        with pytest.raises(RunDirectoryError, match="another process"):
-            delete_run(tmp_path, "desk", "one")
-    assert (directory / "metrics.jsonl").exists()
 
 
 def test_a_run_of_which_nobody_knows_the_steps_is_stopped(tmp_path: Path) -> None:
@@ -77,20 +73,37 @@ def test_the_command_prints_a_table_and_says_when_there_is_nothing(tmp_path: Pat
         list(read_runs(tmp_path / "file"))
 
 
-def test_a_fresh_start_deletes_the_run_and_nothing_beside_it(tmp_path: Path) -> None:
-    one, two = run_of(tmp_path, "one", [0.1]), run_of(tmp_path, "two", [0.2])
-    delete_run(tmp_path, "desk", "one")
-    assert [path.name for path in one.iterdir()] == [".lock"]
-    assert (two / "metrics.jsonl").exists()
-    delete_run(tmp_path, "desk", "never-begun")
-    assert not (tmp_path / "desk" / "never-begun").exists()
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("model.json", b"[]", "not a JSON object"),
+        ("model.json", b'{"base_model"', "cannot be read"),
+        ("model.json", b'{"format_version": 999}', "format version 999"),
+        ("metrics.jsonl", b"\xff\xfe\n", "utf-8"),
+        ("metrics.jsonl", None, "directory"),
+    ],
+)
+def test_a_run_that_cannot_be_read_is_one_row_with_the_reason_and_the_others_are_listed(
+    tmp_path: Path, file: str, content: bytes | None, reason: str
+) -> None:
+    run_of(tmp_path, "good", [0.4])
+    bad = run_of(tmp_path, "bad", [0.4]) / file
+    bad.unlink()
+    if content is None:
+        bad.mkdir()
+    else:
+        bad.write_bytes(content)
+    found = {run.name: run for run in read_runs(tmp_path)}
+    assert found["desk/good"].state == "stopped"
+    assert found["desk/bad"].state == "unreadable"
+    assert reason in found["desk/bad"].best
+    assert "unreadable" in CliRunner().invoke(app, [str(tmp_path)]).stdout
 
 
-def test_a_fresh_start_refuses_a_directory_that_is_no_run(tmp_path: Path) -> None:
-    notes = tmp_path / "desk" / "thesis" / "notes.txt"
-    notes.parent.mkdir(parents=True)
-    notes.touch()
-    with pytest.raises(RunDirectoryError, match="no run"):
-        delete_run(tmp_path, "desk", "thesis")
-    assert notes.exists()
-    RunDirectory(tmp_path, "desk", "thesis").close()  # its lock is free again
+@pytest.mark.parametrize("file", ["experiment.json", "summary.json", "run.toml"])
+def test_a_damaged_file_beside_the_description_leaves_a_gap_in_the_row(tmp_path: Path, file: str) -> None:
+    directory = run_of(tmp_path, "one", [0.4])
+    for content in (b"[]", b"\xff", b'{"judge": 3, "steps": "many"}', b"loop = 3", b"[loop]\nsteps = [1]"):
+        (directory / file).write_bytes(content)
+        run = only(tmp_path)
+        assert (run.state, run.best) == ("stopped", "success 0.40 at step 0")

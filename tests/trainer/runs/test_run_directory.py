@@ -63,12 +63,54 @@ def test_a_directory_that_cannot_be_written_is_an_error_with_a_remedy(tmp_path, 
     assert file.read_text() == "in the way"
 
 
-@pytest.mark.parametrize("name", ["", "..", "../elsewhere", "a/b"])
+@pytest.mark.parametrize("name", ["..", "../elsewhere", "a/b"])
 def test_a_name_never_leads_to_another_directory(tmp_path, name):
     for project, run in ((name, "clerk"), ("orders", name)):
         with pytest.raises(RunDirectoryError, match="cannot be the name"):
             RunDirectory(tmp_path / "runs", project, run)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("name", "problem"), [("", "is empty"), ("n" * 300, "too long"), ("ä" * 150, "300 bytes")])
+def test_a_name_is_neither_empty_nor_longer_than_a_directory_can_have(tmp_path, name, problem):
+    with pytest.raises(RunDirectoryError, match=problem) as error:
+        RunDirectory(tmp_path, "desk", name)
+    assert "--name" in error.value.remedy
+
+
+@pytest.mark.parametrize("content", ["[]", '{"base_model"', ""])
+def test_a_damaged_description_is_refused_with_the_remedy(tmp_path, content):
+    run = open_run(tmp_path)
+    (run.path / "model.json").write_text(content)
+    with pytest.raises(RunDirectoryError, match=r"model\.json") as error:
+        run.check(DESCRIPTION)
+    assert "--fresh" in error.value.remedy
+    run.close()
+
+
+@pytest.mark.parametrize("left", ["checkpoint", "metrics", "experiment"])
+def test_a_run_whose_description_is_missing_is_not_continued(tmp_path, left):
+    run = open_run(tmp_path)
+    run.check(DESCRIPTION)
+    match left:
+        case "checkpoint":
+            run.checkpoints.save(1, lambda directory: (directory / "adapter.bin").touch())
+        case "metrics":
+            run.metrics.log(1, "train", {"reward": 0.5})
+        case _:
+            run.describe({}, "experiment.json")
+    with pytest.raises(RunDirectoryError, match=r"model\.json is missing") as error:
+        run.check(DESCRIPTION)
+    assert "Restore model.json" in error.value.remedy
+    run.close()
+
+
+def test_metrics_of_a_prompted_model_and_files_of_others_are_no_run(tmp_path):
+    run = open_run(tmp_path)
+    run.metrics.log(0, "val", {"reward": 0.5})
+    (run.path / "notes.txt").touch()
+    run.check(DESCRIPTION)
+    run.close()
 
 
 def test_a_run_goes_on_with_the_description_that_it_was_begun_with(tmp_path):
