@@ -1,7 +1,7 @@
 # What a fresh clone needs: Python 3.11 or newer, and make. Everything is installed into .venv, once.
 #
 #   make demo    watch a tiny agent learn from a judge, on this machine
-#   make check   lint, types, import order and the fast tests: under a minute once installed
+#   make check   lint, types, import order and the fast tests: about two minutes once installed
 #   make test    the same with all tests
 #   make lint    lint, types and import order only
 #   make test-vllm  the tests of the vLLM engine, over a vLLM for the CPU (3.4 GB, installed into .venv-vllm, once)
