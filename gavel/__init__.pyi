@@ -1,7 +1,6 @@
 from .cli import run as run
 from .compat.shaping import Shaping as Shaping
 from .compat.shaping import shape_group as shape_group
-from .errors import GavelError as GavelError
 from .judge.audit.agreement import agreement as agreement
 from .judge.audit.inter_rater import judge_vs_judge as judge_vs_judge
 from .judge.config import JudgeConfig as JudgeConfig
@@ -15,6 +14,7 @@ from .judge.ruler import ruler as ruler
 from .judge.ruler import ruler_score_group as ruler_score_group
 from .llm.budget import Budget as Budget
 from .llm.cassette import Cassette as Cassette
+from .llm.errors import GavelError as GavelError
 from .scenarios.gather import gather_trajectories as gather_trajectories
 from .scenarios.gather import gather_trajectory_groups as gather_trajectory_groups
 from .scenarios.group import TrajectoryGroup as TrajectoryGroup

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 
 DISTRIBUTION = "gavel-rl"
 EXTRAS = ("train", "gpu")

@@ -9,7 +9,7 @@ import typer
 from gavel.cli.lazy import lazy_app
 from gavel.cli.settings import load_dotenv
 from gavel.cli.terminal import print_error, silence_libraries
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 
 if TYPE_CHECKING:
     from gavel.scenarios.scenario import Scenario

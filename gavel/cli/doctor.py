@@ -18,8 +18,8 @@ from rich.text import Text
 import gavel.judge.offline  # noqa: F401 - makes the stand-in known by name
 from gavel.cli.lazy import single_command
 from gavel.cli.settings import STAND_IN, Settings
-from gavel.errors import GavelError
 from gavel.extras import EXTRAS, install_line, installed_version, missing_parts
+from gavel.llm.errors import GavelError
 from gavel.llm.prices import prices_from_environment
 from gavel.llm.providers import check_model
 

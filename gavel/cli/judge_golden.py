@@ -15,7 +15,7 @@ import typer
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gavel.cli.lazy import single_command
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 
 if TYPE_CHECKING:
     from gavel.judge.audit.golden import ChangedVerdict, GoldenResult

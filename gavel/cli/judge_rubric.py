@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gavel.cli.lazy import single_command
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 
 
 def rubric(

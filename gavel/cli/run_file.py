@@ -19,7 +19,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from gavel.cli.model_options import models_in
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 
 Table = dict[str, Any]
 Where = dict[tuple[str, ...], str]

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from gavel.cli.lazy import single_command
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 
 _HELD_OUT = "held_out"
 _AGES = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 
 _QUIET = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",

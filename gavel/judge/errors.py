@@ -3,8 +3,7 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from gavel.errors import GavelError
-from gavel.llm.errors import LlmError
+from gavel.llm.errors import GavelError, LlmError
 
 
 class JudgeError(GavelError):

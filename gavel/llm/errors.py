@@ -1,6 +1,19 @@
-"""Errors of a call to a language model, each with its remedy."""
+"""The base of every error that a user can mend, and what can go wrong with a call to a model.
 
-from gavel.errors import GavelError
+The base is here because this is the lowest floor that raises one.
+"""
+
+
+class GavelError(Exception):
+    """What happened, and what to type next.
+
+    The command line prints both parts and exits with status 1; no traceback for a user's mistake.
+    """
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(f"{message}\n{remedy}" if remedy else message)
+        self.message = message
+        self.remedy = remedy
 
 
 class LlmError(GavelError):

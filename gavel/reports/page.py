@@ -5,7 +5,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 from gavel.reports.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
 
 

@@ -11,8 +11,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import cast
 
-from gavel.errors import GavelError
 from gavel.llm.cancellation import contain_cancellation
+from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.progress import GroupTally, completion_tokens, gather_display
 from gavel.scenarios.run_members import discard, member_runner, run_member

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import Toolbox, ToolFunction
 from gavel.scenarios.trajectory import Trajectory

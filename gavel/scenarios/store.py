@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import zstandard
 
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 from gavel.scenarios.group import PendingGroupError, TrajectoryGroup
 from gavel.scenarios.record_format import RecordVersionError, from_row, to_line
 

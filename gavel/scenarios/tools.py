@@ -16,7 +16,7 @@ import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 from pydantic_core import to_jsonable_python
 
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 from gavel.llm.types import Message
 from gavel.scenarios.task import Task
 

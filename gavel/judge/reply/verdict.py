@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from gavel.errors import GavelError
 from gavel.judge.reply.lenient_json import Broken, Found, Repeated, find_values
+from gavel.llm.errors import GavelError
 
 _LABEL_KEYS = {
     *("trajectory_id", "trajectoryid", "id", "trajectory", "trajectory_label", "label", "name"),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.engines.protocol import DEADLINE, Engine, SamplingRequest
 

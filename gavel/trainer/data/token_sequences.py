@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from openai.types.chat.chat_completion import Choice
 
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 from gavel.scenarios.trajectory import History, Trajectory
 
 

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 from gavel.trainer.policy.adapter import Adapter
 
 DEADLINE = 600.0

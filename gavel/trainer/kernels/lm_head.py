@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 
 _CPU_TILE, _GPU_TILE = (512, 256), (4096, 32768)
 """Positions and vocabulary entries of a tile: sized for a core's cache, and for a GPU's occupancy."""

@@ -13,7 +13,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 from gavel.trainer.data.packing import Segment
 
 NAME = "gavel_packed"

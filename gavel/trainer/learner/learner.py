@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 from gavel.trainer.config import Ppo, TrainConfig
 from gavel.trainer.data.batch import Batch, TrainedSequence, mini_batches
 from gavel.trainer.data.packing import assign_to_ranks, micro_batches, unique_tokens

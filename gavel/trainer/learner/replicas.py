@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig
 from gavel.trainer.data.batch import Batch
 from gavel.trainer.data.token_sequences import TokenSequence

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from statistics import fmean
 
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 from gavel.scenarios.gather import gather_trajectories
 from gavel.scenarios.rollout import ChatModel, rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError

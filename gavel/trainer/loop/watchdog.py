@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 
 T = TypeVar("T")
 

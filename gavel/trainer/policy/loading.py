@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from transformers import AutoConfig, BitsAndBytesConfig
 
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 from gavel.trainer.config import LoraSettings, PolicySettings
 
 _BLOCK = 64

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any, cast
 
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 from gavel.scenarios.store import TrajectoryStore
 from gavel.trainer.runs.checkpoints import Checkpoints
 from gavel.trainer.runs.format_version import FORMAT_VERSION, check_format_version, upgrade_description

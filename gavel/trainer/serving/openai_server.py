@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 from gavel.llm.types import Message
 from gavel.trainer.engines.protocol import AdapterGone, ContextOverflow, Engine, EngineError, Sampled, SamplingRequest
 from gavel.trainer.serving.turn_cache import Prompt, TurnCache

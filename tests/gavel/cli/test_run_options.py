@@ -6,7 +6,7 @@ import pytest
 
 from gavel.cli.run_file import RunFileError
 from gavel.cli.run_options import run_config
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 from gavel.trainer.config import Gspo, VllmSettings
 
 

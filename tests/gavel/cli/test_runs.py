@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gavel.cli.runs import RunSummary, app, read_runs
-from gavel.errors import GavelError
+from gavel.llm.errors import GavelError
 
 
 def run_of(root: Path, name: str, successes: list[float], steps: int | None = None) -> Path:

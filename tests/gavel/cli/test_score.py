@@ -7,11 +7,11 @@ import pytest
 from rich.console import Console
 
 from gavel.cli.score import print_scores, score_and_print, score_file
-from gavel.errors import GavelError
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.rubric import Criterion, Rubric
+from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.jsonl import RowError, read_groups
 from gavel.scenarios.judgement import Judgement
