@@ -19,12 +19,15 @@ VLLM := .venv-vllm/.installed
 VLLM_PIP := .venv-vllm/bin/python -m pip --disable-pip-version-check --quiet --quiet
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo check test test-vllm lint clean
+.PHONY: demo check fast test test-vllm lint clean
 
 demo: $(TRAIN)
 	@$(BIN)/gavel demo
 
-check: lint
+check: $(DEV)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint fast
+
+fast: $(DEV)
 	@$(PYTEST) --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
 
 test: lint
