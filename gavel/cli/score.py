@@ -24,10 +24,10 @@ from gavel.cli.terminal import plain
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.judge.panel.judgements import unscored
 from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.jsonl import read_groups
+from gavel.scenarios.judged import unscored
 from gavel.scenarios.record_format import to_line
 from gavel.scenarios.store import TrajectoryStore
 from gavel.scenarios.trajectory import Trajectory

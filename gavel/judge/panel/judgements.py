@@ -1,17 +1,15 @@
-"""Judgements: ballots become a judgement for each trajectory, one for the group, and a judged copy of the group.
+"""Judgements: ballots become a judgement for each trajectory, and one for the group.
 
 A member without votes, or without a quorum, is unscored with the reason: no step makes a number that no judge gave.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
 
 from gavel.judge.panel.aggregate import Aggregate, AggregateScore, Answer, groupwise
 from gavel.judge.panel.ballot import Ballot
 from gavel.judge.prompt.canonical import CanonicalGroup
 from gavel.judge.stats import mean_and_error
-from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, GroupStatus, Judgement
 from gavel.scenarios.trajectory import Trajectory
 
@@ -124,45 +122,3 @@ def _status(members: Sequence[Judgement], group: CanonicalGroup) -> tuple[GroupS
     if len(reasons) == len(members):
         return "unscored", reasons[0]
     return "partial", f"{len(reasons)} of {len(members)} trajectories are unscored; {reasons[0]}"
-
-
-def with_judgements(group: TrajectoryGroup, members: Sequence[Judgement], whole: GroupJudgement) -> TrajectoryGroup:
-    """A copy of the group with judgements, and their scores as rewards.
-
-    Containers are copied; messages and choices, which are never modified, are shared. The previous reward of a
-    trajectory is kept in `metrics["independent_reward"]`.
-    """
-    judged = [_with_judgement(*pair) for pair in zip(group.trajectories, members, strict=True)]
-    return group.model_copy(
-        update={
-            "trajectories": judged,
-            "metadata": deepcopy(group.metadata),
-            "metrics": dict(group.metrics),
-            "logs": list(group.logs),
-            "exceptions": list(group.exceptions),
-            "judgement": whole,
-        }
-    )
-
-
-def _with_judgement(trajectory: Trajectory, judgement: Judgement) -> Trajectory:
-    metrics = dict(trajectory.metrics)
-    if trajectory.reward is not None and trajectory.judgement is None:
-        metrics["independent_reward"] = trajectory.reward
-    return trajectory.model_copy(
-        update={
-            "messages_and_choices": list(trajectory.messages_and_choices),
-            "additional_histories": list(trajectory.additional_histories),
-            "metadata": deepcopy(trajectory.metadata),
-            "logs": list(trajectory.logs),
-            "metrics": metrics,
-            "reward": judgement.score,
-            "judgement": judgement,
-        }
-    )
-
-
-def unscored(group: TrajectoryGroup, reason: str) -> TrajectoryGroup:
-    """A copy of the group without scores, for one reason."""
-    members = [Judgement(reason=reason) for _ in group.trajectories]
-    return with_judgements(group, members, GroupJudgement(status="unscored", reason=reason))
