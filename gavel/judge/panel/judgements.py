@@ -60,12 +60,13 @@ def _alone(group: CanonicalGroup) -> str:
 
 
 def _judgement(member: int, ballots: Sequence[Ballot], score: AggregateScore | str, quorum: float) -> Judgement:
-    shown = [ballot for ballot in ballots if member in ballot.shown]
+    shown = [ballot for ballot in ballots if member in ballot.shown or member in ballot.refused]
     cast = {ballot.order: (ballot, vote) for ballot in shown if (vote := ballot.vote(member))}
     votes = [vote for _, vote in cast.values()]
     problem = next((ballot.problem for ballot in shown if ballot.scores is None), "")
+    refusal = next((ballot.refused[member] for ballot in shown if member in ballot.refused), "")
     if not cast:
-        return Judgement(reason=f"no vote: {problem}")
+        return Judgement(reason=f"the judge model refuses its text: {refusal}" if refusal else f"no vote: {problem}")
     jurors = {ballot.juror: ballot.weight for ballot in shown}
     share = sum(jurors[juror] for juror in {ballot.juror for ballot, _ in cast.values()}) / sum(jurors.values())
     if share < quorum - 1e-9:
@@ -108,7 +109,10 @@ def _warnings(ballots: Sequence[Ballot]) -> Iterator[str]:
     for ballot in ballots:
         if ballot.scores is None:
             yield f"order {ballot.order} is lost: {ballot.problem}"
-        elif ballot.shortened:
+            continue
+        if ballot.refused:
+            yield f"order {ballot.order}: the judge model refuses the text of {len(ballot.refused)} members"
+        if ballot.shortened:
             yield f"order {ballot.order}: long texts were shortened to fit the context of {ballot.model}"
 
 
