@@ -26,7 +26,7 @@ import gavel.judge.offline  # noqa: F401 # pyright: ignore[reportUnusedImport] -
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
 from gavel.judge.panel.anchors import Anchor, check_anchors, insert_anchors
 from gavel.judge.panel.ballot import Ballot
-from gavel.judge.panel.judgements import judge_group, judge_members, with_judgements
+from gavel.judge.panel.judgements import judge_group, judge_members
 from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.modes import ModeName, choose_mode
 from gavel.judge.panel.polling import Poll, off_loop_if_long
@@ -40,6 +40,7 @@ from gavel.llm.client import Client
 from gavel.llm.prices import Prices, checked_prices, prices_from_environment
 from gavel.llm.rate_limits import Limits
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.judged import with_judgements
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Trajectory
 
