@@ -27,6 +27,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.jsonl import read_groups
 from gavel.scenarios.judged import unscored
 from gavel.scenarios.judged_file import JudgedFile, JudgedStream, judged_output
+from gavel.scenarios.truth import truth_of, with_truth_of_rows
 
 Output = JudgedFile | JudgedStream
 
@@ -48,7 +49,10 @@ def score(
         bool, typer.Option("--fresh", help="Replace the output file instead of going on with it.")
     ] = False,
 ) -> None:
-    """Score trajectories from a file with a judge."""
+    """Score trajectories from a file with a judge.
+
+    The judge is told what the columns `reference` (or `answer`), `rubric` and `criteria` of a group's rows hold.
+    """
     score_and_print(file, judge_config(values), by, out, fresh=fresh)
 
 
@@ -87,7 +91,9 @@ async def score_file(
     `fresh`. Raises `RowError` or `StoreError` when the file cannot be read, and `GavelError` when the judge has no key
     or `out` cannot be used; nothing is judged then.
     """
-    groups = await asyncio.to_thread(read_groups, file, by)
+    groups = [with_truth_of_rows(group) for group in await asyncio.to_thread(read_groups, file, by)]
+    for group in groups:
+        truth_of(group)  # one that cannot be judged is told before the first call
     judge.check()
     if isinstance(out, Path):
         out = judged_output(out, judge.settings, is_input=_same(file, out))

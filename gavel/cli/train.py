@@ -10,7 +10,7 @@ from gavel.cli.lazy import single_command
 from gavel.cli.model_options import with_options
 from gavel.cli.run_options import RUN_FLAGS, Assignments, MinSpread, Shaping, Source, announce_stand_in, run_config
 from gavel.cli.settings import STAND_IN
-from gavel.judge.offline.stand_in import check_rubric
+from gavel.judge.offline.stand_in import check_tasks
 from gavel.trainer.run_config import RunConfig
 
 
@@ -36,7 +36,7 @@ def train(
         announce_stand_in(config.judge)
         judge.check()  # before torch is loaded: a mistake is reported at once
         if config.judge.models == STAND_IN:
-            check_rubric(judge.rubric)
+            check_tasks(judge.rubric, [task.truth for task in scenario.tasks()])
     if config.backend.processes > 1:
         from gavel.trainer.distributed import launch, launched
 

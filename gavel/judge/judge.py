@@ -31,7 +31,7 @@ from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.modes import ModeName, choose_mode
 from gavel.judge.panel.polling import Poll, off_loop_if_long
 from gavel.judge.panel.position_bias import PositionBias
-from gavel.judge.prompt.canonical import canonicalize
+from gavel.judge.prompt.canonical import canonicalize, with_reference
 from gavel.judge.prompt.flags import apply_flags, validate_caps, with_flags
 from gavel.judge.rubric import Rubric
 from gavel.llm.budget import Budget
@@ -43,6 +43,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged import with_judgements
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.truth import truth_of
 
 _LIMITS = Limits()
 _PREFETCH = 2
@@ -156,9 +157,11 @@ class Judge:
     async def score(self, group: TrajectoryGroup) -> TrajectoryGroup:
         """A copy of the group with rewards and judgements; a pending group is run first.
 
-        Raises `JudgeError` for a group without trajectories, for a trajectory without messages that has not failed,
-        for a juror that cannot be asked (see `check`), and when no juror has room for two members. All other failures
-        are recorded in the judgements.
+        A task's own rubric, reference and criteria are those of `gavel.scenarios.truth.truth_of`.
+
+        Raises `JudgeError` for a group without trajectories, for a trajectory without messages that has not failed, for
+        tasks with different references, rubrics or criteria in one group, for a juror that cannot be asked (see
+        `check`), and when no juror has room for two members. All other failures are recorded in the judgements.
         """
         started = time.monotonic()
         if group.pending:
@@ -185,12 +188,15 @@ class Judge:
         """Judgements of the group's trajectories; `attempts`, by index, are those that have not failed."""
         failures = canonicalize({i: t for i, t in enumerate(group.trajectories) if i not in attempts})
         failed = await off_loop_if_long(failures, with_flags, failures)
+        truth = truth_of(group)
+        rubric = self.rubric.for_task(truth)
         unflagged, fixed = insert_anchors(attempts, self.anchors)
+        unflagged = with_reference(unflagged, truth.reference)
         canonical = await off_loop_if_long(unflagged, with_flags, unflagged)
         ballots: list[Ballot] = []
         if len(canonical.members) > 1:
             self.check()
-            poll = Poll(self.jurors, self._clients, self.rubric, self.content_retries, self.position_bias)
+            poll = Poll(self.jurors, self._clients, rubric, self.content_retries, self.position_bias)
             counts = [juror.orders or self.orders for juror in self.jurors]
             seed = f"{self.seed}/{canonical.digest}"
             max_shown = partial(poll.max_shown, canonical)
@@ -206,9 +212,11 @@ class Judge:
         whole.mode = self.mode
         whole.warnings += self._position_warnings({len(ballot.shown) for ballot in ballots})
         whole.models = self.names
-        whole.prompt_ids = [self.rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]
+        whole.prompt_ids = [rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]
         whole.seed = self.seed
         whole.settings = self.settings
+        if truth:
+            whole.settings |= {"task_rubric": rubric.id, "truth": truth.dump()}
         return members, whole
 
     def _position_warnings(self, sizes: set[int]) -> list[str]:

@@ -74,7 +74,8 @@ class GroupJudgement(BaseModel):
     """Content hashes of the prompt templates that were used."""
     seed: int | None = None
     settings: dict[str, JsonValue] | None = None
-    """What of the judge's settings may change a score (`Judge.settings`); None in files of earlier versions."""
+    """What of the judge's settings may change a score (`Judge.settings`), and of the task: `truth`, and `task_rubric`,
+    the id of the rubric that was used. None in files of earlier versions."""
     repairs: dict[str, int] = Field(default_factory=dict)
     """Repairs made to read the replies, by kind: "fence", "quotes", "wrapper", "number" ..."""
     warnings: list[str] = Field(default_factory=list)

@@ -16,6 +16,8 @@ from gavel.prompts import content_hash
 from gavel.scenarios.trajectory import History, Trajectory
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
+REFERENCE = "reference"
+"""The role of a task's reference, which is the first of the shared events; no message can have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,17 @@ def canonicalize(trajectories: Mapping[int, Trajectory]) -> CanonicalGroup:
         for main, *others in attempts
     )
     return CanonicalGroup(tuple(members), shared, tools)
+
+
+def with_reference(group: CanonicalGroup, reference: str | None) -> CanonicalGroup:
+    """The group with the task's reference, an answer or a fact sheet, for the judge to see."""
+    if reference is None or not group.members:
+        return group
+    return replace(group, shared=(TextEvent(REFERENCE, reference), *group.shared))
+
+
+def has_reference(group: CanonicalGroup) -> bool:
+    return any(isinstance(event, TextEvent) and event.role == REFERENCE for event in group.shared[:1])
 
 
 def _parts(conversations: Iterable[Conversation]) -> Iterable[str]:

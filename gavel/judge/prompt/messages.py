@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gavel.judge.prompt.canonical import CanonicalGroup, Conversation, Member
+from gavel.judge.prompt.canonical import CanonicalGroup, Conversation, Member, has_reference
 from gavel.judge.prompt.sanitize import sanitize
 from gavel.judge.prompt.token_count import count_tokens
 from gavel.judge.prompt.transcript import PromptMarkers, render_transcripts
@@ -33,7 +33,7 @@ def build_messages(
         values["criteria"] = [(letter, sanitize(criterion.name)) for letter, criterion in rubric.lettered]
     system, user = template_names(rubric)
     return [
-        {"role": "system", "content": render(system, rubric=sanitize(rubric.words))},
+        {"role": "system", "content": render(system, rubric=sanitize(rubric.words), reference=has_reference(group))},
         {"role": "user", "content": render(user, **values)},
     ]
 

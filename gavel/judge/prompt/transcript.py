@@ -17,7 +17,14 @@ from functools import lru_cache
 from itertools import chain
 from random import Random
 
-from gavel.judge.prompt.canonical import CanonicalGroup, Conversation, Event, TextEvent, ToolCallEvent
+from gavel.judge.prompt.canonical import (
+    CanonicalGroup,
+    Conversation,
+    Event,
+    TextEvent,
+    ToolCallEvent,
+    has_reference,
+)
 from gavel.judge.prompt.flags import ADDRESSES_JUDGE, CONTENTLESS, EMPTY, TOOL_ADDRESSES_JUDGE
 from gavel.judge.prompt.sanitize import RESERVED, normalize_for_matching, sanitize
 from gavel.judge.prompt.shared_text import find_shared_prefixes, repeated_texts
@@ -82,8 +89,9 @@ def render_transcripts(group: CanonicalGroup, order: Sequence[int], markers: Pro
     if group.tools:
         lines += ["tools", *(f"- {number} {sanitize(tool)}" for number, tool in enumerate(group.tools, start=1))]
     lines += [f"block {number}: {sanitize(text)}" for text, number in blocks.items()]
-    if group.shared:
-        lines += [f"start {_OF_ALL}", *_events(group.shared, blocks)]
+    lines += _events(group.shared[: has_reference(group)], blocks)
+    if shared := group.shared[has_reference(group) :]:
+        lines += [f"start {_OF_ALL}", *_events(shared, blocks)]
     for number, prefix in enumerate(tree.prefixes, start=1):
         lines += [f"start {number}", *_continuation(prefix.parent), *_events(prefix.events, blocks)]
     index_of = {conversation: n for n, conversation in enumerate(shown)}
@@ -170,7 +178,7 @@ def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
             case "conversation":
                 conversation = _Reading()
                 attempt.append(conversation)
-            case "tools" | "end" | "note:":
+            case "tools" | "end" | "note:" | "reference" | "reference:":
                 pass
             case "call":
                 name, reference, arguments = rest.partition(_REFERENCE)
