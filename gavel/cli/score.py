@@ -17,6 +17,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from gavel.cli.judge_status import JudgeStatus
 from gavel.cli.lazy import single_command
 from gavel.cli.model_options import with_options
 from gavel.cli.run_options import JUDGE_FLAGS, judge_config, with_default_judge
@@ -25,7 +26,7 @@ from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.judgements import unscored
-from gavel.llm.errors import GavelError
+from gavel.llm.errors import GavelError, first_error
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.jsonl import read_groups
 from gavel.scenarios.record_format import to_line
@@ -88,7 +89,10 @@ async def score_file(
 
 
 async def _judge_all(groups: Sequence[TrajectoryGroup], judge: Judge) -> list[TrajectoryGroup]:
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    if any(group.trajectories for group in groups):
+        await judge.probe()
+    columns = (*Progress.get_default_columns(), JudgeStatus(lambda: judge.status))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task(f"judging {len(groups)} groups", total=len(groups))
 
         async def score(group: TrajectoryGroup) -> TrajectoryGroup:
@@ -98,8 +102,9 @@ async def _judge_all(groups: Sequence[TrajectoryGroup], judge: Judge) -> list[Tr
             progress.advance(bar)
             return judged
 
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(score(group)) for group in groups]
+        with first_error():
+            async with asyncio.TaskGroup() as tasks:
+                running = [tasks.create_task(score(group)) for group in groups]
     return [task.result() for task in running]
 
 

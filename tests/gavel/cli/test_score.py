@@ -17,7 +17,7 @@ from gavel.scenarios.jsonl import RowError, read_groups
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.store import StoreError, TrajectoryStore
 from gavel.scenarios.trajectory import RolloutError, Trajectory
-from tests.endpoint import Endpoint, fails
+from tests.endpoint import Endpoint, fails, says
 from tests.judge.groups import TOOLS, desk, saying
 
 ASK = {"role": "user", "content": "Where is my parcel?"}
@@ -233,7 +233,7 @@ def test_a_judge_that_nobody_serves_is_an_error_before_anything_is_written(tmp_p
 def test_a_judge_that_fails_is_an_error_after_all_is_shown_and_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, endpoint: Endpoint
 ):
-    endpoint.script = [fails(401)]
+    endpoint.script = [lambda _: says('{"ready": true}'), fails(400)]
     monkeypatch.setenv("OPENAI_API_BASE", endpoint.params["api_base"])
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     path, out = written(tmp_path / "rows.jsonl", GOOD, SILENT), tmp_path / "out.jsonl"
