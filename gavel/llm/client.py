@@ -14,7 +14,7 @@ wrong key, a prompt too long) are raised at once.
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Hashable, Mapping
+from collections.abc import AsyncGenerator, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,15 +26,16 @@ from tenacity import AsyncRetrying, retry_if_exception
 from gavel.llm.budget import Budget, Size
 from gavel.llm.call import Call
 from gavel.llm.cancellation import contain_cancellation
-from gavel.llm.cassette import Cassette, Question
+from gavel.llm.cassette import Cassette
 from gavel.llm.completion import completion, read_answer, read_message
 from gavel.llm.errors import ContextError, LlmError
 from gavel.llm.local_models import model_id
 from gavel.llm.prices import Price, Prices, cost, price
 from gavel.llm.providers import check_model, load_litellm, model_info
+from gavel.llm.question import Question
 from gavel.llm.rate_limits import Limits, endpoint_limits
 from gavel.llm.retry import context_limit, is_too_long, may_be_the_format, may_pass, pause, remedy
-from gavel.llm.types import Message, ModelCallable, Reply, Schema
+from gavel.llm.types import Accept, Message, ModelCallable, Reply, Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +98,24 @@ class Client:
     def _reply_tokens(self, entries: int) -> int:
         return max(1000 + 200 * entries, self._set_completion or 0)
 
-    async def ask(self, messages: list[Message], schema: Schema) -> Reply:
-        """The model's reply. Raises `LlmError` when there is none, a `ContextError` when the prompt is too long."""
+    async def ask(
+        self,
+        messages: list[Message],
+        schema: Schema,
+        accept: Accept | None = None,
+        repairs: Sequence[tuple[list[Message], Reply]] = (),
+    ) -> Reply:
+        """The model's reply. Raises `LlmError` when there is none, a `ContextError` when the prompt is too long.
+
+        A cassette keeps the reply if `accept` says that it can be used (None = always), and with it the unusable ones
+        that `messages` send back: `repairs` holds them with their messages, oldest first.
+        """
         if self.cassette is None or not isinstance(self.model, str):
             return await self._ask_with_transport_retries(messages, schema)
         question = Question(self.name, self.params, schema, messages)
-        return await self.cassette.answer(question, partial(self._ask_with_transport_retries, messages, schema))
+        ask = partial(self._ask_with_transport_retries, messages, schema)
+        earlier = [(Question(self.name, self.params, schema, before), reply) for before, reply in repairs]
+        return await self.cassette.answer(question, ask, accept, earlier)
 
     async def _ask_with_transport_retries(self, messages: list[Message], schema: Schema) -> Reply:
         call = Call(endpoint_limits(self._endpoint), self.limits)
