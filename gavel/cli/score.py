@@ -17,6 +17,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from gavel.cli.cassette_option import replay_account, replies_directory, with_cassette
 from gavel.cli.lazy import single_command
 from gavel.cli.model_options import with_options
 from gavel.cli.run_options import JUDGE_FLAGS, judge_config, with_default_judge
@@ -52,9 +53,13 @@ def score_and_print(file: Path, config: JudgeConfig, by: str | None = None, out:
 
     Raises a `GavelError` when the file is not usable, and after all else is done when the judge failed on a group.
     """
-    engine = with_default_judge(config).build()
+    engine = with_cassette(with_default_judge(config), replies_directory(out)).build()
     judged = asyncio.run(score_file(file, engine, by=by, out=out))
     print_scores(Console(), judged, by)
+    if replayed := replay_account(engine):
+        Console(stderr=True).print(plain(replayed))
+    if engine.cassette:
+        engine.cassette.close()
     failed = [group.judgement for group in judged if _judge_failed(group)]
     if failed:
         raise JudgeError(

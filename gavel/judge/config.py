@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gavel.judge.panel.juror import Juror
 
 _LIMITS = Limits()
+_NO_CASSETTE = Path("none")
 
 
 class JurorConfig(BaseModel):
@@ -81,7 +82,8 @@ class JudgeConfig(BaseModel):
     max_tokens: int | None = Field(default=None, ge=1)
     """Budget for judging, in tokens of prompts and replies. Default: no limit."""
     cassette: Path | None = None
-    """SQLite file that stores every reply, so that none is paid for twice."""
+    """SQLite file that keeps the judge's replies, so that none is paid for twice; "none" = no file. Default of the
+    commands: cassettes.sqlite in the directory of the run or of the output; of Judge and this class: no file."""
     params: dict[str, Any] = {}
     """LiteLLM parameters for every judge model, such as temperature, api_base or reasoning_effort."""
     prices: dict[str, tuple[float, float]] | None = None
@@ -125,7 +127,7 @@ class JudgeConfig(BaseModel):
             requests_per_minute=self.requests_per_minute,
             tokens_per_minute=self.tokens_per_minute,
             budget=budget,
-            cassette=self.cassette,
+            cassette=None if self.cassette == _NO_CASSETTE else self.cassette,
             prices=self.prices,
             seed=self.seed,
         )

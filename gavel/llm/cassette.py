@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from gavel.llm.cassette_file import SqliteStorage
+from gavel.llm.cassette_file import SqliteStorage, check_directory
 from gavel.llm.cassette_storage import Entry, Storage, StoredReply
 from gavel.llm.claims import ClaimWatch
 from gavel.llm.errors import CassetteError, CassetteMissError
@@ -58,7 +58,10 @@ class Cassette:
         self._thread: StorageThread | None = None
 
     def check(self) -> None:
-        """Opens the storage, unless it is open. Raises `CassetteError` when it is missing or cannot be used."""
+        """Raises `CassetteError` when the storage is missing or cannot be used. Opens it, but makes no new file."""
+        if self.path is not None and self.mode == "cache" and not self.path.exists():
+            check_directory(self.path)
+            return
         thread = self._current_thread()
         if not thread.is_open:
             thread.submit(lambda _: None).result()

@@ -5,6 +5,7 @@ is refused and left as it is; one of an older format is upgraded when it is open
 it is opened for replay.
 """
 
+import os
 import re
 import sqlite3
 import time
@@ -145,6 +146,15 @@ class SqliteStorage:
     def _transaction(self) -> Generator[None]:
         with _transaction(self._db):
             yield
+
+
+def check_directory(path: Path) -> None:
+    """Raises `CassetteError` when no file can be made at `path`; makes none, nor its directories."""
+    parent = next(parent for parent in path.absolute().parents if parent.exists())
+    if not parent.is_dir():
+        raise CassetteError(f"the cassette {path} cannot be used: {parent} is not a directory.", _OTHER_FILE)
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise CassetteError(f"the cassette {path} cannot be used: {parent} is not writable.", _OTHER_FILE)
 
 
 def _row(entry: Entry) -> dict[str, object]:

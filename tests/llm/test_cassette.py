@@ -334,3 +334,8 @@ async def test_another_storage_serves_as_well_as_a_file():
     with pytest.raises(CassetteMissError, match="the cassette has no reply"):
         await Cassette(lambda: shelf, "replay").answer(question("Bye"), never)
     assert shelf.claims == {}
+
+
+def test_checking_a_new_cassette_makes_no_file(tmp_path):
+    Cassette(tmp_path / "deep" / "c.sqlite").check()
+    assert list(tmp_path.iterdir()) == []

@@ -15,6 +15,7 @@ import pytest
 
 from gavel.llm import claims, storage_thread
 from gavel.llm.cassette import Cassette
+from gavel.llm.cassette_file import SqliteStorage
 from gavel.llm.cassette_storage import Claim
 from gavel.llm.claims import ClaimWatch, holder_name, is_dead
 from gavel.llm.errors import LlmError
@@ -132,7 +133,7 @@ def test_a_process_that_is_stopped_is_not_waited_for_longer_than_its_claim_lasts
 
 def foreign(path: Path, renewed_at: float) -> None:
     """A claim of a process on another machine, which shows no sign of life."""
-    Cassette(path).check()
+    SqliteStorage(path).close()
     connection = sqlite3.connect(path)
     connection.execute("INSERT INTO claims VALUES (?, 'elsewhere 1 ff', 3, ?)", (question().key, renewed_at))
     connection.commit()
@@ -221,7 +222,7 @@ async def test_who_is_cancelled_while_it_waits_or_asks_leaves_no_claim(tmp_path)
 
 
 async def test_a_claim_that_cannot_be_written_is_done_without(tmp_path, caplog):
-    Cassette(tmp_path / "c.sqlite").check()
+    SqliteStorage(tmp_path / "c.sqlite").close()
     with sqlite3.connect(tmp_path / "c.sqlite") as other:
         other.execute("CREATE TRIGGER full BEFORE INSERT ON claims BEGIN SELECT RAISE(FAIL, 'disk full'); END")
     assert (await Cassette(tmp_path / "c.sqlite").answer(question(), said)).text == "hi"
