@@ -7,7 +7,7 @@ group that the judge failed on is written as unscored, with the reason.
 import asyncio
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +21,7 @@ from gavel.cli.cassette_option import replay_account, replies_directory, with_ca
 from gavel.cli.lazy import single_command
 from gavel.cli.model_options import with_options
 from gavel.cli.run_options import JUDGE_FLAGS, judge_config, with_default_judge
+from gavel.cli.score_batch import answered_in_batches
 from gavel.cli.terminal import plain
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
@@ -43,18 +44,28 @@ def score(
     out: Annotated[
         Path | None, typer.Option(help="File for the judged groups, as JSONL; as a store, if it ends in .zst.")
     ] = None,
+    batch: Annotated[
+        bool, typer.Option("--batch", help="Ask in batches: half the price, within a day. Needs --out FILE.")
+    ] = False,
 ) -> None:
     """Score trajectories from a file with a judge."""
-    score_and_print(file, judge_config(values), by, out)
+    score_and_print(file, judge_config(values), by, out, batch=batch)
 
 
-def score_and_print(file: Path, config: JudgeConfig, by: str | None = None, out: Path | None = None) -> None:
+def score_and_print(
+    file: Path, config: JudgeConfig, by: str | None = None, out: Path | None = None, *, batch: bool = False
+) -> None:
     """Scores the file's groups and prints their table.
 
     Raises a `GavelError` when the file is not usable, and after all else is done when the judge failed on a group.
     """
-    engine = with_cassette(with_default_judge(config), replies_directory(out)).build()
-    judged = asyncio.run(score_file(file, engine, by=by, out=out))
+    config = with_cassette(with_default_judge(config), replies_directory(out))
+    with (
+        answered_in_batches(config, out, lambda: read_groups(file, by))
+        if batch
+        else nullcontext(config.build()) as engine
+    ):
+        judged = asyncio.run(score_file(file, engine, by=by, out=out))
     print_scores(Console(), judged, by)
     if replayed := replay_account(engine):
         Console(stderr=True).print(plain(replayed))

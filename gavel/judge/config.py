@@ -18,6 +18,7 @@ from gavel.llm.rate_limits import Limits
 if TYPE_CHECKING:
     from gavel.judge.judge import Judge
     from gavel.judge.panel.juror import Juror
+    from gavel.llm.cassette import Cassette
 
 _LIMITS = Limits()
 _NO_CASSETTE = Path("none")
@@ -98,8 +99,8 @@ class JudgeConfig(BaseModel):
             return [name.strip() for name in models.split(",")]
         return models
 
-    def build(self, rubric: str | None = None) -> "Judge":
-        """The judge; `rubric` is the one to use when `self.rubric` is None.
+    def build(self, rubric: str | None = None, cassette: "Cassette | None" = None) -> "Judge":
+        """The judge; `rubric` and `cassette` are those to use when no rubric is set, and instead of `self.cassette`.
 
         Raises `JudgeError` for settings that contradict each other, and for a rubric file that cannot be read.
         """
@@ -127,7 +128,7 @@ class JudgeConfig(BaseModel):
             requests_per_minute=self.requests_per_minute,
             tokens_per_minute=self.tokens_per_minute,
             budget=budget,
-            cassette=None if self.cassette == _NO_CASSETTE else self.cassette,
+            cassette=cassette or (None if self.cassette == _NO_CASSETTE else self.cassette),
             prices=self.prices,
             seed=self.seed,
         )

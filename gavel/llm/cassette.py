@@ -139,6 +139,12 @@ class Cassette:
         finally:
             thread.release(key)
 
+    async def keep(self, question: Question, reply: Reply, repairs: Sequence[tuple[Question, Reply]] = ()) -> None:
+        """Stores a reply that came by another way. Raises `CassetteError`."""
+        thread = self._current_thread()
+        keeping = thread.submit(lambda storage: _keep(storage, Entry(question, reply), repairs))
+        await asyncio.shield(asyncio.wrap_future(keeping))
+
     def _choose(self, stored: Iterable[StoredReply], accept: Accept | None) -> Reply | None:
         """The first stored reply that can be used, or whose repair is stored; when replaying, else the first."""
         replies = list(stored)

@@ -160,20 +160,21 @@ class Client:
         once = {"timeout": self.limits.timeout, "max_retries": 0, "num_retries": 0}
         number = _formats.get(self._endpoint, 0)
         while True:
-            options = {**once, **_FORMATS[number](schema), **self.params}
+            options = {**once, **REPLY_FORMATS[number](schema), **self.params}
             try:
                 async with self._accounted(call, messages, schema) as account:
                     response, repairs = await completion(model=self.name, messages=messages, **options)
-                    account.reply = self._reply(response, messages, repairs)
+                    account.reply = self.read_response(response, messages, repairs)
             except openai.BadRequestError as error:
-                if number + 1 == len(_FORMATS) or not may_be_the_format(error):
+                if number + 1 == len(REPLY_FORMATS) or not may_be_the_format(error):
                     raise
                 number += 1
             else:
                 _formats[self._endpoint] = number
                 return account.reply
 
-    def _reply(self, response: Any, messages: list[Message], repairs: Counter[str]) -> Reply:
+    def read_response(self, response: Any, messages: list[Message], repairs: Counter[str]) -> Reply:
+        """The reply in LiteLLM's response to `messages`. `repairs`: those that the response took."""
         litellm = load_litellm()
         finish_reason = response.choices[0].finish_reason if response.choices else None
         message: dict[str, Any] = response.choices[0].message.model_dump() if response.choices else {}
@@ -256,7 +257,7 @@ _SHRINK_FACTOR = 0.5
 _TOKENIZER_MARGIN = 1.2
 """Max ratio of a model's own token count to that of `cl100k_base`."""
 
-_FORMATS: tuple[Callable[[Schema], dict[str, Any]], ...] = (
+REPLY_FORMATS: tuple[Callable[[Schema], dict[str, Any]], ...] = (
     lambda schema: {
         "response_format": {
             "type": "json_schema",
@@ -271,7 +272,7 @@ _FORMATS: tuple[Callable[[Schema], dict[str, Any]], ...] = (
 _contexts: dict[Hashable, int] = {}
 """Context lengths learned from endpoints' refusals."""
 _formats: dict[Hashable, int] = {}
-"""Index of the first of `_FORMATS` that an endpoint accepted, found by trying."""
+"""Index of the first of `REPLY_FORMATS` that an endpoint accepted, found by trying."""
 
 
 def _bytes(part: Mapping[str, Any]) -> int:
