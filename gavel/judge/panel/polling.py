@@ -30,7 +30,7 @@ from gavel.judge.rubric import Rubric
 from gavel.llm.client import Client
 from gavel.llm.errors import ContextError, LlmError, NotAskedError, RefusedError
 from gavel.llm.refusal import CONTENT_FILTER, filtered, is_refusal_text
-from gavel.llm.types import Message
+from gavel.llm.types import Message, Reply
 from gavel.prompts import template_id
 
 _INSTRUCTION_BYTES, _TEXT_OVERHEAD_BYTES = 8_000, 40
@@ -171,10 +171,19 @@ class Poll:
         ids = ids_to_score(self.rubric, labels)
         repair: list[Message] = []
         refusal = ""
+        unusable: list[tuple[list[Message], Reply]] = []
+
+        def can_be_read(reply: Reply) -> bool:
+            try:
+                read_scores(reply.text, self.rubric, labels)
+            except VerdictError:
+                return False
+            return reply.finish_reason != CONTENT_FILTER
+
         for _ in range(1 + self.content_retries):
             ballot.calls += 1
             try:
-                reply = await client.ask(prompt + repair, reply_schema(ids))
+                reply = await client.ask(prompt + repair, reply_schema(ids), can_be_read, unusable)
             except ContextError:
                 ballot.calls -= 1  # a refused prompt is not judged, and costs nothing
                 raise
@@ -197,12 +206,14 @@ class Poll:
                 ballot.problem = f"the reply cannot be used: {problem}"
                 refusal = filtered(client.name, reply.text) if is_refusal_text(reply.text) else ""
                 request = ballot.render("judge/repair.j2", problem=problem, labels=ids)
+                unusable.append((prompt + repair, reply))
                 repair = [
                     {"role": "assistant", "content": reply.text.strip()[:_MAX_ECHO] or "(no reply)"},
                     {"role": "user", "content": request},
                 ]
             else:
                 ballot.scores = {member: verdict.scores[marks.labels[member]] for member in ballot.shown}
+                ballot.reply_key = reply.key
                 ballot.repairs = reply.repairs + verdict.repairs
                 bias = self.position_bias.setdefault(len(labels), PositionBias())
                 bias.add([verdict.scores[label].score for label in labels])
