@@ -17,6 +17,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from gavel.cli.attempts import read_attempts
 from gavel.cli.lazy import single_command
 from gavel.cli.model_options import with_options
 from gavel.cli.run_options import JUDGE_FLAGS, judge_config, with_default_judge
@@ -27,7 +28,6 @@ from gavel.judge.judge import Judge
 from gavel.judge.panel.judgements import unscored
 from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.jsonl import read_groups
 from gavel.scenarios.record_format import to_line
 from gavel.scenarios.store import TrajectoryStore
 from gavel.scenarios.trajectory import Trajectory
@@ -36,9 +36,11 @@ from gavel.scenarios.trajectory import Trajectory
 def score(
     values: Mapping[str, Any],
     file: Annotated[
-        Path, typer.Argument(help="JSONL of message lists, trajectories or groups; or a .jsonl.zst store.")
+        Path, typer.Argument(help="Attempts: JSONL, JSON, CSV, parquet, logs of other programs; see docs/files.md.")
     ],
-    by: Annotated[str | None, typer.Option(help="Field (dotted path) whose value groups the rows.")] = None,
+    by: Annotated[
+        str | None, typer.Option(help="Field (dotted path) that groups the rows. Default: task id or opening.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="File for the judged groups, as JSONL; as a store, if it ends in .zst.")
     ] = None,
@@ -66,13 +68,13 @@ def score_and_print(file: Path, config: JudgeConfig, by: str | None = None, out:
 async def score_file(
     file: Path, judge: Judge, *, by: str | None = None, out: Path | None = None
 ) -> list[TrajectoryGroup]:
-    """The judged groups of `file` (see `read_groups`), also written to `out`; its progress goes to stderr.
+    """The judged groups of `file` (see `read_file`), also written to `out`; its progress goes to stderr.
 
     A name that ends in `.zst` makes `out` a trajectory store, any other makes it JSONL. Raises `RowError` or
     `StoreError` when the file cannot be read, and `GavelError` when the judge has no key or `out` cannot be written;
     nothing is judged then.
     """
-    groups = await asyncio.to_thread(read_groups, file, by)
+    groups = await asyncio.to_thread(read_attempts, file, by)
     judge.check()
     if out is None:
         return await _judge_all(groups, judge)
