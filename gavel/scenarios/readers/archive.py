@@ -47,8 +47,19 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: BinaryIO) -> 
     *_, name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
     file.seek(name + extra, 1)
     packed = file.read(info.compress_size)
-    with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as stream:
-        data = stream.read()
+    data = unpacked_zstd(packed)
     if zlib.crc32(data) != info.CRC:
         raise zipfile.BadZipFile(f"{info.filename} has a wrong checksum")
     return data
+
+
+def unpacked_zstd(packed: bytes) -> bytes:
+    """All frames, one after another. Raises `ZstdError` when the last one breaks off: zstandard's streams do not."""
+    parts: list[bytes] = []
+    while packed:
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        parts.append(frame.decompress(packed))
+        if not frame.eof:
+            raise zstandard.ZstdError("it breaks off in the middle of a frame")
+        packed = frame.unused_data
+    return b"".join(parts)

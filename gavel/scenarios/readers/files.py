@@ -4,13 +4,12 @@ What a file is, is told by its first bytes, not by its name.
 """
 
 import gzip
-import io
 import zlib
 from pathlib import Path
 
 import zstandard
 
-from gavel.scenarios.readers.archive import inspect_samples
+from gavel.scenarios.readers.archive import inspect_samples, unpacked_zstd
 from gavel.scenarios.readers.row import Row, RowError, Source
 from gavel.scenarios.readers.tables import arrow_rows, parquet_rows
 from gavel.scenarios.readers.text import decode, rows
@@ -91,11 +90,7 @@ def _rows(path: Path) -> list[Row]:
 def _unpacked(data: bytes, where: str) -> bytes:
     try:
         while data.startswith((GZIP, ZSTD)):
-            if data.startswith(GZIP):
-                data = gzip.decompress(data)
-            else:
-                with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True) as stream:
-                    data = stream.read()
+            data = gzip.decompress(data) if data.startswith(GZIP) else unpacked_zstd(data)
     except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
         raise RowError(f"{where} cannot be unpacked: {error}", "It is damaged or not whole; write it again.") from error
     return data

@@ -17,16 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.readers.atif_documents import ATIF
 from gavel.scenarios.readers.checks import checked
 from gavel.scenarios.readers.conversations import CONVERSATIONS, GROUPS
 from gavel.scenarios.readers.files import is_store, rows_of
 from gavel.scenarios.readers.grouping import group
+from gavel.scenarios.readers.inspect_log import INSPECT
+from gavel.scenarios.readers.openai_batch import BATCH
 from gavel.scenarios.readers.row import Format, Found, Row, RowError, Source, WholeGroup, is_object
 from gavel.scenarios.readers.trl import COMPLETIONS, PAIRS
 from gavel.scenarios.readers.verifiers import VERIFIERS
 from gavel.scenarios.store import TrajectoryStore
 
-FORMATS = (VERIFIERS, PAIRS, COMPLETIONS, CONVERSATIONS)
+FORMATS = (INSPECT, ATIF, BATCH, VERIFIERS, PAIRS, COMPLETIONS, CONVERSATIONS)
 """From the most specific to the most general: a row is of the first that fits."""
 
 
@@ -72,7 +75,7 @@ def read_file(path: Path, by: str | None = None) -> Reading:
     count = f"{_many(len(rows), 'row')} in {_many(len(grouped.groups), 'group')}"
     summary = f"reads as: {forms}, {count}{f' by {grouped.by}' if grouped.by else ''}"
     notes = [f"left out: {number:,} × {reason}" for reason, number in source.left_out.items()]
-    return Reading(grouped.groups, summary, [*notes, *grouped.notes])
+    return Reading(grouped.groups, summary, [*notes, *source.notes, *grouped.notes])
 
 
 def _many(number: int, noun: str) -> str:

@@ -56,6 +56,8 @@ class Source:
     path: Path
     left_out: Counter[str] = field(default_factory=Counter[str])
     """Rows that hold nothing to judge, by reason."""
+    notes: list[str] = field(default_factory=list[str])
+    """What else a user should know of how it was read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,6 +113,8 @@ def _items(document: Any, where: str) -> list[Row]:
             return [Row(f"{where}[{n}]", item) for n, item in enumerate(cast(list[Any], document))]
         case {"rows": [{"row": _}, *_] as page}:  # a page of the Hugging Face dataset viewer
             return [Row(f"{where} rows[{n}]", item["row"]) for n, item in enumerate(cast(list[Any], page))]
+        case {"eval": {}, "samples": [{}, *_] as samples}:  # an Inspect log
+            return [Row(f"{where} samples[{n}]", item) for n, item in enumerate(cast(list[Any], samples))]
         case {"data": [{}, *_] as page, **rest} if not set(cast(dict[str, Any], rest)) - _PAGE:
             return [Row(f"{where} data[{n}]", item) for n, item in enumerate(cast(list[Any], page))]
         case {"runs": [{}, *_] as page, **rest} if not set(cast(dict[str, Any], rest)) - _PAGE:

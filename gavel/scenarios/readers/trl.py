@@ -23,18 +23,19 @@ _SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant): ?")
 
 def prompt_and_completion(row: Row, prompt: Any, completion: Any) -> list[Message]:
     """Their messages in one conversation: text becomes a user's and an assistant's message."""
-    return [*side(row, prompt, "user", "prompt"), *side(row, completion, "assistant", "completion")]
+    items = [*side(row, prompt, "user", "prompt"), *side(row, completion, "assistant", "completion")]
+    return chat.messages(items, row.where)[0]
 
 
-def side(row: Row, value: Any, role: str, name: str) -> list[Message]:
-    """Text, one message, or messages (also as JSON text) as messages. Raises `RowError` for anything else."""
+def side(row: Row, value: Any, role: str, name: str) -> list[Any]:
+    """Text as one message, and messages (also as JSON text) as they are. Raises `RowError` for anything else."""
     given = cell(value) if isinstance(value, str) else value
     if isinstance(value, str) and not (is_list(given) and _are_messages(given)):
         given = value
     if not isinstance(given, str | list | dict) or given == []:
         problem = f"{row.where} cannot be judged: {name}: it is neither text nor messages."
         raise RowError(problem, "Write text, or a list of messages.")
-    return chat.messages(as_message(given, role), f"{row.where} {name}")[0]
+    return as_message(given, role)
 
 
 def _are_messages(items: list[Any]) -> bool:
@@ -58,7 +59,7 @@ def _read_pairs(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         rest = {key: value for key, value in fields.items() if key not in (*_PROMPTS, "chosen", "rejected", "tools")}
         tools = openai_tools(fields.get("tools"))
         for name, reward in (("chosen", 1.0), ("rejected", 0.0)):
-            said = [*before, *_answer(row, fields[name], name, alone=not before)]
+            said, _ = chat.messages([*before, *_answer(row, fields[name], name, alone=not before)], row.where)
             own = {**rest, "preference": name}
             metrics = {INDEPENDENT: reward}
             found = trajectory(said, row.where, tools=tools, fields=own, metrics=metrics)
@@ -68,20 +69,17 @@ def _read_pairs(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
 _PROMPTS = ("prompt", "conversations", "messages")
 
 
-def _before(row: Row, fields: Message) -> list[Message]:
+def _before(row: Row, fields: Message) -> list[Any]:
     """The messages before the answers; none where each answer is a whole conversation."""
     name = next((name for name in _PROMPTS if name in fields), None)
     if name is None:
         return []
-    answers = (fields["chosen"], fields["rejected"])
     prompt = side(row, fields[name], "user", name)
-    whole = all(isinstance(answer, list) and len(cast(list[Any], answer)) > len(prompt) for answer in answers)
-    if whole and all(side(row, answer, "assistant", name)[: len(prompt)] == prompt for answer in answers):
-        return []
-    return prompt
+    answers = [side(row, fields[each], "assistant", each) for each in ("chosen", "rejected")]
+    return [] if all(len(a) > len(prompt) and a[: len(prompt)] == prompt for a in answers) else prompt
 
 
-def _answer(row: Row, value: Any, name: str, *, alone: bool) -> list[Message]:
+def _answer(row: Row, value: Any, name: str, *, alone: bool) -> list[Any]:
     parts = _SPEAKER.split(value) if alone and isinstance(value, str) else []
     if len(parts) < 3 or parts[0].strip():
         return side(row, value, "assistant", name)

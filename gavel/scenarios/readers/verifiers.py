@@ -23,6 +23,8 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         said = prompt_and_completion(row, fields["prompt"], fields["completion"] or "")
         rest = {key: value for key, value in fields.items() if key not in ("prompt", "completion", "tool_defs")}
         numbers = {key: value for key, value in rest.items() if key not in _NO_METRICS and _is_metric(value)}
+        if fields.get("answer"):
+            rest.setdefault("reference", fields["answer"])
         ended = _ended(fields)
         tools = openai_tools(fields.get("tool_defs"))
         found = trajectory(said, row.where, tools=tools, fields=rest, metrics=numbers, **ended)
