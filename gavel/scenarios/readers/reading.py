@@ -23,13 +23,16 @@ from gavel.scenarios.readers.conversations import CONVERSATIONS, GROUPS
 from gavel.scenarios.readers.files import is_store, rows_of
 from gavel.scenarios.readers.grouping import group
 from gavel.scenarios.readers.inspect_log import INSPECT
+from gavel.scenarios.readers.judged_tables import JUDGED
+from gavel.scenarios.readers.langfuse import LANGFUSE
+from gavel.scenarios.readers.langsmith import LANGSMITH
 from gavel.scenarios.readers.openai_batch import BATCH
 from gavel.scenarios.readers.row import Format, Found, Row, RowError, Source, WholeGroup, is_object
 from gavel.scenarios.readers.trl import COMPLETIONS, PAIRS
 from gavel.scenarios.readers.verifiers import VERIFIERS
 from gavel.scenarios.store import TrajectoryStore
 
-FORMATS = (INSPECT, ATIF, BATCH, VERIFIERS, PAIRS, COMPLETIONS, CONVERSATIONS)
+FORMATS = (JUDGED, INSPECT, ATIF, BATCH, VERIFIERS, PAIRS, LANGSMITH, LANGFUSE, COMPLETIONS, CONVERSATIONS)
 """From the most specific to the most general: a row is of the first that fits."""
 
 

@@ -136,7 +136,9 @@ def _is_message(item: dict[str, Any]) -> bool:
     if "role" in item or {"from", "value"} <= item.keys():
         return "messages" not in item
     kind = item.get("type")
-    if {"message", "finish_reason"} <= item.keys():
+    if {"message", "finish_reason"} <= item.keys() or {"lc", "kwargs"} <= item.keys():
+        return True
+    if item.keys() == {"type", "data"}:  # as LangChain serialises messages
         return True
     return isinstance(kind, str) and "messages" not in item and bool({"call_id", "summary", "content"} & item.keys())
 

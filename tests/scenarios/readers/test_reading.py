@@ -2,17 +2,20 @@
 
 The files in `data/` were written by their own libraries, with made-up content: `verifiers.jsonl` by
 `verifiers.utils.eval_utils.save_to_disk` (0.1.9), `inspect.eval` and `.json` by `inspect_ai.log.write_eval_log` from an
-evaluation with `mockllm`, `atif.jsonl` by `atif.Trajectory.to_json_dict` (1.8).
+evaluation with `mockllm`, `atif.jsonl` by `atif.Trajectory.to_json_dict` (1.8), `langsmith.jsonl` from the runs
+of `langchain_core`'s tracer (1.x, a fake model), `langfuse.json` by the models of Langfuse's API client (5.0).
 """
 
 import gzip
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zstandard
 
+from gavel.scenarios.judged_table import write_table
 from gavel.scenarios.readers.reading import read_file
 from gavel.scenarios.readers.row import RowError
 from gavel.scenarios.store import StoreError, TrajectoryStore
@@ -39,15 +42,17 @@ def written(path: Path, *rows: Any) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "summary", "answers"),
+    ("name", "summary"),
     [
-        ("verifiers.jsonl", "reads as: verifiers results, 4 rows in 2 groups by example_id", 3),
-        ("inspect.eval", "reads as: Inspect log, 4 rows in 2 groups by sample id", 3),
-        ("inspect.json", "reads as: Inspect log, 4 rows in 2 groups by sample id", 3),
-        ("atif.jsonl", "reads as: ATIF, 4 rows in 2 groups by opening messages", 3),
+        ("verifiers.jsonl", "reads as: verifiers results, 4 rows in 2 groups by example_id"),
+        ("inspect.eval", "reads as: Inspect log, 4 rows in 2 groups by sample id"),
+        ("inspect.json", "reads as: Inspect log, 4 rows in 2 groups by sample id"),
+        ("atif.jsonl", "reads as: ATIF, 4 rows in 2 groups by opening messages"),
+        ("langsmith.jsonl", "reads as: LangSmith runs, 10 rows in 2 groups by opening messages"),
+        ("langfuse.json", "reads as: Langfuse export, 10 rows in 2 groups by opening messages"),
     ],
 )
-def test_files_that_their_own_libraries_wrote_are_read(name: str, summary: str, answers: int) -> None:
+def test_files_that_their_own_libraries_wrote_are_read(name: str, summary: str) -> None:
     reading = read_file(DATA / name)
     assert reading.summary == summary
     assert [len(group) for group in reading.groups] == [2, 2]
@@ -61,7 +66,9 @@ def test_files_that_their_own_libraries_wrote_are_read(name: str, summary: str, 
     assert result["content"] == "order 7: on its way"
     assert said["content"] == "It is on its way."
     assert first.reward is None
-    assert first.metrics["independent_reward"] == 1.0
+    assert first.metrics.get("independent_reward", 1.0) == 1.0
+    assert ("independent_reward" in first.metrics) is (name != "langfuse.json")
+    assert first.additional_histories == []
 
 
 def test_the_truth_of_a_task_is_kept_where_the_judge_looks_for_it() -> None:
@@ -222,6 +229,62 @@ def test_own_files_are_read_whatever_they_are_named(tmp_path: Path) -> None:
     mixed = written(tmp_path / "m.jsonl", json.loads(groups[0].to_json()), json.loads(desk().to_json()), CONVERSATION)
     forms = "Gavel groups (1) and Gavel trajectories (1) and OpenAI messages (1)"
     assert forms in read_file(mixed).summary
+
+
+def test_own_tables_of_judged_groups_are_read(tmp_path: Path) -> None:
+    groups = [saying("one", "two", metadata={"task": 1}), saying("three")]
+    for suffix in (".csv", ".parquet") if find_spec("pyarrow") else (".csv",):
+        path = tmp_path / f"judged{suffix}"
+        write_table(path, groups, suffix)
+        assert read_file(path).groups == groups
+        assert read_file(path).summary == "reads as: Gavel's judged table, 3 rows in 2 groups"
+
+
+TRACE = {"id": "t", "timestamp": "2026-11-01T00:00:00Z", "name": "desk", "scores": [{"name": "right", "value": 1}]}
+GENERATION = {"id": "o", "traceId": "t", "type": "GENERATION", "startTime": "2026-11-01T00:00:01Z"}
+LOGGED = {"input": {"messages": [SYSTEM, ask(7)], "tools": [{"type": "function", "function": {"name": "f"}}]}}
+RUN = {"id": "r", "trace_id": "r", "start_time": "2026-11-01", "feedback_stats": {"right": {"n": 1, "avg": 1.0}}}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {**TRACE, **LOGGED, "output": ANSWER},
+        {**TRACE, "input": json.dumps(LOGGED["input"]), "output": json.dumps(ANSWER)},
+        {**TRACE, "observations": [{**GENERATION, **LOGGED, "output": ANSWER}]},
+        {"trace": TRACE, "observations": [{**GENERATION, **LOGGED, "output": ANSWER["content"]}]},
+        {**RUN, "run_type": "chain", "inputs": LOGGED["input"], "outputs": {"messages": CONVERSATION}},
+        {**RUN, "run_type": "llm", "inputs": LOGGED["input"], "outputs": {"choices": [{"message": ANSWER}]}},
+        {**RUN, "run_type": "llm", "inputs": json.dumps(LOGGED["input"]), "outputs": json.dumps({"output": ANSWER})},
+    ],
+)
+def test_traces_are_read_in_every_shape_of_their_exports(tmp_path: Path, row: dict[str, Any]) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(row, indent=2))
+    ((trajectory,),) = read_file(path).groups
+    assert trajectory.messages() == CONVERSATION
+    assert trajectory.tools == LOGGED["input"]["tools"]
+    assert trajectory.metrics == {"right": 1.0, "independent_reward": 1.0}
+
+
+def test_a_trace_without_messages_shows_what_went_in_and_out(tmp_path: Path) -> None:
+    rows = [{**TRACE, "id": n, "input": {"question": "2 + 2?"}, "output": {"a": 4, "b": [1]}} for n in "ab"]
+    reading = read_file(written(tmp_path / "t.jsonl", *rows, {**TRACE, "id": "c", "input": None, "output": None}))
+    said = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": '{"a": 4, "b": [1]}'}]
+    assert [each.messages() for each in reading.groups[0]] == [said, said]
+    assert reading.notes == ["left out: 1 × trace without input and output"]
+
+
+def test_conversations_of_sub_agents_are_additional_histories(tmp_path: Path) -> None:
+    longer = [*CONVERSATION, {"role": "user", "content": "Thanks."}]
+    calls = [(CONVERSATION[:2], ANSWER), ([ask(8)], ANSWER), (longer, {"role": "assistant", "content": "Welcome."})]
+    rows = [
+        {**GENERATION, "id": str(n), "startTime": f"2026-11-01T00:00:0{n}Z", "input": asked, "output": said}
+        for n, (asked, said) in enumerate(calls)
+    ]
+    ((trajectory,),) = read_file(written(tmp_path / "t.jsonl", *rows[::-1])).groups
+    assert trajectory.messages() == [*longer, calls[2][1]]
+    assert [each.messages() for each in trajectory.additional_histories] == [[ask(8), ANSWER]]
 
 
 BATCH = {"choices": [{"index": 0, "finish_reason": "stop", "message": ANSWER}]}
