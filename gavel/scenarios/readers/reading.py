@@ -30,9 +30,10 @@ from gavel.scenarios.readers.openai_batch import BATCH
 from gavel.scenarios.readers.row import Format, Found, Row, RowError, Source, WholeGroup, is_object
 from gavel.scenarios.readers.trl import COMPLETIONS, PAIRS
 from gavel.scenarios.readers.verifiers import VERIFIERS
+from gavel.scenarios.readers.verifiers_traces import TRACES
 from gavel.scenarios.store import TrajectoryStore
 
-FORMATS = (JUDGED, INSPECT, ATIF, BATCH, VERIFIERS, PAIRS, LANGSMITH, LANGFUSE, COMPLETIONS, CONVERSATIONS)
+FORMATS = (JUDGED, INSPECT, ATIF, BATCH, VERIFIERS, TRACES, PAIRS, LANGSMITH, LANGFUSE, COMPLETIONS, CONVERSATIONS)
 """From the most specific to the most general: a row is of the first that fits."""
 
 

@@ -1,9 +1,10 @@
 """Files of every format are recognised by what they hold, told in one line, and nothing in them is lost in silence.
 
 The files in `data/` were written by their own libraries, with made-up content: `verifiers.jsonl` by
-`verifiers.utils.eval_utils.save_to_disk` (0.1.9), `inspect.eval` and `.json` by `inspect_ai.log.write_eval_log` from an
-evaluation with `mockllm`, `atif.jsonl` by `atif.Trajectory.to_json_dict` (1.8), `langsmith.jsonl` from the runs
-of `langchain_core`'s tracer (1.x, a fake model), `langfuse.json` by the models of Langfuse's API client (5.0).
+`verifiers.utils.eval_utils.save_to_disk` (0.1.9), `verifiers_traces.jsonl` by `verifiers.v1`'s `write_episode` (0.4),
+`inspect.eval` and `.json` by `inspect_ai.log.write_eval_log` from an evaluation with `mockllm`, `atif.jsonl` by
+`atif.Trajectory.to_json_dict` (1.8), `langsmith.jsonl` from the runs of `langchain_core`'s tracer (1.x, a fake model),
+`langfuse.json` by the models of Langfuse's API client (5.0).
 """
 
 import gzip
@@ -45,6 +46,7 @@ def written(path: Path, *rows: Any) -> Path:
     ("name", "summary"),
     [
         ("verifiers.jsonl", "reads as: verifiers results, 4 rows in 2 groups by example_id"),
+        ("verifiers_traces.jsonl", "reads as: verifiers traces, 4 rows in 2 groups by task"),
         ("inspect.eval", "reads as: Inspect log, 4 rows in 2 groups by sample id"),
         ("inspect.json", "reads as: Inspect log, 4 rows in 2 groups by sample id"),
         ("atif.jsonl", "reads as: ATIF, 4 rows in 2 groups by opening messages"),
