@@ -42,7 +42,7 @@ def _list_name(value: Any) -> str | None:
 
 
 def _is_response(value: Any) -> bool:
-    return is_object(value, "output", "input|instructions|object") and is_list(value["output"])
+    return is_object(value, "input", "output") and is_list(value["output"])
 
 
 def read(rows: Sequence[Row], source: Source) -> Iterator[Found]:

@@ -7,6 +7,7 @@ A trace is an attempt. Where there are generations, its conversation is that of 
 it; conversations that none repeats (of sub-agents) are additional histories.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -33,8 +34,13 @@ _TRACE_IDS = ("traceId", "trace_id")
 
 def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     traces: dict[Any, list[Row]] = {}
+    known: Counter[Any] = Counter()
     for row in rows:
-        traces.setdefault(_trace_id(row.value), []).append(row)
+        name = _trace_id(row.value)
+        if not _is_observation(row.value):
+            known[name] += 1
+        key = name if known[name] < 2 else f"{name} ({known[name]})"  # rows of other programs may share an id
+        traces.setdefault(key, []).append(row)
     for name, records in traces.items():
         whole, observations = _records(records)
         found = _histories(whole, observations, records[0].where)
@@ -59,6 +65,10 @@ def _trace_id(record: Message) -> Any:
     return next((record[name] for name in _TRACE_IDS if record.get(name)), record.get("id"))
 
 
+def _is_observation(record: Message) -> bool:
+    return any(record.get(name) for name in _TRACE_IDS) and "type" in record
+
+
 def _records(rows: Sequence[Row]) -> tuple[Message, list[Message]]:
     """The trace's own record (or else its root observation), and its observations in order of time."""
     whole: Message = {}
@@ -69,7 +79,7 @@ def _records(rows: Sequence[Row]) -> tuple[Message, list[Message]]:
         inner = record.get("observations")
         if is_list(inner):
             observations += [each for each in inner if is_object(each)]
-        if any(record.get(name) for name in _TRACE_IDS) and "type" in record:
+        if _is_observation(record):
             observations.append(record)
         else:
             whole = trace

@@ -26,7 +26,7 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
             traces.setdefault(_trace_id(row.value), []).append((row, run))
     for name, members in traces.items():
         runs = sorted((run for _, run in members), key=_time)
-        root = next((run for run in runs if not (run.get("parent_run_id") or run.get("parent_run_ids"))), runs[0])
+        root = next((run for run in runs if _is_root(run)), runs[0])
         row = next(row for row, run in members if run is root)
         found = _histories(root, runs, row.where)
         if not found:
@@ -47,6 +47,12 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         )
         example = root.get("reference_example_id")
         yield Attempt(attempt, row, LANGSMITH.name, {"reference_example_id": example} if example else None)
+
+
+def _is_root(run: Message) -> bool:
+    if run.get("trace_id"):
+        return run["trace_id"] == (run.get("id") or run.get("run_id"))
+    return not (run.get("parent_run_id") or run.get("parent_run_ids"))
 
 
 def _time(run: Message) -> str:

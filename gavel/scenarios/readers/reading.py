@@ -110,13 +110,20 @@ def _unknown(row: Row, forms: Sequence[Format]) -> RowError:
     fields = row.value
     if not is_object(fields):
         return RowError(f"{problem}.", remedy)
+    if is_object(fields, "choices|output") and not is_object(fields, "input|prompt"):
+        return RowError(f"{row.where} is an answer of a model without what was asked.", _QUESTION)
     nearest = max(forms, key=lambda form: _likeness(form, fields))
     lacking = [each.replace("|", " or ") for each in nearest.fields if not _has(each, fields)]
-    if not _likeness(nearest, fields):
+    if _likeness(nearest, fields) < _NEAR:
         return RowError(f"{problem}, nor of another format that is known. Its fields: {', '.join(fields)}.", remedy)
     if not lacking:
         return RowError(f"{problem}; it is nearest to {nearest.name}, but its fields hold other things.", remedy)
     return RowError(f"{problem}; it is nearest to {nearest.name}, but lacks {', '.join(lacking)}.", remedy)
+
+
+_NEAR = 0.5
+"""Share of a format's fields from which on a row is called near to it."""
+_QUESTION = "Put the messages of the request beside it: `messages` beside `choices`, or `input` beside `output`."
 
 
 def _has(name: str, fields: dict[str, Any]) -> bool:

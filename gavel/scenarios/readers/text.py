@@ -62,7 +62,7 @@ def _json_lines(lines: list[str], where: str, document: str = "") -> Iterator[Ro
             yield Row(f"{where}:{number}", json.loads(line))
         except (ValueError, RecursionError) as error:
             place, problem = f"{where}:{number}", str(error)
-            if document and isinstance(error, json.JSONDecodeError) and not any(map(_parsed, lines[number:])):
+            if document and isinstance(error, json.JSONDecodeError) and not any(map(_is_row, lines[number:])):
                 place, problem = _first_problem(document, where) or (place, problem)
             raise RowError(
                 f"{place} is no JSON value: {problem}", "Mend or delete this line; a row must stand on one line."
@@ -85,6 +85,11 @@ def _parsed(line: str) -> tuple[Any] | None:
         return (json.loads(line),)
     except (ValueError, RecursionError):
         return None
+
+
+def _is_row(line: str) -> bool:
+    parsed = _parsed(line)
+    return parsed is not None and parsed[0] not in ({}, []) and isinstance(parsed[0], dict | list)
 
 
 def _documents(text: str) -> list[Any] | None:
@@ -134,7 +139,7 @@ def is_conversation(items: list[Any]) -> bool:
 
 def _is_message(item: dict[str, Any]) -> bool:
     if "role" in item or {"from", "value"} <= item.keys():
-        return "messages" not in item
+        return not item.keys() & {"messages", "prompt", "completion", "chosen", "conversations", "trajectories"}
     kind = item.get("type")
     if {"message", "finish_reason"} <= item.keys() or {"lc", "kwargs"} <= item.keys():
         return True

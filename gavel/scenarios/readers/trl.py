@@ -54,7 +54,7 @@ def _read_completions(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
 
 def _read_pairs(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     for row in rows:
-        fields = cast(Message, row.value)
+        fields = _named(row.value)
         before = _before(row, fields)
         rest = {key: value for key, value in fields.items() if key not in (*_PROMPTS, "chosen", "rejected", "tools")}
         tools = openai_tools(fields.get("tools"))
@@ -64,6 +64,20 @@ def _read_pairs(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
             metrics = {INDEPENDENT: reward}
             found = trajectory(said, row.where, tools=tools, fields=own, metrics=metrics)
             yield Attempt(found, row, PAIRS.name, task={"pair": row.where})
+
+
+def _named(fields: Message) -> Message:
+    """The fields, those of OpenAI's preference data under TRL's names."""
+    if not is_object(fields, "preferred_output", "non_preferred_output"):
+        return fields
+    asked = fields.get("input")
+    own = ("input", "preferred_output", "non_preferred_output")
+    return {
+        **{name: value for name, value in fields.items() if name not in own},
+        **({name: asked[name] for name in ("messages", "tools") if name in asked} if is_object(asked) else {}),
+        "chosen": fields["preferred_output"],
+        "rejected": fields["non_preferred_output"],
+    }
 
 
 _PROMPTS = ("prompt", "conversations", "messages")
@@ -95,8 +109,8 @@ COMPLETIONS = Format(
 )
 PAIRS = Format(
     "preference pairs",
-    ("chosen", "rejected"),
-    lambda value: is_object(value, "chosen", "rejected"),
+    ("chosen|preferred_output", "rejected|non_preferred_output"),
+    lambda value: is_object(value, "chosen|preferred_output", "rejected|non_preferred_output"),
     _read_pairs,
     task="pair",
 )

@@ -47,9 +47,7 @@ def _attempt(row: Row, trace: Message) -> Attempt:
         tools=tools,
         fields={name: value for name, value in fields.items() if value},
         metrics={**(trace.get("metrics") or {}), **_rewards(trace.get("rewards") or {})},
-        additional_histories=[
-            History(messages_and_choices=list[MessageOrChoice](each), tools=tools) for each in others
-        ],
+        additional_histories=histories,
         **_ended(trace),
     )
     name = task.get("key") or task.get("hash") or data.get("idx")

@@ -150,6 +150,14 @@ TRL: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "2 + 2?", "chosen": "4", "rejected": "5"}, "preference pairs"),
     (
         {
+            "input": {"messages": [ASKED], "parallel_tool_calls": True},
+            "preferred_output": [SAID],
+            "non_preferred_output": [SAID | {"content": "5"}],
+        },
+        "preference pairs",
+    ),
+    (
+        {
             "prompt": [{"role": "user", "content": "2 + 2?"}],
             "chosen": [{"role": "assistant", "content": "4"}],
             "rejected": [{"role": "assistant", "content": "5"}],
@@ -277,6 +285,12 @@ def test_a_trace_without_messages_shows_what_went_in_and_out(tmp_path: Path) -> 
     assert reading.notes == ["left out: 1 × trace without input and output"]
 
 
+def test_rows_that_share_an_id_are_attempts_of_their_own(tmp_path: Path) -> None:
+    rows = [{**TRACE, "input": "2 + 2?", "output": text} for text in ("4", "5")]
+    reading = read_file(written(tmp_path / "t.jsonl", *rows))
+    assert [each.messages()[-1]["content"] for each in reading.groups[0]] == ["4", "5"]
+
+
 def test_conversations_of_sub_agents_are_additional_histories(tmp_path: Path) -> None:
     longer = [*CONVERSATION, {"role": "user", "content": "Thanks."}]
     calls = [(CONVERSATION[:2], ANSWER), ([ask(8)], ANSWER), (longer, {"role": "assistant", "content": "Welcome."})]
@@ -330,10 +344,15 @@ def test_a_batch_without_its_questions_compares_choices_of_one_request_only(tmp_
     ("row", "problem"),
     [
         ({"prompt": "x"}, "nearest to TRL prompt/completion, but lacks completion or response"),
-        ({"chosen": "x"}, "nearest to preference pairs, but lacks rejected"),
+        ({"chosen": "x"}, "nearest to preference pairs, but lacks rejected or non_preferred_output"),
         ({"message": CONVERSATION}, "nearest to OpenAI messages, but lacks messages"),
         ({"schema_version": "ATIF-v1.8", "steps": []}, "nearest to ATIF, but lacks agent"),
         ({"custom_id": "a", "body": {}}, "nearest to batch output, but lacks response or result"),
+        (
+            {"choices": [{"message": ANSWER}], "object": "chat.completion"},
+            "an answer of a model without what was asked",
+        ),
+        ({"output": [], "object": "response", "id": "r"}, "an answer of a model without what was asked"),
         ({"wheels": 4, "doors": 5}, "nor of another format that is known. Its fields: wheels, doors"),
         (7, "is neither a list of messages"),
     ],
