@@ -19,10 +19,11 @@ from gavel.judge.judge import Judge
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.jsonl import RowError, read_groups
 from gavel.scenarios.judged_table import SUFFIXES as TABLE_SUFFIXES
 from gavel.scenarios.judged_table import read_table
 from gavel.scenarios.judgement import Judgement
+from gavel.scenarios.readers.reading import read_groups
+from gavel.scenarios.readers.row import RowError
 from gavel.scenarios.store import StoreError, TrajectoryStore
 from gavel.scenarios.trajectory import RolloutError, Trajectory
 from tests.endpoint import Endpoint, fails, says, scores
