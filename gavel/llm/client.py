@@ -31,14 +31,16 @@ from gavel.llm.call import Call
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.cassette import Cassette
 from gavel.llm.completion import completion, read_answer, read_message
+from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
 from gavel.llm.dialect import COMPLETION_CAPS, FORMATS, dialect_of
 from gavel.llm.errors import ContextError, GavelError, LlmError, PermanentError, RefusedError
 from gavel.llm.failure import read_failure
 from gavel.llm.local_models import PROVIDER, model_id
+from gavel.llm.logprobs import with_logprobs
 from gavel.llm.message_size import byte_bound
 from gavel.llm.prices import Price, Prices, cost, price
 from gavel.llm.probe import MESSAGES, SCHEMA, Probe
-from gavel.llm.providers import check_model, load_litellm, model_info
+from gavel.llm.providers import check_model, load_litellm, model_info, timed_out
 from gavel.llm.question import Question
 from gavel.llm.rate_limits import Limits, endpoint_limits
 from gavel.llm.refusal import CONTENT_FILTER, is_refusal, refusal_in
@@ -52,7 +54,7 @@ from gavel.llm.retry import (
     pause,
     remedy,
 )
-from gavel.llm.types import Accept, Message, ModelCallable, Reply, Schema
+from gavel.llm.types import Accept, Message, ModelCallable, Reply, Schema, Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class Client:
     activity: Activity = field(default_factory=Activity, compare=False, repr=False)
     """May be shared with other clients."""
     breaker: Breaker = field(default_factory=Breaker, compare=False, repr=False)
+    wire: Wire = "chat"
 
     @property
     def name(self) -> str:
@@ -84,6 +87,11 @@ class Client:
     def check(self) -> None:
         """Raises what `check_model` raises, `UnknownPriceError`, and `CassetteError` for a cassette that cannot be
         used. A replayed cassette needs no key and no price."""
+        if self.wire != "chat" and self.name.startswith(f"{PROVIDER}/"):
+            raise LlmError(
+                f"{self.name} answers with text, and no probabilities can be read from it.",
+                'Name a model that gives them, or take mode="groupwise".',
+            )
         if not self._replays:
             if isinstance(self.model, str):
                 check_model(self.model, self.params)
@@ -144,13 +152,14 @@ class Client:
         """
         self.breaker.close()
         started = time.monotonic()
-        reply = await self._ask_with_transport_retries(MESSAGES, SCHEMA)
+        decides = self.wire == "decisions"
+        reply = await self._ask_with_transport_retries(MESSAGES, PROBE if decides else SCHEMA)
         if not reply.text.strip():
             raise LlmError(
                 f"{self.name} answered a question with an empty reply (finish_reason {reply.finish_reason!r}).",
                 "Try it by hand, raise max_tokens if you set it, or pick another model.",
             )
-        reply_format = FORMATS[dialect_of(self._endpoint).format][0]
+        reply_format = self.wire if decides else FORMATS[dialect_of(self._endpoint).format][0]
         return Probe(self.name, reply.served_by, reply_format, time.monotonic() - started, reply.cost_usd)
 
     @property
@@ -206,11 +215,18 @@ class Client:
     async def _attempt(self, call: Call, messages: list[Message], schema: Schema) -> Reply:
         self.breaker.check()
         if isinstance(self.model, str):
+            if self.wire == "decisions":
+                return await self._decide(call, messages, schema)
             return await self._complete_as_accepted(call, messages, schema)
         async with self._accounted(call, messages, schema) as account, asyncio.timeout(self.limits.timeout):
             answer = await contain_cancellation(self.model(messages, schema))
             text, repairs = read_answer(answer)
             account.reply = Reply(text, repairs=repairs)
+        return account.reply
+
+    async def _decide(self, call: Call, messages: list[Message], schema: Schema) -> Reply:
+        async with self._accounted(call, messages, schema) as account:
+            account.reply = await decide(self.name, messages, schema, self.params, self.prices, self.limits.timeout)
         return account.reply
 
     async def _complete_as_accepted(self, call: Call, messages: list[Message], schema: Schema) -> Reply:
@@ -253,8 +269,7 @@ class Client:
             async with asyncio.timeout(self.limits.timeout):
                 return await completion(model=self.name, messages=messages, **once | dict(options))
         except TimeoutError as error:
-            words = f"Timeout: no complete reply within {self.limits.timeout:g} s"
-            raise load_litellm().Timeout(words, model=self.name, llm_provider="") from error
+            raise timed_out(self.name, self.limits.timeout) from error
 
     def read_response(self, response: Any, messages: list[Message], repairs: Counter[str]) -> Reply:
         """The reply in LiteLLM's response to `messages`. `repairs`: those that the response took."""
@@ -273,6 +288,8 @@ class Client:
         if usd is None:
             usd = response._hidden_params.get("response_cost") or None  # 0 = LiteLLM has no price
         served_by = response.model or ""
+        if self.wire == "logprobs" and finish_reason != CONTENT_FILTER:
+            text = with_logprobs(text, response)
         return Reply(
             text, prompt_tokens, completion_tokens, usd, finish_reason or "", served_by, repairs=repairs + more
         )
@@ -321,6 +338,7 @@ class Client:
         """Whether a limit on the reply's tokens may be sent: the user sets none, and no thinking that needs one."""
         return (
             isinstance(self.model, str)
+            and self.wire != "decisions"
             and not self.name.startswith(f"{PROVIDER}/")
             and not self.params.keys() & {*COMPLETION_CAPS, "thinking"}
             and dialect_of(self._endpoint).takes_cap
@@ -328,6 +346,8 @@ class Client:
 
     @property
     def _completion_bound(self) -> int:
+        if self.wire == "decisions":
+            return EXPECTED_COMPLETION
         listed = model_info(self.name).get("max_output_tokens") if isinstance(self.model, str) else None
         return self._set_completion or listed or _LONGEST_COMPLETION
 

@@ -25,6 +25,12 @@ def load_litellm() -> ModuleType:
     return litellm
 
 
+def timed_out(model: str, seconds: float) -> Exception:
+    """LiteLLM's error for a reply that was not complete in time; its own timeout does not end one that drips."""
+    words = f"Timeout: no complete reply within {seconds:g} s"
+    return load_litellm().Timeout(words, model=model, llm_provider="")
+
+
 @cache
 def model_info(model: str) -> Mapping[str, Any]:
     """LiteLLM's table entry of a model: prices per token, `max_output_tokens`, …; empty when it is not listed."""

@@ -26,6 +26,8 @@ class Vote(BaseModel):
     explanation: str = ""
     criteria: dict[str, float] = Field(default_factory=dict)
     """Scores by criterion of the rubric; `score` is their weighted mean. Empty without criteria."""
+    spread: float | None = None
+    """Standard deviation of the distribution whose mean `score` is; None = the judge said the score in words."""
     reply_key: str = ""
     """Key of the reply on the cassette (its `replies.key`); empty without a cassette."""
 

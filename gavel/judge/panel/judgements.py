@@ -64,6 +64,7 @@ def _judgement(member: int, ballots: Sequence[Ballot], score: AggregateScore | s
     cast = {ballot.order: (ballot, vote) for ballot in shown if (vote := ballot.vote(member))}
     votes = [vote for _, vote in cast.values()]
     problem = next((ballot.problem for ballot in shown if ballot.scores is None), "")
+    problem = next((ballot.unread[member] for ballot in shown if member in ballot.unread), problem)
     refusal = next((ballot.refused[member] for ballot in shown if member in ballot.refused), "")
     if not cast:
         return Judgement(reason=f"the judge model refuses its text: {refusal}" if refusal else f"no vote: {problem}")

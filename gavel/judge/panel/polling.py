@@ -10,7 +10,7 @@ poll                         one ballot per scheduled call of each juror, concur
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from random import Random
 from typing import ParamSpec, TypeVar
@@ -20,14 +20,14 @@ from gavel.judge.panel.ballot import Ballot
 from gavel.judge.panel.juror import Juror
 from gavel.judge.panel.position_bias import PositionBias
 from gavel.judge.panel.refusals import Refusals
+from gavel.judge.panel.reply_forms import ReplyForm, Words
 from gavel.judge.panel.schedule import LARGEST_WHOLE, Schedule
 from gavel.judge.prompt.canonical import CanonicalGroup
-from gavel.judge.prompt.messages import count_message_tokens, fit_messages, max_members_per_prompt, template_names
+from gavel.judge.prompt.messages import count_message_tokens, fit_messages, max_members_per_prompt
 from gavel.judge.prompt.transcript import PromptMarkers, draw_markers
 from gavel.judge.reply.attempts import name_attempts
-from gavel.judge.reply.criteria import ids_to_score, read_scores
+from gavel.judge.reply.criteria import ids_to_score
 from gavel.judge.reply.errors import VerdictError
-from gavel.judge.reply.verdict import reply_schema
 from gavel.judge.rubric import Rubric
 from gavel.llm.client import Client
 from gavel.llm.errors import ContextError, LlmError, NotAskedError, RefusedError
@@ -66,6 +66,7 @@ class Poll:
     content_retries: int
     position_bias: dict[int, PositionBias]
     """By number of members shown; updated with every ballot."""
+    form: ReplyForm = field(default_factory=Words)
 
     async def poll(self, group: CanonicalGroup, schedule: Schedule, seed: str) -> list[Ballot]:
         """Requests one ballot per scheduled call concurrently; lost ones are among them, with their problem."""
@@ -84,6 +85,9 @@ class Poll:
     def max_shown(self, group: CanonicalGroup) -> int:
         """How many members fit one prompt of every model, at most `LARGEST_WHOLE`."""
         entries = LARGEST_WHOLE * max(1, len(self.rubric.criteria))
+        most = self.form.most_scores
+        if most is not None and most < entries:
+            return max(2, most * LARGEST_WHOLE // entries)
         room = min(client.room(entries) for client in chain.from_iterable(self.clients))
         text_bytes = sum(len(text.encode(errors="replace")) + _TEXT_OVERHEAD_BYTES for text in set(group.texts))
         if text_bytes < room - _INSTRUCTION_BYTES:
@@ -159,9 +163,10 @@ class Poll:
                 ballot.problem, ballot.no_room = error.message, error
                 return
             ballot.no_room = None
-            ballot.prompt_ids += map(template_id, template_names(self.rubric))
+            ballot.prompt_ids += map(template_id, self.form.templates(self.rubric))
             try:
                 indices = {marks.labels[member]: group.members[member].indices for member in ballot.shown}
+                prompt = self.form.prompt(prompt, self.rubric, labels)
                 return await self._ask_with_repair(ballot, prompt, labels, indices, client)
             except ContextError as error:
                 ballot.problem = error.message
@@ -179,22 +184,22 @@ class Poll:
 
         `indices`: by label, the member's trajectories in the group; what is stored names them in place of labels.
         """
-        ids = ids_to_score(self.rubric, labels)
+        ids, schema = ids_to_score(self.rubric, labels), self.form.schema(self.rubric, labels)
         repair: list[Message] = []
         refusal = ""
         unusable: list[tuple[list[Message], Reply]] = []
 
         def can_be_read(reply: Reply) -> bool:
             try:
-                read_scores(reply.text, self.rubric, labels)
+                self.form.read(reply.text, self.rubric, labels, cut_off=False)
             except VerdictError:
                 return False
             return reply.finish_reason != CONTENT_FILTER
 
-        for _ in range(1 + self.content_retries):
+        for _ in range(1 + self.content_retries * self.form.can_be_repaired):
             ballot.calls += 1
             try:
-                reply = await client.ask(prompt + repair, reply_schema(ids), can_be_read, unusable)
+                reply = await client.ask(prompt + repair, schema, can_be_read, unusable)
             except ContextError:
                 ballot.calls -= 1  # a refused prompt is not judged, and costs nothing
                 raise
@@ -213,7 +218,7 @@ class Poll:
             try:
                 if reply.repairs["reasoning"]:
                     raise VerdictError("it is reasoning without an answer")
-                verdict = read_scores(reply.text, self.rubric, labels, cut_off=cut_off)
+                verdict = self.form.read(reply.text, self.rubric, labels, cut_off=cut_off)
             except VerdictError as error:
                 problem = ("it was cut off at the token limit; " if cut_off else "") + error.message
                 ballot.problem = f"the reply cannot be used: {name_attempts(problem, indices)}"
@@ -227,11 +232,15 @@ class Poll:
             else:
                 ballot.scores = {
                     member: replace(scored, explanation=name_attempts(scored.explanation, indices))
-                    for member, scored in zip(ballot.shown, map(verdict.scores.__getitem__, labels), strict=True)
+                    for member, label in zip(ballot.shown, labels, strict=True)
+                    if (scored := verdict.scores.get(label))
                 }
+                by_label = dict(zip(labels, ballot.shown, strict=True))
+                ballot.unread = {by_label[label]: problem for label, problem in verdict.unread.items()}
                 ballot.reply_key = reply.key
                 ballot.repairs = reply.repairs + verdict.repairs
                 bias = self.position_bias.setdefault(len(labels), PositionBias())
-                bias.add([verdict.scores[label].score for label in labels])
+                if not verdict.unread:
+                    bias.add([verdict.scores[label].score for label in labels])
                 return
         ballot.refusal = refusal

@@ -33,6 +33,8 @@ class Scored:
     explanation: str = ""
     criteria: Mapping[str, float] = field(default_factory=dict[str, float])
     """Scores by criterion; `score` is their weighted mean. Empty for a rubric without criteria."""
+    spread: float | None = None
+    """Standard deviation of the distribution whose mean `score` is; None = the score was said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Verdict:
     """By label, in the order of the labels."""
     repairs: Counter[str] = field(default_factory=Counter[str])
     """Number of repairs by kind; empty for a reply in the requested form."""
+    unread: dict[str, str] = field(default_factory=dict[str, str])
+    """By label, why there is no score; empty for a reply in words, which scores all or cannot be used."""
 
 
 def reply_schema(labels: Sequence[str]) -> dict[str, Any]:
