@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import get_args
 from weakref import WeakKeyDictionary
 
 from anyio import CapacityLimiter
@@ -28,6 +29,7 @@ from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.modes import ModeName, choose_mode
 from gavel.judge.panel.polling import Poll, off_loop_if_long
 from gavel.judge.panel.position_bias import PositionBias
+from gavel.judge.panel.prompt_caching import CacheName
 from gavel.judge.prompt.canonical import canonicalize
 from gavel.judge.prompt.flags import apply_flags, validate_caps, with_flags
 from gavel.judge.rubric import Rubric
@@ -60,6 +62,7 @@ class Judge:
         quorum: float = 0.0,
         caps: Mapping[str, float] | None = None,
         content_retries: int = 2,
+        cache: CacheName = "auto",
         concurrency: int = _LIMITS.concurrency,
         timeout: float = _LIMITS.timeout,
         deadline: float = _LIMITS.deadline,
@@ -79,10 +82,14 @@ class Judge:
         share of the jury's weight, 0 to 1, that must have voted for a member. `caps`: the highest score, 0 to 1, of a
         member with a flag ("empty", "contentless", "addresses the judge", "a tool's output addresses the judge");
         None = flags are shown and recorded only.
-        `content_retries`: max repair requests for an invalid reply. `concurrency`: max concurrent calls to one model;
+        `content_retries`: max repair requests for an invalid reply. `cache`: whether a juror's first call on a group
+        goes ahead and the others follow when it is answered, or after a second, so that they find the beginning of the
+        prompt in the server's cache: "auto" where LiteLLM knows that the model caches prompts and the beginning is long
+        enough, "lead" always, "off" never. `concurrency`: max concurrent calls to one model;
         `timeout`, `deadline`: seconds per attempt, per call. `requests_per_minute`, `tokens_per_minute`: per model.
         `budget`: may be shared with other judges. `cassette`: stores replies, so that none is paid for twice; a path
-        or a `Cassette`. `prices`: USD per million prompt and completion tokens; None = `GAVEL_PRICES`.
+        or a `Cassette`. `prices`: USD per million prompt and completion tokens, and if you like a third number per
+        million cached prompt tokens; None = `GAVEL_PRICES`.
         """
         if orders < 1 or content_retries < 0:
             raise JudgeError(f"a judge needs orders >= 1 and content_retries >= 0, not {orders}, {content_retries}.")
@@ -96,6 +103,9 @@ class Judge:
         self.jurors = jury(models)
         self.orders = orders
         self.content_retries = content_retries
+        if cache not in get_args(CacheName):
+            raise JudgeError(f"there is no cache {cache!r}.", 'There are "auto", "lead" and "off".')
+        self.cache: CacheName = cache
         self.quorum = quorum
         self.caps = validate_caps(caps)
         self.seed = seed
@@ -166,7 +176,7 @@ class Judge:
         ballots: list[Ballot] = []
         if len(canonical.members) > 1:
             self.check()
-            poll = Poll(self.jurors, self._clients, self.rubric, self.content_retries, self.position_bias)
+            poll = Poll(self.jurors, self._clients, self.rubric, self.content_retries, self.position_bias, self.cache)
             counts = [juror.orders or self.orders for juror in self.jurors]
             seed = f"{self.seed}/{canonical.digest}"
             max_shown = partial(poll.max_shown, canonical)

@@ -8,6 +8,7 @@ poll                     one ballot per scheduled call of each juror, concurrent
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -18,15 +19,24 @@ from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.panel.ballot import Ballot
 from gavel.judge.panel.juror import Juror
 from gavel.judge.panel.position_bias import PositionBias
+from gavel.judge.panel.prompt_caching import CacheName, PromptCaching
 from gavel.judge.panel.schedule import LARGEST_WHOLE, Schedule
 from gavel.judge.prompt.canonical import CanonicalGroup
-from gavel.judge.prompt.messages import count_message_tokens, fit_messages, max_members_per_prompt, template_names
+from gavel.judge.prompt.messages import (
+    GroupPrompts,
+    Prompt,
+    count_message_tokens,
+    fit_messages,
+    max_members_per_prompt,
+    template_names,
+)
 from gavel.judge.prompt.transcript import PromptMarkers, draw_markers
 from gavel.judge.reply.criteria import ids_to_score, read_scores
 from gavel.judge.reply.verdict import VerdictError, reply_schema
 from gavel.judge.rubric import Rubric
 from gavel.llm.client import Client
 from gavel.llm.errors import ContextError, LlmError, NotAskedError
+from gavel.llm.prompt_cache import CachedPrefix
 from gavel.llm.types import Message
 from gavel.prompts import template_id
 
@@ -61,19 +71,37 @@ class Poll:
     content_retries: int
     position_bias: dict[int, PositionBias]
     """By number of members shown; updated with every ballot."""
+    cache: CacheName = "auto"
+    """Whether the first call of each juror goes ahead."""
 
     async def poll(self, group: CanonicalGroup, schedule: Schedule, seed: str) -> list[Ballot]:
-        """Requests one ballot per scheduled call concurrently; lost ones are among them, with their problem."""
+        """Requests one ballot per scheduled call concurrently; lost ones are among them, with their problem.
+
+        All calls have the same markers, so that their prompts begin alike. Only an order that comes again, such as that
+        of a pair, has other markers: a cassette would answer the same prompt with the same reply.
+        """
+        repetitions: Counter[tuple[int, ...]] = Counter()
+        prompts: list[GroupPrompts] = []
         calls: list[asyncio.Task[Ballot]] = []
         async with asyncio.TaskGroup() as tasks:
             for number, (juror, clients, calls_shown) in enumerate(
                 zip(self.jurors, self.clients, schedule, strict=True)
             ):
+                caching: dict[int, PromptCaching] = {}
                 for shown in calls_shown:
-                    marks = await off_loop_if_long(group, draw_markers, group, Random(f"{seed}/{len(calls)}"))
+                    repetition = repetitions[shown]
+                    repetitions[shown] += 1
+                    if repetition == len(prompts):
+                        prompts.append(await off_loop_if_long(group, self._prompts, group, f"{seed}/{repetition}"))
+                    if repetition not in caching:
+                        caching[repetition] = PromptCaching(self.cache, calls_shown, len(calls))
                     ballot = Ballot(len(calls), shown, clients[0].name, number, juror.weight)
-                    calls.append(tasks.create_task(self._with_fallbacks(ballot, group, marks, clients)))
+                    ask = self._with_fallbacks(ballot, group, prompts[repetition], clients, caching[repetition])
+                    calls.append(tasks.create_task(ask))
         return [call.result() for call in calls]
+
+    def _prompts(self, group: CanonicalGroup, seed: str) -> GroupPrompts:
+        return GroupPrompts(group, draw_markers(group, Random(f"{seed}/markers")), self.rubric)
 
     def max_shown(self, group: CanonicalGroup) -> int:
         """How many members fit one prompt of every model, at most `LARGEST_WHOLE`."""
@@ -85,47 +113,54 @@ class Poll:
         return max_members_per_prompt(group, self.rubric, room)
 
     async def _with_fallbacks(
-        self, ballot: Ballot, group: CanonicalGroup, marks: PromptMarkers, clients: Sequence[Client]
+        self,
+        ballot: Ballot,
+        group: CanonicalGroup,
+        prompts: GroupPrompts,
+        clients: Sequence[Client],
+        caching: PromptCaching,
     ) -> Ballot:
         """Asks the juror's models in turn until one fills the ballot."""
-        for client in clients:
-            ballot.model = client.name
-            await self._fit_and_ask(ballot, group, marks, client)
-            if ballot.scores is not None:
-                break
+        with caching.call(ballot.order):
+            for client in clients:
+                ballot.model = client.name
+                await self._fit_and_ask(ballot, group, prompts, client, caching)
+                if ballot.scores is not None:
+                    break
         return ballot
 
-    async def _fit_and_ask(self, ballot: Ballot, group: CanonicalGroup, marks: PromptMarkers, client: Client) -> None:
+    async def _fit_and_ask(
+        self, ballot: Ballot, group: CanonicalGroup, prompts: GroupPrompts, client: Client, caching: PromptCaching
+    ) -> None:
         """Asks with a prompt that fits the model's context, and a shorter one when the model refuses it as too long."""
-        labels = [marks.labels[member] for member in ballot.shown]
-        entries = len(ids_to_score(self.rubric, labels))
+        entries = len(ballot.shown) * max(1, len(self.rubric.criteria))
         for _ in range(_MAX_FITTINGS):
             room = client.room(entries)
             try:
-                prompt, ballot.shortened = await off_loop_if_long(
-                    group, fit_messages, group, ballot.shown, marks, self.rubric, room
-                )
+                prompt = await off_loop_if_long(group, fit_messages, prompts, ballot.shown, room)
             except ContextTooSmallError as error:
                 ballot.problem, ballot.no_room = error.message, error
                 return
-            ballot.no_room = None
+            ballot.no_room, ballot.shortened = None, prompt.shortened
             ballot.prompt_ids += map(template_id, template_names(self.rubric))
             try:
-                return await self._ask_with_repair(ballot, prompt, labels, marks, client)
+                prefix = await caching.prefix(ballot.order, prompt, client)
+                return await self._ask_with_repair(ballot, prompt, prefix, prompts.markers, client)
             except ContextError as error:
                 ballot.problem = error.message
-                client.shrink(room, count_message_tokens(prompt), entries, error.limit)
+                client.shrink(room, count_message_tokens(prompt.messages), entries, error.limit)
 
     async def _ask_with_repair(
-        self, ballot: Ballot, prompt: list[Message], labels: list[str], marks: PromptMarkers, client: Client
+        self, ballot: Ballot, prompt: Prompt, prefix: CachedPrefix, marks: PromptMarkers, client: Client
     ) -> None:
         """Asks and reads the reply; an invalid reply is sent back with its problem, `content_retries` times."""
+        labels = [marks.labels[member] for member in ballot.shown]
         ids = ids_to_score(self.rubric, labels)
         repair: list[Message] = []
         for _ in range(1 + self.content_retries):
             ballot.calls += 1
             try:
-                reply = await client.ask(prompt + repair, reply_schema(ids))
+                reply = await client.ask(prompt.messages + repair, reply_schema(ids), prefix)
             except ContextError:
                 ballot.calls -= 1  # a refused prompt is not judged, and costs nothing
                 raise
