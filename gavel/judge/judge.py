@@ -10,6 +10,7 @@ or without a quorum, is unscored with a reason; it never gets a number. Which lo
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -19,6 +20,8 @@ from typing import get_args
 from weakref import WeakKeyDictionary
 
 from anyio import CapacityLimiter
+from pydantic import JsonValue
+from pydantic_core import to_jsonable_python
 
 import gavel.judge.offline  # noqa: F401 # pyright: ignore[reportUnusedImport] - registers the stand-in
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
@@ -131,6 +134,26 @@ class Judge:
         """The models that may be asked, the fallbacks included; a callable goes by its own name."""
         return [client.name for client in chain.from_iterable(self._clients)]
 
+    @property
+    def settings(self) -> dict[str, JsonValue]:
+        """What may change a score: models, rubric and whatever is decided here; not what only calls take or cost.
+
+        Two judgements with equal settings may stand in one file. Parameters that hold keys are left out.
+        """
+        return {
+            "models": list[JsonValue](self.names),
+            "weights": [juror.weight for juror in self.jurors],
+            "orders": [juror.orders or self.orders for juror in self.jurors],
+            "params": [to_jsonable_python(_without_keys(juror.params), fallback=str) for juror in self.jurors],
+            "rubric": self.rubric.id,
+            "mode": self.mode,
+            "anchors": [anchor.id for anchor in self.anchors],
+            "quorum": self.quorum,
+            "caps": dict[str, JsonValue](self.caps),
+            "content_retries": self.content_retries,
+            "seed": self.seed,
+        }
+
     def check(self) -> None:
         """Raises `JudgeError` for a model that no provider serves, for a missing API key, for a budget in dollars that
         cannot be kept because a model's price is not known, and for a cassette that cannot be used; `__cause__` says
@@ -194,6 +217,7 @@ class Judge:
         whole.models = self.names
         whole.prompt_ids = [self.rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]
         whole.seed = self.seed
+        whole.settings = self.settings
         return members, whole
 
     def _position_warnings(self, sizes: set[int]) -> list[str]:
@@ -204,3 +228,14 @@ class Judge:
             f"the first ({bias.ballots} ballots); an even number of orders balances that"
             for size, bias in biased.items()
         ]
+
+
+_SECRET = re.compile(r"key|token|secret|password|credential|header", re.IGNORECASE)
+
+
+def _without_keys(params: Mapping[str, object]) -> dict[str, object]:
+    """The parameters that may be stored: `api_base` and `temperature`, but not `api_key`."""
+    return {name: value for name, value in params.items() if name in _TOKEN_LIMITS or not _SECRET.search(name)}
+
+
+_TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")

@@ -28,7 +28,7 @@ from gavel.llm.call import Call
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.cassette import Cassette, Question
 from gavel.llm.completion import completion, read_answer, read_message
-from gavel.llm.errors import ContextError, LlmError
+from gavel.llm.errors import ContextError, GavelError, LlmError
 from gavel.llm.local_models import model_id
 from gavel.llm.prices import Price, Prices, cost, listed_cost, price
 from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, with_breakpoint
@@ -130,6 +130,8 @@ class Client:
                 raise LlmError(f"{self.name} did not answer within {self.limits.deadline:g} s.") from error
             if isinstance(error, TimeoutError) and not str(error):  # a callable's attempt
                 raise LlmError(f"{self.name} did not answer within {self.limits.timeout:g} s.") from error
+            if isinstance(error.__cause__, GavelError):  # of a local model: it says itself what is wrong
+                raise LlmError(error.__cause__.message, error.__cause__.remedy) from error
             what = str(error) if isinstance(error, openai.OpenAIError) else f"{type(error).__name__}: {error}"
             message = f"{self.name} failed: {what}"
             if is_too_long(error):

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 import openai
 from tenacity import RetryCallState, wait_random_exponential
 
+from gavel.llm.errors import GavelError
+
 
 def may_pass(error: BaseException) -> bool:
     """Whether the same request may succeed later."""
@@ -21,7 +23,7 @@ def may_pass(error: BaseException) -> bool:
 
 def may_be_the_format(error: openai.BadRequestError) -> bool:
     """Whether the requested reply format may be the reason for a refusal; servers word that in many ways."""
-    refused_content = "ContentPolicy" in type(error).__name__
+    refused_content = "ContentPolicy" in type(error).__name__ or isinstance(error.__cause__, GavelError)
     return error.status_code in (400, 422) and not refused_content and not is_too_long(error)
 
 

@@ -323,12 +323,14 @@ async def test_exceptions_of_earlier_days_do_not_count() -> None:
     assert names(*await gather_trajectory_groups([old])) == [["a"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"max_exceptions": -1}, {"max_exceptions": float("nan")}, {"concurrency": 0}])
 async def test_an_impossible_option_is_refused_and_leaves_nothing_unawaited(options: dict[str, float]) -> None:
     with nothing_left_unawaited(), pytest.raises(ValueError, match=next(iter(options))):
         await gather_trajectory_groups([TrajectoryGroup([act()])], **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 async def test_a_generator_that_raises_leaves_nothing_unawaited() -> None:
     def groups() -> Iterator[TrajectoryGroup]:
         yield TrajectoryGroup([act()])
@@ -338,6 +340,7 @@ async def test_a_generator_that_raises_leaves_nothing_unawaited() -> None:
         await gather_trajectory_groups(groups())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("yields", range(6))
 async def test_cancelling_the_caller_cancels_every_member(yields: int) -> None:
     started: list[int] = []
