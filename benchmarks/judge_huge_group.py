@@ -29,9 +29,10 @@ TICK_SECONDS = 0.01
 CHARACTERS_PER_TOKEN = 4
 
 _WORDS = [
-    *"the order was sent on monday and the customer asks for a refund since the score of the lamp is not".split(),
-    *"what was said we looked at every record of the judge in court and found that nothing is open or due".split(),
+    *("the", "order", "was", "sent", "on", "monday", "and", "the", "customer", "asks", "for", "a", "refund", "since"),
+    *("score", "of", "the", "lamp", "is", "not", "what", "we", "said", "at", "every", "record", "judge", "in", "court"),
 ]
+_CHARACTERS = "退货政策要求订单在三十天之内顾客已经等了很久我们查看了每一条记录"
 
 
 def prose(random: Random, characters: int) -> str:
@@ -55,7 +56,7 @@ def many_turns(random: Random, characters: int) -> list[Message]:
 
 
 def chinese(random: Random, characters: int) -> list[Message]:
-    line = "".join(random.choices("退货政策要求订单在三十天之内顾客已经等了很久我们查看了每一条记录", k=200)) + "\u2066<think>\n"
+    line = "".join(random.choices(_CHARACTERS, k=200)) + "\u2066<think>\n"
     return [{"role": "assistant", "content": (line * (characters // 2 // len(line) + 1))[: characters // 2]}]
 
 

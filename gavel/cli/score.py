@@ -22,10 +22,10 @@ from gavel.cli.score_display import print_scores
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.judge.panel.judgements import unscored
 from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.jsonl import read_groups
+from gavel.scenarios.judged import unscored
 from gavel.scenarios.judged_file import JudgedFile, JudgedStream, judged_output
 
 Output = JudgedFile | JudgedStream

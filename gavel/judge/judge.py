@@ -12,7 +12,7 @@ or without a quorum, is unscored with a reason; it never gets a number. Which lo
 import asyncio
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -27,13 +27,14 @@ import gavel.judge.offline  # noqa: F401 # pyright: ignore[reportUnusedImport] -
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
 from gavel.judge.panel.anchors import Anchor, check_anchors, insert_anchors
 from gavel.judge.panel.ballot import Ballot
-from gavel.judge.panel.judgements import judge_group, judge_members, with_judgements
+from gavel.judge.panel.judgements import judge_group, judge_members
 from gavel.judge.panel.juror import Models, jury
+from gavel.judge.panel.long_groups import characters_of, off_loop_if_long
 from gavel.judge.panel.modes import ModeName, choose_mode
-from gavel.judge.panel.polling import Poll, off_loop_if_long
+from gavel.judge.panel.polling import Poll
 from gavel.judge.panel.position_bias import PositionBias
 from gavel.judge.panel.prompt_caching import CacheName
-from gavel.judge.prompt.canonical import canonicalize
+from gavel.judge.prompt.canonical import CanonicalGroup, canonicalize
 from gavel.judge.prompt.flags import apply_flags, validate_caps, with_flags
 from gavel.judge.rubric import Rubric
 from gavel.llm.budget import Budget
@@ -42,6 +43,7 @@ from gavel.llm.client import Client
 from gavel.llm.prices import Prices, checked_prices, prices_from_environment
 from gavel.llm.rate_limits import Limits
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.judged import with_judgements
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Trajectory
 
@@ -192,10 +194,9 @@ class Judge:
         self, group: TrajectoryGroup, attempts: Mapping[int, Trajectory]
     ) -> tuple[list[Judgement], GroupJudgement]:
         """Judgements of the group's trajectories; `attempts`, by index, are those that have not failed."""
-        failures = canonicalize({i: t for i, t in enumerate(group.trajectories) if i not in attempts})
-        failed = await off_loop_if_long(failures, with_flags, failures)
-        unflagged, fixed = insert_anchors(attempts, self.anchors)
-        canonical = await off_loop_if_long(unflagged, with_flags, unflagged)
+        characters = characters_of(group.trajectories)
+        failed = await off_loop_if_long(characters, _canonical_failures, group.trajectories, attempts)
+        canonical, fixed = await off_loop_if_long(characters, _canonical_attempts, attempts, self.anchors)
         ballots: list[Ballot] = []
         if len(canonical.members) > 1:
             self.check()
@@ -203,7 +204,9 @@ class Judge:
             counts = [juror.orders or self.orders for juror in self.jurors]
             seed = f"{self.seed}/{canonical.digest}"
             max_shown = partial(poll.max_shown, canonical)
-            schedule = self._mode.schedule(len(canonical.members), counts, seed, fixed, max_shown)
+            schedule = await off_loop_if_long(
+                characters, self._mode.schedule, len(canonical.members), counts, seed, fixed, max_shown
+            )
             ballots = await poll.poll(canonical, schedule, seed)
             if all(ballot.no_room and not ballot.calls for ballot in ballots):
                 raise next(ballot.no_room for ballot in ballots if ballot.no_room)
@@ -228,6 +231,21 @@ class Judge:
             f"the first ({bias.ballots} ballots); an even number of orders balances that"
             for size, bias in biased.items()
         ]
+
+
+def _canonical_failures(trajectories: Sequence[Trajectory], attempts: Mapping[int, Trajectory]) -> CanonicalGroup:
+    """The trajectories that are no attempts, with their flags."""
+    return with_flags(canonicalize({i: t for i, t in enumerate(trajectories) if i not in attempts}))
+
+
+def _canonical_attempts(
+    attempts: Mapping[int, Trajectory], anchors: Sequence[Anchor]
+) -> tuple[CanonicalGroup, dict[int, float]]:
+    """The attempts with the anchors among them, with their flags, and the scores of the anchors by member."""
+    group, fixed = insert_anchors(attempts, anchors)
+    group = with_flags(group)
+    _ = group.characters, group.digest  # worked out here, where it does not hold up other calls
+    return group, fixed
 
 
 _SECRET = re.compile(r"key|token|secret|password|credential|header", re.IGNORECASE)

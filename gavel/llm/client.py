@@ -28,12 +28,13 @@ from gavel.llm.call import Call
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.cassette import Cassette, Question
 from gavel.llm.completion import completion, read_answer, read_message
-from gavel.llm.errors import ContextError, GavelError, LlmError
+from gavel.llm.errors import ContextError, GavelError, LlmError, RefusedError
 from gavel.llm.local_models import model_id
 from gavel.llm.prices import Price, Prices, cost, listed_cost, price
 from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, with_breakpoint
 from gavel.llm.providers import check_model, load_litellm, model_info
 from gavel.llm.rate_limits import Limits, endpoint_limits
+from gavel.llm.refusal import CONTENT_FILTER, is_refusal, refusal_in
 from gavel.llm.retry import context_limit, is_too_long, may_be_the_format, may_pass, pause, remedy
 from gavel.llm.types import Message, ModelCallable, Reply, Schema
 from gavel.llm.usage import read_usage
@@ -136,6 +137,8 @@ class Client:
             message = f"{self.name} failed: {what}"
             if is_too_long(error):
                 raise ContextError(message, remedy(error), context_limit(what)) from error
+            if is_refusal(error):
+                raise RefusedError(message) from error
             raise LlmError(message, remedy(error)) from error
         finally:
             call.release()
@@ -175,6 +178,8 @@ class Client:
         if finish_reason == "length":
             message["reasoning_content"] = None  # reasoning that is cut off holds no answer
         text, more = read_message(message)
+        if not text.strip() and (refusal := refusal_in(message)):
+            text, finish_reason = refusal, CONTENT_FILTER
         usage = read_usage(response.usage)
         prompt_tokens = usage.prompt_tokens or litellm.token_counter(model=self.name, messages=messages)
         completion_tokens = usage.completion_tokens or litellm.token_counter(model=self.name, text=text)

@@ -1,25 +1,27 @@
 """Polling: asks the jurors for their ballots. A failed call costs its votes, not the group. The loops, outermost first:
 
-poll                     one ballot per scheduled call of each juror, concurrently
-└─ _with_fallbacks       the juror's next model, when the one before cannot be used
-   └─ _fit_and_ask       a shorter prompt, when the model's context is smaller than assumed
-      └─ _ask_with_repair    the prompt and the invalid reply, when the reply cannot be read
-         └─ Client.ask       the same request, when the transport fails (loops of gavel/llm/client.py)
+poll                         one ballot per scheduled call of each juror, concurrently
+└─ _without_refused          the members but those whose text the juror refuses (searched for in refusals.py)
+   └─ _with_fallbacks        the juror's next model, when the one before cannot be used
+      └─ _fit_and_ask        a shorter prompt, when the model's context is smaller than assumed
+         └─ _ask_with_repair     the prompt and the invalid reply, when the reply cannot be read
+            └─ Client.ask        the same request, when the transport fails (loops of gavel/llm/client.py)
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from random import Random
-from typing import ParamSpec, TypeVar
 
 from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.panel.ballot import Ballot
 from gavel.judge.panel.juror import Juror
+from gavel.judge.panel.long_groups import off_loop_if_long
 from gavel.judge.panel.position_bias import PositionBias
 from gavel.judge.panel.prompt_caching import CacheName, PromptCaching
+from gavel.judge.panel.refusals import Refusals
 from gavel.judge.panel.schedule import LARGEST_WHOLE, Schedule
 from gavel.judge.prompt.canonical import CanonicalGroup
 from gavel.judge.prompt.messages import (
@@ -35,8 +37,9 @@ from gavel.judge.reply.criteria import ids_to_score, read_scores
 from gavel.judge.reply.verdict import VerdictError, reply_schema
 from gavel.judge.rubric import Rubric
 from gavel.llm.client import Client
-from gavel.llm.errors import ContextError, LlmError, NotAskedError
+from gavel.llm.errors import ContextError, LlmError, NotAskedError, RefusedError
 from gavel.llm.prompt_cache import CachedPrefix
+from gavel.llm.refusal import CONTENT_FILTER, filtered, is_refusal_text
 from gavel.llm.types import Message
 from gavel.prompts import template_id
 
@@ -46,18 +49,16 @@ _MAX_ECHO = 4_000
 """Max characters of an invalid reply echoed in the repair prompt."""
 _MAX_FITTINGS = 5
 """Max prompts made for a model whose context size is not known."""
-_LONG_GROUP = 200_000
-"""Characters from which a group is processed in a thread: it takes 0.1 s and more, which would block other calls."""
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
-async def off_loop_if_long(group: CanonicalGroup, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Runs `work` over the group's text; in a thread when the text is long, so that other calls go on."""
-    if group.characters > _LONG_GROUP:
-        return await asyncio.to_thread(work, *args, **kwargs)
-    return work(*args, **kwargs)
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What the calls of one juror on a group have in common."""
+
+    group: CanonicalGroup
+    prompts: GroupPrompts
+    clients: Sequence[Client]
+    caching: PromptCaching
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +88,20 @@ class Poll:
             for number, (juror, clients, calls_shown) in enumerate(
                 zip(self.jurors, self.clients, schedule, strict=True)
             ):
+                refusals = Refusals(len(group.members))
                 caching: dict[int, PromptCaching] = {}
                 for shown in calls_shown:
                     repetition = repetitions[shown]
                     repetitions[shown] += 1
                     if repetition == len(prompts):
-                        prompts.append(await off_loop_if_long(group, self._prompts, group, f"{seed}/{repetition}"))
+                        prompts.append(
+                            await off_loop_if_long(group.characters, self._prompts, group, f"{seed}/{repetition}")
+                        )
                     if repetition not in caching:
                         caching[repetition] = PromptCaching(self.cache, calls_shown, len(calls))
                     ballot = Ballot(len(calls), shown, clients[0].name, number, juror.weight)
-                    ask = self._with_fallbacks(ballot, group, prompts[repetition], clients, caching[repetition])
-                    calls.append(tasks.create_task(ask))
+                    question = _Question(group, prompts[repetition], clients, caching[repetition])
+                    calls.append(tasks.create_task(self._in_turn(ballot, question, refusals)))
         return [call.result() for call in calls]
 
     def _prompts(self, group: CanonicalGroup, seed: str) -> GroupPrompts:
@@ -112,40 +116,73 @@ class Poll:
             return LARGEST_WHOLE
         return max_members_per_prompt(group, self.rubric, room)
 
-    async def _with_fallbacks(
-        self,
-        ballot: Ballot,
-        group: CanonicalGroup,
-        prompts: GroupPrompts,
-        clients: Sequence[Client],
-        caching: PromptCaching,
-    ) -> Ballot:
+    async def _in_turn(self, ballot: Ballot, question: _Question, refusals: Refusals) -> Ballot:
+        with question.caching.call(ballot.order):
+            return await self._without_refused(ballot, question, refusals)
+
+    async def _without_refused(self, ballot: Ballot, question: _Question, refusals: Refusals) -> Ballot:
+        """Asks for the ballot and, when it is refused because of some members' text, again without these members."""
+
+        async def ask(members: tuple[int, ...]) -> Ballot:
+            trial = Ballot(ballot.order, members, ballot.model, ballot.juror, ballot.weight)
+            await self._with_fallbacks(trial, question)
+            ballot.add_costs(trial)
+            return trial
+
+        scheduled, asked_again = ballot.shown, False
+        while True:
+            if refusals.everything:
+                words = next(iter(refusals.members.values()))
+                ballot.shown, ballot.refused = scheduled, {}
+                ballot.problem = f"the judge model refuses all that it is shown of this group: {words}"
+                return ballot
+            ballot.refused = {member: refusals.members[member] for member in scheduled if member in refusals.members}
+            ballot.shown = tuple(member for member in scheduled if member not in ballot.refused)
+            if len(ballot.shown) < 2:
+                ballot.problem = "the judge model refuses the text of the members beside it"
+                return ballot
+            await self._with_fallbacks(ballot, question)
+            if ballot.scores is not None:
+                refusals.answered(ballot.shown)
+            if not ballot.refusal:
+                return ballot
+            if await refusals.narrow_down(ballot.shown, ask):
+                continue
+            if refusals.everything:
+                continue
+            if asked_again:  # a refusal by chance would hardly come twice
+                ballot.problem = f"the judge model refuses these texts together, but none alone: {ballot.refusal}"
+                return ballot
+            asked_again = True
+
+    async def _with_fallbacks(self, ballot: Ballot, question: _Question) -> Ballot:
         """Asks the juror's models in turn until one fills the ballot."""
-        with caching.call(ballot.order):
-            for client in clients:
-                ballot.model = client.name
-                await self._fit_and_ask(ballot, group, prompts, client, caching)
-                if ballot.scores is not None:
-                    break
+        ballot.refusal = ""
+        for client in question.clients:
+            ballot.model = client.name
+            await self._fit_and_ask(ballot, question, client)
+            if ballot.scores is not None:
+                ballot.refusal = ""
+                break
         return ballot
 
-    async def _fit_and_ask(
-        self, ballot: Ballot, group: CanonicalGroup, prompts: GroupPrompts, client: Client, caching: PromptCaching
-    ) -> None:
+    async def _fit_and_ask(self, ballot: Ballot, question: _Question, client: Client) -> None:
         """Asks with a prompt that fits the model's context, and a shorter one when the model refuses it as too long."""
         entries = len(ballot.shown) * max(1, len(self.rubric.criteria))
         for _ in range(_MAX_FITTINGS):
             room = client.room(entries)
             try:
-                prompt = await off_loop_if_long(group, fit_messages, prompts, ballot.shown, room)
+                prompt = await off_loop_if_long(
+                    question.group.characters, fit_messages, question.prompts, ballot.shown, room
+                )
             except ContextTooSmallError as error:
                 ballot.problem, ballot.no_room = error.message, error
                 return
             ballot.no_room, ballot.shortened = None, prompt.shortened
             ballot.prompt_ids += map(template_id, template_names(self.rubric))
             try:
-                prefix = await caching.prefix(ballot.order, prompt, client)
-                return await self._ask_with_repair(ballot, prompt, prefix, prompts.markers, client)
+                prefix = await question.caching.prefix(ballot.order, prompt, client)
+                return await self._ask_with_repair(ballot, prompt, prefix, question.prompts.markers, client)
             except ContextError as error:
                 ballot.problem = error.message
                 client.shrink(room, count_message_tokens(prompt.messages), entries, error.limit)
@@ -157,6 +194,7 @@ class Poll:
         labels = [marks.labels[member] for member in ballot.shown]
         ids = ids_to_score(self.rubric, labels)
         repair: list[Message] = []
+        refusal = ""
         for _ in range(1 + self.content_retries):
             ballot.calls += 1
             try:
@@ -164,17 +202,24 @@ class Poll:
             except ContextError:
                 ballot.calls -= 1  # a refused prompt is not judged, and costs nothing
                 raise
+            except RefusedError as error:
+                ballot.refusal = ballot.problem = error.message
+                return
             except LlmError as error:
                 ballot.calls -= isinstance(error, NotAskedError)
                 ballot.problem = error.message
                 return
             ballot.replies.append(reply)
+            if reply.finish_reason == CONTENT_FILTER:
+                ballot.refusal = ballot.problem = filtered(client.name, reply.text)
+                return
             try:
                 verdict = read_scores(reply.text, self.rubric, labels)
             except VerdictError as error:
                 cut_off = "it was cut off at the token limit; " if reply.finish_reason == "length" else ""
                 problem = cut_off + error.message
                 ballot.problem = f"the reply cannot be used: {problem}"
+                refusal = filtered(client.name, reply.text) if is_refusal_text(reply.text) else ""
                 request = ballot.render("judge/repair.j2", problem=problem, labels=ids)
                 repair = [
                     {"role": "assistant", "content": reply.text.strip()[:_MAX_ECHO] or "(no reply)"},
@@ -186,3 +231,4 @@ class Poll:
                 bias = self.position_bias.setdefault(len(labels), PositionBias())
                 bias.add([verdict.scores[label].score for label in labels])
                 return
+        ballot.refusal = refusal
