@@ -78,6 +78,10 @@ def group_of(kind: str, members: int, tokens: int) -> TrajectoryGroup:
     return TrajectoryGroup(member(number) for number in range(members))
 
 
+def characters_of(group: TrajectoryGroup) -> int:
+    return sum(len(str(message.get("content"))) for trajectory in group for message in trajectory.messages())
+
+
 async def at_once(messages: list[Message], schema: dict[str, Any]) -> str:
     labels = schema["properties"]["scores"]["items"]["properties"]["trajectory_id"]["enum"]
     return json.dumps({"scores": [{"trajectory_id": x, "explanation": "", "score": 0.5} for x in labels]})
@@ -95,6 +99,7 @@ async def longest_pause(stop: asyncio.Event) -> float:
 
 async def measure(kind: str, members: int, tokens: int) -> dict[str, Any]:
     group = group_of(kind, members, tokens)
+    characters = characters_of(group)
     stop = asyncio.Event()
     ticking = asyncio.create_task(longest_pause(stop))
     await asyncio.sleep(0)
@@ -102,16 +107,17 @@ async def measure(kind: str, members: int, tokens: int) -> dict[str, Any]:
     judged = await Judge(at_once).score(group)
     seconds, cpu = time.monotonic() - started, time.process_time() - cpu
     stop.set()
+    pause = await ticking
     assert judged.judgement
     assert judged.judgement.status == "scored", judged.judgement
     return {
         "texts": kind,
         "members": members,
-        "characters": sum(len(str(item)) for t in group for item in t.messages_and_choices),
+        "characters": characters,
         "calls": judged.judgement.calls,
         "seconds": round(seconds, 1),
         "cpu_seconds": round(cpu, 1),
-        "longest_pause_seconds": round(await ticking, 3),
+        "longest_pause_seconds": round(pause, 3),
         "peak_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }
 
