@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
+from gavel.judge.panel.noise import NoisePrior
 from gavel.llm.rate_limits import Limits
 
 if TYPE_CHECKING:
@@ -88,6 +89,9 @@ class JudgeConfig(BaseModel):
     """US dollars per million prompt and completion tokens, by model. Default: GAVEL_PRICES, else LiteLLM's table."""
     seed: int = 0
     """Seed of the orders."""
+    noise_prior: NoisePrior | None = None
+    """Noise of the judge's votes in other groups, which standard errors are shrunk to: `gavel judge golden` prints it.
+    Default: each group's own votes; a training run takes it from its first step."""
 
     @field_validator("models", mode="before")
     @classmethod
@@ -128,6 +132,7 @@ class JudgeConfig(BaseModel):
             cassette=self.cassette,
             prices=self.prices,
             seed=self.seed,
+            noise_prior=self.noise_prior,
         )
 
 
