@@ -31,6 +31,7 @@ from gavel.judge.panel.judgements import judge_group, judge_members
 from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.long_groups import characters_of, off_loop_if_long
 from gavel.judge.panel.modes import ModeName, choose_mode
+from gavel.judge.panel.noise import NoisePrior
 from gavel.judge.panel.polling import Poll
 from gavel.judge.panel.position_bias import PositionBias
 from gavel.judge.panel.prompt_caching import CacheName
@@ -80,6 +81,7 @@ class Judge:
         cassette: Cassette | str | Path | None = None,
         prices: Prices | None = None,
         seed: int = 0,
+        noise_prior: NoisePrior | None = None,
     ) -> None:
         """`models`: a LiteLLM id, an async callable, or a list of these or `Juror`s; None = `GAVEL_JUDGE_MODEL`.
 
@@ -97,7 +99,9 @@ class Judge:
         `timeout`, `deadline`: seconds per attempt, per call. `requests_per_minute`, `tokens_per_minute`: per model.
         `budget`: may be shared with other judges. `cassette`: stores replies, so that none is paid for twice; a path
         or a `Cassette`. `prices`: USD per million prompt and completion tokens, and if you like a third number per
-        million cached prompt tokens; None = `GAVEL_PRICES`.
+        million cached prompt tokens; None = `GAVEL_PRICES`. `noise_prior`: the noise of this judge's votes in other
+        groups (`gavel.judge.audit.noise.fit_noise_prior`), with which standard errors are estimated; None = from the
+        group's own votes.
         """
         if orders < 1 or content_retries < 0:
             raise JudgeError(f"a judge needs orders >= 1 and content_retries >= 0, not {orders}, {content_retries}.")
@@ -117,6 +121,7 @@ class Judge:
         self.quorum = quorum
         self.caps = validate_caps(caps)
         self.seed = seed
+        self.noise_prior = noise_prior
         self.position_bias: dict[int, PositionBias] = {}
         """The judge's position bias so far, by number of members shown."""
         self.budget = budget or Budget()
@@ -159,6 +164,7 @@ class Judge:
             "caps": dict[str, JsonValue](self.caps),
             "content_retries": self.content_retries,
             "seed": self.seed,
+            "noise_prior": self.noise_prior and self.noise_prior.model_dump(),
         }
 
     def check(self) -> None:
@@ -208,8 +214,10 @@ class Judge:
                 return _as_judge_error(error)
         return None
 
-    async def score(self, group: TrajectoryGroup) -> TrajectoryGroup:
+    async def score(self, group: TrajectoryGroup, *, noise_prior: NoisePrior | None = None) -> TrajectoryGroup:
         """A copy of the group with rewards and judgements; a pending group is run first.
+
+        `noise_prior`: instead of the judge's own.
 
         Raises `JudgeError` for a group without trajectories, for a trajectory without messages that has not failed,
         for a juror that cannot be asked (see `check`; a wrong key or an empty account shows when a model is asked), and
@@ -230,12 +238,12 @@ class Judge:
         if loop not in self._prepared_groups:
             self._prepared_groups[loop] = CapacityLimiter(self._max_prepared)
         async with self._prepared_groups[loop]:
-            scored, whole = await self._judge(group, attempts)
+            scored, whole = await self._judge(group, attempts, noise_prior or self.noise_prior)
         whole.seconds = time.monotonic() - started
         return with_judgements(group, scored, whole)
 
     async def _judge(
-        self, group: TrajectoryGroup, attempts: Mapping[int, Trajectory]
+        self, group: TrajectoryGroup, attempts: Mapping[int, Trajectory], noise_prior: NoisePrior | None
     ) -> tuple[list[Judgement], GroupJudgement]:
         """Judgements of the group's trajectories; `attempts`, by index, are those that have not failed."""
         characters = characters_of(group.trajectories)
@@ -256,7 +264,7 @@ class Judge:
                 raise closed
             if all(ballot.no_room and not ballot.calls for ballot in ballots):
                 raise next(ballot.no_room for ballot in ballots if ballot.no_room)
-        aggregate = partial(self._mode.aggregate, fixed=fixed)
+        aggregate = partial(self._mode.aggregate, fixed=fixed, noise_prior=noise_prior)
         members = judge_members(group.trajectories, canonical, ballots, self.quorum, aggregate)
         for part in (canonical, failed):
             apply_flags(members, part, self.caps)

@@ -152,7 +152,7 @@ async def test_each_juror_has_a_lead_of_its_own():
 
 
 async def test_the_others_are_asked_when_the_first_call_fails(endpoint):
-    endpoint.script = [fails(403, "no"), CachingServer()]
+    endpoint.script = [fails(413, "no"), CachingServer()]
     judged = await Judge(Juror("openai/gpt-5-mini", params=endpoint.params), orders=4).score(with_shared_dump())
     assert judged.judgement.lost_orders == 1
     assert judged.judgement.status == "scored"
