@@ -20,7 +20,7 @@ from rich.text import Text
 from gavel.cli.judge_status import JudgeStatus
 from gavel.cli.lazy import single_command
 from gavel.cli.model_options import with_options
-from gavel.cli.run_options import JUDGE_FLAGS, judge_config, with_default_judge
+from gavel.cli.run_options import JUDGE_FLAGS, DryRun, judge_config, with_default_judge
 from gavel.cli.terminal import plain
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
@@ -43,9 +43,23 @@ def score(
     out: Annotated[
         Path | None, typer.Option(help="File for the judged groups, as JSONL; as a store, if it ends in .zst.")
     ] = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Score trajectories from a file with a judge."""
-    score_and_print(file, judge_config(values), by, out)
+    config = judge_config(values)
+    if dry_run:
+        print_estimate(file, config, by)
+    else:
+        score_and_print(file, config, by, out)
+
+
+def print_estimate(file: Path, config: JudgeConfig, by: str | None = None) -> None:
+    """Prints what judging the file's groups would take; nothing is asked."""
+    from gavel.judge.estimate import estimate_groups
+
+    groups = read_groups(file, by)
+    estimate = asyncio.run(estimate_groups(config.build(), groups))
+    typer.echo(f"{len(groups):,} group{'s' * (len(groups) != 1)}: {estimate.words}. Nothing was asked.")
 
 
 def score_and_print(file: Path, config: JudgeConfig, by: str | None = None, out: Path | None = None) -> None:
