@@ -11,7 +11,18 @@ from gavel.cli.dry_run import print_run_estimate
 from gavel.cli.execution import RESUME, need_training, run_to_end, scenario_named
 from gavel.cli.lazy import single_command
 from gavel.cli.model_options import with_options
-from gavel.cli.run_options import RUN_FLAGS, Assignments, DryRun, MinSpread, Shaping, Source, run_config
+from gavel.cli.run_options import (
+    RUN_FLAGS,
+    Assignments,
+    DryRun,
+    MinSpread,
+    Shaping,
+    Source,
+    announce_stand_in,
+    run_config,
+)
+from gavel.cli.settings import STAND_IN
+from gavel.judge.offline.stand_in import check_rubric
 from gavel.trainer.run_config import RunConfig
 
 
@@ -39,8 +50,12 @@ def train(
         longest = config.backend.max_context
         lengths = {"At most, every rollout at --max-context": longest, "At an eighth of that": max(longest // 8, 1)}
         return print_run_estimate(judge, config.loop, lengths)
-    if judge is not None and "RANK" not in os.environ:  # which launched processes have
-        asyncio.run(judge.probe())  # before torch is loaded: a mistake is reported at once
+    if judge is not None:
+        announce_stand_in(config.judge)
+        if config.judge.models == STAND_IN:
+            check_rubric(judge.rubric)
+        if "RANK" not in os.environ:  # which launched processes have
+            asyncio.run(judge.probe())  # before torch is loaded: a mistake is reported at once
     if config.backend.processes > 1:
         from gavel.trainer.distributed import launch, launched
 
