@@ -280,6 +280,17 @@ class Judge:
         ]
 
 
+_SECRET = re.compile(r"key|token|secret|password|credential|header", re.IGNORECASE)
+
+
+def _without_keys(params: Mapping[str, object]) -> dict[str, object]:
+    """The parameters that may be stored: `api_base` and `temperature`, but not `api_key`."""
+    return {name: value for name, value in params.items() if name in _TOKEN_LIMITS or not _SECRET.search(name)}
+
+
+_TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
+
+
 async def _probe(client: Client) -> Probe | LlmError:
     try:
         return await client.probe()
@@ -296,14 +307,3 @@ def _as_judge_error(error: LlmError) -> JudgeError:
     judged = JudgeError(error.message, error.remedy)
     judged.__cause__ = error
     return judged
-
-
-_SECRET = re.compile(r"key|token|secret|password|credential|header", re.IGNORECASE)
-
-
-def _without_keys(params: Mapping[str, object]) -> dict[str, object]:
-    """The parameters that may be stored: `api_base` and `temperature`, but not `api_key`."""
-    return {name: value for name, value in params.items() if name in _TOKEN_LIMITS or not _SECRET.search(name)}
-
-
-_TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")

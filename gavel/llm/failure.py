@@ -28,6 +28,12 @@ class Failure:
         return bool(self.codes & _QUOTA_CODES) or bool(_QUOTA.search(self.words))
 
     @property
+    def is_refusal(self) -> bool:
+        """Whether the provider refuses this prompt for its content."""
+        coded = bool(self.codes & _REFUSAL_CODES)
+        return self.status in (400, 403, 422) and (coded or bool(_REFUSAL.search(self.words)))
+
+    @property
     def is_unknown_model(self) -> bool:
         return self.status in (400, 404, 422) and (
             "model_not_found" in self.codes or bool(_NO_MODEL.search(self.words))
@@ -72,6 +78,12 @@ _QUOTA_CODES = {"insufficient_quota", "billing_hard_limit_reached", "billing_not
 _QUOTA = re.compile(
     r"insufficient_quota|credit balance is too low|insufficient (?:balance|credits|funds)|billing hard limit"
     r"|account is not active",
+    re.IGNORECASE,
+)
+_REFUSAL_CODES = {"content_filter", "content_policy_violation", "responsibleaipolicyviolation", "invalid_prompt"}
+_REFUSAL = re.compile(
+    r"content[ _-]?(?:management )?(?:policy|filter)|flagged|usage polic|ContentPolicyViolation|moderation"
+    r"|safety (?:system|settings|filter)|prompt (?:was )?blocked|blocked by|responsible ?ai",
     re.IGNORECASE,
 )
 _NO_MODEL = re.compile(

@@ -18,11 +18,9 @@ _MAX_SHOWN = 200
 
 def is_refusal(error: BaseException) -> bool:
     """Whether a server's error is about the prompt's content, such as a 400 of a content filter."""
-    if not isinstance(error, openai.OpenAIError):
-        return False
-    failure = read_failure(error)
-    told = bool(failure.codes & _CODES) or _ERROR.search(failure.words) is not None
-    return "ContentPolicy" in type(error).__name__ or (failure.status in (400, 403, 422) and told)
+    return isinstance(error, openai.OpenAIError) and (
+        "ContentPolicy" in type(error).__name__ or read_failure(error).is_refusal
+    )
 
 
 def refusal_in(message: Mapping[str, Any]) -> str:
@@ -45,13 +43,6 @@ def filtered(model: str, text: str) -> str:
     return f"{model} said: {said[:_MAX_SHOWN]}" if said else f"{model} gave an empty reply, stopped by a content filter"
 
 
-_CODES = {"content_filter", "content_policy_violation", "responsibleaipolicyviolation", "invalid_prompt"}
-_ERROR = re.compile(
-    r"content[ _-]?(?:filter|policy|management policy)|usage polic|safety system|flagged (?:as|for)|moderation"
-    r"|prompt (?:was )?blocked|blocked by (?:content|safety)|responsible ?ai",
-    re.IGNORECASE,
-)
-"""Wordings of servers; LiteLLM knows some of them."""
 _TEXT = re.compile(
     r"(?:i['\u2019]?m (?:very |really |so )?sorry|i am (?:very |really |so )?sorry|sorry|i apologi[sz]e|unfortunately"
     r"|i (?:can(?:no|['\u2019])t|can not|won['\u2019]t|will not|must decline|decline|am unable|am not able)"

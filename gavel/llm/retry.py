@@ -19,7 +19,7 @@ def may_pass(error: BaseException) -> bool:
     if isinstance(error, openai.APIConnectionError):  # a timeout is one
         return True
     failure = read_failure(error)
-    if failure.is_quota or is_refusal(error) or is_too_long(error) or failure.status is None:
+    if failure.is_quota or failure.is_refusal or is_too_long(error) or failure.status is None:
         return False
     return failure.status in (408, 409, 429) or failure.status >= 500
 
@@ -27,16 +27,16 @@ def may_pass(error: BaseException) -> bool:
 def is_permanent(error: BaseException) -> bool:
     """Whether no other request to this endpoint can succeed either: a wrong key, an empty account, no such model."""
     failure = read_failure(error)
-    if is_refusal(error) or isinstance(error, openai.APIConnectionError):
+    if failure.is_refusal or isinstance(error, openai.APIConnectionError):
         return False
     return failure.status in (401, 402, 403, 404) or failure.is_quota or failure.is_unknown_model
 
 
 def may_be_the_format(error: openai.OpenAIError) -> bool:
     """Whether the requested reply format may be the reason for a refusal; servers word that in many ways."""
-    failure = read_failure(error)
-    is_local = isinstance(error.__cause__, GavelError)  # of a local model, which takes no format
-    bad_request = isinstance(error, openai.BadRequestError) and failure.status in (400, 422) and not is_local
+    if isinstance(error.__cause__, GavelError):  # of a local model, which takes no format
+        return False
+    bad_request = isinstance(error, openai.BadRequestError) and read_failure(error).status in (400, 422)
     return bad_request and not (is_refusal(error) or is_permanent(error) or is_too_long(error))
 
 

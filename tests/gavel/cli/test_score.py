@@ -281,7 +281,8 @@ def test_a_stopped_run_goes_on_without_paying_twice(tmp_path: Path, endpoint: En
     rows = [{"n": n, "messages": messages} for n in range(4) for messages in (GOOD, SILENT)]
     written(tmp_path / "rows.jsonl", *rows)
     out = tmp_path / "judged.jsonl"
-    endpoint.script = [scores(0.9, 0.1), scores(0.9, 0.1), endpoint.silence]
+    probed = says('{"ok": true}')
+    endpoint.script = [lambda _: probed, scores(0.9, 0.1), scores(0.9, 0.1), endpoint.silence]
     process = asking(*command(endpoint, "--out", "judged.jsonl"), cwd=tmp_path)
     deadline = time.monotonic() + HANG_SECONDS
     while not out.exists() or out.read_bytes().count(b"\n") < 2:
@@ -295,18 +296,19 @@ def test_a_stopped_run_goes_on_without_paying_twice(tmp_path: Path, endpoint: En
         assert "Stopped. 2 groups are kept; the same command goes on from there" in said
         assert "Traceback" not in said
     asked = len(endpoint.requests)
-    endpoint.script = [scores(0.9, 0.1)]
+    endpoint.script = [lambda _: probed, scores(0.9, 0.1)]
     again = asking(*command(endpoint, "--out", "judged.jsonl"), cwd=tmp_path)
     _, said = again.communicate(timeout=HANG_SECONDS)
     assert again.returncode == 0, said
     assert "2 of 4 groups are judged already" in said
-    assert len(endpoint.requests) - asked == 2
+    assert len(endpoint.requests) - asked == 1 + 2
     assert [group.metadata for group in read_groups(out)] == [{"n": n} for n in range(4)]
 
 
 @pytest.mark.slow
 def test_standard_output_is_json_lines_and_nothing_else(tmp_path: Path, endpoint: Endpoint):
     written(tmp_path / "rows.jsonl", *[{"n": 1, "messages": messages} for messages in (GOOD, SILENT)])
+    endpoint.script = [lambda _: says('{"ok": true}'), scores(0.9, 0.1)]
     process = asking(*command(endpoint, "--out", "-"), cwd=tmp_path)
     written_out, said = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 0, said
