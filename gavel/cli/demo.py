@@ -16,7 +16,7 @@ from gavel.trainer.run_config import RunConfig
 
 STEPS = 30
 _ROLLOUT_TOKENS = 200
-_OF_THE_JUDGE = ("--judge", "--max-cost", "--max-judge-tokens", "--judge-concurrency", "--judge-param")
+_OF_THE_JUDGE = ("--judge", "--max-cost", "--max-judge-tokens", "--judge-concurrency", "--judge-param", "--cassette")
 _FLAGS = [
     *(replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS if flag.name in _OF_THE_JUDGE),
     Flag("loop.steps", "--steps", STEPS),

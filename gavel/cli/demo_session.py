@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from gavel.cli.cassette_option import replay_account, with_cassette
 from gavel.cli.demo import STEPS
 from gavel.cli.display import RunDisplay
 from gavel.cli.settings import STAND_IN
@@ -78,10 +79,10 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
     """
     console = Console()
     scenario = find_scenario("returns_desk")
-    judge = settings.judge.build(scenario.rubric)
-    await judge.probe()
     model = TrainableModel(name=settings.run_name, project="demo", base_model=EMBEDDED_POLICY)
     directory = runs_root() / model.project / model.name
+    judge = with_cassette(settings.judge, directory).build(scenario.rubric)
+    await judge.probe()
     loop = LoopConfig(steps=settings.steps, seed=settings.seed, max_tokens=64)
     config = TrainConfig(learning_rate=2e-3, warmup_steps=min(3, loop.steps - 1), total_steps=loop.steps)
     async with contextlib.AsyncExitStack() as stack:
@@ -108,7 +109,11 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
     _write_whole(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
     report = directory / "report.html"
     write_report(report, _report(settings, outcome, seconds, before, after))
+    if replayed := replay_account(judge):
+        console.print(replayed, highlight=False, markup=False, soft_wrap=True)
     _print(console, outcome, report)
+    if judge.cassette:
+        judge.cassette.close()
     return summary
 
 
