@@ -10,9 +10,10 @@ or without a quorum, is unscored with a reason; it never gets a number. Which lo
 """
 
 import asyncio
+import copy
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -194,10 +195,22 @@ class Judge:
         probes = [answer for answer in answers.values() if isinstance(answer, Probe)]
         return probes + [Probe(name, "", "", 0.0, None, problem) for name, problem in failed.items()]
 
+    def rehearsal(self, stand_in: Callable[[Client], Client]) -> "Judge":
+        """A judge of the same settings that asks `stand_in` of each juror's first client instead."""
+        other = copy.copy(self)
+        other.position_bias = {}
+        other._clients = [[stand_in(clients[0])] for clients in self._clients]
+        return other
+
     @property
     def stopped(self) -> JudgeError | None:
         """Why no further group can be judged: no model of a juror can be asked, or the budget is used up."""
         return self._closed or (self.budget.refused and _as_judge_error(self.budget.refused))
+
+    @property
+    def asks_servers(self) -> bool:
+        """Whether requests of this judge leave the process, as those to a callable or a local model do not."""
+        return any(client.can_be_probed for client in chain.from_iterable(self._clients))
 
     @property
     def status(self) -> str:
