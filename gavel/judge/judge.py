@@ -10,11 +10,13 @@ or without a quorum, is unscored with a reason; it never gets a number. Which lo
 """
 
 import asyncio
+import logging
 import time
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 from weakref import WeakKeyDictionary
 
 from anyio import CapacityLimiter
@@ -28,19 +30,24 @@ from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.modes import ModeName, choose_mode
 from gavel.judge.panel.polling import Poll, off_loop_if_long
 from gavel.judge.panel.position_bias import PositionBias
-from gavel.judge.prompt.canonical import canonicalize
-from gavel.judge.prompt.flags import apply_flags, validate_caps, with_flags
+from gavel.judge.prompt.canonical import CanonicalGroup, canonicalize
+from gavel.judge.prompt.flags import apply_flags, unseen_reasons, validate_caps, with_flags
+from gavel.judge.prompt.policies import AlonePolicy, ImagePolicy, UnseenPolicy, checked_choice
+from gavel.judge.prompt.redaction import redaction
+from gavel.judge.prompt.view import Redact, View
 from gavel.judge.rubric import Rubric
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
 from gavel.llm.prices import Prices, checked_prices, prices_from_environment
+from gavel.llm.providers import ImageSupport, image_support
 from gavel.llm.rate_limits import Limits
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Trajectory
 
 _LIMITS = Limits()
+_LOG = logging.getLogger(__name__)
 _PREFETCH = 2
 """Groups prepared per concurrent call (prefetch factor). More would fill memory with waiting prompts, and delay the
 first call until all groups are read."""
@@ -59,6 +66,10 @@ class Judge:
         orders: int = 2,
         quorum: float = 0.0,
         caps: Mapping[str, float] | None = None,
+        unseen: UnseenPolicy = "unscored",
+        images: ImagePolicy = "auto",
+        alone: AlonePolicy = "unscored",
+        redact: Literal["secrets"] | Redact | None = None,
         content_retries: int = 2,
         concurrency: int = _LIMITS.concurrency,
         timeout: float = _LIMITS.timeout,
@@ -77,8 +88,13 @@ class Judge:
         member of a group above 10, which is shown in blocks of at most 8, at least 2 (without anchors); per pair in
         the mode "pairwise", which compares a member with 8 others, or with all where they are fewer. `quorum`: the
         share of the jury's weight, 0 to 1, that must have voted for a member. `caps`: the highest score, 0 to 1, of a
-        member with a flag ("empty", "contentless", "addresses the judge", "a tool's output addresses the judge");
-        None = flags are shown and recorded only.
+        member with a flag ("empty", "contentless", "addresses the judge", "a tool's output addresses the judge",
+        "unseen content"); None = flags are shown and recorded only. `unseen`: a member with content that the judge is
+        not shown (audio, a file, an unknown block, an image for a judge that sees none) is "unscored", or scored with
+        the "flag". `images`: "auto" sends them when LiteLLM knows that every judge model sees them, "send" always,
+        "flag" never; they are unseen content then. `alone`: a group of one distinct attempt is "unscored", or "scored"
+        by itself. `redact`: what is done to all text of trajectories and tools before it leaves: a function of it, or
+        "secrets" for keys, e-mail addresses and card numbers; images are sent as they are, or not at all.
         `content_retries`: max repair requests for an invalid reply. `concurrency`: max concurrent calls to one model;
         `timeout`, `deadline`: seconds per attempt, per call. `requests_per_minute`, `tokens_per_minute`: per model.
         `budget`: may be shared with other judges. `cassette`: stores replies, so that none is paid for twice; a path
@@ -99,6 +115,12 @@ class Judge:
         self.quorum = quorum
         self.caps = validate_caps(caps)
         self.seed = seed
+        self.unseen = checked_choice("unseen", unseen, UnseenPolicy)
+        self.images = checked_choice("images", images, ImagePolicy)
+        self.alone = checked_choice("alone", alone, AlonePolicy)
+        self._redact = redaction(redact)
+        self.served_by: dict[str, list[str]] = {}
+        """The names under which servers have answered so far, by model asked; several = the model has changed."""
         self.position_bias: dict[int, PositionBias] = {}
         """The judge's position bias so far, by number of members shown."""
         self.budget = budget or Budget()
@@ -159,12 +181,20 @@ class Judge:
         self, group: TrajectoryGroup, attempts: Mapping[int, Trajectory]
     ) -> tuple[list[Judgement], GroupJudgement]:
         """Judgements of the group's trajectories; `attempts`, by index, are those that have not failed."""
+        view = View(self._image_support, self._redact)
         failures = canonicalize({i: t for i, t in enumerate(group.trajectories) if i not in attempts})
         failed = await off_loop_if_long(failures, with_flags, failures)
-        unflagged, fixed = insert_anchors(attempts, self.anchors)
+        unflagged, fixed = insert_anchors(attempts, self.anchors, view)
+        unseen = unseen_reasons(unflagged) if self.unseen == "unscored" else {}
+        hidden: list[CanonicalGroup] = []
+        if unseen:
+            unflagged = canonicalize({i: attempts[i] for i in unseen}, view)
+            hidden = [await off_loop_if_long(unflagged, with_flags, unflagged)]
+            seen = {i: t for i, t in attempts.items() if i not in unseen}
+            unflagged, fixed = insert_anchors(seen, self.anchors, view)
         canonical = await off_loop_if_long(unflagged, with_flags, unflagged)
         ballots: list[Ballot] = []
-        if len(canonical.members) > 1:
+        if len(canonical.members) > 1 or (len(canonical.members) == 1 and not fixed and self.alone == "scored"):
             self.check()
             poll = Poll(self.jurors, self._clients, self.rubric, self.content_retries, self.position_bias)
             counts = [juror.orders or self.orders for juror in self.jurors]
@@ -176,15 +206,41 @@ class Judge:
                 raise next(ballot.no_room for ballot in ballots if ballot.no_room)
         aggregate = partial(self._mode.aggregate, fixed=fixed)
         members = judge_members(group.trajectories, canonical, ballots, self.quorum, aggregate)
-        for part in (canonical, failed):
+        for index, reason in unseen.items():
+            members[index] = Judgement(reason=reason)
+        for part in (canonical, failed, *hidden):
             apply_flags(members, part, self.caps)
         whole = judge_group(members, canonical, ballots)
         whole.mode = self.mode
+        whole.warnings += self._served_warnings(ballots)
         whole.warnings += self._position_warnings({len(ballot.shown) for ballot in ballots})
         whole.models = self.names
         whole.prompt_ids = [self.rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]
         whole.seed = self.seed
         return members, whole
+
+    @cached_property
+    def _image_support(self) -> ImageSupport:
+        """The images that every model which may be asked can be sent."""
+        if self.images == "flag":
+            return "none"
+        asked = self.images == "send"
+        found = {image_support(client.model, asked=asked) for client in chain.from_iterable(self._clients)}
+        return next(support for support in ("none", "embedded", "any") if support in found)
+
+    def _served_warnings(self, ballots: Sequence[Ballot]) -> list[str]:
+        """A sentence, once, for each model that another one answers for than before."""
+        warnings: list[str] = []
+        for ballot in ballots:
+            name = ballot.replies[-1].served_by if ballot.replies else ""
+            known = self.served_by.setdefault(ballot.model, [])
+            if not name or name in known:
+                continue
+            if known:
+                warnings.append(f"{ballot.model} is now served by {name}, before by {known[-1]}: scores may shift")
+                _LOG.warning("%s", warnings[-1])
+            known.append(name)
+        return warnings
 
     def _position_warnings(self, sizes: set[int]) -> list[str]:
         """A sentence for each number of members shown at which the judge has a significant position bias."""

@@ -7,7 +7,7 @@ judged = await ruler_score_group(group, "openai/gpt-5-mini")
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
@@ -15,6 +15,8 @@ from gavel.judge.panel.anchors import Anchor
 from gavel.judge.panel.judgements import unscored
 from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.modes import ModeName
+from gavel.judge.prompt.policies import AlonePolicy, ImagePolicy, UnseenPolicy
+from gavel.judge.prompt.view import Redact
 from gavel.judge.rubric import Rubric
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
@@ -33,6 +35,10 @@ class JudgeOptions(TypedDict, total=False):
     orders: int
     quorum: float
     caps: Mapping[str, float] | None
+    unseen: UnseenPolicy
+    images: ImagePolicy
+    alone: AlonePolicy
+    redact: Literal["secrets"] | Redact | None
     content_retries: int
     concurrency: int
     timeout: float

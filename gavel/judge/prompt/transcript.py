@@ -18,7 +18,8 @@ from itertools import chain
 from random import Random
 
 from gavel.judge.prompt.canonical import CanonicalGroup, Conversation, Event, TextEvent, ToolCallEvent
-from gavel.judge.prompt.flags import ADDRESSES_JUDGE, CONTENTLESS, EMPTY, TOOL_ADDRESSES_JUDGE
+from gavel.judge.prompt.events import Image, Unseen
+from gavel.judge.prompt.flags import ADDRESSES_JUDGE, CONTENTLESS, EMPTY, TOOL_ADDRESSES_JUDGE, UNSEEN
 from gavel.judge.prompt.sanitize import RESERVED, normalize_for_matching, sanitize
 from gavel.judge.prompt.shared_text import find_shared_prefixes, repeated_texts
 
@@ -32,6 +33,7 @@ _NOTES = {
     CONTENTLESS: "it says nothing but an opener or punctuation",
     ADDRESSES_JUDGE: "its text addresses the judge",
     TOOL_ADDRESSES_JUDGE: "text that a tool returned addresses the judge",
+    UNSEEN: "some of its content is not shown",
 }
 """What the prompt says about each flag."""
 
@@ -83,9 +85,9 @@ def render_transcripts(group: CanonicalGroup, order: Sequence[int], markers: Pro
         lines += ["tools", *(f"- {number} {sanitize(tool)}" for number, tool in enumerate(group.tools, start=1))]
     lines += [f"block {number}: {sanitize(text)}" for text, number in blocks.items()]
     if group.shared:
-        lines += [f"start {_OF_ALL}", *_events(group.shared, blocks)]
+        lines += [f"start {_OF_ALL}", *_events(group.shared, blocks, group.images)]
     for number, prefix in enumerate(tree.prefixes, start=1):
-        lines += [f"start {number}", *_continuation(prefix.parent), *_events(prefix.events, blocks)]
+        lines += [f"start {number}", *_continuation(prefix.parent), *_events(prefix.events, blocks, group.images)]
     index_of = {conversation: n for n, conversation in enumerate(shown)}
     for member in order:
         lines.append(f"trajectory {markers.labels[member]}")
@@ -97,7 +99,7 @@ def render_transcripts(group: CanonicalGroup, order: Sequence[int], markers: Pro
             if tools is not None:
                 lines.append(f"only tools {', '.join(str(group.tools.index(t) + 1) for t in tools) or 'none'}")
             n = index_of[member, number]
-            lines += [*_continuation(tree.prefix_of[n]), *_events(tree.suffixes[n], blocks)]
+            lines += [*_continuation(tree.prefix_of[n]), *_events(tree.suffixes[n], blocks, group.images)]
     return "\n".join(markers.fence + line for line in [*lines, "end of all"])
 
 
@@ -109,7 +111,7 @@ def _continuation(start: int | None) -> list[str]:
     return [] if start is None else [f"goes on from start {start + 1}"]
 
 
-def _events(events: Sequence[Event], blocks: Mapping[str, int]) -> list[str]:
+def _events(events: Sequence[Event], blocks: Mapping[str, int], images: Mapping[Image, int]) -> list[str]:
     lines: list[str] = []
     for event in events:
         match event:
@@ -119,6 +121,8 @@ def _events(events: Sequence[Event], blocks: Mapping[str, int]) -> list[str]:
                 lines.append(f"call {_name(name)}{_text(arguments, blocks, '(', ')')}")
                 if result is not None:
                     lines.append(f"result{_text(result, blocks, ': ')}")
+        for each in event.attachments:
+            lines.append(f"image {images[each]}: {each.tag}" if isinstance(each, Image) else f"unseen: {each.tag}")
     return lines
 
 
@@ -183,6 +187,10 @@ def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
             case "result" | "result:":
                 call = conversation.events.pop()
                 conversation.events.append(replace(call, result=_text_after(head, rest, blocks)))
+            case "image" | "unseen:":
+                sent = Image(rest.partition(": ")[2], "") if head == "image" else Unseen(rest)
+                event = conversation.events.pop()
+                conversation.events.append(replace(event, attachments=(*event.attachments, sent)))
             case role:
                 conversation.events.append(TextEvent(role.removesuffix(":"), _text_after(head, rest, blocks)))
     return {label: _full(common, tuple(tools.values()), *readings) for label, readings in attempts.items()}

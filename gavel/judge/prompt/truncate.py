@@ -96,10 +96,11 @@ def _with_texts(group: CanonicalGroup, length: int, truncator: TextTruncator) ->
 
     def event(of: Event) -> Event:
         match of:
-            case TextEvent(role, text):
-                return TextEvent(role, cut(text))
+            case TextEvent(_, text):
+                return replace(of, text=cut(text))
             case ToolCallEvent(name, arguments, result):
-                return ToolCallEvent(cut(name), cut(arguments), None if result is None else cut(result))
+                shortened = None if result is None else cut(result)
+                return replace(of, name=cut(name), arguments=cut(arguments), result=shortened)
 
     return _map_group(group, lambda events: tuple(map(event, events)), lambda tools: tuple(map(cut, tools)))
 
