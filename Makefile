@@ -2,7 +2,7 @@
 #
 #   make demo    watch a tiny agent learn from a judge, on this machine
 #   make check   lint, types, import order and the fast tests: about two minutes once installed
-#   make test    the same with all tests
+#   make test    the same with all tests, and property tests with all their examples
 #   make lint    lint, types and import order only
 #   make test-vllm  the tests of the vLLM engine, over a vLLM for the CPU (3.4 GB, installed into .venv-vllm, once)
 #   make clean   remove .venv, .venv-vllm and what tools left; runs/ stays
@@ -19,13 +19,16 @@ VLLM := .venv-vllm/.installed
 VLLM_PIP := .venv-vllm/bin/python -m pip --disable-pip-version-check --quiet --quiet
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo check test test-vllm lint clean
+.PHONY: demo check fast test test-vllm lint clean
 
 demo: $(TRAIN)
 	@$(BIN)/gavel demo
 
-check: lint
-	@$(PYTEST) --quiet -m 'not slow and not vllm and not gpu'
+check: $(DEV)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint fast
+
+fast: $(DEV)
+	@$(PYTEST) --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
 
 test: lint
 	@$(PYTEST)

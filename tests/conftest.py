@@ -10,6 +10,7 @@ from tests.endpoint import Endpoint
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")  # no test fails because it was slow
+settings.register_profile("quick", max_examples=15)  # `make check`
 settings.register_profile("ci", derandomize=True)  # on a build machine, the same examples every time
 if os.environ.get("CI"):
     settings.load_profile("ci")

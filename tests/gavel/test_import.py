@@ -90,6 +90,7 @@ def test_a_users_own_names_harm_nothing(tmp_path: Path, shape: str):
     assert done.stdout == "done\n", done.stderr
 
 
+@pytest.mark.slow
 def test_a_script_may_be_called_judge(tmp_path: Path):
     done = run(tmp_path, USE_EVERY_PART, name="judge.py")
     assert done.stdout == "done\n", done.stderr
@@ -108,6 +109,7 @@ def test_a_scenario_files_own_import_finds_the_users_module(tmp_path: Path):
     assert done.stdout == "You are polite.\n", done.stderr
 
 
+@pytest.mark.slow
 def test_a_missing_extra_is_named_with_the_line_that_installs_it(tmp_path: Path):
     done = run(tmp_path, "import sys; sys.modules['torch'] = None; import gavel; gavel.LocalBackend")
     assert "gavel.LocalBackend needs torch, which is not installed." in done.stderr
@@ -115,6 +117,7 @@ def test_a_missing_extra_is_named_with_the_line_that_installs_it(tmp_path: Path)
     assert "[train]'" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_needs_no_extra_works_without_one(tmp_path: Path):
     script = "import sys; sys.modules['torch'] = None; import gavel; gavel.Model; gavel.TrainConfig; gavel.Judge"
     assert run(tmp_path, script).returncode == 0

@@ -94,7 +94,7 @@ async def test_it_gives_up_after_so_many_attempts(endpoint):
     assert len(endpoint.requests) == 3
 
 
-@pytest.mark.parametrize("wait", ["3600", formatdate(time.time() + 3600, usegmt=True)])
+@pytest.mark.parametrize("wait", ["3600", formatdate(time.time() + 3600, usegmt=True)], ids=["seconds", "date"])
 async def test_a_server_that_asks_for_more_patience_than_there_is_ends_the_call(endpoint, wait):
     endpoint.script = [fails(429, **{"Retry-After": wait})]
     with pytest.raises(LlmError):

@@ -171,6 +171,7 @@ def test_an_end_of_zeros_is_unfinished(path: Path) -> None:
     assert numbers(store) == [0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_killed_writer_loses_at_most_the_record_it_was_writing(path: Path, seed: int) -> None:
     chance = random.Random(seed)
@@ -213,6 +214,7 @@ def file_size_limit(size: int) -> Iterator[None]:
 # --- several writers ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_processes_do_not_mix_their_records(path: Path) -> None:
     count = 40
     writers = [start_writer(path, name, count, size=60_000) for name in ("a", "b")]

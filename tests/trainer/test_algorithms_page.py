@@ -29,6 +29,7 @@ def test_the_page_has_every_kind_of_loss_advantage_and_correction():
         assert any(name in setting for setting in SETTINGS), name
 
 
+@pytest.mark.slow
 def test_the_pages_program_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("GAVEL_RUNS", str(tmp_path))
     (program,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)

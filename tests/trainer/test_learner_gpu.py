@@ -10,6 +10,7 @@ import pytest
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "learner_gpu.py"
 
 
+@pytest.mark.slow
 def test_the_benchmark_for_a_gpu_measures_a_step_that_equals_the_padded_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,6 +35,7 @@ def test_a_model_can_be_changed_by_its_user() -> None:
     assert model.inference_base_url == "http://127.0.0.1:9/v1"
 
 
+@pytest.mark.slow
 def test_the_backends_do_not_import_the_model() -> None:
     program = "import sys, gavel.trainer.backends.local; print('gavel.trainer.model' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=True)

@@ -4,13 +4,15 @@ Texts longer than a common length lose their middle; if that is not enough, conv
 events. The greatest length that fits is searched for, so no text is truncated more than necessary.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate, count
 
 from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.prompt.canonical import CanonicalGroup, Conversation, Event, TextEvent, ToolCallEvent, event_texts
+from gavel.judge.prompt.events import images_of
 from gavel.judge.prompt.token_count import TextTruncator, count_tokens, omission_mark
+from gavel.llm.message_parts import IMAGE_TOKENS
 
 MIN_READABLE_TOKENS = 64
 """Texts are cut shorter than this only when fewer members or events per prompt do not help."""
@@ -53,8 +55,8 @@ def max_members_shown(group: CanonicalGroup, limit: int) -> int:
     def tokens(text: str) -> int:
         return min(count_tokens(text), MIN_READABLE_TOKENS + _OMISSION_MARK_TOKENS)
 
-    def short(events: Iterable[Event]) -> int:
-        return sum(tokens(text) + _LINE_TOKENS for text in event_texts(events))
+    def short(events: Sequence[Event]) -> int:
+        return sum(tokens(text) + _LINE_TOKENS for text in event_texts(events)) + _image_tokens(events)
 
     totals = [sum(short(conversation.events) for conversation in member.conversations) for member in group.members]
     left = limit - short(group.shared) - sum(map(tokens, group.tools))
@@ -113,7 +115,8 @@ def _with_events(group: CanonicalGroup, count: int) -> CanonicalGroup:
             return of
         head, tail = of[: count // 2], of[len(of) - (count - count // 2) :]
         middle = of[count // 2 : len(of) - (count - count // 2)]
-        return (*head, TextEvent("other", omission_mark(sum(map(count_tokens, event_texts(middle))))), *tail)
+        omitted = sum(map(count_tokens, event_texts(middle))) + _image_tokens(middle)
+        return (*head, TextEvent("other", omission_mark(omitted)), *tail)
 
     return _map_group(group, events, lambda tools: tools)
 
@@ -128,6 +131,10 @@ def _map_group(
 
     members = tuple(replace(m, conversations=tuple(map(conversation, m.conversations))) for m in group.members)
     return CanonicalGroup(members, events(group.shared), tools(group.tools))
+
+
+def _image_tokens(events: Iterable[Event]) -> int:
+    return IMAGE_TOKENS * len(images_of(events))
 
 
 def _most_events(group: CanonicalGroup) -> int:

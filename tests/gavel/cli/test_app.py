@@ -54,6 +54,7 @@ def test_help_on_a_run_shows_the_fields_text_choices_and_default() -> None:
     assert "--shaping" not in shown
 
 
+@pytest.mark.slow
 def test_completion_knows_commands_and_options() -> None:
     for words, expected in (("gavel tr", "train"), ("gavel train --adv", "--advantage")):
         done = subprocess.run(

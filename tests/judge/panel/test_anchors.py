@@ -202,6 +202,7 @@ async def scores_of_the_probe(bias_of_weak: Bias, bias_of_strong: Bias, **option
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("one", "other"),
     [

@@ -101,6 +101,7 @@ def hard(difference: float, random: Random) -> float:
     return float(random.random() < 1 / (1 + math.exp(-difference)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("judge", [soft, hard])
 @pytest.mark.parametrize("weights", [(1.0,), (1.0, 3.0)])
 def test_standard_errors_are_the_scatter_over_repetitions(judge, weights):

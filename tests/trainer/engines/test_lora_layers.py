@@ -62,6 +62,7 @@ def test_a_small_update_moves_the_sampler_as_it_moves_the_learner(coarse, engine
     assert served_moved.mean().item() == pytest.approx(moved.mean().item(), rel=0.1)
 
 
+@pytest.mark.slow
 def test_what_is_sampled_has_the_learners_logprobs(coarse, engine):
     update(coarse, 0.01)
     engine.publish(coarse, 1)
@@ -73,6 +74,7 @@ def test_what_is_sampled_has_the_learners_logprobs(coarse, engine):
         assert found.logprobs == pytest.approx(expected.tolist(), abs=0.3)  # nats, as bf16 rounds
 
 
+@pytest.mark.slow
 def test_an_earlier_adapter_beside_the_weights_is_followed_as_well(coarse):
     engine = TransformersEngine(load_base(EMBEDDED_POLICY, torch.bfloat16, "cpu"), slots=4, max_context=256, versions=2)
     engine.publish(coarse, 0)

@@ -75,6 +75,7 @@ def batch(fresh_policy):
     return make_batch(tokens, [0.5, -0.5, 0.25, -0.25, 1.0, -1.0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beta", [0.0, 0.1])
 def test_the_size_of_a_micro_batch_does_not_change_the_gradient(fresh_policy, batch, beta):
     state = copy.deepcopy(fresh_policy.model.state_dict())
@@ -226,6 +227,7 @@ def test_the_gradient_is_bounded(fresh_policy, batch):
     assert gradient.norm().item() == pytest.approx(1e-3, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_restored_learner_makes_bitwise_the_same_next_update(fresh_policy, batch):
     config = TrainConfig(learning_rate=1e-3, warmup_steps=2, total_steps=10, weight_decay=0.01)
     learner = Learner(fresh_policy)
@@ -244,6 +246,7 @@ def test_a_restored_learner_makes_bitwise_the_same_next_update(fresh_policy, bat
     assert all(torch.equal(*pair) for pair in zip(adapter(fresh_policy), adapter(other), strict=True))
 
 
+@pytest.mark.slow
 def test_the_divergence_pulls_towards_the_base(fresh_policy):
     torch.manual_seed(3)
     with torch.no_grad():
@@ -292,6 +295,7 @@ def off_policy(batch: Batch) -> Batch:
     return batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("correction", [None, UNLIKE])
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{loss.kind}-{getattr(loss, 'aggregation', '')}")
 def test_no_loss_depends_on_how_its_micro_batches_are_cut(fresh_policy, batch, loss, correction):
@@ -310,6 +314,7 @@ def test_no_loss_depends_on_how_its_micro_batches_are_cut(fresh_policy, batch, l
         assert torch.allclose(other, gradient, atol=1e-6 * gradient.abs().max().item() + 1e-7, rtol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("correction", [None, UNLIKE])
 def test_several_updates_are_those_of_their_mini_batches_one_after_the_other(fresh_policy, batch, correction):
     """Written out: the ratio of every update is taken against the batch's start, its mean over its own tokens."""

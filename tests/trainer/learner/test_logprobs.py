@@ -204,6 +204,7 @@ SHAPE: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [

@@ -118,6 +118,7 @@ SMALL: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 async def test_without_a_weight_for_the_judge_it_is_not_called_and_groups_are_trained(tmp_path: Path) -> None:
     model = TrainableModel(name="hand", project="tests", base_model=EMBEDDED_POLICY)
     loop = LoopConfig(steps=1, reward={"hand": 1.0, "success": 0.5}, **SMALL)
@@ -136,6 +137,7 @@ async def test_without_a_weight_for_the_judge_it_is_not_called_and_groups_are_tr
             assert trajectory.metrics["reward/hand"] == DESK.hand_reward(trajectory)
 
 
+@pytest.mark.slow
 async def test_a_constant_reward_trains_nothing(tmp_path: Path) -> None:
     model = TrainableModel(name="control", project="tests", base_model=EMBEDDED_POLICY)
     loop = LoopConfig(steps=1, reward={"constant": 1.0}, **SMALL)

@@ -147,6 +147,7 @@ async def test_a_bfloat16_policy_is_sampled_trained_and_published_on_a_cpu(tmp_p
             await other.register(backend)
 
 
+@pytest.mark.slow
 async def test_a_base_in_four_bits_is_sampled_as_it_is_trained(wide, tmp_path):
     metrics = await train_once(tmp_path, FOUR_BITS, wide)
     assert metrics["publish_gap"] < 1e-3

@@ -212,6 +212,7 @@ async def test_a_step_of_reinforcement_goes_on_from_imitation_bit_for_bit_after_
     assert await adapter("through", restart=False) == await adapter("restarted", restart=True)
 
 
+@pytest.mark.slow
 async def test_a_kill_between_checkpoint_and_metrics_keeps_the_row_of_its_split(tmp_path: Path):
     model = a_model("killed")
     async with LocalBackend(tmp_path) as backend:
