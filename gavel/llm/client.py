@@ -30,8 +30,10 @@ from gavel.llm.cassette import Cassette, Question
 from gavel.llm.completion import completion, read_answer, read_message
 from gavel.llm.errors import ContextError, GavelError, LlmError, RefusedError
 from gavel.llm.local_models import model_id
+from gavel.llm.ollama import context_options
 from gavel.llm.prices import Price, Prices, cost, price
-from gavel.llm.providers import check_model, load_litellm, model_info
+from gavel.llm.prompt_cut import check_not_cut
+from gavel.llm.providers import OWN_SERVERS, check_model, load_litellm, model_info
 from gavel.llm.rate_limits import Limits, endpoint_limits
 from gavel.llm.refusal import CONTENT_FILTER, is_refusal, refusal_in
 from gavel.llm.retry import context_limit, is_too_long, may_be_the_format, may_pass, pause, remedy
@@ -93,7 +95,13 @@ class Client:
         if (learned := _contexts.get(self._endpoint)) is not None:
             return learned
         listed = model_info(self.name).get("max_input_tokens") if isinstance(self.model, str) else None
-        return self.context or listed or _CONTEXT
+        return self.context or self._set_context or listed or _CONTEXT
+
+    @property
+    def _set_context(self) -> int | None:
+        """Ollama's context, where the user sets it."""
+        length = self.params.get("num_ctx")
+        return length if isinstance(length, int) else None
 
     def _reply_tokens(self, entries: int) -> int:
         return max(1000 + 200 * entries, self._set_completion or 0)
@@ -103,7 +111,8 @@ class Client:
         if self.cassette is None or not isinstance(self.model, str):
             return await self._ask_with_transport_retries(messages, schema)
         question = Question(self.name, self.params, schema, messages)
-        return await self.cassette.answer(question, partial(self._ask_with_transport_retries, messages, schema))
+        reply = await self.cassette.answer(question, partial(self._ask_with_transport_retries, messages, schema))
+        return self._answering_all_of(messages, reply)
 
     async def _ask_with_transport_retries(self, messages: list[Message], schema: Schema) -> Reply:
         call = Call(endpoint_limits(self._endpoint), self.limits)
@@ -152,7 +161,7 @@ class Client:
         once = {"timeout": self.limits.timeout, "max_retries": 0, "num_retries": 0}
         number = _formats.get(self._endpoint, 0)
         while True:
-            options = {**once, **_FORMATS[number](schema), **self.params}
+            options = {**once, **_FORMATS[number](schema), **self._context_options(messages), **self.params}
             try:
                 async with self._accounted(call, messages, schema) as account:
                     response, repairs = await completion(model=self.name, messages=messages, **options)
@@ -163,7 +172,17 @@ class Client:
                 number += 1
             else:
                 _formats[self._endpoint] = number
-                return account.reply
+                return self._answering_all_of(messages, account.reply)
+
+    def _context_options(self, messages: list[Message]) -> dict[str, int]:
+        return context_options(self.name, self.params, messages, self._context, self._set_completion)
+
+    def _answering_all_of(self, messages: list[Message], reply: Reply) -> Reply:
+        """The reply. Raises `PromptCutError` when its server read only a part of the messages."""
+        own_server = self.name.startswith(OWN_SERVERS) or bool(self.params.keys() & {"api_base", "base_url"})
+        limits = {self._set_context or 0, *self._context_options(messages).values()}
+        check_not_cut(self.name, reply, messages, own_server=own_server, limits=limits)
+        return reply
 
     def _reply(self, response: Any, messages: list[Message], repairs: Counter[str]) -> Reply:
         litellm = load_litellm()
@@ -182,7 +201,14 @@ class Client:
             usd = response._hidden_params.get("response_cost") or None  # 0 = LiteLLM has no price
         served_by = response.model or ""
         return Reply(
-            text, prompt_tokens, completion_tokens, usd, finish_reason or "", served_by, repairs=repairs + more
+            text,
+            prompt_tokens,
+            completion_tokens,
+            usd,
+            finish_reason or "",
+            served_by,
+            repairs=repairs + more,
+            cached_prompt_tokens=getattr(usage.prompt_tokens_details, "cached_tokens", None) or 0,
         )
 
     @asynccontextmanager

@@ -10,7 +10,9 @@ from typing import Any, Literal
 from gavel.llm.errors import MissingKeyError, UnknownModelError
 from gavel.llm.local_models import PROVIDER, model_id, names, provider
 
-_KEYLESS = ("gavel/", "ollama/", "ollama_chat/", "hosted_vllm/", "lm_studio/", "llamafile/", "azure/")
+OWN_SERVERS = ("ollama/", "ollama_chat/", "hosted_vllm/", "lm_studio/", "llamafile/")
+"""Providers that are servers of the user's own."""
+_KEYLESS = ("gavel/", "azure/", *OWN_SERVERS)
 """Providers that need no API key: local servers, and Azure, which has other ways to authenticate."""
 
 

@@ -29,3 +29,5 @@ class Reply:
     """Whether it was stored before; tokens and cost are those of the original call."""
     repairs: Counter[str] = field(default_factory=Counter[str])
     """Repairs that finding the text took, by kind."""
+    cached_prompt_tokens: int = 0
+    """Of the prompt tokens, those that the server had in its prompt cache; they cost less."""

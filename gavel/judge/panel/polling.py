@@ -30,6 +30,7 @@ from gavel.judge.rubric import Rubric
 from gavel.llm.client import Client
 from gavel.llm.errors import ContextError, LlmError, NotAskedError, RefusedError
 from gavel.llm.message_parts import IMAGE_TOKENS
+from gavel.llm.prompt_cut import PromptCutError
 from gavel.llm.refusal import CONTENT_FILTER, filtered, is_refusal_text
 from gavel.llm.types import Message
 from gavel.prompts import template_id
@@ -177,6 +178,9 @@ class Poll:
             ballot.calls += 1
             try:
                 reply = await client.ask(prompt + repair, reply_schema(ids))
+            except PromptCutError as error:
+                ballot.replies.append(error.reply)
+                raise
             except ContextError:
                 ballot.calls -= 1  # a refused prompt is not judged, and costs nothing
                 raise
