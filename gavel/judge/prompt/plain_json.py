@@ -5,6 +5,10 @@ from decimal import Decimal
 from typing import Any
 
 
+_ALWAYS_EXACT = 16
+"""Characters with a point among them, of which a float holds every digit."""
+
+
 def plain_json(value: Any, *, sort: bool = False) -> str:
     """The value as compact JSON without escapes. A text stays as it is unless it is a JSON object or array.
 
@@ -30,6 +34,8 @@ def _without_loss(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _exact(digits: str) -> float:
     value = float(digits)
+    if len(digits) <= _ALWAYS_EXACT and "e" not in digits and "E" not in digits:
+        return value
     if Decimal(digits) != Decimal(repr(value)):
         raise ValueError("a number has too many digits")
     return value
