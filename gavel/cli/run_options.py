@@ -23,6 +23,7 @@ JUDGE_FLAGS = [  # of a JudgeConfig
     Flag("unseen", "--unseen"),
     Flag("images", "--images"),
     Flag("redact", "--redact"),
+    Flag("cache", "--cache"),
     Flag("max_cost_usd", "--max-cost"),
     Flag("max_tokens", "--max-judge-tokens"),
     Flag("concurrency", "--judge-concurrency"),

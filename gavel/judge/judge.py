@@ -14,10 +14,11 @@ import logging
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 from weakref import WeakKeyDictionary
 
 from anyio import CapacityLimiter
@@ -30,9 +31,11 @@ from gavel.judge.panel.anchors import Anchor, check_anchors, insert_anchors
 from gavel.judge.panel.ballot import Ballot
 from gavel.judge.panel.judgements import judge_group, judge_members
 from gavel.judge.panel.juror import Models, jury
+from gavel.judge.panel.long_groups import characters_of, off_loop_if_long
 from gavel.judge.panel.modes import ModeName, choose_mode
-from gavel.judge.panel.polling import Poll, off_loop_if_long
+from gavel.judge.panel.polling import Poll
 from gavel.judge.panel.position_bias import PositionBias
+from gavel.judge.panel.prompt_caching import CacheName
 from gavel.judge.prompt.canonical import CanonicalGroup, canonicalize
 from gavel.judge.prompt.flags import apply_flags, unseen_reasons, validate_caps, with_flags
 from gavel.judge.prompt.policies import AlonePolicy, ImagePolicy, UnseenPolicy, checked_choice
@@ -75,6 +78,7 @@ class Judge:
         alone: AlonePolicy = "unscored",
         redact: Literal["secrets"] | Redact | None = None,
         content_retries: int = 2,
+        cache: CacheName = "auto",
         concurrency: int = _LIMITS.concurrency,
         timeout: float = _LIMITS.timeout,
         deadline: float = _LIMITS.deadline,
@@ -99,10 +103,14 @@ class Judge:
         "flag" never; they are unseen content then. `alone`: a group of one distinct attempt is "unscored", or "scored"
         by itself. `redact`: what is done to all text of trajectories and tools before it leaves: a function of it, or
         "secrets" for keys, e-mail addresses and card numbers; images are sent as they are, or not at all.
-        `content_retries`: max repair requests for an invalid reply. `concurrency`: max concurrent calls to one model;
+        `content_retries`: max repair requests for an invalid reply. `cache`: whether a juror's first call on a group
+        goes ahead and the others follow when it is answered, or after a second, so that they find the beginning of the
+        prompt in the server's cache: "auto" where LiteLLM knows that the model caches prompts and the beginning is long
+        enough, "lead" always, "off" never. `concurrency`: max concurrent calls to one model;
         `timeout`, `deadline`: seconds per attempt, per call. `requests_per_minute`, `tokens_per_minute`: per model.
         `budget`: may be shared with other judges. `cassette`: stores replies, so that none is paid for twice; a path
-        or a `Cassette`. `prices`: USD per million prompt and completion tokens; None = `GAVEL_PRICES`.
+        or a `Cassette`. `prices`: USD per million prompt and completion tokens, and if you like a third number per
+        million cached prompt tokens; None = `GAVEL_PRICES`.
         """
         if orders < 1 or content_retries < 0:
             raise JudgeError(f"a judge needs orders >= 1 and content_retries >= 0, not {orders}, {content_retries}.")
@@ -116,12 +124,15 @@ class Judge:
         self.jurors = jury(models)
         self.orders = orders
         self.content_retries = content_retries
+        if cache not in get_args(CacheName):
+            raise JudgeError(f"there is no cache {cache!r}.", 'There are "auto", "lead" and "off".')
+        self.cache: CacheName = cache
         self.quorum = quorum
         self.caps = validate_caps(caps)
         self.seed = seed
-        self.unseen = checked_choice("unseen", unseen, UnseenPolicy)
-        self.images = checked_choice("images", images, ImagePolicy)
-        self.alone = checked_choice("alone", alone, AlonePolicy)
+        self.unseen: UnseenPolicy = checked_choice("unseen", unseen, UnseenPolicy)
+        self.images: ImagePolicy = checked_choice("images", images, ImagePolicy)
+        self.alone: AlonePolicy = checked_choice("alone", alone, AlonePolicy)
         self._redact = redaction(redact)
         self.served_by: dict[str, list[str]] = {}
         """The names under which servers have answered so far, by model asked; several = the model has changed."""
@@ -209,34 +220,29 @@ class Judge:
         self, group: TrajectoryGroup, attempts: Mapping[int, Trajectory]
     ) -> tuple[list[Judgement], GroupJudgement]:
         """Judgements of the group's trajectories; `attempts`, by index, are those that have not failed."""
+        characters = characters_of(group.trajectories)
+        failed = await off_loop_if_long(characters, _canonical_failures, group.trajectories, attempts)
         view = View(self._image_support, self._redact)
-        failures = canonicalize({i: t for i, t in enumerate(group.trajectories) if i not in attempts})
-        failed = await off_loop_if_long(failures, with_flags, failures)
-        unflagged, fixed = insert_anchors(attempts, self.anchors, view)
-        unseen = unseen_reasons(unflagged) if self.unseen == "unscored" else {}
-        hidden: list[CanonicalGroup] = []
-        if unseen:
-            unflagged = canonicalize({i: attempts[i] for i in unseen}, view)
-            hidden = [await off_loop_if_long(unflagged, with_flags, unflagged)]
-            seen = {i: t for i, t in attempts.items() if i not in unseen}
-            unflagged, fixed = insert_anchors(seen, self.anchors, view)
-        canonical = await off_loop_if_long(unflagged, with_flags, unflagged)
+        content = await off_loop_if_long(characters, _content, attempts, self.anchors, view, self.unseen)
+        canonical, fixed = content.seen, content.fixed
         ballots: list[Ballot] = []
         if len(canonical.members) > 1 or (len(canonical.members) == 1 and not fixed and self.alone == "scored"):
             self.check()
-            poll = Poll(self.jurors, self._clients, self.rubric, self.content_retries, self.position_bias)
+            poll = Poll(self.jurors, self._clients, self.rubric, self.content_retries, self.position_bias, self.cache)
             counts = [juror.orders or self.orders for juror in self.jurors]
             seed = f"{self.seed}/{canonical.digest}"
             max_shown = partial(poll.max_shown, canonical)
-            schedule = self._mode.schedule(len(canonical.members), counts, seed, fixed, max_shown)
+            schedule = await off_loop_if_long(
+                characters, self._mode.schedule, len(canonical.members), counts, seed, fixed, max_shown
+            )
             ballots = await poll.poll(canonical, schedule, seed)
             if all(ballot.no_room and not ballot.calls for ballot in ballots):
                 raise next(ballot.no_room for ballot in ballots if ballot.no_room)
         aggregate = partial(self._mode.aggregate, fixed=fixed)
         members = judge_members(group.trajectories, canonical, ballots, self.quorum, aggregate)
-        for index, reason in unseen.items():
+        for index, reason in content.unseen.items():
             members[index] = Judgement(reason=reason)
-        for part in (canonical, failed, *hidden):
+        for part in (canonical, failed, content.hidden):
             apply_flags(members, part, self.caps)
         whole = judge_group(members, canonical, ballots)
         whole.mode = self.mode
@@ -279,6 +285,39 @@ class Judge:
             f"the first ({bias.ballots} ballots); an even number of orders balances that"
             for size, bias in biased.items()
         ]
+
+
+def _canonical_failures(trajectories: Sequence[Trajectory], attempts: Mapping[int, Trajectory]) -> CanonicalGroup:
+    """The trajectories that are no attempts, with their flags."""
+    return with_flags(canonicalize({i: t for i, t in enumerate(trajectories) if i not in attempts}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """The attempts of a group as the judge sees them."""
+
+    seen: CanonicalGroup
+    """Those that are judged, and the anchors among them, with their flags."""
+    fixed: dict[int, float]
+    """The scores of the anchors by member."""
+    hidden: CanonicalGroup
+    """Those that are not, because of content that is not shown."""
+    unseen: dict[int, str]
+    """What that is, by index of the trajectory."""
+
+
+def _content(
+    attempts: Mapping[int, Trajectory], anchors: Sequence[Anchor], view: View, policy: UnseenPolicy
+) -> _Content:
+    group, fixed = insert_anchors(attempts, anchors, view)
+    unseen = unseen_reasons(group) if policy == "unscored" else {}
+    hidden = CanonicalGroup(members=())
+    if unseen:
+        hidden = with_flags(canonicalize({i: attempts[i] for i in unseen}, view))
+        group, fixed = insert_anchors({i: t for i, t in attempts.items() if i not in unseen}, anchors, view)
+    group = with_flags(group)
+    _ = group.characters, group.digest  # worked out here, where it does not hold up other calls
+    return _Content(group, fixed, hidden, unseen)
 
 
 _SECRET = re.compile(r"key|token|secret|password|credential|header", re.IGNORECASE)

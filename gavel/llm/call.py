@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from tenacity import RetryCallState
 
+from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix
 from gavel.llm.rate_limits import EndpointLimits, Limits
 
 _T = TypeVar("_T")
@@ -18,8 +19,9 @@ _T = TypeVar("_T")
 class Call:
     """Between `acquire` and `release` the call counts as running; its attempts run within `deadline`."""
 
-    def __init__(self, endpoint: EndpointLimits, limits: Limits) -> None:
+    def __init__(self, endpoint: EndpointLimits, limits: Limits, prefix: CachedPrefix = NO_PREFIX) -> None:
         self.endpoint = endpoint
+        self.prefix = prefix
         self.deadline = asyncio.timeout(None)
         self._limits = limits
         self._running = False

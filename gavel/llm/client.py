@@ -31,13 +31,15 @@ from gavel.llm.completion import completion, read_answer, read_message
 from gavel.llm.errors import ContextError, GavelError, LlmError, RefusedError
 from gavel.llm.local_models import model_id
 from gavel.llm.ollama import context_options
-from gavel.llm.prices import Price, Prices, cost, price
+from gavel.llm.prices import Price, Prices, cost, listed_cost, price
+from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, with_breakpoint
 from gavel.llm.prompt_cut import check_not_cut
 from gavel.llm.providers import OWN_SERVERS, check_model, load_litellm, model_info
 from gavel.llm.rate_limits import Limits, endpoint_limits
 from gavel.llm.refusal import CONTENT_FILTER, is_refusal, refusal_in
 from gavel.llm.retry import context_limit, is_too_long, may_be_the_format, may_pass, pause, remedy
 from gavel.llm.types import Message, ModelCallable, Reply, Schema
+from gavel.llm.usage import read_usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +108,19 @@ class Client:
     def _reply_tokens(self, entries: int) -> int:
         return max(1000 + 200 * entries, self._set_completion or 0)
 
-    async def ask(self, messages: list[Message], schema: Schema) -> Reply:
-        """The model's reply. Raises `LlmError` when there is none, a `ContextError` when the prompt is too long."""
+    async def ask(self, messages: list[Message], schema: Schema, prefix: CachedPrefix = NO_PREFIX) -> Reply:
+        """The model's reply. Raises `LlmError` when there is none, a `ContextError` when the prompt is too long.
+
+        `prefix`: what other requests begin with too, for the server's prompt cache.
+        """
+        ask = partial(self._ask_with_transport_retries, messages, schema, prefix)
         if self.cassette is None or not isinstance(self.model, str):
-            return await self._ask_with_transport_retries(messages, schema)
-        question = Question(self.name, self.params, schema, messages)
-        reply = await self.cassette.answer(question, partial(self._ask_with_transport_retries, messages, schema))
+            return await ask()
+        reply = await self.cassette.answer(Question(self.name, self.params, schema, messages), ask)
         return self._answering_all_of(messages, reply)
 
-    async def _ask_with_transport_retries(self, messages: list[Message], schema: Schema) -> Reply:
-        call = Call(endpoint_limits(self._endpoint), self.limits)
+    async def _ask_with_transport_retries(self, messages: list[Message], schema: Schema, prefix: CachedPrefix) -> Reply:
+        call = Call(endpoint_limits(self._endpoint), self.limits, prefix)
         retrying = AsyncRetrying(
             retry=retry_if_exception(may_pass),
             wait=pause,
@@ -159,12 +164,13 @@ class Client:
     async def _complete_with_format_fallbacks(self, call: Call, messages: list[Message], schema: Schema) -> Reply:
         """Asks in the first reply format that the endpoint accepts, from the one that it accepted before."""
         once = {"timeout": self.limits.timeout, "max_retries": 0, "num_retries": 0}
+        sent = with_breakpoint(self.name, messages, call.prefix)
         number = _formats.get(self._endpoint, 0)
         while True:
             options = {**once, **_FORMATS[number](schema), **self._context_options(messages), **self.params}
             try:
                 async with self._accounted(call, messages, schema) as account:
-                    response, repairs = await completion(model=self.name, messages=messages, **options)
+                    response, repairs = await completion(model=self.name, messages=sent, **options)
                     account.reply = self._reply(response, messages, repairs)
             except openai.BadRequestError as error:
                 if number + 1 == len(_FORMATS) or not may_be_the_format(error):
@@ -193,22 +199,22 @@ class Client:
         text, more = read_message(message)
         if not text.strip() and (refusal := refusal_in(message)):
             text, finish_reason = refusal, CONTENT_FILTER
-        usage = response.usage
+        usage = read_usage(response.usage)
         prompt_tokens = usage.prompt_tokens or litellm.token_counter(model=self.name, messages=messages)
         completion_tokens = usage.completion_tokens or litellm.token_counter(model=self.name, text=text)
-        usd = cost(self.name, prompt_tokens, completion_tokens, self.prices)
+        cached, written = usage.cached_prompt_tokens, usage.written_prompt_tokens
+        usd = cost(self.name, prompt_tokens, completion_tokens, self.prices, cached, written)
         if usd is None:
-            usd = response._hidden_params.get("response_cost") or None  # 0 = LiteLLM has no price
-        served_by = response.model or ""
+            usd = listed_cost(self.name, response, usage)
         return Reply(
             text,
             prompt_tokens,
             completion_tokens,
             usd,
             finish_reason or "",
-            served_by,
+            served_by=response.model or "",
             repairs=repairs + more,
-            cached_prompt_tokens=getattr(usage.prompt_tokens_details, "cached_tokens", None) or 0,
+            cached_prompt_tokens=cached,
         )
 
     @asynccontextmanager
@@ -224,6 +230,7 @@ class Client:
         except BaseException:
             self.budget.release(reservation)
             raise
+        call.prefix.sent()
         try:
             yield account
             reply = account.reply

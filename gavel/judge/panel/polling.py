@@ -9,20 +9,29 @@ poll                         one ballot per scheduled call of each juror, concur
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from random import Random
-from typing import ParamSpec, TypeVar
 
 from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.panel.ballot import Ballot
 from gavel.judge.panel.juror import Juror
+from gavel.judge.panel.long_groups import off_loop_if_long
 from gavel.judge.panel.position_bias import PositionBias
+from gavel.judge.panel.prompt_caching import CacheName, PromptCaching
 from gavel.judge.panel.refusals import Refusals
 from gavel.judge.panel.schedule import LARGEST_WHOLE, Schedule
 from gavel.judge.prompt.canonical import CanonicalGroup
-from gavel.judge.prompt.messages import count_message_tokens, fit_messages, max_members_per_prompt, template_names
+from gavel.judge.prompt.messages import (
+    GroupPrompts,
+    Prompt,
+    count_message_tokens,
+    fit_messages,
+    max_members_per_prompt,
+    template_names,
+)
 from gavel.judge.prompt.transcript import PromptMarkers, draw_markers
 from gavel.judge.reply.criteria import ids_to_score, read_scores
 from gavel.judge.reply.verdict import VerdictError, reply_schema
@@ -30,6 +39,7 @@ from gavel.judge.rubric import Rubric
 from gavel.llm.client import Client
 from gavel.llm.errors import ContextError, LlmError, NotAskedError, RefusedError
 from gavel.llm.message_parts import IMAGE_TOKENS
+from gavel.llm.prompt_cache import CachedPrefix
 from gavel.llm.prompt_cut import PromptCutError
 from gavel.llm.refusal import CONTENT_FILTER, filtered, is_refusal_text
 from gavel.llm.types import Message
@@ -41,18 +51,16 @@ _MAX_ECHO = 4_000
 """Max characters of an invalid reply echoed in the repair prompt."""
 _MAX_FITTINGS = 5
 """Max prompts made for a model whose context size is not known."""
-_LONG_GROUP = 200_000
-"""Characters from which a group is processed in a thread: it takes 0.1 s and more, which would block other calls."""
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
-async def off_loop_if_long(group: CanonicalGroup, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Runs `work` over the group's text; in a thread when the text is long, so that other calls go on."""
-    if group.characters > _LONG_GROUP:
-        return await asyncio.to_thread(work, *args, **kwargs)
-    return work(*args, **kwargs)
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What the calls of one juror on a group have in common."""
+
+    group: CanonicalGroup
+    prompts: GroupPrompts
+    clients: Sequence[Client]
+    caching: PromptCaching
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +74,40 @@ class Poll:
     content_retries: int
     position_bias: dict[int, PositionBias]
     """By number of members shown; updated with every ballot."""
+    cache: CacheName = "auto"
+    """Whether the first call of each juror goes ahead."""
 
     async def poll(self, group: CanonicalGroup, schedule: Schedule, seed: str) -> list[Ballot]:
-        """Requests one ballot per scheduled call concurrently; lost ones are among them, with their problem."""
+        """Requests one ballot per scheduled call concurrently; lost ones are among them, with their problem.
+
+        All calls have the same markers, so that their prompts begin alike. Only an order that comes again, such as that
+        of a pair, has other markers: a cassette would answer the same prompt with the same reply.
+        """
+        repetitions: Counter[tuple[int, ...]] = Counter()
+        prompts: list[GroupPrompts] = []
         calls: list[asyncio.Task[Ballot]] = []
         async with asyncio.TaskGroup() as tasks:
             for number, (juror, clients, calls_shown) in enumerate(
                 zip(self.jurors, self.clients, schedule, strict=True)
             ):
                 refusals = Refusals(len(group.members))
+                caching: dict[int, PromptCaching] = {}
                 for shown in calls_shown:
-                    marks = await off_loop_if_long(group, draw_markers, group, Random(f"{seed}/{len(calls)}"))
+                    repetition = repetitions[shown]
+                    repetitions[shown] += 1
+                    if repetition == len(prompts):
+                        prompts.append(
+                            await off_loop_if_long(group.characters, self._prompts, group, f"{seed}/{repetition}")
+                        )
+                    if repetition not in caching:
+                        caching[repetition] = PromptCaching(self.cache, calls_shown, len(calls))
                     ballot = Ballot(len(calls), shown, clients[0].name, number, juror.weight)
-                    calls.append(tasks.create_task(self._without_refused(ballot, group, marks, clients, refusals)))
+                    question = _Question(group, prompts[repetition], clients, caching[repetition])
+                    calls.append(tasks.create_task(self._in_turn(ballot, question, refusals)))
         return [call.result() for call in calls]
+
+    def _prompts(self, group: CanonicalGroup, seed: str) -> GroupPrompts:
+        return GroupPrompts(group, draw_markers(group, Random(f"{seed}/markers")), self.rubric)
 
     def max_shown(self, group: CanonicalGroup) -> int:
         """How many members fit one prompt of every model, at most `LARGEST_WHOLE`."""
@@ -91,19 +119,16 @@ class Poll:
             return LARGEST_WHOLE
         return max_members_per_prompt(group, self.rubric, room)
 
-    async def _without_refused(
-        self,
-        ballot: Ballot,
-        group: CanonicalGroup,
-        marks: PromptMarkers,
-        clients: Sequence[Client],
-        refusals: Refusals,
-    ) -> Ballot:
+    async def _in_turn(self, ballot: Ballot, question: _Question, refusals: Refusals) -> Ballot:
+        with question.caching.call(ballot.order):
+            return await self._without_refused(ballot, question, refusals)
+
+    async def _without_refused(self, ballot: Ballot, question: _Question, refusals: Refusals) -> Ballot:
         """Asks for the ballot and, when it is refused because of some members' text, again without these members."""
 
         async def ask(members: tuple[int, ...]) -> Ballot:
             trial = Ballot(ballot.order, members, ballot.model, ballot.juror, ballot.weight)
-            await self._with_fallbacks(trial, group, marks, clients)
+            await self._with_fallbacks(trial, question)
             ballot.add_costs(trial)
             return trial
 
@@ -119,7 +144,7 @@ class Poll:
             if len(ballot.shown) < min(2, len(scheduled)):
                 ballot.problem = "the judge model refuses the text of the members beside it"
                 return ballot
-            await self._with_fallbacks(ballot, group, marks, clients)
+            await self._with_fallbacks(ballot, question)
             if ballot.scores is not None:
                 refusals.answered(ballot.shown)
             if not ballot.refusal:
@@ -133,51 +158,50 @@ class Poll:
                 return ballot
             asked_again = True
 
-    async def _with_fallbacks(
-        self, ballot: Ballot, group: CanonicalGroup, marks: PromptMarkers, clients: Sequence[Client]
-    ) -> Ballot:
+    async def _with_fallbacks(self, ballot: Ballot, question: _Question) -> Ballot:
         """Asks the juror's models in turn until one fills the ballot."""
         ballot.refusal = ""
-        for client in clients:
+        for client in question.clients:
             ballot.model = client.name
-            await self._fit_and_ask(ballot, group, marks, client)
+            await self._fit_and_ask(ballot, question, client)
             if ballot.scores is not None:
                 ballot.refusal = ""
                 break
         return ballot
 
-    async def _fit_and_ask(self, ballot: Ballot, group: CanonicalGroup, marks: PromptMarkers, client: Client) -> None:
+    async def _fit_and_ask(self, ballot: Ballot, question: _Question, client: Client) -> None:
         """Asks with a prompt that fits the model's context, and a shorter one when the model refuses it as too long."""
-        labels = [marks.labels[member] for member in ballot.shown]
-        entries = len(ids_to_score(self.rubric, labels))
+        entries = len(ballot.shown) * max(1, len(self.rubric.criteria))
         for _ in range(_MAX_FITTINGS):
             room = client.room(entries)
             try:
-                prompt, ballot.shortened = await off_loop_if_long(
-                    group, fit_messages, group, ballot.shown, marks, self.rubric, room
+                prompt = await off_loop_if_long(
+                    question.group.characters, fit_messages, question.prompts, ballot.shown, room
                 )
             except ContextTooSmallError as error:
                 ballot.problem, ballot.no_room = error.message, error
                 return
-            ballot.no_room = None
+            ballot.no_room, ballot.shortened = None, prompt.shortened
             ballot.prompt_ids += map(template_id, template_names(self.rubric))
             try:
-                return await self._ask_with_repair(ballot, prompt, labels, marks, client)
+                prefix = await question.caching.prefix(ballot.order, prompt, client)
+                return await self._ask_with_repair(ballot, prompt, prefix, question.prompts.markers, client)
             except ContextError as error:
                 ballot.problem = error.message
-                client.shrink(room, count_message_tokens(prompt), entries, error.limit)
+                client.shrink(room, count_message_tokens(prompt.messages), entries, error.limit)
 
     async def _ask_with_repair(
-        self, ballot: Ballot, prompt: list[Message], labels: list[str], marks: PromptMarkers, client: Client
+        self, ballot: Ballot, prompt: Prompt, prefix: CachedPrefix, marks: PromptMarkers, client: Client
     ) -> None:
         """Asks and reads the reply; an invalid reply is sent back with its problem, `content_retries` times."""
+        labels = [marks.labels[member] for member in ballot.shown]
         ids = ids_to_score(self.rubric, labels)
         repair: list[Message] = []
         refusal = ""
         for _ in range(1 + self.content_retries):
             ballot.calls += 1
             try:
-                reply = await client.ask(prompt + repair, reply_schema(ids))
+                reply = await client.ask(prompt.messages + repair, reply_schema(ids), prefix)
             except PromptCutError as error:
                 ballot.replies.append(error.reply)
                 raise

@@ -63,7 +63,7 @@ class CanonicalGroup:
         parts = list(_parts([Conversation(self.shared, self.tools)]))
         for member in self.members:
             parts += [str(len(member.conversations)), *_parts(member.conversations)]
-        return content_hash("".join(f"{len(part)}:{part}" for part in parts))
+        return content_hash(*(text for part in parts for text in (f"{len(part)}:", part)))
 
     @cached_property
     def texts(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.prompt.canonical import CanonicalGroup, Event, Member, TextEvent, ToolCallEvent
 from gavel.judge.prompt.events import unseen_content
 from gavel.judge.prompt.injection import addresses_judge
-from gavel.judge.prompt.sanitize import normalize_for_matching
+from gavel.judge.prompt.sanitize import joined_texts, normalize_for_matching
 from gavel.scenarios.judgement import Judgement
 
 EMPTY = "empty"
@@ -71,8 +71,8 @@ def with_flags(group: CanonicalGroup) -> CanonicalGroup:
     tool was called and the agent's text (the member's own, else the shared one) is only openers and punctuation. It has
     unseen content if any of its events, or of the shared ones, has.
     """
-    # Most groups contain no attack, which one search over all texts shows quickly.
-    any_attack = addresses_judge("\n".join(dict.fromkeys(group.texts)))
+    # Most groups contain no attack, which few searches over joined texts show quickly.
+    any_attack = any(map(addresses_judge, joined_texts(group.texts)))
     is_attack = cache(addresses_judge) if any_attack else _never
     of_shared = _attack_flags(group.shared, is_attack) | _unseen_flags(group.shared)
 

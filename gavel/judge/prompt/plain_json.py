@@ -4,7 +4,6 @@ import json
 from decimal import Decimal
 from typing import Any
 
-
 _ALWAYS_EXACT = 16
 """Characters with a point among them, of which a float holds every digit."""
 
