@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from gavel.cli.execution import INTERRUPTED
+from gavel.cli.judge_status import JudgeStatus
 from gavel.cli.lazy import single_command
 from gavel.cli.model_options import with_options
 from gavel.cli.run_options import JUDGE_FLAGS, announce_stand_in, judge_config, with_default_judge
@@ -22,7 +23,7 @@ from gavel.cli.score_display import print_scores
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.llm.errors import GavelError
+from gavel.llm.errors import first_error
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.jsonl import read_groups
 from gavel.scenarios.judged import unscored
@@ -110,7 +111,10 @@ async def _judge_all(
 ) -> dict[int, TrajectoryGroup]:
     judged = dict(done)
     writing = asyncio.Lock()
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    if any(group.trajectories for index, group in enumerate(groups) if index not in judged):
+        await judge.probe()
+    columns = (*Progress.get_default_columns(), JudgeStatus(lambda: judge.status))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task(f"judging {len(groups)} groups", total=len(groups), completed=len(done))
 
         async def score(index: int, group: TrajectoryGroup) -> None:
@@ -122,19 +126,12 @@ async def _judge_all(
                     await asyncio.to_thread(out.append, index, judged[index])
             progress.advance(bar)
 
-        try:
+        with first_error():
             async with asyncio.TaskGroup() as tasks:
                 for index, group in enumerate(groups):
                     if index not in judged:
                         tasks.create_task(score(index, group))
-        except* GavelError as errors:
-            raise _first(errors) from errors
     return judged
-
-
-def _first(errors: BaseExceptionGroup[GavelError]) -> GavelError:
-    first = errors.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def _same(file: Path, out: Path) -> bool:

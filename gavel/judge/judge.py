@@ -14,7 +14,6 @@ import logging
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -27,7 +26,8 @@ from pydantic_core import to_jsonable_python
 
 import gavel.judge.offline  # noqa: F401 # pyright: ignore[reportUnusedImport] - registers the stand-in
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
-from gavel.judge.panel.anchors import Anchor, check_anchors, insert_anchors
+from gavel.judge.panel.anchors import Anchor, check_anchors
+from gavel.judge.panel.attempts import read_attempts
 from gavel.judge.panel.ballot import Ballot
 from gavel.judge.panel.judgements import judge_group, judge_members
 from gavel.judge.panel.juror import Models, jury
@@ -37,15 +37,18 @@ from gavel.judge.panel.polling import Poll
 from gavel.judge.panel.position_bias import PositionBias
 from gavel.judge.panel.prompt_caching import CacheName
 from gavel.judge.prompt.canonical import CanonicalGroup, canonicalize
-from gavel.judge.prompt.flags import apply_flags, unseen_reasons, validate_caps, with_flags
+from gavel.judge.prompt.flags import apply_flags, validate_caps, with_flags
 from gavel.judge.prompt.policies import AlonePolicy, ImagePolicy, UnseenPolicy, checked_choice
 from gavel.judge.prompt.redaction import redaction
 from gavel.judge.prompt.view import Redact, View
 from gavel.judge.rubric import Rubric
+from gavel.llm.activity import Activity
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
+from gavel.llm.errors import LlmError
 from gavel.llm.prices import Prices, checked_prices, prices_from_environment
+from gavel.llm.probe import Probe
 from gavel.llm.providers import ImageSupport, image_support
 from gavel.llm.rate_limits import Limits
 from gavel.scenarios.group import TrajectoryGroup
@@ -139,6 +142,8 @@ class Judge:
         self.position_bias: dict[int, PositionBias] = {}
         """The judge's position bias so far, by number of members shown."""
         self.budget = budget or Budget()
+        self.activity = Activity()
+        """What its calls wait for now."""
         self.cassette = Cassette(cassette) if isinstance(cassette, str | Path) else cassette
         self._prepared_groups: WeakKeyDictionary[asyncio.AbstractEventLoop, CapacityLimiter] = WeakKeyDictionary()
         self._max_prepared = _PREFETCH * concurrency
@@ -147,7 +152,7 @@ class Judge:
             prices = prices_from_environment() if prices is None else checked_prices(prices)
         self._clients = [
             [
-                Client(model, juror.params, limits, prices, self.budget, self.cassette, juror.context)
+                Client(model, juror.params, limits, prices, self.budget, self.cassette, juror.context, self.activity)
                 for model in juror.models
             ]
             for juror in self.jurors
@@ -190,12 +195,51 @@ class Judge:
             for client in chain.from_iterable(self._clients):
                 client.check()
 
+    async def probe(self) -> list[Probe]:
+        """Asks every model one cheap question before the first group; callables and local models are not asked.
+
+        Shows that key, model, credit and parameters are right, and which reply format the endpoint takes. Raises
+        `JudgeError` when no model of a juror answers; a fallback that does not is in the result, with its problem.
+        """
+        self.check()
+        distinct = {_endpoint(client): client for client in chain.from_iterable(self._clients) if client.can_be_probed}
+        async with asyncio.TaskGroup() as tasks:
+            asked = {endpoint: tasks.create_task(_probe(client)) for endpoint, client in distinct.items()}
+        answers = {endpoint: task.result() for endpoint, task in asked.items()}
+        for clients in self._clients:
+            of_juror = [answers.get(_endpoint(client)) for client in clients]
+            if isinstance(error := of_juror[0], LlmError) and all(isinstance(one, LlmError) for one in of_juror):
+                raise _as_judge_error(error)
+        failed = {name: error.message for (name, _), error in answers.items() if isinstance(error, LlmError)}
+        probes = [answer for answer in answers.values() if isinstance(answer, Probe)]
+        return probes + [Probe(name, "", "", 0.0, None, problem) for name, problem in failed.items()]
+
+    @property
+    def stopped(self) -> JudgeError | None:
+        """Why no further group can be judged: no model of a juror can be asked, or the budget is used up."""
+        return self._closed or (self.budget.refused and _as_judge_error(self.budget.refused))
+
+    @property
+    def status(self) -> str:
+        """Cost so far, and what its calls wait for, for a live line: "0.42 USD · rate limited, 20 s"."""
+        cost = self.budget.cost if self.budget.calls else ""
+        return " · ".join(filter(None, (cost, self.activity.waiting)))
+
+    @property
+    def _closed(self) -> JudgeError | None:
+        """The permanent error of a juror that has no model left."""
+        for clients in self._clients:
+            errors = [client.breaker.error for client in clients]
+            if (error := errors[0]) is not None and all(errors):
+                return _as_judge_error(error)
+        return None
+
     async def score(self, group: TrajectoryGroup) -> TrajectoryGroup:
         """A copy of the group with rewards and judgements; a pending group is run first.
 
         Raises `JudgeError` for a group without trajectories, for a trajectory without messages that has not failed,
-        for a juror that cannot be asked (see `check`), and when no juror has room for two members. All other failures
-        are recorded in the judgements.
+        for a juror that cannot be asked (see `check`; a wrong key or an empty account shows when a model is asked), and
+        when no juror has room for two members. All other failures are recorded in the judgements.
         """
         started = time.monotonic()
         if group.pending:
@@ -223,7 +267,7 @@ class Judge:
         characters = characters_of(group.trajectories)
         failed = await off_loop_if_long(characters, _canonical_failures, group.trajectories, attempts)
         view = View(self._image_support, self._redact)
-        content = await off_loop_if_long(characters, _content, attempts, self.anchors, view, self.unseen)
+        content = await off_loop_if_long(characters, read_attempts, attempts, self.anchors, view, self.unseen)
         canonical, fixed = content.seen, content.fixed
         ballots: list[Ballot] = []
         if len(canonical.members) > 1 or (len(canonical.members) == 1 and not fixed and self.alone == "scored"):
@@ -236,6 +280,8 @@ class Judge:
                 characters, self._mode.schedule, len(canonical.members), counts, seed, fixed, max_shown
             )
             ballots = await poll.poll(canonical, schedule, seed)
+            if (closed := self._closed) is not None and any(ballot.scores is None for ballot in ballots):
+                raise closed
             if all(ballot.no_room and not ballot.calls for ballot in ballots):
                 raise next(ballot.no_room for ballot in ballots if ballot.no_room)
         aggregate = partial(self._mode.aggregate, fixed=fixed)
@@ -292,34 +338,6 @@ def _canonical_failures(trajectories: Sequence[Trajectory], attempts: Mapping[in
     return with_flags(canonicalize({i: t for i, t in enumerate(trajectories) if i not in attempts}))
 
 
-@dataclass(frozen=True, slots=True)
-class _Content:
-    """The attempts of a group as the judge sees them."""
-
-    seen: CanonicalGroup
-    """Those that are judged, and the anchors among them, with their flags."""
-    fixed: dict[int, float]
-    """The scores of the anchors by member."""
-    hidden: CanonicalGroup
-    """Those that are not, because of content that is not shown."""
-    unseen: dict[int, str]
-    """What that is, by index of the trajectory."""
-
-
-def _content(
-    attempts: Mapping[int, Trajectory], anchors: Sequence[Anchor], view: View, policy: UnseenPolicy
-) -> _Content:
-    group, fixed = insert_anchors(attempts, anchors, view)
-    unseen = unseen_reasons(group) if policy == "unscored" else {}
-    hidden = CanonicalGroup(members=())
-    if unseen:
-        hidden = with_flags(canonicalize({i: attempts[i] for i in unseen}, view))
-        group, fixed = insert_anchors({i: t for i, t in attempts.items() if i not in unseen}, anchors, view)
-    group = with_flags(group)
-    _ = group.characters, group.digest  # worked out here, where it does not hold up other calls
-    return _Content(group, fixed, hidden, unseen)
-
-
 _SECRET = re.compile(r"key|token|secret|password|credential|header", re.IGNORECASE)
 
 
@@ -329,3 +347,21 @@ def _without_keys(params: Mapping[str, object]) -> dict[str, object]:
 
 
 _TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
+
+
+async def _probe(client: Client) -> Probe | LlmError:
+    try:
+        return await client.probe()
+    except LlmError as error:
+        return error
+
+
+def _endpoint(client: Client) -> tuple[str, str]:
+    """Clients for which one question answers for all."""
+    return client.name, repr(sorted(client.params.items()))
+
+
+def _as_judge_error(error: LlmError) -> JudgeError:
+    judged = JudgeError(error.message, error.remedy)
+    judged.__cause__ = error
+    return judged

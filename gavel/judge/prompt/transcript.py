@@ -111,7 +111,9 @@ class Transcripts:
         self.markers = markers
         self._safe: dict[str, str] = {}
         self._last: tuple[tuple[int, ...], TranscriptParts] | None = None
-        tree, _ = self._prefix_tree(range(len(group.members)))
+        self._whole = tuple(range(len(group.members)))
+        self._tree = self._prefix_tree(self._whole)
+        tree, _ = self._tree
         events = chain(group.shared, *(prefix.events for prefix in tree.prefixes), *tree.suffixes)
         everywhere = {*event_texts(group.shared), *_texts_of_every_member(group)}
         self._common = [text for text in repeated_texts(events) if text in everywhere]
@@ -123,9 +125,9 @@ class Transcripts:
             self._last = key, self._parts(key)
         return self._last[1]
 
-    def _parts(self, shown: Sequence[int]) -> TranscriptParts:
+    def _parts(self, shown: tuple[int, ...]) -> TranscriptParts:
         group, markers = self.group, self.markers
-        tree, index_of = self._prefix_tree(shown)
+        tree, index_of = self._tree if shown == self._whole else self._prefix_tree(shown)
         events = chain(group.shared, *(prefix.events for prefix in tree.prefixes), *tree.suffixes)
         blocks = {text: number for number, text in enumerate(self._common, start=1)}
         for text in repeated_texts(events):
