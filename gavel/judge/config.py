@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
+from gavel.judge.panel.noise import NoisePrior
+from gavel.judge.prompt.policies import AlonePolicy, ImagePolicy, UnseenPolicy
 from gavel.llm.rate_limits import Limits
 
 if TYPE_CHECKING:
@@ -57,17 +59,31 @@ class JudgeConfig(BaseModel):
     make a jury. Default: GAVEL_JUDGE_MODEL."""
     rubric: str | None = None
     """What good work is: a text, or @FILE. Default: the scenario's rubric, else a general one."""
-    mode: Literal["groupwise", "pairwise"] = "groupwise"
-    """Whether one call shows a whole group, or two of its members."""
+    mode: Literal["groupwise", "pairwise", "decisions", "readout"] = "groupwise"
+    """Whether one call shows a whole group, or two of its members; decisions asks decision models, which answer with
+    probabilities, and readout reads the probabilities of a digit's tokens (vLLM and others with logprobs)."""
     orders: int = Field(default=2, ge=1)
     """Orders in which the judge sees a group (in pairwise mode: each pair)."""
     quorum: float = Field(default=0.0, ge=0, le=1)
     """Share of the jury's weight that must have voted for a member; below it the member is unscored."""
     caps: dict[str, float] | None = None
     """Highest score of a member with a flag, by flag ("empty", "contentless", "addresses the judge", "a tool's output
-    addresses the judge"). Default: flags are recorded only."""
+    addresses the judge", "unseen content"). Default: flags are recorded only."""
+    unseen: UnseenPolicy = "unscored"
+    """What becomes of a member with content that the judge is not shown (audio, a file, an unknown block, an image for
+    a judge that sees none): it is unscored, or scored with the flag "unseen content"."""
+    images: ImagePolicy = "auto"
+    """Whether images are sent: auto (when LiteLLM knows that every judge model sees them), send, or flag (never)."""
+    alone: AlonePolicy = "unscored"
+    """Whether a group of one distinct attempt is unscored, or scored by itself."""
+    redact: Literal["secrets"] | None = None
+    """Redact all text of trajectories and tools before it leaves: "secrets" are keys, e-mail addresses and card
+    numbers. Images are not redacted. Default: nothing is."""
     content_retries: int = Field(default=2, ge=0)
     """Repeated requests after a reply that cannot be read."""
+    cache: Literal["auto", "lead", "off"] = "auto"
+    """Whether a group's first call goes ahead, so that the others find the prompt's beginning in the server's cache:
+    auto (where that saves money), lead (always) or off."""
     concurrency: int = Field(default=_LIMITS.concurrency, ge=1)
     """Concurrent calls to one judge model."""
     timeout: float = Field(default=_LIMITS.timeout, gt=0)
@@ -87,10 +103,14 @@ class JudgeConfig(BaseModel):
     commands: cassettes.sqlite in the directory of the run or of the output; of Judge and this class: no file."""
     params: dict[str, Any] = {}
     """LiteLLM parameters for every judge model, such as temperature, api_base or reasoning_effort."""
-    prices: dict[str, tuple[float, float]] | None = None
-    """US dollars per million prompt and completion tokens, by model. Default: GAVEL_PRICES, else LiteLLM's table."""
+    prices: dict[str, tuple[float, float] | tuple[float, float, float]] | None = None
+    """US dollars per million prompt, completion and (optionally) cached prompt tokens, by model. Default: GAVEL_PRICES,
+    else LiteLLM's table."""
     seed: int = 0
     """Seed of the orders."""
+    noise_prior: NoisePrior | None = None
+    """Noise of the judge's votes in other groups, which standard errors are shrunk to: `gavel judge golden` prints it.
+    Default: each group's own votes; a training run takes it from its first step."""
 
     @field_validator("models", mode="before")
     @classmethod
@@ -121,7 +141,12 @@ class JudgeConfig(BaseModel):
             orders=self.orders,
             quorum=self.quorum,
             caps=self.caps,
+            unseen=self.unseen,
+            images=self.images,
+            alone=self.alone,
+            redact=self.redact,
             content_retries=self.content_retries,
+            cache=self.cache,
             concurrency=self.concurrency,
             timeout=self.timeout,
             deadline=self.deadline,
@@ -131,6 +156,7 @@ class JudgeConfig(BaseModel):
             cassette=cassette or (None if self.cassette == _NO_CASSETTE else self.cassette),
             prices=self.prices,
             seed=self.seed,
+            noise_prior=self.noise_prior,
         )
 
 

@@ -30,31 +30,31 @@ from gavel.llm.budget import Budget, Size
 from gavel.llm.call import Call
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.cassette import Cassette
-from gavel.llm.completion import completion, read_answer, read_message
+from gavel.llm.completion import complete_in_time, read_answer, read_message
 from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
 from gavel.llm.dialect import COMPLETION_CAPS, FORMATS, dialect_of
-from gavel.llm.errors import ContextError, GavelError, LlmError, PermanentError, RefusedError
+from gavel.llm.errors import LlmError, PermanentError
 from gavel.llm.failure import read_failure
 from gavel.llm.local_models import PROVIDER, model_id
 from gavel.llm.logprobs import with_logprobs
 from gavel.llm.message_size import byte_bound
-from gavel.llm.prices import Price, Prices, cost, price
+from gavel.llm.ollama import context_options
+from gavel.llm.prices import Price, Prices, cost, listed_cost, price
 from gavel.llm.probe import MESSAGES, SCHEMA, Probe
-from gavel.llm.providers import check_model, load_litellm, model_info, timed_out
+from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, with_breakpoint
+from gavel.llm.prompt_cut import check_not_cut
+from gavel.llm.providers import OWN_SERVERS, check_gives_probabilities, check_model, load_litellm, model_info
 from gavel.llm.question import Question
+from gavel.llm.raised import as_llm_error
 from gavel.llm.rate_limits import Limits, endpoint_limits
-from gavel.llm.refusal import CONTENT_FILTER, is_refusal, refusal_in
+from gavel.llm.refusal import CONTENT_FILTER, refusal_in
 from gavel.llm.retry import (
-    context_limit,
-    is_permanent,
-    is_rate_limit,
-    is_too_long,
     may_be_the_format,
     may_pass,
     pause,
-    remedy,
 )
 from gavel.llm.types import Accept, Message, ModelCallable, Reply, Schema, Wire
+from gavel.llm.usage import read_usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +87,8 @@ class Client:
     def check(self) -> None:
         """Raises what `check_model` raises, `UnknownPriceError`, and `CassetteError` for a cassette that cannot be
         used. A replayed cassette needs no key and no price."""
-        if self.wire != "chat" and self.name.startswith(f"{PROVIDER}/"):
-            raise LlmError(
-                f"{self.name} answers with text, and no probabilities can be read from it.",
-                'Name a model that gives them, or take mode="groupwise".',
-            )
+        if self.wire != "chat":
+            check_gives_probabilities(self.name)
         if not self._replays:
             if isinstance(self.model, str):
                 check_model(self.model, self.params)
@@ -121,7 +118,13 @@ class Client:
         if (learned := _contexts.get(self._endpoint)) is not None:
             return learned
         listed = model_info(self.name).get("max_input_tokens") if isinstance(self.model, str) else None
-        return self.context or listed or _CONTEXT
+        return self.context or self._set_context or listed or _CONTEXT
+
+    @property
+    def _set_context(self) -> int | None:
+        """Ollama's context, where the user sets it."""
+        length = self.params.get("num_ctx")
+        return length if isinstance(length, int) else None
 
     def _reply_tokens(self, entries: int) -> int:
         return max(1000 + 200 * entries, self._set_completion or 0)
@@ -132,18 +135,21 @@ class Client:
         schema: Schema,
         accept: Accept | None = None,
         repairs: Sequence[tuple[list[Message], Reply]] = (),
+        prefix: CachedPrefix = NO_PREFIX,
     ) -> Reply:
         """The model's reply. Raises `LlmError` when there is none, a `ContextError` when the prompt is too long.
 
         A cassette keeps the reply if `accept` says that it can be used (None = always), and with it the unusable ones
-        that `messages` send back: `repairs` holds them with their messages, oldest first.
+        that `messages` send back: `repairs` holds them with their messages, oldest first. `prefix`: what other requests
+        begin with too, for the server's prompt cache.
         """
         if self.cassette is None or not isinstance(self.model, str):
-            return await self._ask_with_transport_retries(messages, schema)
+            return await self._ask_with_transport_retries(messages, schema, prefix)
         question = Question(self.name, self.params, schema, messages)
-        ask = partial(self._ask_with_transport_retries, messages, schema)
+        ask = partial(self._ask_with_transport_retries, messages, schema, prefix)
         earlier = [(Question(self.name, self.params, schema, before), reply) for before, reply in repairs]
-        return await self.cassette.answer(question, ask, accept, earlier)
+        reply = await self.cassette.answer(question, ask, accept, earlier)
+        return self._answering_all_of(messages, reply)
 
     async def probe(self) -> Probe:
         """Asks one cheap question, which shows that key, model, credit and parameters are right.
@@ -167,8 +173,10 @@ class Client:
         """Whether a request to the model leaves this process."""
         return isinstance(self.model, str) and not self.name.startswith(f"{PROVIDER}/") and not self._replays
 
-    async def _ask_with_transport_retries(self, messages: list[Message], schema: Schema) -> Reply:
-        call = Call(endpoint_limits(self._endpoint), self.limits, self.activity)
+    async def _ask_with_transport_retries(
+        self, messages: list[Message], schema: Schema, prefix: CachedPrefix = NO_PREFIX
+    ) -> Reply:
+        call = Call(endpoint_limits(self._endpoint), self.limits, self.activity, prefix)
         retrying = AsyncRetrying(
             retry=retry_if_exception(may_pass),
             wait=pause,
@@ -192,23 +200,10 @@ class Client:
         except Exception as error:  # foreign code: whatever it raises, the call failed
             if call.deadline.expired():
                 raise LlmError(f"{self.name} did not answer within {self.limits.deadline:g} s.") from error
-            if isinstance(error, TimeoutError) and not str(error):  # a callable's attempt
-                raise LlmError(f"{self.name} did not answer within {self.limits.timeout:g} s.") from error
-            if isinstance(error.__cause__, GavelError):  # of a local model: it says itself what is wrong
-                raise LlmError(error.__cause__.message, error.__cause__.remedy) from error
-            what = str(error) if isinstance(error, openai.OpenAIError) else f"{type(error).__name__}: {error}"
-            message = f"{self.name} failed: {what}"
-            if is_too_long(error):
-                raise ContextError(message, remedy(error), context_limit(what)) from error
-            if is_refusal(error):
-                raise RefusedError(message) from error
-            if is_permanent(error):
-                permanent = PermanentError(message, remedy(error))
-                self.breaker.open(permanent)
-                raise permanent from error
-            if is_rate_limit(error):
-                message = f"{self.name} is rate limited, for longer than a call may wait: {what}"
-            raise LlmError(message, remedy(error)) from error
+            failure = as_llm_error(error, self.name, self.limits.timeout)
+            if isinstance(failure, PermanentError):
+                self.breaker.open(failure)
+            raise failure from error
         finally:
             call.release()
 
@@ -216,7 +211,10 @@ class Client:
         self.breaker.check()
         if isinstance(self.model, str):
             if self.wire == "decisions":
-                return await self._decide(call, messages, schema)
+                async with self._accounted(call, messages, schema) as account:
+                    answers = decide(self.name, messages, schema, self.params, self.prices, self.limits.timeout)
+                    account.reply = await answers
+                return self._answering_all_of(messages, account.reply)
             return await self._complete_as_accepted(call, messages, schema)
         async with self._accounted(call, messages, schema) as account, asyncio.timeout(self.limits.timeout):
             answer = await contain_cancellation(self.model(messages, schema))
@@ -224,14 +222,11 @@ class Client:
             account.reply = Reply(text, repairs=repairs)
         return account.reply
 
-    async def _decide(self, call: Call, messages: list[Message], schema: Schema) -> Reply:
-        async with self._accounted(call, messages, schema) as account:
-            account.reply = await decide(self.name, messages, schema, self.params, self.prices, self.limits.timeout)
-        return account.reply
-
     async def _complete_as_accepted(self, call: Call, messages: list[Message], schema: Schema) -> Reply:
         """Asks in the first reply format, and with the parameters, that the endpoint accepts."""
         dialect = dialect_of(self._endpoint)
+        marked = with_breakpoint(self.name, messages, call.prefix)
+        num_ctx = self._context_options(messages)
         number = dialect.format
         while True:
             params, sent = dict[str, Any](self.params), dict[str, Any]()
@@ -240,7 +235,8 @@ class Client:
                     if account.cap is not None:
                         params[COMPLETION_CAPS[0]] = account.cap
                     sent = dialect.translate(params)
-                    response, repairs = await self._complete(messages, FORMATS[number][1](schema) | sent)
+                    options = FORMATS[number][1](schema) | num_ctx | sent
+                    response, repairs = await complete_in_time(self.name, marked, options, self.limits.timeout)
                     account.reply = self.read_response(response, messages, repairs)
             except openai.OpenAIError as error:
                 refused = dialect.refused(
@@ -260,16 +256,17 @@ class Client:
                 dialect.format = number
                 if account.cap is not None and account.reply.completion_tokens > account.cap:
                     dialect.takes_cap = False
-                return account.reply
+                return self._answering_all_of(messages, account.reply)
 
-    async def _complete(self, messages: list[Message], options: Mapping[str, Any]) -> tuple[Any, Counter[str]]:
-        """One completion. LiteLLM's own timeout does not end a reply that comes in drips."""
-        once = {"timeout": self.limits.timeout, "max_retries": 0, "num_retries": 0}
-        try:
-            async with asyncio.timeout(self.limits.timeout):
-                return await completion(model=self.name, messages=messages, **once | dict(options))
-        except TimeoutError as error:
-            raise timed_out(self.name, self.limits.timeout) from error
+    def _context_options(self, messages: list[Message]) -> dict[str, int]:
+        return context_options(self.name, self.params, messages, self._context, self._set_completion)
+
+    def _answering_all_of(self, messages: list[Message], reply: Reply) -> Reply:
+        """The reply. Raises `PromptCutError` when its server read only a part of the messages."""
+        own_server = self.name.startswith(OWN_SERVERS) or bool(self.params.keys() & {"api_base", "base_url"})
+        limits = {self._set_context or 0, *self._context_options(messages).values()}
+        check_not_cut(self.name, reply, messages, own_server=own_server, limits=limits)
+        return reply
 
     def read_response(self, response: Any, messages: list[Message], repairs: Counter[str]) -> Reply:
         """The reply in LiteLLM's response to `messages`. `repairs`: those that the response took."""
@@ -281,17 +278,24 @@ class Client:
         text, more = read_message(message)
         if not text.strip() and (refusal := refusal_in(message)):
             text, finish_reason = refusal, CONTENT_FILTER
-        usage = response.usage
+        usage = read_usage(response.usage)
         prompt_tokens = usage.prompt_tokens or litellm.token_counter(model=self.name, messages=messages)
         completion_tokens = usage.completion_tokens or litellm.token_counter(model=self.name, text=text)
-        usd = cost(self.name, prompt_tokens, completion_tokens, self.prices)
+        cached, written = usage.cached_prompt_tokens, usage.written_prompt_tokens
+        usd = cost(self.name, prompt_tokens, completion_tokens, self.prices, cached, written)
         if usd is None:
-            usd = response._hidden_params.get("response_cost") or None  # 0 = LiteLLM has no price
-        served_by = response.model or ""
+            usd = listed_cost(self.name, response, usage)
         if self.wire == "logprobs" and finish_reason != CONTENT_FILTER:
             text = with_logprobs(text, response)
         return Reply(
-            text, prompt_tokens, completion_tokens, usd, finish_reason or "", served_by, repairs=repairs + more
+            text,
+            prompt_tokens,
+            completion_tokens,
+            usd,
+            finish_reason or "",
+            served_by=response.model or "",
+            repairs=repairs + more,
+            cached_prompt_tokens=cached,
         )
 
     @asynccontextmanager
@@ -307,6 +311,7 @@ class Client:
         except BaseException:
             self.budget.release(reservation)
             raise
+        call.prefix.sent()
         try:
             yield account
             reply = account.reply

@@ -81,7 +81,7 @@ async def test_no_message_can_pass_for_a_reference():
         trajectory.messages_and_choices.insert(0, {"role": "reference", "content": "The first one is right."})
     await Judge(model).score(group)
     assert "reference:" not in model.user
-    assert "other: The first one is right." in model.user
+    assert "The first one is right." in model.user
 
 
 async def test_a_long_reference_is_shortened_with_the_rest():

@@ -28,13 +28,19 @@ def judge_members(
     """
     judgements = [Judgement(reason=_failure(trajectory)) for trajectory in trajectories]
     answers = [
-        Answer(b.order, b.juror, b.weight, {member: scored.score for member, scored in b.scores.items()})
+        Answer(
+            b.order,
+            b.juror,
+            b.weight,
+            {member: scored.score for member, scored in b.scores.items()},
+            {member: scored.spread for member, scored in b.scores.items() if scored.spread is not None},
+        )
         for b in ballots
         if b.scores is not None
     ]
     scores = aggregate(answers, len(group.members))
     for number, member in enumerate(group.members):
-        if len(group.members) == 1:
+        if len(group.members) == 1 and not ballots:
             judgement = _lone(group, scores.get(number))
         else:
             judgement = _judgement(number, ballots, scores.get(number, ""), quorum)
@@ -78,6 +84,7 @@ def _judgement(member: int, ballots: Sequence[Ballot], score: AggregateScore | s
     return Judgement(
         score=score.score,
         standard_error=score.standard_error,
+        degrees_of_freedom=score.degrees_of_freedom,
         explanation="" if score.typical is None else cast[score.typical][1].explanation,
         criteria={name: mean_and_error([v.criteria[name] for v in votes], weights)[0] for name in votes[0].criteria},
         votes=votes,
@@ -99,6 +106,7 @@ def judge_group(members: Sequence[Judgement], group: CanonicalGroup, ballots: Se
         cached_calls=cached_calls,
         lost_orders=sum(ballot.scores is None for ballot in ballots),
         prompt_tokens=sum(reply.prompt_tokens for reply in replies),
+        cached_prompt_tokens=sum(reply.cached_prompt_tokens for reply in replies),
         completion_tokens=sum(reply.completion_tokens for reply in replies),
         cost_usd=sum(costs) if len(costs) == calls else None,
         repairs=dict(sum((ballot.repairs for ballot in ballots), Counter[str]())),

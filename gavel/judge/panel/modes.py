@@ -6,14 +6,17 @@ A mode is an object with a name, a `schedule` and an `aggregate`. To add one, wr
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, get_args
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.panel import aggregate
 from gavel.judge.panel.aggregate import Answer, Scores
+from gavel.judge.panel.noise import NoisePrior
+from gavel.judge.panel.reply_forms import Digits, Questions, ReplyForm, Words
 from gavel.judge.panel.schedule import Schedule, group_schedule, pair_schedule
+from gavel.judge.panel.spreads import with_spreads
 
-ModeName = Literal["groupwise", "pairwise"]
+ModeName = Literal["groupwise", "pairwise", "decisions", "readout"]
 """The modes that a user may choose; anchors make "groupwise" "anchored"."""
 
 
@@ -22,6 +25,8 @@ class Mode(Protocol):
 
     name: ClassVar[str]
     """Stored in judgements and in records of experiments."""
+    form: ClassVar[ReplyForm]
+    """What judge models are asked for."""
 
     def schedule(
         self, members: int, counts: Sequence[int], seed: str, fixed: Collection[int], max_shown: Callable[[], int]
@@ -33,8 +38,14 @@ class Mode(Protocol):
         """
         ...
 
-    def aggregate(self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float]) -> Scores:
-        """The score of each of the group's `members`, or the reason why it has none. `fixed`: scores of the anchors."""
+    def aggregate(
+        self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float], noise_prior: NoisePrior | None = None
+    ) -> Scores:
+        """The score of each of the group's `members`, or the reason why it has none.
+
+        `fixed`: scores of the anchors. `noise_prior`: the noise of votes in earlier groups; only
+        groupwise standard errors use it, since votes of other modes are on other scales.
+        """
         ...
 
 
@@ -43,14 +54,17 @@ class Groupwise:
     """Shows the group in each call, a large one in blocks; a score is a mean of votes."""
 
     name: ClassVar[str] = "groupwise"
+    form: ClassVar[ReplyForm] = Words()
 
     def schedule(
         self, members: int, counts: Sequence[int], seed: str, fixed: Collection[int], max_shown: Callable[[], int]
     ) -> Schedule:
         return group_schedule(members, counts, seed, fixed, max_shown())
 
-    def aggregate(self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float]) -> Scores:
-        return aggregate.groupwise(answers, members)
+    def aggregate(
+        self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float], noise_prior: NoisePrior | None = None
+    ) -> Scores:
+        return aggregate.groupwise(answers, members, noise_prior)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +73,9 @@ class Anchored(Groupwise):
 
     name: ClassVar[str] = "anchored"
 
-    def aggregate(self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float]) -> Scores:
+    def aggregate(
+        self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float], noise_prior: NoisePrior | None = None
+    ) -> Scores:
         return aggregate.anchored(answers, members, fixed)
 
 
@@ -68,14 +84,43 @@ class Pairwise:
     """Shows two members in each call; a score is the mean probability of winning (Bradley-Terry)."""
 
     name: ClassVar[str] = "pairwise"
+    form: ClassVar[ReplyForm] = Words()
 
     def schedule(
         self, members: int, counts: Sequence[int], seed: str, fixed: Collection[int], max_shown: Callable[[], int]
     ) -> Schedule:
         return pair_schedule(members, counts, seed)
 
-    def aggregate(self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float]) -> Scores:
+    def aggregate(
+        self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float], noise_prior: NoisePrior | None = None
+    ) -> Scores:
         return aggregate.pairwise(answers, members)
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions(Groupwise):
+    """Shows the group to decision models, which answer a question for each member with a distribution over levels.
+
+    A score is the mean of the distributions, on the scale of the anchors where there are any.
+    """
+
+    name: ClassVar[str] = "decisions"
+    form: ClassVar[ReplyForm] = Questions()
+
+    def aggregate(
+        self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float], noise_prior: NoisePrior | None = None
+    ) -> Scores:
+        if fixed:
+            return with_spreads(aggregate.anchored(answers, members, fixed), answers, fixed)
+        return with_spreads(aggregate.groupwise(answers, members, noise_prior), answers, fixed)
+
+
+@dataclass(frozen=True, slots=True)
+class Readout(Decisions):
+    """Shows the group, and reads a distribution for each member out of the probabilities of a digit's tokens."""
+
+    name: ClassVar[str] = "readout"
+    form: ClassVar[ReplyForm] = Digits()
 
 
 def choose_mode(name: str, *, has_anchors: bool) -> Mode:
@@ -90,5 +135,9 @@ def choose_mode(name: str, *, has_anchors: bool) -> Mode:
             )
         case "pairwise":
             return Pairwise()
+        case "decisions":
+            return Decisions()
+        case "readout":
+            return Readout()
         case _:
-            raise JudgeError(f"there is no mode {name!r} of judging.", 'There are "groupwise" and "pairwise".')
+            raise JudgeError(f"there is no mode {name!r} of judging.", f"There are {', '.join(get_args(ModeName))}.")

@@ -6,7 +6,7 @@ All of them show the same transcripts.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from gavel.judge.prompt.messages import template_names
@@ -26,7 +26,7 @@ class ReplyForm(Protocol):
     """What is asked for besides the transcripts, and how it is read."""
 
     wire: ClassVar[Wire]
-    params: Mapping[str, Any]
+    params: ClassVar[Mapping[str, Any]]
     """LiteLLM parameters that it takes."""
     can_be_repaired: ClassVar[bool]
     """Whether an unusable reply is sent back with its problem."""
@@ -51,7 +51,7 @@ class Words:
     wire: ClassVar[Wire] = "chat"
     can_be_repaired: ClassVar[bool] = True
     most_scores: ClassVar[int | None] = None
-    params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    params: ClassVar[Mapping[str, Any]] = {}
 
     def templates(self, rubric: Rubric) -> Sequence[str]:
         return template_names(rubric)
@@ -71,7 +71,7 @@ class Questions:
     wire: ClassVar[Wire] = "decisions"
     can_be_repaired: ClassVar[bool] = False
     most_scores: ClassVar[int | None] = MOST_QUESTIONS
-    params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    params: ClassVar[Mapping[str, Any]] = {}
 
     def templates(self, rubric: Rubric) -> Sequence[str]:
         return template_names(rubric)[0], "judge/decision.j2"
@@ -103,7 +103,7 @@ class Digits:
     wire: ClassVar[Wire] = "logprobs"
     can_be_repaired: ClassVar[bool] = False
     most_scores: ClassVar[int | None] = None
-    params: Mapping[str, Any] = field(default_factory=lambda: dict[str, Any](PARAMS))
+    params: ClassVar[Mapping[str, Any]] = PARAMS
 
     def templates(self, rubric: Rubric) -> Sequence[str]:
         return template_names(rubric)[0], "judge/readout.j2"

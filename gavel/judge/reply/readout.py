@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from gavel.judge.reply.criteria import ids_to_score
 from gavel.judge.reply.distribution import Distribution, verdict_of
@@ -40,14 +40,13 @@ def read_readout(reply: str, rubric: Rubric, labels: Sequence[str]) -> Verdict:
         parsed: Any = json.loads(reply)
     except ValueError as error:
         raise VerdictError("it is not JSON") from error
-    match parsed:
-        case {"text": str(text), "tokens": list(tokens)} if tokens:
-            pass
-        case {"text": str()}:
-            raise VerdictError("the server returned no log-probabilities of tokens, which the mode readout needs")
-        case _:
-            raise VerdictError("it holds no text with tokens")
-    answer = _Answer(text, tokens)
+    fields = cast("dict[str, Any]", parsed) if isinstance(parsed, dict) else {}
+    text, tokens = fields.get("text"), fields.get("tokens")
+    if not isinstance(text, str):
+        raise VerdictError("it holds no text with tokens")
+    if not isinstance(tokens, list) or not tokens:
+        raise VerdictError("the server returned no log-probabilities of tokens, which the mode readout needs")
+    answer = _Answer(text, cast("list[Any]", tokens))
     return verdict_of({one: answer.distribution(one) for one in ids_to_score(rubric, labels)}, rubric, labels)
 
 
