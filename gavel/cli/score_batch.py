@@ -53,6 +53,10 @@ class BatchScoring:
         """Raises a `GavelError` when `out` is no file, or another process waits for its batches."""
         if out is None or str(out) == "-" or (out.exists() and not out.is_file()):
             raise GavelError("batches take up to a day, and need a file to be kept beside.", "Add --out FILE.")
+        if config.mode in ("decisions", "readout"):
+            raise GavelError(
+                f"batches answer in words, and the mode {config.mode} reads probabilities.", "Leave --batch out."
+            )
         self._config = config
         self._job = BatchJob(out.with_name(f"{out.name}.batch"))
         prices = prices_from_environment() if config.prices is None else config.prices

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from gavel.judge.prompt.messages import template_names
-from gavel.judge.prompt.sanitize import RESERVED, sanitize
+from gavel.judge.prompt.messages import template_names, with_request
+from gavel.judge.prompt.sanitize import sanitize
 from gavel.judge.reply import readout
 from gavel.judge.reply.criteria import ids_to_score, read_scores
 from gavel.judge.reply.decisions import read_decisions
@@ -148,13 +148,8 @@ def _rewritten(messages: list[Message], highest: int, request: str) -> list[Mess
         rules = before + digits.format(highest=highest) + after
     content = user["content"]
     if isinstance(content, str):
-        shown: Any = _with_request(content, request)
+        shown: Any = with_request(content, request)
     else:
         first, *images = content
-        shown = [{**first, "text": _with_request(first["text"], request)}, *images]
+        shown = [{**first, "text": with_request(first["text"], request)}, *images]
     return [{**system, "content": rules}, {**user, "content": shown}]
-
-
-def _with_request(text: str, request: str) -> str:
-    end = text.index("\n", text.rindex(RESERVED))  # of the last structural line, behind which the request stands
-    return f"{text[:end]}\n\n{request.strip()}".strip()

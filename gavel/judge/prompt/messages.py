@@ -7,7 +7,7 @@ from threading import Lock
 
 from gavel.judge.prompt.canonical import CanonicalGroup, Conversation, Member, has_reference
 from gavel.judge.prompt.events import images_of
-from gavel.judge.prompt.sanitize import sanitize
+from gavel.judge.prompt.sanitize import RESERVED, sanitize
 from gavel.judge.prompt.token_count import TextTruncator, count_tokens
 from gavel.judge.prompt.transcript import PromptMarkers, Transcripts
 from gavel.judge.prompt.truncate import max_members_shown, truncate_group
@@ -128,6 +128,12 @@ def _messages(
         },
         {"role": "user", "content": [{"type": "text", "text": text}, *images] if images else text},
     ]
+
+
+def with_request(text: str, request: str) -> str:
+    """The transcripts of a user message with another request after them."""
+    end = text.index("\n", text.rindex(RESERVED))  # of the last structural line, behind which the request stands
+    return f"{text[:end]}\n\n{request.strip()}".strip()
 
 
 def _image_parts(group: CanonicalGroup, order: Sequence[int], markers: PromptMarkers) -> list[Message]:
