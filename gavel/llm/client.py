@@ -30,21 +30,22 @@ from gavel.llm.budget import Budget, Size
 from gavel.llm.call import Call
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.cassette import Cassette
-from gavel.llm.completion import completion, read_answer, read_message
+from gavel.llm.completion import completion, read_answer
 from gavel.llm.dialect import COMPLETION_CAPS, FORMATS, dialect_of
 from gavel.llm.errors import ContextError, GavelError, LlmError, PermanentError, RefusedError
 from gavel.llm.failure import read_failure
 from gavel.llm.local_models import PROVIDER, model_id
 from gavel.llm.message_size import byte_bound
 from gavel.llm.ollama import context_options
-from gavel.llm.prices import Price, Prices, cost, listed_cost, price
+from gavel.llm.prices import Price, Prices, price
 from gavel.llm.probe import MESSAGES, SCHEMA, Probe
 from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, with_breakpoint
 from gavel.llm.prompt_cut import check_not_cut
 from gavel.llm.providers import OWN_SERVERS, check_model, load_litellm, model_info
 from gavel.llm.question import Question
 from gavel.llm.rate_limits import Limits, endpoint_limits
-from gavel.llm.refusal import CONTENT_FILTER, is_refusal, refusal_in
+from gavel.llm.refusal import is_refusal
+from gavel.llm.response import read_response
 from gavel.llm.retry import (
     context_limit,
     is_permanent,
@@ -56,7 +57,6 @@ from gavel.llm.retry import (
     remedy,
 )
 from gavel.llm.types import Accept, Message, ModelCallable, Reply, Schema
-from gavel.llm.usage import read_usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ class Client:
                         params[COMPLETION_CAPS[0]] = account.cap
                     sent = dialect.translate(params)
                     response, repairs = await self._complete(marked, FORMATS[number][1](schema) | num_ctx | sent)
-                    account.reply = self.read_response(response, messages, repairs)
+                    account.reply = read_response(self.name, response, messages, self.prices, repairs)
             except openai.OpenAIError as error:
                 refused = dialect.refused(
                     read_failure(error), {k: v for k, v in params.items() if k not in _CONNECTION}
@@ -282,34 +282,6 @@ class Client:
         except TimeoutError as error:
             words = f"Timeout: no complete reply within {self.limits.timeout:g} s"
             raise load_litellm().Timeout(words, model=self.name, llm_provider="") from error
-
-    def read_response(self, response: Any, messages: list[Message], repairs: Counter[str]) -> Reply:
-        """The reply in LiteLLM's response to `messages`. `repairs`: those that the response took."""
-        litellm = load_litellm()
-        finish_reason = response.choices[0].finish_reason if response.choices else None
-        message: dict[str, Any] = response.choices[0].message.model_dump() if response.choices else {}
-        if finish_reason == "length":
-            message["reasoning_content"] = None  # reasoning that is cut off holds no answer
-        text, more = read_message(message)
-        if not text.strip() and (refusal := refusal_in(message)):
-            text, finish_reason = refusal, CONTENT_FILTER
-        usage = read_usage(response.usage)
-        prompt_tokens = usage.prompt_tokens or litellm.token_counter(model=self.name, messages=messages)
-        completion_tokens = usage.completion_tokens or litellm.token_counter(model=self.name, text=text)
-        cached, written = usage.cached_prompt_tokens, usage.written_prompt_tokens
-        usd = cost(self.name, prompt_tokens, completion_tokens, self.prices, cached, written)
-        if usd is None:
-            usd = listed_cost(self.name, response, usage)
-        return Reply(
-            text,
-            prompt_tokens,
-            completion_tokens,
-            usd,
-            finish_reason or "",
-            served_by=response.model or "",
-            repairs=repairs + more,
-            cached_prompt_tokens=cached,
-        )
 
     @asynccontextmanager
     async def _accounted(self, call: Call, messages: list[Message], schema: Schema) -> AsyncGenerator["_Account", None]:
