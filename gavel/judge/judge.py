@@ -12,10 +12,11 @@ or without a quorum, is unscored with a reason; it never gets a number. Which lo
 import asyncio
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import get_args
 from weakref import WeakKeyDictionary
 
 from anyio import CapacityLimiter
@@ -28,16 +29,21 @@ from gavel.judge.panel.anchors import Anchor, check_anchors, insert_anchors
 from gavel.judge.panel.ballot import Ballot
 from gavel.judge.panel.judgements import judge_group, judge_members
 from gavel.judge.panel.juror import Models, jury
+from gavel.judge.panel.long_groups import characters_of, off_loop_if_long
 from gavel.judge.panel.modes import ModeName, choose_mode
-from gavel.judge.panel.polling import Poll, off_loop_if_long
+from gavel.judge.panel.polling import Poll
 from gavel.judge.panel.position_bias import PositionBias
-from gavel.judge.prompt.canonical import canonicalize
+from gavel.judge.panel.prompt_caching import CacheName
+from gavel.judge.prompt.canonical import CanonicalGroup, canonicalize
 from gavel.judge.prompt.flags import apply_flags, validate_caps, with_flags
 from gavel.judge.rubric import Rubric
+from gavel.llm.activity import Activity
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
+from gavel.llm.errors import LlmError
 from gavel.llm.prices import Prices, checked_prices, prices_from_environment
+from gavel.llm.probe import Probe
 from gavel.llm.rate_limits import Limits
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged import with_judgements
@@ -64,6 +70,7 @@ class Judge:
         quorum: float = 0.0,
         caps: Mapping[str, float] | None = None,
         content_retries: int = 2,
+        cache: CacheName = "auto",
         concurrency: int = _LIMITS.concurrency,
         timeout: float = _LIMITS.timeout,
         deadline: float = _LIMITS.deadline,
@@ -83,10 +90,14 @@ class Judge:
         share of the jury's weight, 0 to 1, that must have voted for a member. `caps`: the highest score, 0 to 1, of a
         member with a flag ("empty", "contentless", "addresses the judge", "a tool's output addresses the judge");
         None = flags are shown and recorded only.
-        `content_retries`: max repair requests for an invalid reply. `concurrency`: max concurrent calls to one model;
+        `content_retries`: max repair requests for an invalid reply. `cache`: whether a juror's first call on a group
+        goes ahead and the others follow when it is answered, or after a second, so that they find the beginning of the
+        prompt in the server's cache: "auto" where LiteLLM knows that the model caches prompts and the beginning is long
+        enough, "lead" always, "off" never. `concurrency`: max concurrent calls to one model;
         `timeout`, `deadline`: seconds per attempt, per call. `requests_per_minute`, `tokens_per_minute`: per model.
         `budget`: may be shared with other judges. `cassette`: stores replies, so that none is paid for twice; a path
-        or a `Cassette`. `prices`: USD per million prompt and completion tokens; None = `GAVEL_PRICES`.
+        or a `Cassette`. `prices`: USD per million prompt and completion tokens, and if you like a third number per
+        million cached prompt tokens; None = `GAVEL_PRICES`.
         """
         if orders < 1 or content_retries < 0:
             raise JudgeError(f"a judge needs orders >= 1 and content_retries >= 0, not {orders}, {content_retries}.")
@@ -100,12 +111,17 @@ class Judge:
         self.jurors = jury(models)
         self.orders = orders
         self.content_retries = content_retries
+        if cache not in get_args(CacheName):
+            raise JudgeError(f"there is no cache {cache!r}.", 'There are "auto", "lead" and "off".')
+        self.cache: CacheName = cache
         self.quorum = quorum
         self.caps = validate_caps(caps)
         self.seed = seed
         self.position_bias: dict[int, PositionBias] = {}
         """The judge's position bias so far, by number of members shown."""
         self.budget = budget or Budget()
+        self.activity = Activity()
+        """What its calls wait for now."""
         self.cassette = Cassette(cassette) if isinstance(cassette, str | Path) else cassette
         self._prepared_groups: WeakKeyDictionary[asyncio.AbstractEventLoop, CapacityLimiter] = WeakKeyDictionary()
         self._max_prepared = _PREFETCH * concurrency
@@ -114,7 +130,7 @@ class Judge:
             prices = prices_from_environment() if prices is None else checked_prices(prices)
         self._clients = [
             [
-                Client(model, juror.params, limits, prices, self.budget, self.cassette, juror.context)
+                Client(model, juror.params, limits, prices, self.budget, self.cassette, juror.context, self.activity)
                 for model in juror.models
             ]
             for juror in self.jurors
@@ -153,12 +169,51 @@ class Judge:
             for client in chain.from_iterable(self._clients):
                 client.check()
 
+    async def probe(self) -> list[Probe]:
+        """Asks every model one cheap question before the first group; callables and local models are not asked.
+
+        Shows that key, model, credit and parameters are right, and which reply format the endpoint takes. Raises
+        `JudgeError` when no model of a juror answers; a fallback that does not is in the result, with its problem.
+        """
+        self.check()
+        distinct = {_endpoint(client): client for client in chain.from_iterable(self._clients) if client.can_be_probed}
+        async with asyncio.TaskGroup() as tasks:
+            asked = {endpoint: tasks.create_task(_probe(client)) for endpoint, client in distinct.items()}
+        answers = {endpoint: task.result() for endpoint, task in asked.items()}
+        for clients in self._clients:
+            of_juror = [answers.get(_endpoint(client)) for client in clients]
+            if isinstance(error := of_juror[0], LlmError) and all(isinstance(one, LlmError) for one in of_juror):
+                raise _as_judge_error(error)
+        failed = {name: error.message for (name, _), error in answers.items() if isinstance(error, LlmError)}
+        probes = [answer for answer in answers.values() if isinstance(answer, Probe)]
+        return probes + [Probe(name, "", "", 0.0, None, problem) for name, problem in failed.items()]
+
+    @property
+    def stopped(self) -> JudgeError | None:
+        """Why no further group can be judged: no model of a juror can be asked, or the budget is used up."""
+        return self._closed or (self.budget.refused and _as_judge_error(self.budget.refused))
+
+    @property
+    def status(self) -> str:
+        """Cost so far, and what its calls wait for, for a live line: "0.42 USD · rate limited, 20 s"."""
+        cost = self.budget.cost if self.budget.calls else ""
+        return " · ".join(filter(None, (cost, self.activity.waiting)))
+
+    @property
+    def _closed(self) -> JudgeError | None:
+        """The permanent error of a juror that has no model left."""
+        for clients in self._clients:
+            errors = [client.breaker.error for client in clients]
+            if (error := errors[0]) is not None and all(errors):
+                return _as_judge_error(error)
+        return None
+
     async def score(self, group: TrajectoryGroup) -> TrajectoryGroup:
         """A copy of the group with rewards and judgements; a pending group is run first.
 
         Raises `JudgeError` for a group without trajectories, for a trajectory without messages that has not failed,
-        for a juror that cannot be asked (see `check`), and when no juror has room for two members. All other failures
-        are recorded in the judgements.
+        for a juror that cannot be asked (see `check`; a wrong key or an empty account shows when a model is asked), and
+        when no juror has room for two members. All other failures are recorded in the judgements.
         """
         started = time.monotonic()
         if group.pending:
@@ -183,19 +238,22 @@ class Judge:
         self, group: TrajectoryGroup, attempts: Mapping[int, Trajectory]
     ) -> tuple[list[Judgement], GroupJudgement]:
         """Judgements of the group's trajectories; `attempts`, by index, are those that have not failed."""
-        failures = canonicalize({i: t for i, t in enumerate(group.trajectories) if i not in attempts})
-        failed = await off_loop_if_long(failures, with_flags, failures)
-        unflagged, fixed = insert_anchors(attempts, self.anchors)
-        canonical = await off_loop_if_long(unflagged, with_flags, unflagged)
+        characters = characters_of(group.trajectories)
+        failed = await off_loop_if_long(characters, _canonical_failures, group.trajectories, attempts)
+        canonical, fixed = await off_loop_if_long(characters, _canonical_attempts, attempts, self.anchors)
         ballots: list[Ballot] = []
         if len(canonical.members) > 1:
             self.check()
-            poll = Poll(self.jurors, self._clients, self.rubric, self.content_retries, self.position_bias)
+            poll = Poll(self.jurors, self._clients, self.rubric, self.content_retries, self.position_bias, self.cache)
             counts = [juror.orders or self.orders for juror in self.jurors]
             seed = f"{self.seed}/{canonical.digest}"
             max_shown = partial(poll.max_shown, canonical)
-            schedule = self._mode.schedule(len(canonical.members), counts, seed, fixed, max_shown)
+            schedule = await off_loop_if_long(
+                characters, self._mode.schedule, len(canonical.members), counts, seed, fixed, max_shown
+            )
             ballots = await poll.poll(canonical, schedule, seed)
+            if (closed := self._closed) is not None and any(ballot.scores is None for ballot in ballots):
+                raise closed
             if all(ballot.no_room and not ballot.calls for ballot in ballots):
                 raise next(ballot.no_room for ballot in ballots if ballot.no_room)
         aggregate = partial(self._mode.aggregate, fixed=fixed)
@@ -221,6 +279,21 @@ class Judge:
         ]
 
 
+def _canonical_failures(trajectories: Sequence[Trajectory], attempts: Mapping[int, Trajectory]) -> CanonicalGroup:
+    """The trajectories that are no attempts, with their flags."""
+    return with_flags(canonicalize({i: t for i, t in enumerate(trajectories) if i not in attempts}))
+
+
+def _canonical_attempts(
+    attempts: Mapping[int, Trajectory], anchors: Sequence[Anchor]
+) -> tuple[CanonicalGroup, dict[int, float]]:
+    """The attempts with the anchors among them, with their flags, and the scores of the anchors by member."""
+    group, fixed = insert_anchors(attempts, anchors)
+    group = with_flags(group)
+    _ = group.characters, group.digest  # worked out here, where it does not hold up other calls
+    return group, fixed
+
+
 _SECRET = re.compile(r"key|token|secret|password|credential|header", re.IGNORECASE)
 
 
@@ -230,3 +303,21 @@ def _without_keys(params: Mapping[str, object]) -> dict[str, object]:
 
 
 _TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
+
+
+async def _probe(client: Client) -> Probe | LlmError:
+    try:
+        return await client.probe()
+    except LlmError as error:
+        return error
+
+
+def _endpoint(client: Client) -> tuple[str, str]:
+    """Clients for which one question answers for all."""
+    return client.name, repr(sorted(client.params.items()))
+
+
+def _as_judge_error(error: LlmError) -> JudgeError:
+    judged = JudgeError(error.message, error.remedy)
+    judged.__cause__ = error
+    return judged

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from gavel.judge.ruler import ruler_score_group
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
+from gavel.llm.dialect import dialects
 from gavel.llm.errors import BudgetError, CassetteError, LlmError
 from gavel.llm.rate_limits import Limits, MinuteWindow
 from gavel.scenarios.group import TrajectoryGroup
@@ -177,12 +179,12 @@ def _retries(fault) -> int:
 
 
 async def test_models_that_all_fail_leave_no_number(endpoint):
-    endpoint.script = [fails(401, "bad key")]
+    endpoint.script = [fails(409, "not now")]
     [group] = await judged(judge_of(endpoint, ["openai/first", "openai/second"], orders=1), 1)
     assert group.judgement is not None
     assert (group.judgement.status, group.judgement.models) == ("unscored", ["openai/first", "openai/second"])
     assert "openai/second failed" in (group.judgement.reason or "")
-    assert [request["model"] for request in endpoint.requests] == ["first", "second"]
+    assert [request["model"] for request in endpoint.requests] == ["first"] * 6 + ["second"] * 6
 
 
 def test_a_juror_without_models_is_refused():
@@ -222,9 +224,7 @@ async def test_a_cassette_that_cannot_be_used_is_an_error_before_anyone_is_asked
 async def test_a_server_without_schemas_finds_its_replies_again_in_a_new_process(endpoint, tmp_path):
     endpoint.script = [lambda r: fails(400, "unknown field")(r) if "response_format" in r else scores(0.5)(r)]
     await judged(judge_of(endpoint, cassette=tmp_path / "c.sqlite"), 1)
-    from gavel.llm.client import _formats
-
-    _formats.clear()
+    dialects.clear()
     endpoint.requests.clear()
     await judged(judge_of(endpoint, cassette=tmp_path / "c.sqlite"), 1)
     assert endpoint.requests == []
@@ -245,6 +245,41 @@ async def test_a_replay_needs_no_server_no_key_and_no_price(endpoint, tmp_path, 
     assert missing.judgement is not None
     assert (missing.judgement.status, missing.judgement.calls) == ("unscored", 0)
     assert "differ the schema" in (missing.judgement.reason or "")
+
+
+async def test_a_repaired_reply_is_replayed_with_its_repair_and_the_same_judgement(endpoint, tmp_path):
+    endpoint.script = [lambda _: says("I like the first."), scores(0.75, 0.25)]
+    [first] = await judged(judge_of(endpoint, orders=1, cassette=tmp_path / "c.sqlite"), 1)
+    assert len(endpoint.requests) == 2
+    [again] = await judged(judge_of(endpoint, orders=1, cassette=tmp_path / "c.sqlite"), 1)
+    assert len(endpoint.requests) == 2
+    assert [t.judgement for t in first] == [t.judgement for t in again]
+    assert again.judgement is not None
+    assert (again.judgement.calls, again.judgement.cached_calls) == (0, 2)
+
+
+async def test_an_outage_that_answers_200_is_not_replayed(endpoint, tmp_path):
+    endpoint.script = [lambda _: says("Sorry, high demand.")]
+    during = await judged(judge_of(endpoint, cassette=tmp_path / "c.sqlite"), 2)
+    assert statuses(during) == {"unscored": 2}
+    endpoint.script = [scores(0.75, 0.25)]
+    assert statuses(await judged(judge_of(endpoint, cassette=tmp_path / "c.sqlite"), 2)) == {"scored": 2}
+    asked = len(endpoint.requests)
+    assert statuses(await judged(judge_of(endpoint, cassette=tmp_path / "c.sqlite"), 2)) == {"scored": 2}
+    assert len(endpoint.requests) == asked
+
+
+async def test_every_vote_carries_the_key_of_its_reply(endpoint, tmp_path):
+    endpoint.script = [scores(0.75, 0.25)]
+    [kept] = await judged(judge_of(endpoint, cassette=tmp_path / "c.sqlite"), 1)
+    [loose] = await judged(judge_of(endpoint), 1)
+    found = {vote.reply_key for member in kept for vote in member.judgement.votes}
+    with sqlite3.connect(tmp_path / "c.sqlite") as file:
+        assert found == {key for (key,) in file.execute("SELECT key FROM replies")}
+    assert len(found) == 2
+    assert {vote.reply_key for member in loose for vote in member.judgement.votes} == {""}
+    read = TrajectoryGroup.model_validate_json(kept.model_dump_json())
+    assert [t.judgement for t in read] == [t.judgement for t in kept]
 
 
 PROMPTS = """
