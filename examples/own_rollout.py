@@ -2,6 +2,7 @@ import asyncio
 
 import gavel
 
+RUBRIC = "- calls look_up_order\n- ends with a message to the customer"
 ORDERS = {"1001": "a lamp, arrives on Monday", "1002": "a tent, lost on the way", "1003": "boots, delivered"}
 
 
@@ -31,7 +32,7 @@ async def main() -> None:
     for _ in range(await model.get_step(), 3):
         groups = await gavel.gather_trajectory_groups(
             (gavel.TrajectoryGroup(rollout(model, f"Where is order {order}?") for _ in range(6)) for order in ORDERS),
-            after_each=lambda group: gavel.ruler_score_group(group, "stand-in"),
+            after_each=lambda group: gavel.ruler_score_group(group, "stand-in", rubric=RUBRIC),
         )
         result = await model.train(groups, gavel.TrainConfig(learning_rate=1e-3))
         print(f"step {result.step}: mean score {result.metrics['reward']:.2f}")

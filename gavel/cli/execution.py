@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gavel.scenarios.scenario import Scenario
 
 RESUME = "Finished steps are saved; the same command goes on from there."
-_INTERRUPTED = 130
+INTERRUPTED = 130
 
 own_scenarios: "dict[str, Scenario]" = {}
 """The scenario of the file that called `gavel.run`, by its name."""
@@ -37,4 +37,4 @@ def run_to_end(work: Coroutine[Any, Any, object], resume: str = "") -> None:
         asyncio.run(work)
     except KeyboardInterrupt:
         typer.echo(f"Stopped. {resume}" if resume else "Stopped.", err=True)
-        raise typer.Exit(_INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None

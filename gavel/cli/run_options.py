@@ -111,6 +111,24 @@ def with_default_judge(judge: JudgeConfig) -> JudgeConfig:
     return judge.model_copy(update={"models": os.environ.get("GAVEL_JUDGE_MODEL", "").strip() or STAND_IN})
 
 
+def announce_stand_in(judge: JudgeConfig) -> None:
+    """Says on stderr that the stand-in is the judge, if it is, and which judge model a key that is set makes usable."""
+    if judge.models != STAND_IN:
+        return
+    key = next((key for key in _JUDGE_BY_KEY if os.environ.get(key)), "")
+    other = f"{key} is set: --judge {_JUDGE_BY_KEY[key]} asks a language model." if key else "--judge names another."
+    typer.echo(f"The judge is the stand-in: it checks written rules only, and reads no answers. {other}", err=True)
+
+
+_JUDGE_BY_KEY = {
+    "OPENAI_API_KEY": "openai/gpt-5-mini",
+    "ANTHROPIC_API_KEY": "anthropic/claude-haiku-4-5",
+    "GEMINI_API_KEY": "gemini/gemini-2.5-flash",
+    "MISTRAL_API_KEY": "mistral/mistral-medium-latest",
+}
+"""A judge model of each of the providers whose keys people have."""
+
+
 def _former_options(shaping: str | None, min_spread: float | None) -> dict[tuple[str, ...], Any]:
     found: dict[tuple[str, ...], Any] = {}
     if shaping is not None:

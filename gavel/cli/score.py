@@ -1,38 +1,34 @@
 """`gavel score`: scores trajectories from a file with a judge.
 
-The whole file is read and checked before the first call to a judge. The output file is written whole or not at all; a
-group that the judge failed on is written as unscored, with the reason.
+The whole file is read and checked before the first call to a judge. Each group is written to the output when it is
+judged, and the same command goes on where it was stopped; a group that the judge failed on is written as unscored, with
+the reason, and is judged again by the next run.
 """
 
 import asyncio
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
-from rich.text import Text
 
-from gavel.cli.cassette_option import replay_account, replies_directory, with_cassette
+from gavel.cli.execution import INTERRUPTED
 from gavel.cli.lazy import single_command
 from gavel.cli.model_options import with_options
-from gavel.cli.run_options import JUDGE_FLAGS, judge_config, with_default_judge
-from gavel.cli.score_batch import answered_in_batches
-from gavel.cli.terminal import plain
+from gavel.cli.run_options import JUDGE_FLAGS, announce_stand_in, judge_config, with_default_judge
+from gavel.cli.score_display import print_scores
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.judge.panel.judgements import unscored
 from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.jsonl import read_groups
-from gavel.scenarios.record_format import to_line
-from gavel.scenarios.store import TrajectoryStore
-from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.judged import unscored
+from gavel.scenarios.judged_file import JudgedFile, JudgedStream, judged_output
+
+Output = JudgedFile | JudgedStream
 
 
 def score(
@@ -42,35 +38,38 @@ def score(
     ],
     by: Annotated[str | None, typer.Option(help="Field (dotted path) whose value groups the rows.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="File for the judged groups, as JSONL; as a store, if it ends in .zst.")
+        Path | None,
+        typer.Option(
+            help="File for the judged groups: .jsonl, .jsonl.zst, .csv or .parquet; - is standard output. What it "
+            "holds of an earlier run with the same settings is not judged again."
+        ),
     ] = None,
-    batch: Annotated[
-        bool, typer.Option("--batch", help="Ask in batches: half the price, within a day. Needs --out FILE.")
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Replace the output file instead of going on with it.")
     ] = False,
 ) -> None:
     """Score trajectories from a file with a judge."""
-    score_and_print(file, judge_config(values), by, out, batch=batch)
+    score_and_print(file, judge_config(values), by, out, fresh=fresh)
 
 
 def score_and_print(
-    file: Path, config: JudgeConfig, by: str | None = None, out: Path | None = None, *, batch: bool = False
+    file: Path, config: JudgeConfig, by: str | None = None, out: Path | None = None, *, fresh: bool = False
 ) -> None:
-    """Scores the file's groups and prints their table.
+    """Scores the file's groups and prints their table; on stderr when standard output receives the groups.
 
     Raises a `GavelError` when the file is not usable, and after all else is done when the judge failed on a group.
+    Ctrl-C says what is kept, and exits with status 130.
     """
-    config = with_cassette(with_default_judge(config), replies_directory(out))
-    with (
-        answered_in_batches(config, out, lambda: read_groups(file, by))
-        if batch
-        else nullcontext(config.build()) as engine
-    ):
-        judged = asyncio.run(score_file(file, engine, by=by, out=out))
-    print_scores(Console(), judged, by)
-    if replayed := replay_account(engine):
-        Console(stderr=True).print(plain(replayed))
-    if engine.cassette:
-        engine.cassette.close()
+    config = with_default_judge(config)
+    announce_stand_in(config)
+    judge = config.build()
+    output = None if out is None else judged_output(out, judge.settings, is_input=_same(file, out))
+    try:
+        judged = asyncio.run(score_file(file, judge, by=by, out=output, fresh=fresh))
+    except KeyboardInterrupt:
+        typer.echo(_kept(output, out), err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    print_scores(Console(stderr=isinstance(output, JudgedStream)), judged, by)
     failed = [group.judgement for group in judged if _judge_failed(group)]
     if failed:
         raise JudgeError(
@@ -80,125 +79,83 @@ def score_and_print(
 
 
 async def score_file(
-    file: Path, judge: Judge, *, by: str | None = None, out: Path | None = None
+    file: Path, judge: Judge, *, by: str | None = None, out: Output | Path | None = None, fresh: bool = False
 ) -> list[TrajectoryGroup]:
     """The judged groups of `file` (see `read_groups`), also written to `out`; its progress goes to stderr.
 
-    A name that ends in `.zst` makes `out` a trajectory store, any other makes it JSONL. Raises `RowError` or
-    `StoreError` when the file cannot be read, and `GavelError` when the judge has no key or `out` cannot be written;
-    nothing is judged then.
+    `out` is an output or its name (see `judged_output`); groups that it already holds are not judged again, unless
+    `fresh`. Raises `RowError` or `StoreError` when the file cannot be read, and `GavelError` when the judge has no key
+    or `out` cannot be used; nothing is judged then.
     """
     groups = await asyncio.to_thread(read_groups, file, by)
     judge.check()
+    if isinstance(out, Path):
+        out = judged_output(out, judge.settings, is_input=_same(file, out))
     if out is None:
-        return await _judge_all(groups, judge)
-    unfinished = _begin(out)
-    try:
-        judged = await _judge_all(groups, judge)
-        with _os_errors(out):
-            await asyncio.to_thread(_write, unfinished, judged, store=out.suffix == ".zst")
-            unfinished.replace(out)
-    finally:
-        unfinished.unlink(missing_ok=True)
+        judged = await _judge_all(groups, {}, judge, None)
+    else:
+        done = await asyncio.to_thread(out.begin, groups, fresh=fresh)
+        if done:
+            typer.echo(f"{len(done):,} of {len(groups):,} groups are judged already.", err=True)
+        try:
+            judged = await _judge_all(groups, done, judge, out)
+            await asyncio.to_thread(out.finish)
+        finally:
+            out.close()
+    return [judged[index] for index in range(len(groups))]
+
+
+async def _judge_all(
+    groups: Sequence[TrajectoryGroup], done: Mapping[int, TrajectoryGroup], judge: Judge, out: Output | None
+) -> dict[int, TrajectoryGroup]:
+    judged = dict(done)
+    writing = asyncio.Lock()
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(f"judging {len(groups)} groups", total=len(groups), completed=len(done))
+
+        async def score(index: int, group: TrajectoryGroup) -> None:
+            # A group whose rollouts all failed does not stop the others from being judged.
+            nobody = f"no trajectories: {len(group.exceptions)} rollouts failed"
+            judged[index] = await judge.score(group) if group.trajectories else unscored(group, nobody)
+            if out is not None:
+                async with writing:
+                    await asyncio.to_thread(out.append, index, judged[index])
+            progress.advance(bar)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for index, group in enumerate(groups):
+                    if index not in judged:
+                        tasks.create_task(score(index, group))
+        except* GavelError as errors:
+            raise _first(errors) from errors
     return judged
 
 
-async def _judge_all(groups: Sequence[TrajectoryGroup], judge: Judge) -> list[TrajectoryGroup]:
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task(f"judging {len(groups)} groups", total=len(groups))
-
-        async def score(group: TrajectoryGroup) -> TrajectoryGroup:
-            # A group whose rollouts all failed does not stop the others from being judged.
-            nobody = f"no trajectories: {len(group.exceptions)} rollouts failed"
-            judged = await judge.score(group) if group.trajectories else unscored(group, nobody)
-            progress.advance(bar)
-            return judged
-
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(score(group)) for group in groups]
-    return [task.result() for task in running]
+def _first(errors: BaseExceptionGroup[GavelError]) -> GavelError:
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-def print_scores(console: Console, groups: Sequence[TrajectoryGroup], by: str | None = None) -> None:
-    """Prints a table of all members, and the totals of calls, tokens and cost."""
-    table = Table(show_edge=False, pad_edge=False)
-    table.add_column("group", overflow="fold")
-    table.add_column("member", justify="right")
-    table.add_column("score", no_wrap=True)
-    table.add_column("explanation", overflow="fold")
-    for number, group in enumerate(groups, 1):
-        label = str(group.metadata.get(by, number)) if by else str(number)
-        if not group.trajectories and group.judgement:
-            table.add_row(plain(label), "", "–", plain(group.judgement.reason or ""))
-        for member, trajectory in enumerate(group, 1):
-            last = member == len(group)
-            table.add_row(plain(label if member == 1 else ""), str(member), *_score_cells(trajectory), end_section=last)
-    console.print(table)
-    console.print(plain(_account(groups)))
+def _same(file: Path, out: Path) -> bool:
+    return out.exists() and file.exists() and out.samefile(file)
 
 
-def _score_cells(trajectory: Trajectory) -> tuple[Text, Text]:
-    judgement = trajectory.judgement
-    if judgement is None or judgement.score is None:
-        return Text("–"), plain((judgement and judgement.reason) or "not judged")
-    flags = "".join(f"[{flag}] " for flag in judgement.flags)
-    error = "" if judgement.standard_error is None else f" ± {judgement.standard_error:.2f}"
-    return Text(f"{judgement.score:.2f}{error}"), plain(flags + judgement.explanation)
-
-
-def _account(groups: Sequence[TrajectoryGroup]) -> str:
-    """`2 groups · 7 of 8 trajectories scored · judge openai/gpt-5-mini · 4 calls · 5,120 + 610 tokens · 0.02 USD`"""
-    wholes = [group.judgement for group in groups if group.judgement]
-    members = [trajectory for group in groups for trajectory in group]
-    scored = sum(trajectory.reward is not None for trajectory in members)
-    models = dict.fromkeys(model for whole in wholes for model in whole.models)
-    asked = [whole for whole in wholes if whole.calls]
-    costs = [whole.cost_usd for whole in asked if whole.cost_usd is not None]
-    return " · ".join(
-        [
-            f"{len(groups):,} group{'s' * (len(groups) != 1)}",
-            f"{scored:,} of {len(members):,} trajectories scored",
-            f"judge {', '.join(models)}",
-            f"{sum(whole.calls for whole in wholes):,} calls",
-            f"{sum(w.prompt_tokens for w in wholes):,} + {sum(w.completion_tokens for w in wholes):,} tokens",
-            f"{sum(costs):.4f} USD" if len(costs) == len(asked) else "cost unknown (set GAVEL_PRICES)",
-        ]
-    )
+def _kept(output: Output | None, out: Path | None) -> str:
+    """What an interrupted run has kept."""
+    match output:
+        case None:
+            return "Stopped. Nothing is kept without --out FILE."
+        case JudgedStream():
+            return f"Stopped. {len(output)} groups were written."
+        case JudgedFile():
+            return f"Stopped. {len(output)} groups are kept; the same command goes on from there ({out})."
 
 
 def _judge_failed(group: TrajectoryGroup) -> bool:
     """Whether the judge was called and scored no member; a group with nothing to compare is no failure."""
     whole = group.judgement
     return whole is not None and whole.status == "unscored" and bool(whole.calls or whole.warnings)
-
-
-def _begin(path: Path) -> Path:
-    """Creates an empty file beside `path`, to be filled and renamed: an unwritable path is reported before judging."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-    with _os_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            raise IsADirectoryError("it is a directory")
-        unfinished.touch()
-    return unfinished
-
-
-@contextmanager
-def _os_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise GavelError(f"{path} cannot be written: {error}", "Choose another file with --out.") from error
-
-
-def _write(path: Path, groups: Sequence[TrajectoryGroup], *, store: bool) -> None:
-    if store:
-        TrajectoryStore(path).extend(groups)
-        return
-    with path.open("w", encoding="ascii") as stream:
-        stream.writelines(f"{to_line(group)}\n" for group in groups)
-        stream.flush()
-        os.fsync(stream.fileno())
 
 
 app = single_command(with_options(score, JudgeConfig, JUDGE_FLAGS))

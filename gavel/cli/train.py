@@ -9,7 +9,9 @@ from gavel.cli.cassette_option import with_cassette
 from gavel.cli.execution import RESUME, need_training, run_to_end, scenario_named
 from gavel.cli.lazy import single_command
 from gavel.cli.model_options import with_options
-from gavel.cli.run_options import RUN_FLAGS, Assignments, MinSpread, Shaping, Source, run_config
+from gavel.cli.run_options import RUN_FLAGS, Assignments, MinSpread, Shaping, Source, announce_stand_in, run_config
+from gavel.cli.settings import STAND_IN
+from gavel.judge.offline.stand_in import check_rubric
 from gavel.trainer.run_config import RunConfig
 
 
@@ -37,7 +39,10 @@ def train(
     config = config.model_copy(update={"judge": with_cassette(config.judge, directory)})
     judge = config.judge.build(scenario.rubric) if "judge" in config.loop.reward else None
     if judge is not None:
+        announce_stand_in(config.judge)
         judge.check()  # before torch is loaded: a mistake is reported at once
+        if config.judge.models == STAND_IN:
+            check_rubric(judge.rubric)
     if config.backend.processes > 1:
         from gavel.trainer.distributed import launch, launched
 

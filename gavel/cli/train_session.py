@@ -15,10 +15,7 @@ from rich.table import Table
 from gavel.cli.cassette_option import replay_account
 from gavel.cli.display import RunDisplay
 from gavel.cli.run_file import to_toml
-from gavel.cli.settings import STAND_IN
 from gavel.judge.judge import Judge
-from gavel.judge.offline.rules import read_rules
-from gavel.llm.local_models import model_id
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.loop.evaluation import evaluate, interval
@@ -76,8 +73,6 @@ async def run_training(
         reward = f"judge {', '.join(judge.names)}" if judge and loop.reward == {"judge": 1.0} else f"reward {rewards}"
         state = f" · continuing after step {start}" if 0 < start < loop.steps else ""
         _say(console, f"Gavel · {scenario.name} · {model.base_model} · {reward}{state}")
-        if judge and judge.names == [model_id(STAND_IN)] and not read_rules(judge.rubric.words):
-            _say(console, "The stand-in finds no rule in this rubric that it can check: it makes general checks only.")
         first = next((row.get("success") for row in backend.history(model, EVALUATION) if row["step"] == 0), None)
         run_file = _directory(model) / "run.toml"
 

@@ -10,6 +10,7 @@ or without a quorum, is unscored with a reason; it never gets a number. Which lo
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -18,12 +19,14 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from anyio import CapacityLimiter
+from pydantic import JsonValue
+from pydantic_core import to_jsonable_python
 
 import gavel.judge.offline  # noqa: F401 # pyright: ignore[reportUnusedImport] - registers the stand-in
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
 from gavel.judge.panel.anchors import Anchor, check_anchors, insert_anchors
 from gavel.judge.panel.ballot import Ballot
-from gavel.judge.panel.judgements import judge_group, judge_members, with_judgements
+from gavel.judge.panel.judgements import judge_group, judge_members
 from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.modes import ModeName, choose_mode
 from gavel.judge.panel.polling import Poll, off_loop_if_long
@@ -37,6 +40,7 @@ from gavel.llm.client import Client
 from gavel.llm.prices import Prices, checked_prices, prices_from_environment
 from gavel.llm.rate_limits import Limits
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.judged import with_judgements
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Trajectory
 
@@ -121,6 +125,26 @@ class Judge:
         """The models that may be asked, the fallbacks included; a callable goes by its own name."""
         return [client.name for client in chain.from_iterable(self._clients)]
 
+    @property
+    def settings(self) -> dict[str, JsonValue]:
+        """What may change a score: models, rubric and whatever is decided here; not what only calls take or cost.
+
+        Two judgements with equal settings may stand in one file. Parameters that hold keys are left out.
+        """
+        return {
+            "models": list[JsonValue](self.names),
+            "weights": [juror.weight for juror in self.jurors],
+            "orders": [juror.orders or self.orders for juror in self.jurors],
+            "params": [to_jsonable_python(_without_keys(juror.params), fallback=str) for juror in self.jurors],
+            "rubric": self.rubric.id,
+            "mode": self.mode,
+            "anchors": [anchor.id for anchor in self.anchors],
+            "quorum": self.quorum,
+            "caps": dict[str, JsonValue](self.caps),
+            "content_retries": self.content_retries,
+            "seed": self.seed,
+        }
+
     def check(self) -> None:
         """Raises `JudgeError` for a model that no provider serves, for a missing API key, for a budget in dollars that
         cannot be kept because a model's price is not known, and for a cassette that cannot be used; `__cause__` says
@@ -184,6 +208,7 @@ class Judge:
         whole.models = self.names
         whole.prompt_ids = [self.rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]
         whole.seed = self.seed
+        whole.settings = self.settings
         return members, whole
 
     def _position_warnings(self, sizes: set[int]) -> list[str]:
@@ -194,3 +219,14 @@ class Judge:
             f"the first ({bias.ballots} ballots); an even number of orders balances that"
             for size, bias in biased.items()
         ]
+
+
+_SECRET = re.compile(r"key|token|secret|password|credential|header", re.IGNORECASE)
+
+
+def _without_keys(params: Mapping[str, object]) -> dict[str, object]:
+    """The parameters that may be stored: `api_base` and `temperature`, but not `api_key`."""
+    return {name: value for name, value in params.items() if name in _TOKEN_LIMITS or not _SECRET.search(name)}
+
+
+_TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")

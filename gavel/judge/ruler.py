@@ -12,7 +12,6 @@ from typing import Any, TypedDict, Unpack
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.anchors import Anchor
-from gavel.judge.panel.judgements import unscored
 from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.modes import ModeName
 from gavel.judge.rubric import Rubric
@@ -21,6 +20,7 @@ from gavel.llm.cassette import Cassette
 from gavel.llm.prices import Prices
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.judged import unscored
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 

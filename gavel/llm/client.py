@@ -28,12 +28,13 @@ from gavel.llm.call import Call
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.cassette import Cassette
 from gavel.llm.completion import completion, read_answer, read_message
-from gavel.llm.errors import ContextError, LlmError
+from gavel.llm.errors import ContextError, GavelError, LlmError, RefusedError
 from gavel.llm.local_models import model_id
 from gavel.llm.prices import Price, Prices, cost, price
 from gavel.llm.providers import check_model, load_litellm, model_info
 from gavel.llm.question import Question
 from gavel.llm.rate_limits import Limits, endpoint_limits
+from gavel.llm.refusal import CONTENT_FILTER, is_refusal, refusal_in
 from gavel.llm.retry import context_limit, is_too_long, may_be_the_format, may_pass, pause, remedy
 from gavel.llm.types import Accept, Message, ModelCallable, Reply, Schema
 
@@ -138,10 +139,14 @@ class Client:
                 raise LlmError(f"{self.name} did not answer within {self.limits.deadline:g} s.") from error
             if isinstance(error, TimeoutError) and not str(error):  # a callable's attempt
                 raise LlmError(f"{self.name} did not answer within {self.limits.timeout:g} s.") from error
+            if isinstance(error.__cause__, GavelError):  # of a local model: it says itself what is wrong
+                raise LlmError(error.__cause__.message, error.__cause__.remedy) from error
             what = str(error) if isinstance(error, openai.OpenAIError) else f"{type(error).__name__}: {error}"
             message = f"{self.name} failed: {what}"
             if is_too_long(error):
                 raise ContextError(message, remedy(error), context_limit(what)) from error
+            if is_refusal(error):
+                raise RefusedError(message) from error
             raise LlmError(message, remedy(error)) from error
         finally:
             call.release()
@@ -181,6 +186,8 @@ class Client:
         if finish_reason == "length":
             message["reasoning_content"] = None  # reasoning that is cut off holds no answer
         text, more = read_message(message)
+        if not text.strip() and (refusal := refusal_in(message)):
+            text, finish_reason = refusal, CONTENT_FILTER
         usage = response.usage
         prompt_tokens = usage.prompt_tokens or litellm.token_counter(model=self.name, messages=messages)
         completion_tokens = usage.completion_tokens or litellm.token_counter(model=self.name, text=text)

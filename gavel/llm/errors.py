@@ -36,6 +36,10 @@ class BudgetError(NotAskedError):
     """The call would have exceeded the budget."""
 
 
+class RefusedError(LlmError):
+    """The model, or a filter before it, refuses the content of the prompt."""
+
+
 class ContextError(LlmError):
     """The prompt, or the prompt with its reply, is longer than the model's context."""
 

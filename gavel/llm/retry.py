@@ -8,6 +8,9 @@ from collections.abc import Mapping
 import openai
 from tenacity import RetryCallState, wait_random_exponential
 
+from gavel.llm.errors import GavelError
+from gavel.llm.refusal import is_refusal
+
 
 def may_pass(error: BaseException) -> bool:
     """Whether the same request may succeed later."""
@@ -21,8 +24,8 @@ def may_pass(error: BaseException) -> bool:
 
 def may_be_the_format(error: openai.BadRequestError) -> bool:
     """Whether the requested reply format may be the reason for a refusal; servers word that in many ways."""
-    refused_content = "ContentPolicy" in type(error).__name__
-    return error.status_code in (400, 422) and not refused_content and not is_too_long(error)
+    is_local = isinstance(error.__cause__, GavelError)  # of a local model, which takes no format
+    return error.status_code in (400, 422) and not (is_local or is_refusal(error) or is_too_long(error))
 
 
 def is_too_long(error: BaseException) -> bool:

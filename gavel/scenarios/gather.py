@@ -14,6 +14,7 @@ from typing import cast
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.judged import unscored
 from gavel.scenarios.progress import GroupTally, completion_tokens, gather_display
 from gavel.scenarios.run_members import discard, member_runner, run_member
 from gavel.scenarios.trajectory import RolloutError, Trajectory
@@ -40,7 +41,8 @@ async def gather_trajectory_groups(
 
     A group may be pending, complete, or a coroutine that returns one. `after_each(group)` gives the group to keep, a
     list of groups, or None to drop it. What fails is recorded in the `exceptions` of its group: a member that raises;
-    a coroutine that raises (an empty group); an `after_each` that raises (the group stays as it was, unscored).
+    a coroutine that raises (an empty group); an `after_each` that raises (the group is unscored: no member has a
+    reward, and one that a rollout had set is kept in `metrics["independent_reward"]`).
 
     `max_exceptions`: failures to bear; between 0 and 1, a share of all rollouts.
     `concurrency`: rollouts running at a time, over all groups (None = all). Tasks that already run, and rollouts that
@@ -189,7 +191,10 @@ class _Gathering:
             return _kept(await contain_cancellation(self.after_each(group)))
         except Exception as error:
             self._failed(tally, error)
-            return [group.model_copy(update={"exceptions": [*group.exceptions, RolloutError.of(error)]})]
+            # A reward that the rollout set itself must not stand in for the score that is missing.
+            failed = unscored(group, f"scoring failed: {type(error).__name__}: {error}")
+            failed.exceptions.append(RolloutError.of(error))
+            return [failed]
 
     def _settle(self, tally: GroupTally, group: TrajectoryGroup, old_exceptions: int) -> None:
         """Makes the tally final: a coroutine may have made members that no runner saw."""

@@ -6,7 +6,7 @@ as a low score.
 
 from typing import Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, JsonValue
 
 GroupStatus = Literal["scored", "partial", "unscored", "degenerate"]
 
@@ -75,6 +75,8 @@ class GroupJudgement(BaseModel):
     prompt_ids: list[str] = Field(default_factory=list)
     """Content hashes of the prompt templates that were used."""
     seed: int | None = None
+    settings: dict[str, JsonValue] | None = None
+    """What of the judge's settings may change a score (`Judge.settings`); None in files of earlier versions."""
     repairs: dict[str, int] = Field(default_factory=dict)
     """Repairs made to read the replies, by kind: "fence", "quotes", "wrapper", "number" ..."""
     warnings: list[str] = Field(default_factory=list)

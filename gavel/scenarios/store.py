@@ -65,7 +65,7 @@ class TrajectoryStore:
                 self._lock(fd)  # closing the file releases it
                 end = self._cut_torn_end(fd)
                 for frame in frames:
-                    _write(fd, frame, end)
+                    write_whole(fd, frame, end)
                     end += len(frame)
                 os.fsync(fd)
                 self._inode, self._whole = os.fstat(fd).st_ino, end
@@ -184,8 +184,8 @@ def _encode(group: TrajectoryGroup) -> bytes:
     return zstandard.ZstdCompressor(write_checksum=True).compress(f"{to_line(group)}\n".encode())
 
 
-def _write(fd: int, frame: bytes, end: int) -> None:
-    """One write of the whole frame (the kernel splits what exceeds 2 GiB); a failed one leaves nothing behind."""
+def write_whole(fd: int, frame: bytes, end: int) -> None:
+    """One write at the end of a file (the kernel splits what exceeds 2 GiB); a failed one leaves nothing behind."""
     try:
         written = 0
         while written < len(frame):

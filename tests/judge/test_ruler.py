@@ -6,6 +6,8 @@ from gavel.scenarios.group import TrajectoryGroup
 from tests.endpoint import fails, scores
 from tests.judge.groups import OPENING, TOOLS, desk, saying
 
+RULES = "- ends with a message"
+
 
 async def broken(messages, schema):
     raise ValueError("no idea")
@@ -53,13 +55,15 @@ async def test_a_group_in_which_all_rollouts_failed_is_no_failure_of_the_judge()
 
 
 async def test_debug_writes_the_votes_to_the_logs():
-    judged = await ruler_score_group(TrajectoryGroup([desk("refund"), desk("deny")]), "stand-in", debug=True)
+    judged = await ruler_score_group(
+        TrajectoryGroup([desk("refund"), desk("deny")]), "stand-in", rubric=RULES, debug=True
+    )
     assert all(len(trajectory.logs) == 2 for trajectory in judged)
 
 
 async def test_bare_message_lists_are_scored_in_order():
     lists = [[*OPENING, {"role": "assistant", "content": text}] for text in ("Done.", "")]
-    good, bad = await ruler(lists, "stand-in", tools=TOOLS, orders=1)
+    good, bad = await ruler(lists, "stand-in", rubric=RULES, tools=TOOLS, orders=1)
     assert good.score is not None
     assert bad.score is not None
     assert good.score > bad.score

@@ -174,6 +174,26 @@ async def test_a_failing_after_each_leaves_the_group_unscored_with_the_reason(
         await gather_trajectory_groups([complete], after_each=after_each)
 
 
+async def test_a_reward_that_a_rollout_set_is_no_score_when_the_judge_raises() -> None:
+    async def rewarded(reward: float) -> Trajectory:
+        return Trajectory(messages_and_choices=[{"role": "user", "content": "x"}], reward=reward)
+
+    original = TrajectoryGroup([Trajectory(reward=0.25, metrics={"turns": 2})])
+    groups = [TrajectoryGroup(rewarded(n / 4) for n in range(4)), original]
+    first, second = await gather_trajectory_groups(groups, after_each=refuse, max_exceptions=2)
+    assert [trajectory.reward for trajectory in first] == [None] * 4
+    assert [trajectory.metrics["independent_reward"] for trajectory in first] == [0, 0.25, 0.5, 0.75]
+    for group in (first, second):
+        assert group.judgement is not None
+        assert (group.judgement.status, group.judgement.reason) == (
+            "unscored",
+            "scoring failed: RuntimeError: the judge is out",
+        )
+        assert all(t.judgement and t.judgement.reason == group.judgement.reason for t in group)
+    assert second.trajectories[0].metrics == {"turns": 2, "independent_reward": 0.25}
+    assert (original.trajectories[0].reward, original.trajectories[0].metrics) == (0.25, {"turns": 2})
+
+
 async def test_a_failing_after_each_counts_against_the_limit() -> None:
     with pytest.raises(GatherError, match="the judge is out") as caught:
         await gather_trajectory_groups([TrajectoryGroup([act(), act()])], after_each=refuse)

@@ -49,9 +49,9 @@ class Agreement:
     members: int
     """Members with both a score and a reference."""
     tau: IntervalEstimate
-    """Kendall's tau-b (1945), -1 to 1."""
+    """Kendall's tau-b (1945), -1 to 1; 0 for a group that the judge ties."""
     spearman: IntervalEstimate
-    """Spearman's rho over mid-ranks, -1 to 1."""
+    """Spearman's rho over mid-ranks, -1 to 1; 0 for a group that the judge ties."""
     pair_accuracy: IntervalEstimate
     """Of two members with different references, how often the better one has the higher score; a tie counts 0.5.
     For a binary reference this is the AUC within the group."""
@@ -145,12 +145,21 @@ def _sides(pairs: Pairs) -> tuple[list[float], list[float]] | None:
     return (scores, references) if len(set(scores)) > 1 and len(set(references)) > 1 else None
 
 
+def _without_order(pairs: Pairs) -> float | None:
+    """The rank correlation of a group in which one side is constant.
+
+    A judge that ties members of different value has told nothing of their order: leaving the group out would reward a
+    judge that ties whatever is hard.
+    """
+    return 0.0 if len({value for _, value in pairs}) > 1 else None
+
+
 def kendall_tau(pairs: Pairs) -> float | None:
-    """Tau-b of one group; None where either side is constant."""
+    """Tau-b of one group; 0 where the judge ties all members, None where the reference does."""
     from scipy.stats import kendalltau  # pyright: ignore[reportUnknownVariableType]
 
     if (sides := _sides(pairs)) is None:
-        return None
+        return _without_order(pairs)
     tau = float(kendalltau(*sides)[0])  # pyright: ignore[reportArgumentType]
     return None if math.isnan(tau) else tau
 
@@ -162,11 +171,11 @@ def mean_kendall_tau(groups: Iterable[Pairs]) -> float | None:
 
 
 def spearman_rho(pairs: Pairs) -> float | None:
-    """Rho of one group; None where either side is constant."""
+    """Rho of one group; 0 where the judge ties all members, None where the reference does."""
     from scipy.stats import spearmanr  # pyright: ignore[reportUnknownVariableType]
 
     if (sides := _sides(pairs)) is None:
-        return None
+        return _without_order(pairs)
     return float(spearmanr(*sides)[0])  # pyright: ignore[reportArgumentType]
 
 

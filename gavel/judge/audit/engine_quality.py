@@ -64,7 +64,7 @@ class QualityReport:
     """
 
     tau: float | None
-    """Kendall's tau-b to the qualities, mean over the groups whose rewards differ."""
+    """Kendall's tau-b to the qualities, mean over the groups with two scored members; 0 where all rewards are equal."""
     error: float | None
     """The standard error of `tau`."""
     advantage_correlation: float | None
@@ -185,7 +185,7 @@ def _means(answers: Sequence[list[float] | None], members: int) -> list[float | 
 
 
 async def measure_quality(scorer: Scorer, groups: Iterable[SimulatedGroup]) -> QualityReport:
-    """The quality of a scorer over `groups`. Groups whose rewards are all equal count only in `groups` and calls."""
+    """The quality of a scorer over `groups`. Groups with fewer than two scores count only in `groups` and calls."""
     taus: list[float] = []
     advantages: list[float] = []
     true_advantages: list[float] = []

@@ -2,6 +2,7 @@
 
 A rule is a line that begins with "- " and has one of these forms; other lines of the rubric are ignored.
 
+    - calls A, B and C
     - calls A, B and C before X or Y
     - calls X when <condition over keys of the JSON objects that tools returned>
     - calls only one of X, Y, Z
@@ -47,6 +48,17 @@ class Condition:
     """Every name in it; all must be known, including those that evaluation would skip."""
     evaluate: Callable[[Mapping[str, Any]], Any]
     """Raises `TypeError` for values that cannot be compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """All of `needed` were called."""
+
+    text: str
+    needed: tuple[str, ...]
+
+    def kept(self, facts: Facts) -> bool:
+        return set(self.needed) <= set(facts.calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +113,7 @@ class EndsWithMessage:
         return facts.ends_with_message
 
 
-Rule = Before | When | OnlyOneOf | EndsWithMessage
+Rule = Calls | Before | When | OnlyOneOf | EndsWithMessage
 
 
 def read_rules(rubric: str) -> list[Rule]:
@@ -123,6 +135,9 @@ def _rule(text: str) -> Rule | None:
     if found := re.fullmatch(r"calls (.+) before (.+)", text, re.IGNORECASE):
         needed, actions = _names(found[1]), _names(found[2])
         return Before(text, needed, actions) if needed and actions else None
+    if found := re.fullmatch(r"calls (.+)", text, re.IGNORECASE):
+        needed = _names(found[1])
+        return Calls(text, needed) if needed else None
     return None
 
 
@@ -199,8 +214,8 @@ def _is_plain(node: nodes.Node) -> bool:
 def score_rules(rules: Iterable[Rule], facts: Facts) -> tuple[float, list[str]]:
     """The weighted share of at least one rule that is kept, and the texts of the rules that are not.
 
-    All `When` rules together are one check of weight 2: the right action, and no wrong one. A `Before` weighs 1, the
-    others 0.5.
+    All `When` rules together are one check of weight 2: the right action, and no wrong one. `Calls` and `Before` weigh
+    1, the others 0.5.
     """
     broken: list[str] = []
     checks: list[tuple[float, bool]] = []
@@ -212,7 +227,7 @@ def score_rules(rules: Iterable[Rule], facts: Facts) -> tuple[float, list[str]]:
         match rule:
             case When():
                 right_actions.append(kept)
-            case Before():
+            case Calls() | Before():
                 checks.append((1.0, kept))
             case OnlyOneOf() | EndsWithMessage():
                 checks.append((0.5, kept))

@@ -1,19 +1,20 @@
 """The stand-in judge: scores by rules instead of a model, for use without an API key.
 
 Its only input is the rendered prompt that a model would get, and its output a reply in the judge's schema. It scores
-by the rules that it understands in the rubric (`rules.py`) or in each criterion's text; without any, by general checks
-of an agent's conduct. It never reads whether an answer is true. `constant` is the control: the same score for all.
+by the rules that it understands in the rubric (`rules.py`) or in each criterion's text, and gives no score where there
+is none. It never reads whether an answer is true. `constant` is the control: the same score for all.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gavel.judge.errors import JudgeError
-from gavel.judge.offline.rules import Facts, Rule, facts_of, read_rules, score_rules
-from gavel.judge.prompt.canonical import Conversation, TextEvent
+from gavel.judge.offline.rules import Rule, facts_of, read_rules, score_rules
+from gavel.judge.prompt.canonical import Conversation
 from gavel.judge.prompt.transcript import read_transcripts
 from gavel.judge.reply.criteria import requested_ids, sections
+from gavel.judge.rubric import Rubric
 from gavel.llm.types import Message
 
 MODELS = ("stand-in", "constant")
@@ -22,7 +23,10 @@ Attempt = Sequence[Conversation]
 
 
 def reply(model: str, messages: Sequence[Message]) -> str:
-    """The reply of one of `MODELS` to a judge's prompt. Raises `JudgeError` if the prompt shows no trajectories."""
+    """The reply of one of `MODELS` to a judge's prompt.
+
+    Raises `JudgeError` if the prompt shows no trajectories, and for a rubric or criterion without a rule to check.
+    """
     text = {role: "\n".join(m["content"] for m in messages if m["role"] == role) for role in ("system", "user")}
     attempts = read_transcripts(text["user"])
     if not attempts:
@@ -33,36 +37,31 @@ def reply(model: str, messages: Sequence[Message]) -> str:
         for name in requested_ids(text["user"], label):
             score, explanation = 0.5, "Every attempt gets the same score."
             if model == "stand-in":
-                rubric = text["system"] if name == label else criteria[name[-1]]
-                score, explanation = _verdict(attempt, read_rules(rubric))
+                whole = name == label
+                rubric, where = (text["system"], "") if whole else (criteria[name[-1]], f" in criterion {name[-1]}")
+                score, explanation = _verdict(attempt, _rules(rubric, where))
             scores.append({"trajectory_id": name, "explanation": explanation, "score": score})
     return json.dumps({"scores": scores}, ensure_ascii=False)
 
 
+def check_rubric(rubric: Rubric) -> None:
+    """Raises `JudgeError` for a rubric by which the stand-in cannot score: nobody would have a score."""
+    if not rubric.criteria:
+        _rules(rubric.text, "")
+    for letter, criterion in rubric.lettered:
+        _rules(criterion.text, f" in criterion {letter}")
+
+
 def _verdict(attempt: Attempt, rules: Sequence[Rule]) -> tuple[float, str]:
-    facts = facts_of(attempt)
-    if rules:
-        share, broken = score_rules(rules, facts)
-        kept = "It keeps every rule."
-    else:
-        checks = _general_checks(attempt, facts)
-        share = sum(checks.values()) / len(checks)
-        broken = [name for name, passed in checks.items() if not passed]
-        kept = "It passes the general checks (no rule of the rubric can be checked)."
-    return round(share, 2), f"Not kept: {'; '.join(broken)}." if broken else kept
+    share, broken = score_rules(rules, facts_of(attempt))
+    return round(share, 2), f"Not kept: {'; '.join(broken)}." if broken else "It keeps every rule."
 
 
-def _general_checks(attempt: Attempt, facts: Facts) -> Mapping[str, bool]:
-    checks = {
-        "no tool error": facts.errors == 0,
-        "a closing message": facts.ends_with_message,
-        "anything said or done": bool(facts.calls) or _has_message(attempt),
-    }
-    if any(conversation.tools for conversation in attempt):
-        checks["a tool call"] = bool(facts.calls)
-    return checks
-
-
-def _has_message(attempt: Attempt) -> bool:
-    events = (event for conversation in attempt for event in conversation.events)
-    return any(isinstance(event, TextEvent) and event.role == "assistant" and event.text.strip() for event in events)
+def _rules(rubric: str, criterion: str) -> Sequence[Rule]:
+    rules = read_rules(rubric)
+    if not rules:
+        raise JudgeError(
+            f"no written rule to check{criterion}: the stand-in scores only by rules such as `- calls A before B`.",
+            "Write such rules, or name a judge model: --judge openai/gpt-5-mini, Judge('openai/gpt-5-mini').",
+        )
+    return rules

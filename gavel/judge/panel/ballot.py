@@ -30,6 +30,10 @@ class Ballot:
     """By member; None = the ballot is lost."""
     problem: str = ""
     """The last failure."""
+    refusal: str = ""
+    """Why a model refused to judge what the ballot shows; empty = none did."""
+    refused: dict[int, str] = field(default_factory=dict[int, str])
+    """Members that were left out of `shown` because the juror refuses their text, with its words."""
     no_room: ContextTooSmallError | None = None
     """Why the last model was not asked."""
     shortened: bool = False
@@ -47,6 +51,12 @@ class Ballot:
         """The rendered template, whose id is recorded in `prompt_ids`."""
         self.prompt_ids.append(template_id(template))
         return render(template, **values)
+
+    def add_costs(self, other: "Ballot") -> None:
+        """Counts the calls of another ballot, which was asked for the sake of this one."""
+        self.calls += other.calls
+        self.replies += other.replies
+        self.prompt_ids += other.prompt_ids
 
     def vote(self, member: int) -> Vote | None:
         """The vote for a member; None when the ballot is lost or does not show it."""

@@ -1,17 +1,15 @@
-"""Judgements: ballots become a judgement for each trajectory, one for the group, and a judged copy of the group.
+"""Judgements: ballots become a judgement for each trajectory, and one for the group.
 
 A member without votes, or without a quorum, is unscored with the reason: no step makes a number that no judge gave.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
 
 from gavel.judge.panel.aggregate import Aggregate, AggregateScore, Answer, groupwise
 from gavel.judge.panel.ballot import Ballot
 from gavel.judge.prompt.canonical import CanonicalGroup
 from gavel.judge.stats import mean_and_error
-from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, GroupStatus, Judgement
 from gavel.scenarios.trajectory import Trajectory
 
@@ -62,12 +60,13 @@ def _alone(group: CanonicalGroup) -> str:
 
 
 def _judgement(member: int, ballots: Sequence[Ballot], score: AggregateScore | str, quorum: float) -> Judgement:
-    shown = [ballot for ballot in ballots if member in ballot.shown]
+    shown = [ballot for ballot in ballots if member in ballot.shown or member in ballot.refused]
     cast = {ballot.order: (ballot, vote) for ballot in shown if (vote := ballot.vote(member))}
     votes = [vote for _, vote in cast.values()]
     problem = next((ballot.problem for ballot in shown if ballot.scores is None), "")
+    refusal = next((ballot.refused[member] for ballot in shown if member in ballot.refused), "")
     if not cast:
-        return Judgement(reason=f"no vote: {problem}")
+        return Judgement(reason=f"the judge model refuses its text: {refusal}" if refusal else f"no vote: {problem}")
     jurors = {ballot.juror: ballot.weight for ballot in shown}
     share = sum(jurors[juror] for juror in {ballot.juror for ballot, _ in cast.values()}) / sum(jurors.values())
     if share < quorum - 1e-9:
@@ -110,7 +109,10 @@ def _warnings(ballots: Sequence[Ballot]) -> Iterator[str]:
     for ballot in ballots:
         if ballot.scores is None:
             yield f"order {ballot.order} is lost: {ballot.problem}"
-        elif ballot.shortened:
+            continue
+        if ballot.refused:
+            yield f"order {ballot.order}: the judge model refuses the text of {len(ballot.refused)} members"
+        if ballot.shortened:
             yield f"order {ballot.order}: long texts were shortened to fit the context of {ballot.model}"
 
 
@@ -124,45 +126,3 @@ def _status(members: Sequence[Judgement], group: CanonicalGroup) -> tuple[GroupS
     if len(reasons) == len(members):
         return "unscored", reasons[0]
     return "partial", f"{len(reasons)} of {len(members)} trajectories are unscored; {reasons[0]}"
-
-
-def with_judgements(group: TrajectoryGroup, members: Sequence[Judgement], whole: GroupJudgement) -> TrajectoryGroup:
-    """A copy of the group with judgements, and their scores as rewards.
-
-    Containers are copied; messages and choices, which are never modified, are shared. The previous reward of a
-    trajectory is kept in `metrics["independent_reward"]`.
-    """
-    judged = [_with_judgement(*pair) for pair in zip(group.trajectories, members, strict=True)]
-    return group.model_copy(
-        update={
-            "trajectories": judged,
-            "metadata": deepcopy(group.metadata),
-            "metrics": dict(group.metrics),
-            "logs": list(group.logs),
-            "exceptions": list(group.exceptions),
-            "judgement": whole,
-        }
-    )
-
-
-def _with_judgement(trajectory: Trajectory, judgement: Judgement) -> Trajectory:
-    metrics = dict(trajectory.metrics)
-    if trajectory.reward is not None and trajectory.judgement is None:
-        metrics["independent_reward"] = trajectory.reward
-    return trajectory.model_copy(
-        update={
-            "messages_and_choices": list(trajectory.messages_and_choices),
-            "additional_histories": list(trajectory.additional_histories),
-            "metadata": deepcopy(trajectory.metadata),
-            "logs": list(trajectory.logs),
-            "metrics": metrics,
-            "reward": judgement.score,
-            "judgement": judgement,
-        }
-    )
-
-
-def unscored(group: TrajectoryGroup, reason: str) -> TrajectoryGroup:
-    """A copy of the group without scores, for one reason."""
-    members = [Judgement(reason=reason) for _ in group.trajectories]
-    return with_judgements(group, members, GroupJudgement(status="unscored", reason=reason))

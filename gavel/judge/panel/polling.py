@@ -1,10 +1,11 @@
 """Polling: asks the jurors for their ballots. A failed call costs its votes, not the group. The loops, outermost first:
 
-poll                     one ballot per scheduled call of each juror, concurrently
-└─ _with_fallbacks       the juror's next model, when the one before cannot be used
-   └─ _fit_and_ask       a shorter prompt, when the model's context is smaller than assumed
-      └─ _ask_with_repair    the prompt and the invalid reply, when the reply cannot be read
-         └─ Client.ask       the same request, when the transport fails (loops of gavel/llm/client.py)
+poll                         one ballot per scheduled call of each juror, concurrently
+└─ _without_refused          the members but those whose text the juror refuses (searched for in refusals.py)
+   └─ _with_fallbacks        the juror's next model, when the one before cannot be used
+      └─ _fit_and_ask        a shorter prompt, when the model's context is smaller than assumed
+         └─ _ask_with_repair     the prompt and the invalid reply, when the reply cannot be read
+            └─ Client.ask        the same request, when the transport fails (loops of gavel/llm/client.py)
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.panel.ballot import Ballot
 from gavel.judge.panel.juror import Juror
 from gavel.judge.panel.position_bias import PositionBias
+from gavel.judge.panel.refusals import Refusals
 from gavel.judge.panel.schedule import LARGEST_WHOLE, Schedule
 from gavel.judge.prompt.canonical import CanonicalGroup
 from gavel.judge.prompt.messages import count_message_tokens, fit_messages, max_members_per_prompt, template_names
@@ -26,7 +28,8 @@ from gavel.judge.reply.criteria import ids_to_score, read_scores
 from gavel.judge.reply.verdict import VerdictError, reply_schema
 from gavel.judge.rubric import Rubric
 from gavel.llm.client import Client
-from gavel.llm.errors import ContextError, LlmError, NotAskedError
+from gavel.llm.errors import ContextError, LlmError, NotAskedError, RefusedError
+from gavel.llm.refusal import CONTENT_FILTER, filtered, is_refusal_text
 from gavel.llm.types import Message, Reply
 from gavel.prompts import template_id
 
@@ -69,10 +72,11 @@ class Poll:
             for number, (juror, clients, calls_shown) in enumerate(
                 zip(self.jurors, self.clients, schedule, strict=True)
             ):
+                refusals = Refusals(len(group.members))
                 for shown in calls_shown:
                     marks = await off_loop_if_long(group, draw_markers, group, Random(f"{seed}/{len(calls)}"))
                     ballot = Ballot(len(calls), shown, clients[0].name, number, juror.weight)
-                    calls.append(tasks.create_task(self._with_fallbacks(ballot, group, marks, clients)))
+                    calls.append(tasks.create_task(self._without_refused(ballot, group, marks, clients, refusals)))
         return [call.result() for call in calls]
 
     def max_shown(self, group: CanonicalGroup) -> int:
@@ -84,14 +88,58 @@ class Poll:
             return LARGEST_WHOLE
         return max_members_per_prompt(group, self.rubric, room)
 
+    async def _without_refused(
+        self,
+        ballot: Ballot,
+        group: CanonicalGroup,
+        marks: PromptMarkers,
+        clients: Sequence[Client],
+        refusals: Refusals,
+    ) -> Ballot:
+        """Asks for the ballot and, when it is refused because of some members' text, again without these members."""
+
+        async def ask(members: tuple[int, ...]) -> Ballot:
+            trial = Ballot(ballot.order, members, ballot.model, ballot.juror, ballot.weight)
+            await self._with_fallbacks(trial, group, marks, clients)
+            ballot.add_costs(trial)
+            return trial
+
+        scheduled, asked_again = ballot.shown, False
+        while True:
+            if refusals.everything:
+                words = next(iter(refusals.members.values()))
+                ballot.shown, ballot.refused = scheduled, {}
+                ballot.problem = f"the judge model refuses all that it is shown of this group: {words}"
+                return ballot
+            ballot.refused = {member: refusals.members[member] for member in scheduled if member in refusals.members}
+            ballot.shown = tuple(member for member in scheduled if member not in ballot.refused)
+            if len(ballot.shown) < 2:
+                ballot.problem = "the judge model refuses the text of the members beside it"
+                return ballot
+            await self._with_fallbacks(ballot, group, marks, clients)
+            if ballot.scores is not None:
+                refusals.answered(ballot.shown)
+            if not ballot.refusal:
+                return ballot
+            if await refusals.narrow_down(ballot.shown, ask):
+                continue
+            if refusals.everything:
+                continue
+            if asked_again:  # a refusal by chance would hardly come twice
+                ballot.problem = f"the judge model refuses these texts together, but none alone: {ballot.refusal}"
+                return ballot
+            asked_again = True
+
     async def _with_fallbacks(
         self, ballot: Ballot, group: CanonicalGroup, marks: PromptMarkers, clients: Sequence[Client]
     ) -> Ballot:
         """Asks the juror's models in turn until one fills the ballot."""
+        ballot.refusal = ""
         for client in clients:
             ballot.model = client.name
             await self._fit_and_ask(ballot, group, marks, client)
             if ballot.scores is not None:
+                ballot.refusal = ""
                 break
         return ballot
 
@@ -123,32 +171,40 @@ class Poll:
         ids = ids_to_score(self.rubric, labels)
         repair: list[Message] = []
         unusable: list[tuple[list[Message], Reply]] = []
+        refusal = ""
 
-        def can_be_read(reply: Reply) -> bool:
+        def can_be_used(reply: Reply) -> bool:
             try:
                 read_scores(reply.text, self.rubric, labels)
             except VerdictError:
-                return False
+                return reply.finish_reason == CONTENT_FILTER
             return True
 
         for _ in range(1 + self.content_retries):
             ballot.calls += 1
             try:
-                reply = await client.ask(prompt + repair, reply_schema(ids), can_be_read, unusable)
+                reply = await client.ask(prompt + repair, reply_schema(ids), can_be_used, unusable)
             except ContextError:
                 ballot.calls -= 1  # a refused prompt is not judged, and costs nothing
                 raise
+            except RefusedError as error:
+                ballot.refusal = ballot.problem = error.message
+                return
             except LlmError as error:
                 ballot.calls -= isinstance(error, NotAskedError)
                 ballot.problem = error.message
                 return
             ballot.replies.append(reply)
+            if reply.finish_reason == CONTENT_FILTER:
+                ballot.refusal = ballot.problem = filtered(client.name, reply.text)
+                return
             try:
                 verdict = read_scores(reply.text, self.rubric, labels)
             except VerdictError as error:
                 cut_off = "it was cut off at the token limit; " if reply.finish_reason == "length" else ""
                 problem = cut_off + error.message
                 ballot.problem = f"the reply cannot be used: {problem}"
+                refusal = filtered(client.name, reply.text) if is_refusal_text(reply.text) else ""
                 request = ballot.render("judge/repair.j2", problem=problem, labels=ids)
                 unusable.append((prompt + repair, reply))
                 repair = [
@@ -162,3 +218,4 @@ class Poll:
                 bias = self.position_bias.setdefault(len(labels), PositionBias())
                 bias.add([verdict.scores[label].score for label in labels])
                 return
+        ballot.refusal = refusal

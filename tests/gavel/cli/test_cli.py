@@ -104,7 +104,6 @@ def test_a_scenario_file_trains_from_the_command_line_and_by_itself(tmp_path: Pa
     trained = gavel("train", str(EXAMPLES / "returns.py"), *small, cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     assert "held-out tasks" in trained.stdout
-    assert "general checks only" not in trained.stdout
     again = subprocess.run(
         [sys.executable, str(EXAMPLES / "returns.py"), "evaluate", "--tasks", "4", "--max-tokens", "32"],
         cwd=tmp_path,
@@ -172,11 +171,10 @@ def test_the_demo_leaves_a_report_and_a_summary(tmp_path: Path, judge: str) -> N
         assert "members all have the same score" in result.stdout
 
 
-def test_a_rubric_that_the_stand_in_cannot_check_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+def test_a_rubric_that_the_stand_in_cannot_check_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
     source = (EXAMPLES / "returns.py").read_text()
     (tmp_path / "mine.py").write_text(re.sub(r"    rubric=.*", '    rubric="Prefer polite answers.",', source))
-    small = ["--steps", "1", "--tasks", "2", "--group-size", "2", "--evaluation-tasks", "2", "--max-tokens", "16"]
-    assert "general checks only" in gavel("train", "mine.py", *small, cwd=tmp_path).stdout
+    assert "no written rule to check" in mistake("train", "mine.py", "--steps", "1", cwd=tmp_path)
 
 
 def test_ctrl_c_ends_the_demo_with_a_word_on_how_to_go_on(tmp_path: Path) -> None:

@@ -1,12 +1,18 @@
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from gavel.cli.score import print_scores, score_and_print, score_file
+from gavel.cli.score import score_and_print, score_file
+from gavel.cli.score_display import print_scores
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
@@ -14,12 +20,16 @@ from gavel.judge.rubric import Criterion, Rubric
 from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.jsonl import RowError, read_groups
+from gavel.scenarios.judged_table import SUFFIXES as TABLE_SUFFIXES
+from gavel.scenarios.judged_table import read_table
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.store import StoreError, TrajectoryStore
 from gavel.scenarios.trajectory import RolloutError, Trajectory
-from tests.endpoint import Endpoint, fails
+from tests.endpoint import Endpoint, fails, scores
 from tests.judge.groups import TOOLS, desk, saying
+from tests.limits import HANG_SECONDS
 
+RULES = "- ends with a message to the customer"
 ASK = {"role": "user", "content": "Where is my parcel?"}
 GOOD = [ASK, {"role": "assistant", "content": "At the depot."}]
 SILENT = [ASK, {"role": "assistant", "content": ""}]
@@ -108,21 +118,22 @@ def test_a_file_without_rows_or_not_there_is_an_error(tmp_path: Path):
         read_groups(written(tmp_path / "text.zst", "not zstd"))
 
 
-@pytest.mark.parametrize("name", ["out.jsonl", "deep/out.jsonl.zst"])
+@pytest.mark.parametrize("name", ["out.jsonl", "deep/out.jsonl.zst", "out.csv", "out.parquet"])
 async def test_what_is_written_can_be_read_and_holds_the_scores(tmp_path: Path, name: str):
     path, out = written(tmp_path / "rows.jsonl", GOOD, SILENT), tmp_path / name
-    judged = await score_file(path, Judge("stand-in"), out=out)
-    assert read_groups(out) == judged
+    judged = await score_file(path, Judge("stand-in", rubric=RULES), out=out)
+    read = list(read_table(out)) if out.suffix in TABLE_SUFFIXES else read_groups(out)
+    assert read == judged
     best, worst = (trajectory.reward for trajectory in judged[0])
     assert best is not None
     assert worst is not None
     assert best > worst
-    assert [file.name for file in out.parent.iterdir() if "unfinished" in file.name] == []
+    assert [file.name for file in out.parent.iterdir() if "unfinished" in file.name or "partial" in file.name] == []
 
 
 async def test_a_file_may_be_scored_onto_itself(tmp_path: Path):
     path = written(tmp_path / "rows.jsonl", GOOD, SILENT)
-    judged = await score_file(path, Judge("stand-in"), out=path)
+    judged = await score_file(path, Judge("stand-in", rubric=RULES), out=path)
     assert read_groups(path) == judged
 
 
@@ -150,7 +161,7 @@ async def test_a_missing_key_is_one_plain_error(tmp_path: Path):
 async def test_a_group_whose_rollouts_all_failed_does_not_stop_the_others(tmp_path: Path):
     failed = TrajectoryGroup(exceptions=[RolloutError(type="E", message="m")])
     path = written(tmp_path / "rows.jsonl", failed.to_json() + "\n", GOOD, SILENT)
-    nobody, judged = await score_file(path, Judge("stand-in"))
+    nobody, judged = await score_file(path, Judge("stand-in", rubric=RULES))
     assert nobody.judgement is not None
     assert nobody.judgement.status == "unscored"
     assert judged.judgement is not None
@@ -161,7 +172,7 @@ async def test_a_group_whose_rollouts_all_failed_does_not_stop_the_others(tmp_pa
 async def test_the_table_shows_scores_errors_and_reasons(tmp_path: Path):
     rows = [{"task": "a", "messages": messages} for messages in (GOOD, SILENT)]
     path = written(tmp_path / "rows.jsonl", *rows, {"task": "b", "messages": GOOD})
-    text = printed(await score_file(path, Judge("stand-in", orders=2), by="task"), "task")
+    text = printed(await score_file(path, Judge("stand-in", rubric=RULES, orders=2), by="task"), "task")
     assert "1.00 ± 0.00" in text
     assert "there is no other trajectory to compare it with" in text
     assert "2 groups · 2 of 3 trajectories scored · judge gavel/stand-in · 2 calls" in text
@@ -194,7 +205,9 @@ def test_the_command_prints_writes_and_succeeds(tmp_path: Path, capsys: pytest.C
 
 def test_the_command_compares_two_at_a_time_when_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = written(tmp_path / "rows.jsonl", GOOD, SILENT)
-    score_and_print(path, JudgeConfig(models="stand-in", orders=1, mode="pairwise"), None, tmp_path / "out.jsonl")
+    score_and_print(
+        path, JudgeConfig(models="stand-in", rubric=RULES, orders=1, mode="pairwise"), None, tmp_path / "out.jsonl"
+    )
     assert "1 calls" in capsys.readouterr().out
     (group,) = read_groups(tmp_path / "out.jsonl")
     assert group.judgement is not None
@@ -207,7 +220,9 @@ def test_a_rubric_file_that_is_not_there_is_an_error(tmp_path: Path):
 
 
 def test_a_rubric_file_with_criteria_scores_by_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    rubric = Rubric("", [Criterion("talks", "- ends with a message to the customer"), Criterion("kind", "Is kind.", 3)])
+    rubric = Rubric(
+        "", [Criterion("talks", "- ends with a message to the customer"), Criterion("kind", "- calls greet", 3)]
+    )
     (tmp_path / "rubric.json").write_text(rubric.dump())
     path, out = written(tmp_path / "rows.jsonl", GOOD, SILENT), tmp_path / "out.jsonl"
     score_and_print(path, JudgeConfig(rubric=f"@{tmp_path / 'rubric.json'}", orders=1), None, out)
@@ -241,3 +256,79 @@ def test_a_judge_that_fails_is_an_error_after_all_is_shown_and_written(
         score_and_print(path, JudgeConfig(models="openai/judge", orders=1), None, out)
     assert "0 of 2 trajectories scored" in " ".join(capsys.readouterr().out.split())
     assert [trajectory.reward for trajectory in read_groups(out)[0]] == [None, None]
+
+
+def asking(*arguments: str, cwd: Path) -> "subprocess.Popen[str]":
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("GAVEL_", "OPENAI_"))}
+    return subprocess.Popen(
+        [sys.executable, "-m", "gavel", "score", *arguments],
+        cwd=cwd,
+        env=clean,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def command(endpoint: Endpoint, *more: str) -> list[str]:
+    params = [f"--judge-param={name}={value}" for name, value in endpoint.params.items()]
+    return ["rows.jsonl", "--by", "n", "--orders", "1", "--judge", "openai/judge", *params, *more]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
+def test_a_stopped_run_goes_on_without_paying_twice(tmp_path: Path, endpoint: Endpoint, stop: signal.Signals):
+    rows = [{"n": n, "messages": messages} for n in range(4) for messages in (GOOD, SILENT)]
+    written(tmp_path / "rows.jsonl", *rows)
+    out = tmp_path / "judged.jsonl"
+    endpoint.script = [scores(0.9, 0.1), scores(0.9, 0.1), endpoint.silence]
+    process = asking(*command(endpoint, "--out", "judged.jsonl"), cwd=tmp_path)
+    deadline = time.monotonic() + HANG_SECONDS
+    while not out.exists() or out.read_bytes().count(b"\n") < 2:
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(stop)
+    _, said = process.communicate(timeout=HANG_SECONDS)
+    if stop == signal.SIGINT:
+        assert process.returncode == 130
+        assert "Stopped. 2 groups are kept; the same command goes on from there" in said
+        assert "Traceback" not in said
+    asked = len(endpoint.requests)
+    endpoint.script = [scores(0.9, 0.1)]
+    again = asking(*command(endpoint, "--out", "judged.jsonl"), cwd=tmp_path)
+    _, said = again.communicate(timeout=HANG_SECONDS)
+    assert again.returncode == 0, said
+    assert "2 of 4 groups are judged already" in said
+    assert len(endpoint.requests) - asked == 2
+    assert [group.metadata for group in read_groups(out)] == [{"n": n} for n in range(4)]
+
+
+@pytest.mark.slow
+def test_standard_output_is_json_lines_and_nothing_else(tmp_path: Path, endpoint: Endpoint):
+    written(tmp_path / "rows.jsonl", *[{"n": 1, "messages": messages} for messages in (GOOD, SILENT)])
+    process = asking(*command(endpoint, "--out", "-"), cwd=tmp_path)
+    written_out, said = process.communicate(timeout=HANG_SECONDS)
+    assert process.returncode == 0, said
+    (line,) = written_out.splitlines()
+    assert TrajectoryGroup.model_validate(json.loads(line)).metadata == {"n": 1}
+    assert "2 of 2 trajectories scored" in " ".join(said.split())
+
+
+def test_the_stand_in_is_announced_with_the_judge_that_a_key_makes_usable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("GAVEL_JUDGE_MODEL", raising=False)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "set")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    path = written(tmp_path / "rows.jsonl", GOOD, SILENT)
+    score_and_print(path, JudgeConfig(rubric=RULES))
+    said = capsys.readouterr().err
+    assert "The judge is the stand-in" in said
+    assert "ANTHROPIC_API_KEY is set: --judge anthropic/" in said
+
+
+def test_without_a_rule_to_check_nobody_is_scored_and_the_command_says_so(tmp_path: Path):
+    path = written(tmp_path / "rows.jsonl", GOOD, SILENT)
+    with pytest.raises(JudgeError, match="scored nobody in 1 of 1 groups: no vote: no written rule to check"):
+        score_and_print(path, JudgeConfig(models="stand-in"), None, tmp_path / "out.jsonl")

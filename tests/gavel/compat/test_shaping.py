@@ -179,7 +179,7 @@ def test_a_reward_that_is_not_finite_stays_and_spoils_no_other() -> None:
 
 async def test_what_a_judge_scored_can_be_shaped() -> None:
     group = TrajectoryGroup([desk("refund"), desk("get_order", "get_policy", "refund"), desk()])
-    judged = await Judge("stand-in").score(group)
+    judged = await Judge("stand-in", rubric="- calls refund").score(group)
     rewards = [member.reward for member in shape_group(judged, Shaping("rank"))]
     assert sorted(reward for reward in rewards if reward is not None) == [0.0, 0.75, 0.75]
 

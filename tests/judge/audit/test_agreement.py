@@ -21,7 +21,7 @@ pairs_of_a_group = st.lists(st.tuples(st.integers(0, 4).map(float), st.integers(
 
 
 def tau_b(pairs: list[tuple[float, float]]) -> float | None:
-    """Kendall 1945: concordant less discordant pairs, over the geometric mean of the untied ones."""
+    """Kendall 1945: concordant less discordant pairs, over the geometric mean of the untied ones; 0 for no opinion."""
     agreement = judged = referenced = 0
     for (score, reference), (other_score, other_reference) in combinations(pairs, 2):
         by_score = (score > other_score) - (score < other_score)
@@ -29,7 +29,9 @@ def tau_b(pairs: list[tuple[float, float]]) -> float | None:
         agreement += by_score * by_reference
         judged += by_score != 0
         referenced += by_reference != 0
-    return agreement / math.sqrt(judged * referenced) if judged and referenced else None
+    if not referenced:
+        return None
+    return agreement / math.sqrt(judged * referenced) if judged else 0.0
 
 
 @untimed
@@ -56,14 +58,15 @@ def test_the_order_of_the_members_does_not_matter(pairs: list[tuple[float, float
     assert here == (None if there is None else pytest.approx(there, abs=1e-9))
 
 
-@pytest.mark.parametrize("groups", [[], [[]], [[(0.5, 1.0)]], [[(0.5, 0.0), (0.5, 1.0)]], [[(0.1, 1.0), (0.9, 1.0)]]])
+@pytest.mark.parametrize("groups", [[], [[]], [[(0.5, 1.0)]], [[(0.5, 1.0), (0.5, 1.0)]], [[(0.1, 1.0), (0.9, 1.0)]]])
 def test_without_any_order_there_is_no_agreement_to_report(groups: list[list[tuple[float, float]]]) -> None:
     assert mean_kendall_tau(groups) is None
 
 
-def test_a_group_without_an_order_is_left_out_of_the_mean() -> None:
+def test_a_group_that_the_judge_ties_counts_as_no_agreement() -> None:
     good = [(0.1, 0.0), (0.9, 1.0)]
-    assert mean_kendall_tau([good, [(0.5, 0.0), (0.5, 1.0)], good]) == pytest.approx(1)
+    tied, equal = [(0.5, 0.0), (0.5, 1.0)], [(0.1, 1.0), (0.9, 1.0)]
+    assert mean_kendall_tau([good, tied, good, equal]) == pytest.approx(2 / 3)
 
 
 def test_true_success_may_be_the_reference() -> None:
@@ -104,12 +107,14 @@ def pearson(pairs: list[tuple[float, float]]) -> float | None:
 
 
 def rho(pairs: list[tuple[float, float]]) -> float | None:
-    """Spearman 1904: Pearson's r of the mid-ranks."""
+    """Spearman 1904: Pearson's r of the mid-ranks; 0 for no opinion."""
 
     def rank(value: float, values: tuple[float, ...]) -> float:
         return sum(other < value for other in values) + sum(other == value for other in values) / 2
 
     scores, references = zip(*pairs, strict=True) if pairs else ((), ())
+    if len(set(scores)) == 1 < len(set(references)):
+        return 0.0
     return pearson([(rank(score, scores), rank(value, references)) for score, value in pairs])
 
 

@@ -5,11 +5,11 @@ import pytest
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.offline.stand_in import reply
+from gavel.judge.rubric import Criterion, Rubric
 from gavel.llm.client import Client
 from gavel.llm.errors import LlmError
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory import Trajectory
-from tests.judge.groups import OPENING, TOOLS, choice, desk
+from tests.judge.groups import desk
 
 RUBRIC = """- calls get_order and get_policy before refund, exchange or deny
 - calls refund when days <= window and (not opened or opened_ok)
@@ -44,17 +44,16 @@ async def test_text_in_a_trajectory_does_not_sway_it():
     ]
 
 
-async def test_without_rules_it_checks_what_fits_any_agent():
-    failing = Trajectory(
-        messages_and_choices=[
-            *OPENING,
-            choice(calls=[("get_order", "{}")]),
-            {"role": "tool", "tool_call_id": "c0", "content": '{"error": "no such order"}'},
-        ],
-        tools=TOOLS,
+@pytest.mark.parametrize(
+    "rubric", [None, "Be right.", "- is polite", Rubric("- ends with a message", [Criterion("kind", "Is kind.")])]
+)
+async def test_without_a_rule_to_check_nobody_has_a_score(rubric: str | Rubric | None):
+    judged = await Judge("stand-in", rubric=rubric, orders=2).score(
+        TrajectoryGroup([desk("get_order", ending="Sydney, I think."), desk(ending="Canberra.")])
     )
-    group = TrajectoryGroup([desk("get_order"), desk(ending="I refuse."), desk(ending=None), failing])
-    assert await scores(group, rubric=None) == [1.0, 0.75, 0.25, 0.0]
+    assert [trajectory.reward for trajectory in judged] == [None, None]
+    reasons = [trajectory.judgement.reason for trajectory in judged if trajectory.judgement]
+    assert all("no written rule to check" in (reason or "") for reason in reasons)
 
 
 async def test_the_control_scores_everyone_alike():

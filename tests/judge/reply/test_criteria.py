@@ -162,10 +162,11 @@ async def test_a_judge_behind_http_is_told_which_ids_it_left_out(endpoint):
 
 async def test_the_stand_in_scores_each_criterion_by_its_own_rules():
     careful, hasty = desk("get_order", "get_policy", "refund", ending=None), desk("refund")
-    judged = await Judge("stand-in", rubric=RUBRIC).score(TrajectoryGroup([careful, hasty]))
+    rubric = Rubric(RUBRIC.text, RUBRIC.criteria[:2])
+    judged = await Judge("stand-in", rubric=rubric).score(TrajectoryGroup([careful, hasty]))
     assert [t.judgement and t.judgement.criteria for t in judged] == [
-        {"looks": 1.0, "tells": 0.0, "calm": 0.75},
-        {"looks": 0.0, "tells": 1.0, "calm": 1.0},
+        {"looks": 1.0, "tells": 0.0},
+        {"looks": 0.0, "tells": 1.0},
     ]
     assert [t.reward for t in judged] == pytest.approx([2 / 3, 1 / 3])
 

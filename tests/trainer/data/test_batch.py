@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gavel.scenarios.gather import gather_trajectory_groups
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import History, Trajectory
@@ -88,6 +89,20 @@ def test_a_scored_member_that_sampled_nothing_counts_in_the_mean_but_is_not_trai
     batch = make_batch([TrajectoryGroup([silent, member(0.5), member(1.0)])], CONFIG)
     assert [s.advantage for s in batch.sequences] == pytest.approx([0.0, 0.5])
     assert batch.left_out_members == {LeftOut.NOTHING_SAMPLED: 1}
+
+
+async def test_rewards_of_rollouts_are_not_trained_when_the_judge_raises():
+    async def rollout(reward: float) -> Trajectory:
+        return member(reward)
+
+    async def judge(group: TrajectoryGroup) -> TrajectoryGroup:
+        raise RuntimeError("the judge is out")
+
+    pending = TrajectoryGroup(rollout(number / 4) for number in range(4))
+    judged = await gather_trajectory_groups([pending], after_each=judge, max_exceptions=1)
+    batch = make_batch(judged, CONFIG)
+    assert (batch.trajectories, batch.left_out_groups) == (0, {LeftOut.ONE_MEMBER: 1})
+    assert batch.why_empty() == "nothing was trained: 1 groups with fewer than two scored members"
 
 
 def test_the_sequences_of_one_trajectory_share_its_advantage():

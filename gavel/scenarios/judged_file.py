@@ -1,0 +1,297 @@
+"""The output of a scoring run: judged groups on file, each as soon as it is judged, so that a second run goes on.
+
+    file = JudgedFile(Path("judged.jsonl"), judge.settings)
+    done = file.begin(groups)                  # {0: judged group, …}: what an earlier run has left
+    file.append(1, judged)                     # on disk when this returns
+    file.finish()                              # all of them, in input order
+
+JSON lines are appended to the file itself. Other formats (a store, CSV, Parquet) are written whole by `finish`; until
+then the groups are in a file of JSON lines beside it, `<name>.partial.jsonl`. A line that a killed process left
+unfinished is cut off. A group is found again by its content, which judging does not change.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pydantic import JsonValue
+
+from gavel.llm.errors import GavelError
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.judged_table import SUFFIXES as TABLE_SUFFIXES
+from gavel.scenarios.judged_table import read_table, write_table
+from gavel.scenarios.record_format import RecordVersionError, from_row, to_line
+from gavel.scenarios.store import TrajectoryStore, write_whole
+
+STORE_SUFFIX = ".zst"
+_OTHER = "Choose another file with --out, or replace it with --fresh."
+_BEGINNING = b'{"format_version":'
+"""Of every line."""
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zip")
+
+
+class JudgedFileError(GavelError):
+    """The output of a scoring run cannot be written, or holds something else."""
+
+
+class JudgedFile:
+    """Judged groups in one file, by the index of the input group."""
+
+    def __init__(self, path: Path, settings: Mapping[str, JsonValue], *, is_input: bool = False) -> None:
+        """`settings`: of the judge; a file that was judged with others is refused. `is_input`: the groups are read
+        from this very file, which is then replaced only when all are judged.
+
+        Raises `JudgedFileError` for a suffix that names a format that cannot be written.
+        """
+        self.path = path.resolve() if path.is_symlink() else path
+        self.settings: dict[str, Any] = json.loads(json.dumps(settings))
+        if path.suffix in _COMPRESSED:
+            raise JudgedFileError(
+                f"{path}: judged groups are not written as {path.suffix}.",
+                "Name a file that ends in .jsonl, .jsonl.zst, .parquet or .csv.",
+            )
+        whole = path.suffix == STORE_SUFFIX or path.suffix in TABLE_SUFFIXES or is_input
+        self._journal = self.path.with_name(f"{self.path.name}.partial.jsonl") if whole else self.path
+        self._is_input = is_input
+        self._groups: dict[int, TrajectoryGroup] = {}
+        self._file: BinaryIO | None = None
+
+    def __len__(self) -> int:
+        """Number of groups that are kept so far."""
+        return len(self._groups)
+
+    def begin(self, groups: Sequence[TrajectoryGroup], *, fresh: bool = False) -> dict[int, TrajectoryGroup]:
+        """Opens the file, and returns those of `groups` that it holds already judged, by index.
+
+        Groups on which the judge failed, wholly or in part, are not among them: they are judged again. With `fresh`
+        what was there is deleted. Raises `JudgedFileError` for a file that cannot be written, that another process
+        writes, or that holds anything but judgements of `groups` with these settings.
+        """
+        try:
+            with self._os_errors():
+                if self.path.is_dir():
+                    raise IsADirectoryError("it is a directory")
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._open()
+                if fresh:
+                    os.ftruncate(self._fd, 0)
+                    if self._journal != self.path and not self._is_input:
+                        self.path.unlink(missing_ok=True)
+                self._groups = self._matched(groups, list(self._on_file()))
+                self._rewrite_journal()
+        except JudgedFileError:
+            self.close()
+            raise
+        return dict(self._groups)
+
+    def append(self, index: int, group: TrajectoryGroup) -> None:
+        """Adds the judgement of the input group `index`; it is on disk when this returns."""
+        with self._os_errors():
+            write_whole(self._fd, _line(group), os.fstat(self._fd).st_size)
+            os.fsync(self._fd)
+        self._groups[index] = group
+
+    def finish(self) -> None:
+        """Writes all groups in input order, in the format that the file's name asks for."""
+        groups = [self._groups[index] for index in sorted(self._groups)]
+        with self._os_errors():
+            unfinished = self.path.with_name(f".{self.path.name}.{os.getpid()}.unfinished")
+            try:
+                self._write(unfinished, groups)
+                unfinished.replace(self.path)
+            finally:
+                unfinished.unlink(missing_ok=True)
+            if self._journal != self.path:
+                self._journal.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Closes the file, and deletes it when nothing was judged."""
+        if self._file is None:
+            return
+        if not os.fstat(self._fd).st_size:
+            self._journal.unlink(missing_ok=True)
+        self._file.close()
+        self._file = None
+
+    @property
+    def _fd(self) -> int:
+        assert self._file is not None
+        return self._file.fileno()
+
+    def _open(self) -> None:
+        self._file = self._journal.open("ab+", buffering=0)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._file.close()
+            self._file = None
+            raise JudgedFileError(
+                f"{self.path} is being written by another `gavel score`.", "Wait for it, or choose another --out."
+            ) from error
+
+    def _on_file(self) -> Iterator[TrajectoryGroup]:
+        """The groups of the finished file, then those of the journal."""
+        if self._journal != self.path and self.path.exists() and not self._is_input:
+            try:
+                read = read_table if self.path.suffix in TABLE_SUFFIXES else _read_store
+                yield from read(self.path)
+            except (GavelError, ValueError, KeyError) as error:
+                raise JudgedFileError(f"{self.path} exists and holds no judged groups.", _OTHER) from error
+        lines = os.pread(self._fd, os.fstat(self._fd).st_size, 0).split(b"\n")
+        for number, line in enumerate(lines[:-1], 1):  # what follows the last line break is empty or unfinished
+            try:
+                yield from_row(json.loads(line))
+            except (ValueError, RecordVersionError) as error:
+                raise JudgedFileError(f"{self._journal}:{number} holds no judged group.", _OTHER) from error
+        first = lines[0][: len(_BEGINNING)]
+        if len(lines) == 1 and not _BEGINNING.startswith(first):
+            raise JudgedFileError(f"{self._journal} exists and holds no judged groups.", _OTHER)
+
+    def _matched(
+        self, groups: Sequence[TrajectoryGroup], on_file: Sequence[TrajectoryGroup]
+    ) -> dict[int, TrajectoryGroup]:
+        """What is on file of `groups`, by index; of several judgements of one group the last."""
+        indices: dict[str, list[int]] = {}
+        for index, group in enumerate(groups):
+            indices.setdefault(_content(group), []).append(index)
+        found: dict[str, list[TrajectoryGroup]] = {}
+        for group in on_file:
+            key = _content(group)
+            self._check_settings(group)
+            if key not in indices:
+                raise JudgedFileError(f"{self.path} holds judgements of groups that the input does not have.", _OTHER)
+            found.setdefault(key, []).append(group)
+        matched: dict[int, TrajectoryGroup] = {}
+        for key, judged in found.items():
+            matched |= dict(zip(indices[key], [group for group in judged if _is_final(group)], strict=False))
+        return matched
+
+    def _check_settings(self, group: TrajectoryGroup) -> None:
+        if group.judgement is None:
+            raise JudgedFileError(f"{self.path} exists and holds groups that are not judged.", _OTHER)
+        if not group.trajectories:
+            return  # such a group is not shown to any judge
+        settings = group.judgement.settings or {}
+        if different := [name for name in self.settings if settings.get(name) != self.settings[name]]:
+            name = different[0]
+            was, now = (json.dumps(one.get(name))[:80] for one in (settings, self.settings))
+            more = f" (and {', '.join(different[1:])})" if different[1:] else ""
+            raise JudgedFileError(f"{self.path} was judged with {name} = {was}, not {now}{more}.", _OTHER)
+
+    def _rewrite_journal(self) -> None:
+        """Leaves what is kept in the journal, without unfinished lines and groups to judge again."""
+        kept = b"".join(_line(self._groups[index]) for index in sorted(self._groups))
+        if kept == os.pread(self._fd, os.fstat(self._fd).st_size, 0):
+            return
+        unfinished = self._journal.with_name(f".{self._journal.name}.{os.getpid()}.unfinished")
+        unfinished.write_bytes(kept)
+        old = self._file
+        unfinished.replace(self._journal)
+        self._open()
+        if old is not None:
+            old.close()
+
+    def _write(self, path: Path, groups: Sequence[TrajectoryGroup]) -> None:
+        if self.path.suffix in TABLE_SUFFIXES:
+            write_table(path, groups, self.path.suffix)
+        elif self.path.suffix == STORE_SUFFIX:
+            TrajectoryStore(path).extend(groups)
+        else:
+            with path.open("wb") as stream:
+                stream.writelines(_line(group) for group in groups)
+                stream.flush()
+                os.fsync(stream.fileno())
+
+    @contextmanager
+    def _os_errors(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            why = error.strerror or error
+            raise JudgedFileError(f"{self.path} cannot be written: {why}", "Choose another file with --out.") from error
+
+
+class JudgedStream:
+    """Judged groups on standard output or a device, as JSON lines in input order; nothing is read back."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._waiting: dict[int, TrajectoryGroup] = {}
+        self._next = 0
+
+    def __len__(self) -> int:
+        return self._next + len(self._waiting)
+
+    def begin(self, groups: Sequence[TrajectoryGroup], *, fresh: bool = False) -> dict[int, TrajectoryGroup]:
+        return {}
+
+    def append(self, index: int, group: TrajectoryGroup) -> None:
+        """Writes the group as soon as all before it are written."""
+        self._waiting[index] = group
+        while self._next in self._waiting:
+            self._write(self._waiting.pop(self._next))
+            self._next += 1
+
+    def finish(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Writes what waits for groups that were not judged."""
+        for index in sorted(self._waiting):
+            self._write(self._waiting.pop(index))
+
+    def _write(self, group: TrajectoryGroup) -> None:
+        try:
+            self._stream.write(_line(group))
+            self._stream.flush()
+        except OSError as error:
+            raise JudgedFileError(f"the judged groups cannot be written: {error.strerror or error}.") from error
+
+
+def judged_output(
+    path: Path, settings: Mapping[str, JsonValue], *, is_input: bool = False
+) -> JudgedFile | JudgedStream:
+    """The output named `path`: `-` is standard output, a device or pipe is written as it is, a file is gone on with.
+
+    Raises `JudgedFileError` when a device cannot be opened, and what `JudgedFile` raises.
+    """
+    if str(path) == "-":
+        return JudgedStream(sys.stdout.buffer)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        try:
+            return JudgedStream(path.open("wb"))
+        except OSError as error:
+            raise JudgedFileError(f"{path} cannot be written: {error.strerror or error}", _OTHER) from error
+    return JudgedFile(path, settings, is_input=is_input)
+
+
+def _line(group: TrajectoryGroup) -> bytes:
+    return f"{to_line(group)}\n".encode()
+
+
+def _read_store(path: Path) -> Iterator[TrajectoryGroup]:
+    return TrajectoryStore(path).read()
+
+
+def _content(group: TrajectoryGroup) -> str:
+    """A digest of what judging leaves as it is."""
+    record: dict[str, Any] = json.loads(group.to_json())
+    kept = [{name: one[name] for name in _INPUT_FIELDS} for one in record["trajectories"]]
+    text = json.dumps([kept, record["metadata"], record["exceptions"]], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+_INPUT_FIELDS = ("messages_and_choices", "tools", "additional_histories", "metadata", "status")
+
+
+def _is_final(group: TrajectoryGroup) -> bool:
+    """Whether judging again would give the same: nobody's score is lost to a failed call."""
+    whole = group.judgement
+    return whole is not None and not (whole.status in ("unscored", "partial") and whole.lost_orders)

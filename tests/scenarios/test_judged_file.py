@@ -1,0 +1,210 @@
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gavel.judge.judge import Judge
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.jsonl import read_groups
+from gavel.scenarios.judged_file import JudgedFile, JudgedFileError, JudgedStream, judged_output
+from gavel.scenarios.judged_table import read_table
+from gavel.scenarios.judgement import GroupJudgement
+from gavel.scenarios.trajectory import Trajectory
+from tests.judge.groups import saying
+
+SETTINGS: dict[str, Any] = {"orders": [2], "rubric": "a"}
+NAMES = ["judged.jsonl", "judged.jsonl.zst", "judged.csv", "judged.parquet"]
+
+
+def inputs(count: int = 4) -> list[TrajectoryGroup]:
+    return [saying(f"yes {number}", f"no {number}", metadata={"n": number}) for number in range(count)]
+
+
+def judge(group: TrajectoryGroup, settings: dict[str, Any] = SETTINGS, **fields: Any) -> TrajectoryGroup:
+    whole = GroupJudgement(**{"status": "scored", "calls": 2, "settings": settings, **fields})
+    members = [member.model_copy(update={"reward": 0.5}) for member in group]
+    return group.model_copy(update={"trajectories": members, "judgement": whole})
+
+
+def groups_in(path: Path) -> list[TrajectoryGroup]:
+    return list(read_table(path)) if path.suffix in (".csv", ".parquet") else read_groups(path)
+
+
+def opened(path: Path, groups: list[TrajectoryGroup], **options: Any) -> tuple[JudgedFile, dict[int, TrajectoryGroup]]:
+    file = JudgedFile(path, SETTINGS)
+    return file, file.begin(groups, **options)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_second_run_goes_on_where_the_first_stopped(tmp_path: Path, name: str):
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    path, groups = tmp_path / name, inputs()
+    first, done = opened(path, groups)
+    assert done == {}
+    first.append(2, judge(groups[2]))
+    first.append(0, judge(groups[0]))
+    first.close()  # as a kill does
+    second, done = opened(path, groups)
+    assert done == {0: judge(groups[0]), 2: judge(groups[2])}
+    second.append(3, judge(groups[3]))
+    second.append(1, judge(groups[1]))
+    second.finish()
+    assert groups_in(path) == [judge(group) for group in groups]
+    third, done = opened(path, groups)
+    assert len(done) == 4
+    third.finish()
+    assert groups_in(path) == [judge(group) for group in groups]
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+
+
+def test_a_line_that_a_kill_left_unfinished_is_judged_again_at_any_byte(tmp_path: Path):
+    path, groups = tmp_path / "judged.jsonl", inputs(2)
+    file, _ = opened(path, groups)
+    file.append(1, judge(groups[1]))
+    ends = [0, path.stat().st_size]
+    file.append(0, judge(groups[0]))
+    file.close()
+    whole = path.read_bytes()
+    for size in [*range(0, len(whole), 7), len(whole) - 1]:
+        path.write_bytes(whole[:size])
+        cut, done = opened(path, groups)
+        assert sorted(done) == ([1] if size >= ends[1] else [])
+        assert path.read_bytes() == whole[: ends[len(done)]]
+        cut.close()
+
+
+def test_what_the_judge_failed_on_is_judged_again(tmp_path: Path):
+    path, groups = tmp_path / "judged.jsonl", inputs()
+    file, _ = opened(path, groups)
+    file.append(0, judge(groups[0], status="unscored", lost_orders=2))
+    file.append(1, judge(groups[1], status="partial", lost_orders=1))
+    file.append(2, judge(groups[2], status="degenerate", calls=0))
+    file.append(3, judge(groups[3], lost_orders=1))
+    file.finish()
+    _, done = opened(path, groups)
+    assert sorted(done) == [2, 3]
+
+
+def test_groups_with_the_same_content_are_told_apart_by_number(tmp_path: Path):
+    path, groups = tmp_path / "judged.jsonl", [*inputs(1), *inputs(1), *inputs(2)]
+    file, _ = opened(path, groups)
+    for index, group in enumerate(groups[:2]):
+        file.append(index, judge(group))
+    file.close()
+    assert sorted(opened(path, groups)[1]) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("hello", "holds no judged group"),
+        ("hello\n", "holds no judged group"),
+        ('{"messages": []}\n', "holds groups that are not judged|holds no judged group"),
+        ("\n", "holds no judged group"),
+    ],
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_of_something_else_is_refused_and_stays(tmp_path: Path, content: str, problem: str, name: str):
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(JudgedFileError, match=problem) as caught:
+        opened(path, inputs())
+    assert "--fresh" in caught.value.remedy
+    assert path.read_text() == content
+    file, done = opened(path, inputs(), fresh=True)
+    assert done == {}
+    file.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"orders": [4], "rubric": "a"}, r"orders = \[4\], not \[2\]\."),
+        ({"orders": [4], "rubric": "b"}, r"orders = \[4\], not \[2\] \(and rubric\)"),
+        ({}, "orders = null"),
+    ],
+)
+def test_other_settings_are_refused_by_name(tmp_path: Path, settings: dict[str, Any], problem: str):
+    path, groups = tmp_path / "judged.jsonl", inputs()
+    file, _ = opened(path, groups)
+    file.append(0, judge(groups[0], settings))
+    file.close()
+    with pytest.raises(JudgedFileError, match=problem):
+        opened(path, groups)
+
+
+def test_judgements_of_other_groups_are_refused(tmp_path: Path):
+    path = tmp_path / "judged.jsonl"
+    file, _ = opened(path, inputs())
+    file.append(0, judge(saying("something", "else")))
+    file.close()
+    with pytest.raises(JudgedFileError, match="groups that the input does not have"):
+        opened(path, inputs())
+
+
+def test_an_input_that_has_grown_is_gone_on_with(tmp_path: Path):
+    path, groups = tmp_path / "judged.jsonl", inputs()
+    file, _ = opened(path, groups[1:3])
+    for index in (0, 1):
+        file.append(index, judge(groups[1 + index]))
+    file.finish()
+    assert sorted(opened(path, groups)[1]) == [1, 2]
+
+
+def test_two_runs_do_not_write_one_file(tmp_path: Path):
+    path = tmp_path / "judged.jsonl"
+    first, _ = opened(path, inputs())
+    with pytest.raises(JudgedFileError, match="being written by another"):
+        opened(path, inputs())
+    first.close()
+    assert not path.exists()  # nothing was judged
+
+
+def test_a_link_is_followed_not_replaced(tmp_path: Path):
+    target, link = tmp_path / "real.jsonl", tmp_path / "link.jsonl"
+    link.symlink_to(target)
+    file, _ = opened(link, inputs(1))
+    file.append(0, judge(inputs(1)[0]))
+    file.finish()
+    assert link.is_symlink()
+    assert len(read_groups(target)) == 1
+
+
+def test_a_device_is_written_and_never_replaced():
+    output = judged_output(Path(os.devnull), SETTINGS)
+    assert isinstance(output, JudgedStream)
+    output.begin(inputs(1), fresh=True)
+    output.append(0, judge(inputs(1)[0]))
+    output.finish()
+    assert Path(os.devnull).is_char_device()
+
+
+def test_standard_output_gets_the_groups_in_input_order(capfdbinary: pytest.CaptureFixture[bytes]):
+    groups = inputs()
+    with os.fdopen(os.dup(1), "wb") as stream:
+        output = JudgedStream(stream)
+        output.append(1, judge(groups[1]))
+        assert capfdbinary.readouterr().out == b""
+        output.append(0, judge(groups[0]))
+        assert len(capfdbinary.readouterr().out.splitlines()) == 2
+        output.append(3, judge(groups[3]))
+        output.close()
+    assert len(capfdbinary.readouterr().out.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["judged.jsonl.gz", "judged.zip"])
+def test_a_format_that_is_not_written_is_refused(tmp_path: Path, name: str):
+    with pytest.raises(JudgedFileError, match="not written as"):
+        JudgedFile(tmp_path / name, SETTINGS)
+
+
+async def test_what_judging_adds_does_not_hide_a_group(tmp_path: Path):
+    engine = Judge("stand-in", rubric="- ends with a message")
+    group = TrajectoryGroup(Trajectory(**{**one.model_dump(), "reward": 0.1}) for one in saying("a", "b"))
+    file = JudgedFile(tmp_path / "judged.jsonl", engine.settings)
+    file.begin([group])
+    file.append(0, await engine.score(group))
+    file.close()
+    assert list(JudgedFile(tmp_path / "judged.jsonl", engine.settings).begin([group])) == [0]
