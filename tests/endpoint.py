@@ -16,8 +16,13 @@ Request = dict[str, Any]
 @dataclass
 class Answer:
     body: Any
+    """Sent as JSON; bytes as they are."""
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
+    breaks_off: bool = False
+    """Whether the connection is closed in the middle of the body."""
+    drip: float = 0.0
+    """Seconds between two bytes of the body."""
 
 
 Step = Callable[[Request], Answer]
@@ -76,13 +81,19 @@ class Endpoint:
             def do_POST(self) -> None:
                 request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 answer = endpoint._next(request)(request)
-                data = json.dumps(answer.body).encode()
+                data = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
                 self.send_response(answer.status)
                 for name, value in {"Content-Type": "application/json", **answer.headers}.items():
                     self.send_header(name, value)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
-                self.wfile.write(data)
+                if answer.drip:
+                    endpoint._drip(self, data, answer.drip)
+                elif answer.breaks_off:
+                    self.wfile.write(data[: len(data) // 2])
+                    self.close_connection = True
+                else:
+                    self.wfile.write(data)
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass
@@ -100,6 +111,16 @@ class Endpoint:
         """A step that answers nothing before the endpoint closes."""
         self._closing.wait(HANG_SECONDS)
         return says("late")
+
+    def _drip(self, handler: BaseHTTPRequestHandler, data: bytes, seconds: float) -> None:
+        for byte in data:
+            if self._closing.wait(seconds):
+                return
+            try:
+                handler.wfile.write(bytes([byte]))
+                handler.wfile.flush()
+            except OSError:  # the client has gone
+                return
 
     def _next(self, request: Request) -> Step:
         with self._lock:

@@ -6,7 +6,7 @@ the reason, and is judged again by the next run.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,15 +14,18 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from gavel.cli.cassette_option import replay_account, replies_directory, with_cassette
 from gavel.cli.execution import INTERRUPTED
+from gavel.cli.judge_status import JudgeStatus
 from gavel.cli.lazy import single_command
 from gavel.cli.model_options import with_options
 from gavel.cli.run_options import JUDGE_FLAGS, announce_stand_in, judge_config, with_default_judge
+from gavel.cli.score_batch import BatchScoring
 from gavel.cli.score_display import print_scores
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.llm.errors import GavelError
+from gavel.llm.errors import first_error
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.jsonl import read_groups
 from gavel.scenarios.judged import unscored
@@ -47,29 +50,50 @@ def score(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Replace the output file instead of going on with it.")
     ] = False,
+    batch: Annotated[
+        bool, typer.Option("--batch", help="Ask in batches: half the price, within a day. Needs --out FILE.")
+    ] = False,
 ) -> None:
     """Score trajectories from a file with a judge."""
-    score_and_print(file, judge_config(values), by, out, fresh=fresh)
+    score_and_print(file, judge_config(values), by, out, fresh=fresh, batch=batch)
 
 
 def score_and_print(
-    file: Path, config: JudgeConfig, by: str | None = None, out: Path | None = None, *, fresh: bool = False
+    file: Path,
+    config: JudgeConfig,
+    by: str | None = None,
+    out: Path | None = None,
+    *,
+    fresh: bool = False,
+    batch: bool = False,
 ) -> None:
     """Scores the file's groups and prints their table; on stderr when standard output receives the groups.
 
     Raises a `GavelError` when the file is not usable, and after all else is done when the judge failed on a group.
     Ctrl-C says what is kept, and exits with status 130.
     """
-    config = with_default_judge(config)
+    config = with_cassette(with_default_judge(config), replies_directory(out))
     announce_stand_in(config)
-    judge = config.build()
-    output = None if out is None else judged_output(out, judge.settings, is_input=_same(file, out))
+    batches = BatchScoring(config, out) if batch else None
+    output = None
     try:
-        judged = asyncio.run(score_file(file, judge, by=by, out=output, fresh=fresh))
+        judge = batches.judge() if batches else config.build()
+        output = None if out is None else judged_output(out, judge.settings, is_input=_same(file, out))
+        answer = batches.answer if batches else None
+        judged = asyncio.run(score_file(file, judge, by=by, out=output, fresh=fresh, answer_first=answer))
+        if batches:
+            batches.finish()
     except KeyboardInterrupt:
         typer.echo(_kept(output, out), err=True)
         raise typer.Exit(INTERRUPTED) from None
+    finally:
+        if batches:
+            batches.close()
     print_scores(Console(stderr=isinstance(output, JudgedStream)), judged, by)
+    if replayed := replay_account(judge):
+        typer.echo(replayed, err=True)
+    if judge.cassette:
+        judge.cassette.close()
     failed = [group.judgement for group in judged if _judge_failed(group)]
     if failed:
         raise JudgeError(
@@ -79,25 +103,36 @@ def score_and_print(
 
 
 async def score_file(
-    file: Path, judge: Judge, *, by: str | None = None, out: Output | Path | None = None, fresh: bool = False
+    file: Path,
+    judge: Judge,
+    *,
+    by: str | None = None,
+    out: Output | Path | None = None,
+    fresh: bool = False,
+    answer_first: Callable[[Sequence[TrajectoryGroup]], Awaitable[None]] | None = None,
 ) -> list[TrajectoryGroup]:
     """The judged groups of `file` (see `read_groups`), also written to `out`; its progress goes to stderr.
 
     `out` is an output or its name (see `judged_output`); groups that it already holds are not judged again, unless
-    `fresh`. Raises `RowError` or `StoreError` when the file cannot be read, and `GavelError` when the judge has no key
-    or `out` cannot be used; nothing is judged then.
+    `fresh`. `answer_first` receives the groups that are left to judge, before the first of them is judged. Raises
+    `RowError` or `StoreError` when the file cannot be read, and `GavelError` when the judge has no key or `out` cannot
+    be used; nothing is judged then.
     """
     groups = await asyncio.to_thread(read_groups, file, by)
     judge.check()
     if isinstance(out, Path):
         out = judged_output(out, judge.settings, is_input=_same(file, out))
     if out is None:
+        if answer_first:
+            await answer_first(groups)
         judged = await _judge_all(groups, {}, judge, None)
     else:
         done = await asyncio.to_thread(out.begin, groups, fresh=fresh)
         if done:
             typer.echo(f"{len(done):,} of {len(groups):,} groups are judged already.", err=True)
         try:
+            if answer_first:
+                await answer_first([group for index, group in enumerate(groups) if index not in done])
             judged = await _judge_all(groups, done, judge, out)
             await asyncio.to_thread(out.finish)
         finally:
@@ -110,7 +145,10 @@ async def _judge_all(
 ) -> dict[int, TrajectoryGroup]:
     judged = dict(done)
     writing = asyncio.Lock()
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    if any(group.trajectories for index, group in enumerate(groups) if index not in judged):
+        await judge.probe()
+    columns = (*Progress.get_default_columns(), JudgeStatus(lambda: judge.status))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task(f"judging {len(groups)} groups", total=len(groups), completed=len(done))
 
         async def score(index: int, group: TrajectoryGroup) -> None:
@@ -122,19 +160,12 @@ async def _judge_all(
                     await asyncio.to_thread(out.append, index, judged[index])
             progress.advance(bar)
 
-        try:
+        with first_error():
             async with asyncio.TaskGroup() as tasks:
                 for index, group in enumerate(groups):
                     if index not in judged:
                         tasks.create_task(score(index, group))
-        except* GavelError as errors:
-            raise _first(errors) from errors
     return judged
-
-
-def _first(errors: BaseExceptionGroup[GavelError]) -> GavelError:
-    first = errors.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def _same(file: Path, out: Path) -> bool:

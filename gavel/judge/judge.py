@@ -34,10 +34,13 @@ from gavel.judge.panel.position_bias import PositionBias
 from gavel.judge.prompt.canonical import canonicalize
 from gavel.judge.prompt.flags import apply_flags, validate_caps, with_flags
 from gavel.judge.rubric import Rubric
+from gavel.llm.activity import Activity
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
+from gavel.llm.errors import LlmError
 from gavel.llm.prices import Prices, checked_prices, prices_from_environment
+from gavel.llm.probe import Probe
 from gavel.llm.rate_limits import Limits
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged import with_judgements
@@ -106,6 +109,8 @@ class Judge:
         self.position_bias: dict[int, PositionBias] = {}
         """The judge's position bias so far, by number of members shown."""
         self.budget = budget or Budget()
+        self.activity = Activity()
+        """What its calls wait for now."""
         self.cassette = Cassette(cassette) if isinstance(cassette, str | Path) else cassette
         self._prepared_groups: WeakKeyDictionary[asyncio.AbstractEventLoop, CapacityLimiter] = WeakKeyDictionary()
         self._max_prepared = _PREFETCH * concurrency
@@ -114,7 +119,7 @@ class Judge:
             prices = prices_from_environment() if prices is None else checked_prices(prices)
         self._clients = [
             [
-                Client(model, juror.params, limits, prices, self.budget, self.cassette, juror.context)
+                Client(model, juror.params, limits, prices, self.budget, self.cassette, juror.context, self.activity)
                 for model in juror.models
             ]
             for juror in self.jurors
@@ -153,12 +158,51 @@ class Judge:
             for client in chain.from_iterable(self._clients):
                 client.check()
 
+    async def probe(self) -> list[Probe]:
+        """Asks every model one cheap question before the first group; callables and local models are not asked.
+
+        Shows that key, model, credit and parameters are right, and which reply format the endpoint takes. Raises
+        `JudgeError` when no model of a juror answers; a fallback that does not is in the result, with its problem.
+        """
+        self.check()
+        distinct = {_endpoint(client): client for client in chain.from_iterable(self._clients) if client.can_be_probed}
+        async with asyncio.TaskGroup() as tasks:
+            asked = {endpoint: tasks.create_task(_probe(client)) for endpoint, client in distinct.items()}
+        answers = {endpoint: task.result() for endpoint, task in asked.items()}
+        for clients in self._clients:
+            of_juror = [answers.get(_endpoint(client)) for client in clients]
+            if isinstance(error := of_juror[0], LlmError) and all(isinstance(one, LlmError) for one in of_juror):
+                raise _as_judge_error(error)
+        failed = {name: error.message for (name, _), error in answers.items() if isinstance(error, LlmError)}
+        probes = [answer for answer in answers.values() if isinstance(answer, Probe)]
+        return probes + [Probe(name, "", "", 0.0, None, problem) for name, problem in failed.items()]
+
+    @property
+    def stopped(self) -> JudgeError | None:
+        """Why no further group can be judged: no model of a juror can be asked, or the budget is used up."""
+        return self._closed or (self.budget.refused and _as_judge_error(self.budget.refused))
+
+    @property
+    def status(self) -> str:
+        """Cost so far, and what its calls wait for, for a live line: "0.42 USD · rate limited, 20 s"."""
+        cost = self.budget.cost if self.budget.calls else ""
+        return " · ".join(filter(None, (cost, self.activity.waiting)))
+
+    @property
+    def _closed(self) -> JudgeError | None:
+        """The permanent error of a juror that has no model left."""
+        for clients in self._clients:
+            errors = [client.breaker.error for client in clients]
+            if (error := errors[0]) is not None and all(errors):
+                return _as_judge_error(error)
+        return None
+
     async def score(self, group: TrajectoryGroup) -> TrajectoryGroup:
         """A copy of the group with rewards and judgements; a pending group is run first.
 
         Raises `JudgeError` for a group without trajectories, for a trajectory without messages that has not failed,
-        for a juror that cannot be asked (see `check`), and when no juror has room for two members. All other failures
-        are recorded in the judgements.
+        for a juror that cannot be asked (see `check`; a wrong key or an empty account shows when a model is asked), and
+        when no juror has room for two members. All other failures are recorded in the judgements.
         """
         started = time.monotonic()
         if group.pending:
@@ -196,6 +240,8 @@ class Judge:
             max_shown = partial(poll.max_shown, canonical)
             schedule = self._mode.schedule(len(canonical.members), counts, seed, fixed, max_shown)
             ballots = await poll.poll(canonical, schedule, seed)
+            if (closed := self._closed) is not None and any(ballot.scores is None for ballot in ballots):
+                raise closed
             if all(ballot.no_room and not ballot.calls for ballot in ballots):
                 raise next(ballot.no_room for ballot in ballots if ballot.no_room)
         aggregate = partial(self._mode.aggregate, fixed=fixed)
@@ -230,3 +276,21 @@ def _without_keys(params: Mapping[str, object]) -> dict[str, object]:
 
 
 _TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
+
+
+async def _probe(client: Client) -> Probe | LlmError:
+    try:
+        return await client.probe()
+    except LlmError as error:
+        return error
+
+
+def _endpoint(client: Client) -> tuple[str, str]:
+    """Clients for which one question answers for all."""
+    return client.name, repr(sorted(client.params.items()))
+
+
+def _as_judge_error(error: LlmError) -> JudgeError:
+    judged = JudgeError(error.message, error.remedy)
+    judged.__cause__ = error
+    return judged

@@ -1,11 +1,19 @@
-"""A budget in US dollars and tokens, shared by all clients that are given it.
+"""A budget in US dollars and tokens, shared by all clients that are given it, in any thread or event loop.
 
-A call reserves before it is sent and settles afterwards. Calls run concurrently only while the upper bounds of all of
-them fit; then one at a time, while the expected cost of a call fits; then none. So at most one call exceeds a budget,
-and only when it used more tokens than the longest call before it.
+A call reserves before it is sent and settles afterwards. What it reserves, first that applies:
+
+    everything it can come to     when the budget has room for all calls that its client may have in flight at that size
+    a capped reply                when the model takes a cap: a fair share of the rest, sent as max_completion_tokens
+    twice the longest reply       once enough replies were seen
+    everything it can come to
+
+Calls run concurrently while their reservations fit; then one at a time, while the expected cost of a call fits; then
+none. A capped call does not exceed a budget; others exceed it by no more than the calls in flight come to.
 """
 
 import asyncio
+import threading
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from gavel.llm.errors import BudgetError, LlmError, UnknownPriceError
@@ -19,9 +27,13 @@ class Size:
     prompt: int
     """Estimate."""
     prompt_bound: int
-    """Upper bound."""
+    """Upper bound: its bytes."""
     completion_bound: int
     """Upper bound."""
+    parallel: int = 1
+    """Calls that the client may have in flight."""
+    can_be_capped: bool = False
+    """Whether the request can limit its reply."""
 
 
 @dataclass(slots=True)
@@ -30,15 +42,38 @@ class Reservation:
 
     model: str
     price: Price | None
+    size: Size
     expected: tuple[float, int]
     """USD and tokens."""
     most: tuple[float, int]
-    """Upper bound, in the same units."""
+    """Upper bound, or what stands for one, in the same units."""
+    cap: int | None = None
+    """Max tokens of the reply, to be sent with the request; None = none."""
     open: bool = True
+
+
+@dataclass(slots=True)
+class _Learned:
+    """What the replies of a model have come to."""
+
+    replies: int = 0
+    longest: int = 0
+    """Tokens of the longest reply."""
+    density: float = 0.0
+    """Most prompt tokens for one byte, over prompts that are long enough to tell."""
 
 
 _FIRST_COMPLETION = 1000
 """Reply tokens expected of a model before its first reply."""
+_SMALLEST_CAP = 8192
+"""Tokens that a capped reply gets at least: a reply that is cut off is paid for and lost."""
+_HEADROOM = 2
+"""Reservation for a reply, in lengths of the longest one seen."""
+_ENOUGH_REPLIES = 8
+"""Replies from which the longest one stands for a bound."""
+_TELLING_PROMPT = 2000
+"""Bytes of a prompt that tells how many tokens a byte is."""
+_DENSITY_MARGIN = 1.25
 
 
 class Budget:
@@ -53,11 +88,20 @@ class Budget:
         self.max_cost_usd = max_cost_usd
         self.max_tokens = max_tokens
         self.spent_usd = 0.0
-        """Over the calls whose price is known."""
+        """Over the calls whose price is known, and as expected for those that were given up."""
+        self.known_usd = 0.0
+        """Over the calls whose cost is known."""
         self.spent_tokens = 0
+        self.calls = 0
+        """Calls that were answered or given up; those that failed cost nothing and do not count."""
+        self.unpriced_calls = 0
+        """Those of them whose cost is not known: the model has no price, or the call was given up."""
+        self.refused: BudgetError | None = None
+        """Why a call was refused, once one was."""
+        self._lock = threading.Lock()
         self._in_flight: list[Reservation] = []
-        self._waiting: list[asyncio.Future[None]] = []
-        self._longest: dict[str, int] = {}
+        self._waiting: list[Future[None]] = []
+        self._learned: dict[str, _Learned] = {}
 
     def check(self, model: str, price: Price | None) -> None:
         """Raises `UnknownPriceError` when there is a limit in dollars and the model has no price."""
@@ -68,6 +112,11 @@ class Budget:
                 "or limit max_tokens instead.",
             )
 
+    @property
+    def cost(self) -> str:
+        """What was spent, in words: "0.42 USD", "≥ 0.42 USD, 1 call unknown", "cost unknown"."""
+        return cost_in_words(self.known_usd, self.calls, self.unpriced_calls)
+
     async def reserve(self, model: str, price: Price | None, size: Size) -> Reservation:
         """Reserves budget for a call; waits for calls in flight when their actual cost decides whether it fits.
 
@@ -75,52 +124,110 @@ class Budget:
         """
         self.check(model, price)
         while True:
-            completion = min(self._longest.get(model, _FIRST_COMPLETION), size.completion_bound)
-            expected = _amount(price, size.prompt, completion)
-            most = _amount(price, size.prompt_bound, max(size.completion_bound, self._longest.get(model, 0)))
-            if self._fits(most) or (not self._in_flight and self._fits(expected)):
-                reservation = Reservation(model, price, expected, most)
-                self._in_flight.append(reservation)
-                return reservation
-            if not self._in_flight or not self._fits(expected, beside_others=False):
-                raise BudgetError(
-                    f"the budget is used up: {self._spending()}; a call to {model} needs about "
-                    f"{expected[0]:.2g} USD, {expected[1]:,} tokens.",
-                    "Raise the budget, and open a cassette so that nothing is paid for twice.",
-                )
-            settled = asyncio.get_running_loop().create_future()
-            self._waiting.append(settled)
-            await settled
+            with self._lock:
+                reservation = self._try_to_reserve(model, price, size)
+                if reservation is not None:
+                    return reservation
+                settled: Future[None] = Future()  # of no event loop: whoever settles may be in another one
+                self._waiting.append(settled)
+            await asyncio.wrap_future(settled)
 
     def settle(self, reservation: Reservation, usd: float | None, prompt_tokens: int, completion_tokens: int) -> None:
         """Replaces the reservation by the actual cost of the call."""
-        longest = self._longest.get(reservation.model, 0)
-        self._longest[reservation.model] = max(longest, completion_tokens)
+        with self._lock:
+            learned = self._learned_of(reservation.model)
+            learned.replies += 1
+            learned.longest = max(learned.longest, completion_tokens)
+            if reservation.size.prompt_bound >= _TELLING_PROMPT:
+                learned.density = max(learned.density, prompt_tokens / reservation.size.prompt_bound)
         known = _amount(reservation.price, prompt_tokens, completion_tokens)[0] if usd is None else usd
-        self._close(reservation, (known, prompt_tokens + completion_tokens))
+        unpriced = usd is None and reservation.price is None
+        self._close(reservation, (known, prompt_tokens + completion_tokens), unpriced=unpriced)
 
     def release(self, reservation: Reservation) -> None:
         """Returns the reservation: the call cost nothing."""
-        self._close(reservation, (0.0, 0))
+        self._close(reservation, None)
 
     def forfeit(self, reservation: Reservation) -> None:
         """Counts the expected cost: the call was abandoned, and its server may still charge for it."""
-        self._close(reservation, reservation.expected)
+        self._close(reservation, reservation.expected, unpriced=True)
 
-    def _close(self, reservation: Reservation, spent: tuple[float, int]) -> None:
-        if not reservation.open:
-            return
-        reservation.open = False
-        self._in_flight.remove(reservation)
-        self.spent_usd += spent[0]
-        self.spent_tokens += spent[1]
-        waiting, self._waiting = self._waiting, []
+    def _close(self, reservation: Reservation, spent: tuple[float, int] | None, unpriced: bool = False) -> None:
+        with self._lock:
+            if not reservation.open:
+                return
+            reservation.open = False
+            self._in_flight.remove(reservation)
+            if spent is not None:
+                self.spent_usd += spent[0]
+                self.spent_tokens += spent[1]
+                self.known_usd += 0.0 if unpriced else spent[0]
+                self.calls += 1
+                self.unpriced_calls += unpriced
+            waiting, self._waiting = self._waiting, []
         for settled in waiting:
-            if not settled.done():
+            if settled.set_running_or_notify_cancel():
                 settled.set_result(None)
 
+    def _try_to_reserve(self, model: str, price: Price | None, size: Size) -> Reservation | None:
+        """The reservation, or None while calls in flight may leave room for it. Raises `BudgetError`."""
+        learned = self._learned_of(model)
+        expected_reply = min(learned.longest or _FIRST_COMPLETION, size.completion_bound)
+        expected = _amount(price, size.prompt, expected_reply)
+        sizes = self._sizes(price, size, learned)
+        for cap, most in sizes:
+            if self._fits(most):
+                return self._reserved(Reservation(model, price, size, expected, most, cap))
+        if not self._in_flight and self._fits(expected):
+            reply = self._affordable(price, size.prompt, 1)
+            cap = min(reply, size.completion_bound) if size.can_be_capped and reply >= expected_reply else None
+            return self._reserved(Reservation(model, price, size, expected, sizes[-1][1], cap))
+        if self._in_flight and self._fits(expected, beside_others=False):
+            return None
+        self.refused = BudgetError(
+            f"the budget is used up: {self._spending()}; a call to {model} needs about "
+            f"{expected[0]:.2g} USD, {expected[1]:,} tokens.",
+            "Raise the budget, and open a cassette so that nothing is paid for twice.",
+        )
+        raise self.refused
+
+    def _sizes(self, price: Price | None, size: Size, learned: _Learned) -> list[tuple[int | None, tuple[float, int]]]:
+        """What the call may reserve, the best first: a cap for its reply, and the most that it comes to."""
+        prompt = size.prompt_bound
+        if learned.density:
+            prompt = min(prompt, int(prompt * learned.density * _DENSITY_MARGIN) + 1)
+        most = _amount(price, prompt, max(size.completion_bound, learned.longest))
+        if self._fits((most[0] * size.parallel, most[1] * size.parallel), beside_others=False):
+            return [(None, most)]
+        likely = min(_HEADROOM * learned.longest, size.completion_bound)
+        if size.can_be_capped:
+            smallest = min(max(_SMALLEST_CAP, likely), size.completion_bound)
+            share = min(self._affordable(price, prompt, size.parallel), size.completion_bound)
+            caps = dict.fromkeys([max(share, smallest), smallest])
+            return [(cap, _amount(price, prompt, cap)) for cap in caps]
+        if learned.replies >= _ENOUGH_REPLIES:
+            return [(None, _amount(price, prompt, likely))]
+        return [(None, most)]
+
+    def _affordable(self, price: Price | None, prompt: int, parallel: int) -> int:
+        """Reply tokens that each of `parallel` calls can be given from what is not spent, 0 or more."""
+        replies: list[float] = []
+        if self.max_tokens is not None:
+            replies.append((self.max_tokens - self.spent_tokens) / parallel - prompt)
+        if self.max_cost_usd is not None and price is not None and price[1] > 0:
+            share = (self.max_cost_usd - self.spent_usd) / parallel
+            replies.append((share * 1e6 - prompt * price[0]) / price[1])
+        return max(int(min(replies, default=0)), 0)
+
+    def _reserved(self, reservation: Reservation) -> Reservation:
+        self._in_flight.append(reservation)
+        return reservation
+
+    def _learned_of(self, model: str) -> _Learned:
+        return self._learned.setdefault(model, _Learned())
+
     def _fits(self, amount: tuple[float, int], beside_others: bool = True) -> bool:
-        """Whether the amount fits in the rest of the budget (minus the upper bounds of calls in flight)."""
+        """Whether the amount fits in the rest of the budget (minus the reservations of calls in flight)."""
         others = [reservation.most for reservation in self._in_flight] if beside_others else []
         usd = self.spent_usd + amount[0] + sum(most[0] for most in others)
         tokens = self.spent_tokens + amount[1] + sum(most[1] for most in others)
@@ -135,6 +242,16 @@ class Budget:
         if self.max_tokens is not None:
             parts.append(f"{self.spent_tokens:,} of {self.max_tokens:,} tokens")
         return ", ".join(parts)
+
+
+def cost_in_words(usd: float, calls: int, unknown: int) -> str:
+    """`usd` over the calls with a known cost: "0.42 USD", "≥ 0.42 USD, 1 call unknown", or "cost unknown"."""
+    if calls and unknown == calls and not usd:
+        return "cost unknown"
+    amount = f"{usd:.2f}" if usd >= 0.1 or not usd else f"{usd:.2g}"
+    if not unknown:
+        return f"{amount} USD"
+    return f"≥ {amount} USD, {unknown:,} call{'s' * (unknown != 1)} unknown"
 
 
 def _amount(price: Price | None, prompt_tokens: int, completion_tokens: int) -> tuple[float, int]:

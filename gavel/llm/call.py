@@ -6,11 +6,14 @@ limit, since the model is not the cause of that delay.
 
 import asyncio
 from collections.abc import Awaitable
+from contextlib import nullcontext
 from typing import TypeVar
 
 from tenacity import RetryCallState
 
+from gavel.llm.activity import Activity
 from gavel.llm.rate_limits import EndpointLimits, Limits
+from gavel.llm.retry import is_rate_limit
 
 _T = TypeVar("_T")
 
@@ -18,11 +21,13 @@ _T = TypeVar("_T")
 class Call:
     """Between `acquire` and `release` the call counts as running; its attempts run within `deadline`."""
 
-    def __init__(self, endpoint: EndpointLimits, limits: Limits) -> None:
+    def __init__(self, endpoint: EndpointLimits, limits: Limits, activity: Activity) -> None:
         self.endpoint = endpoint
         self.deadline = asyncio.timeout(None)
         self._limits = limits
+        self._activity = activity
         self._running = False
+        self._is_rate_limited = False
 
     async def acquire(self) -> None:
         """Waits until the concurrency limit has room for the call."""
@@ -41,7 +46,8 @@ class Call:
     async def sleep(self, seconds: float) -> None:
         """Sleeps between attempts without counting as running."""
         self.release()
-        await asyncio.sleep(seconds)
+        with self._activity.rate_limited(seconds) if self._is_rate_limited else nullcontext():
+            await asyncio.sleep(seconds)
         await self.off_the_clock(self.acquire())
 
     async def off_the_clock(self, wait: Awaitable[_T]) -> _T:
@@ -52,6 +58,10 @@ class Call:
             return await wait
         finally:
             self.deadline.reschedule(_now() + left)
+
+    def before_sleep(self, state: RetryCallState) -> None:
+        """Notes why the call is about to sleep."""
+        self._is_rate_limited = is_rate_limit(state.outcome.exception() if state.outcome else None)
 
     def is_over(self, state: RetryCallState) -> bool:
         """Whether there is no further attempt, or no time for it."""

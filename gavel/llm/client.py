@@ -4,17 +4,18 @@ The loops of `Client.ask`, outermost first; all of them run within one deadline:
 
     ask                                  answers from the cassette, where it holds the reply
     └─ _ask_with_transport_retries       the same request after a pause, when the server or the network fails
-       └─ _complete_with_format_fallbacks    a plainer reply format, when the server refuses the first
-          └─ _accounted                      one request: waits for budget and rate limits, then is sent
+       └─ _complete_as_accepted              another reply format or parameter, when the server refuses the first
+          └─ _accounted                          one request: waits for budget and rate limits, then is sent
 
 An attempt has a timeout, and a call that sleeps does not count as running. Errors that asking again cannot mend (a
-wrong key, a prompt too long) are raised at once.
+wrong key, a prompt too long) are raised at once; after one that every request would meet, nothing more is sent
+(breaker.py).
 """
 
 import asyncio
-import json
+import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,19 +24,34 @@ from typing import Any
 import openai
 from tenacity import AsyncRetrying, retry_if_exception
 
+from gavel.llm.activity import Activity
+from gavel.llm.breaker import Breaker
 from gavel.llm.budget import Budget, Size
 from gavel.llm.call import Call
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.cassette import Cassette
 from gavel.llm.completion import completion, read_answer, read_message
-from gavel.llm.errors import ContextError, GavelError, LlmError, RefusedError
-from gavel.llm.local_models import model_id
+from gavel.llm.dialect import COMPLETION_CAPS, FORMATS, dialect_of
+from gavel.llm.errors import ContextError, GavelError, LlmError, PermanentError, RefusedError
+from gavel.llm.failure import read_failure
+from gavel.llm.local_models import PROVIDER, model_id
+from gavel.llm.message_size import byte_bound
 from gavel.llm.prices import Price, Prices, cost, price
+from gavel.llm.probe import MESSAGES, SCHEMA, Probe
 from gavel.llm.providers import check_model, load_litellm, model_info
 from gavel.llm.question import Question
 from gavel.llm.rate_limits import Limits, endpoint_limits
 from gavel.llm.refusal import CONTENT_FILTER, is_refusal, refusal_in
-from gavel.llm.retry import context_limit, is_too_long, may_be_the_format, may_pass, pause, remedy
+from gavel.llm.retry import (
+    context_limit,
+    is_permanent,
+    is_rate_limit,
+    is_too_long,
+    may_be_the_format,
+    may_pass,
+    pause,
+    remedy,
+)
 from gavel.llm.types import Accept, Message, ModelCallable, Reply, Schema
 
 
@@ -55,6 +71,9 @@ class Client:
     """Used for LiteLLM models only: two callables of one name may answer differently."""
     context: int | None = None
     """Context length, in tokens of prompt and reply; None = as LiteLLM's table says."""
+    activity: Activity = field(default_factory=Activity, compare=False, repr=False)
+    """May be shared with other clients."""
+    breaker: Breaker = field(default_factory=Breaker, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -118,20 +137,51 @@ class Client:
         earlier = [(Question(self.name, self.params, schema, before), reply) for before, reply in repairs]
         return await self.cassette.answer(question, ask, accept, earlier)
 
+    async def probe(self) -> Probe:
+        """Asks one cheap question, which shows that key, model, credit and parameters are right.
+
+        Raises what `ask` raises. The answer never comes from a cassette.
+        """
+        self.breaker.close()
+        started = time.monotonic()
+        reply = await self._ask_with_transport_retries(MESSAGES, SCHEMA)
+        if not reply.text.strip():
+            raise LlmError(
+                f"{self.name} answered a question with an empty reply (finish_reason {reply.finish_reason!r}).",
+                "Try it by hand, raise max_tokens if you set it, or pick another model.",
+            )
+        reply_format = FORMATS[dialect_of(self._endpoint).format][0]
+        return Probe(self.name, reply.served_by, reply_format, time.monotonic() - started, reply.cost_usd)
+
+    @property
+    def can_be_probed(self) -> bool:
+        """Whether a request to the model leaves this process."""
+        return isinstance(self.model, str) and not self.name.startswith(f"{PROVIDER}/") and self._asks_now
+
+    @property
+    def _asks_now(self) -> bool:
+        return self.cassette is None or self.cassette.asks_now
+
     async def _ask_with_transport_retries(self, messages: list[Message], schema: Schema) -> Reply:
-        call = Call(endpoint_limits(self._endpoint), self.limits)
+        call = Call(endpoint_limits(self._endpoint), self.limits, self.activity)
         retrying = AsyncRetrying(
             retry=retry_if_exception(may_pass),
             wait=pause,
             stop=call.is_over,
             sleep=call.sleep,
+            before_sleep=call.before_sleep,
             reraise=True,
         )
         await call.acquire()
         try:
             async with call.deadline:
                 call.start_deadline()
-                return await retrying(self._attempt, call, messages, schema)
+                reply: Reply = await retrying(self._attempt, call, messages, schema)
+            self.breaker.close()
+            return reply
+        except PermanentError as error:
+            self.breaker.open(error)
+            raise
         except LlmError:
             raise
         except Exception as error:  # foreign code: whatever it raises, the call failed
@@ -147,36 +197,68 @@ class Client:
                 raise ContextError(message, remedy(error), context_limit(what)) from error
             if is_refusal(error):
                 raise RefusedError(message) from error
+            if is_permanent(error):
+                permanent = PermanentError(message, remedy(error))
+                self.breaker.open(permanent)
+                raise permanent from error
+            if is_rate_limit(error):
+                message = f"{self.name} is rate limited, for longer than a call may wait: {what}"
             raise LlmError(message, remedy(error)) from error
         finally:
             call.release()
 
     async def _attempt(self, call: Call, messages: list[Message], schema: Schema) -> Reply:
+        self.breaker.check()
         if isinstance(self.model, str):
-            return await self._complete_with_format_fallbacks(call, messages, schema)
+            return await self._complete_as_accepted(call, messages, schema)
         async with self._accounted(call, messages, schema) as account, asyncio.timeout(self.limits.timeout):
             answer = await contain_cancellation(self.model(messages, schema))
             text, repairs = read_answer(answer)
             account.reply = Reply(text, repairs=repairs)
         return account.reply
 
-    async def _complete_with_format_fallbacks(self, call: Call, messages: list[Message], schema: Schema) -> Reply:
-        """Asks in the first reply format that the endpoint accepts, from the one that it accepted before."""
-        once = {"timeout": self.limits.timeout, "max_retries": 0, "num_retries": 0}
-        number = _formats.get(self._endpoint, 0)
+    async def _complete_as_accepted(self, call: Call, messages: list[Message], schema: Schema) -> Reply:
+        """Asks in the first reply format, and with the parameters, that the endpoint accepts."""
+        dialect = dialect_of(self._endpoint)
+        number = dialect.format
         while True:
-            options = {**once, **REPLY_FORMATS[number](schema), **self.params}
+            params, sent = dict[str, Any](self.params), dict[str, Any]()
             try:
                 async with self._accounted(call, messages, schema) as account:
-                    response, repairs = await completion(model=self.name, messages=messages, **options)
+                    if account.cap is not None:
+                        params[COMPLETION_CAPS[0]] = account.cap
+                    sent = dialect.translate(params)
+                    response, repairs = await self._complete(messages, FORMATS[number][1](schema) | sent)
                     account.reply = self.read_response(response, messages, repairs)
-            except openai.BadRequestError as error:
-                if number + 1 == len(REPLY_FORMATS) or not may_be_the_format(error):
+            except openai.OpenAIError as error:
+                refused = dialect.refused(
+                    read_failure(error), {k: v for k, v in params.items() if k not in _CONNECTION}
+                )
+                if refused is not None and dialect.do_without(refused, self.name, sent):
+                    continue
+                if refused is not None:
+                    raise PermanentError(
+                        f"{self.name} does not take {refused}: {error}",
+                        f"Leave {refused} out of the judge's parameters (--judge-param, params).",
+                    ) from error
+                if number + 1 == len(FORMATS) or not may_be_the_format(error):
                     raise
                 number += 1
             else:
-                _formats[self._endpoint] = number
+                dialect.format = number
+                if account.cap is not None and account.reply.completion_tokens > account.cap:
+                    dialect.takes_cap = False
                 return account.reply
+
+    async def _complete(self, messages: list[Message], options: Mapping[str, Any]) -> tuple[Any, Counter[str]]:
+        """One completion. LiteLLM's own timeout does not end a reply that comes in drips."""
+        once = {"timeout": self.limits.timeout, "max_retries": 0, "num_retries": 0}
+        try:
+            async with asyncio.timeout(self.limits.timeout):
+                return await completion(model=self.name, messages=messages, **once | dict(options))
+        except TimeoutError as error:
+            words = f"Timeout: no complete reply within {self.limits.timeout:g} s"
+            raise load_litellm().Timeout(words, model=self.name, llm_provider="") from error
 
     def read_response(self, response: Any, messages: list[Message], repairs: Counter[str]) -> Reply:
         """The reply in LiteLLM's response to `messages`. `repairs`: those that the response took."""
@@ -205,10 +287,10 @@ class Client:
         size = self._size(messages, schema)
         known = price(self.name, self.prices) if self.budget.max_cost_usd is not None else None
         reservation = await call.off_the_clock(self.budget.reserve(self.name, known, size))
-        account = _Account()
+        account = _Account(cap=reservation.cap)
         try:
             expected = reservation.expected[1]
-            sent = await call.off_the_clock(call.endpoint.wait_for_rate(expected, self.limits))
+            sent = await call.off_the_clock(call.endpoint.wait_for_rate(expected, self.limits, self.activity))
         except BaseException:
             self.budget.release(reservation)
             raise
@@ -229,9 +311,24 @@ class Client:
             raise
 
     def _size(self, messages: list[Message], schema: Schema) -> Size:
-        """A token is at least one byte, and about four."""
-        bound = sum(map(_bytes, [*messages, schema])) + 32 * len(messages)  # chat templates add tokens around each
-        return Size(prompt=bound // 4, prompt_bound=bound, completion_bound=self._completion_bound)
+        bound = byte_bound(messages, schema)
+        return Size(
+            prompt=bound // 4,
+            prompt_bound=bound,
+            completion_bound=self._completion_bound,
+            parallel=self.limits.concurrency,
+            can_be_capped=self._can_be_capped,
+        )
+
+    @property
+    def _can_be_capped(self) -> bool:
+        """Whether a limit on the reply's tokens may be sent: the user sets none, and no thinking that needs one."""
+        return (
+            isinstance(self.model, str)
+            and not self.name.startswith(f"{PROVIDER}/")
+            and not self.params.keys() & {*COMPLETION_CAPS, "thinking"}
+            and dialect_of(self._endpoint).takes_cap
+        )
 
     @property
     def _completion_bound(self) -> int:
@@ -264,33 +361,17 @@ _SHRINK_FACTOR = 0.5
 _TOKENIZER_MARGIN = 1.2
 """Max ratio of a model's own token count to that of `cl100k_base`."""
 
-REPLY_FORMATS: tuple[Callable[[Schema], dict[str, Any]], ...] = (
-    lambda schema: {
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": "scores", "schema": schema, "strict": True},
-        }
-    },
-    lambda schema: {"response_format": {"type": "json_object"}},
-    lambda schema: {},
-)
-"""From the most helpful to the most widely understood."""
+_CONNECTION = {"api_key", "api_base", "base_url", "api_version", "organization", "custom_llm_provider", "client"}
+"""Parameters that are no part of a request's body."""
 
 _contexts: dict[Hashable, int] = {}
 """Context lengths learned from endpoints' refusals."""
-_formats: dict[Hashable, int] = {}
-"""Index of the first of `REPLY_FORMATS` that an endpoint accepted, found by trying."""
-
-
-def _bytes(part: Mapping[str, Any]) -> int:
-    """Bytes of a message or a schema. Text content is measured directly: JSON of a long text takes milliseconds."""
-    text = part.get("content")
-    words = text if isinstance(text, str) else json.dumps(part, ensure_ascii=False)
-    return len(words.encode("utf-8", "surrogatepass"))
 
 
 @dataclass(slots=True)
 class _Account:
     """The reply of one request, once it arrived."""
 
+    cap: int | None = None
+    """Max tokens of the reply, to be sent with the request; None = none."""
     reply: Reply = field(default_factory=lambda: Reply(""))

@@ -26,6 +26,8 @@ async def completion(**request: Any) -> tuple[Any, Counter[str]]:
         return await litellm.acompletion(logger_fn=listen, **request), Counter()
     except openai.OpenAIError as error:
         if not is_in_parts(error) or not bodies:
+            if bodies and isinstance(error, openai.BadRequestError):
+                raise _server_failed(error, str(request.get("model"))) from error
             raise
     body, repairs = with_text_content(json.loads(bodies[-1]))
     return litellm.ModelResponse(**{**body, "usage": body.get("usage") or {}}), repairs
@@ -42,6 +44,12 @@ def with_text_content(body: Mapping[str, Any]) -> tuple[dict[str, Any], Counter[
             repairs["content parts"] += 1
         choice["message"] = message
     return {**body, "choices": choices}, repairs
+
+
+def _server_failed(error: openai.OpenAIError, model: str) -> openai.OpenAIError:
+    """The error of a response with status 200 and an error for a body, which LiteLLM calls a bad request."""
+    litellm = load_litellm()
+    return litellm.APIError(500, f"the server answered with status 200 and an error: {error}", "", model)
 
 
 def read_answer(answer: object) -> tuple[str, Counter[str]]:

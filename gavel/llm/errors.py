@@ -3,6 +3,9 @@
 The base is here because this is the lowest floor that raises one.
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager
+
 
 class GavelError(Exception):
     """What happened, and what to type next.
@@ -26,6 +29,10 @@ class MissingKeyError(LlmError):
 
 class UnknownModelError(LlmError):
     """No provider serves a model of this name."""
+
+
+class PermanentError(LlmError):
+    """No request to this endpoint can succeed until a person mends something: key, credit, model or parameters."""
 
 
 class NotAskedError(LlmError):
@@ -63,3 +70,18 @@ class CassetteError(NotAskedError):
 
 class CassetteMissError(CassetteError):
     """A cassette in the mode "replay" has no reply to the request."""
+
+
+@contextmanager
+def first_error() -> Generator[None]:
+    """Around an `asyncio.TaskGroup`: when all that failed in it are `GavelError`s, the first is raised as itself."""
+    try:
+        yield
+    except ExceptionGroup as group:
+        errors, others = group.split(GavelError)
+        if errors is None or others is not None:
+            raise
+        first = errors.exceptions[0]
+        while isinstance(first, ExceptionGroup):
+            first = first.exceptions[0]
+        raise first from first.__cause__

@@ -5,6 +5,7 @@ its minute (per process). The minute is a sliding window, so no 60 seconds hold 
 """
 
 import asyncio
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Hashable
@@ -13,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from anyio import CapacityLimiter
 
+from gavel.llm.activity import Activity
 from gavel.llm.errors import LlmError, NotAskedError
 
 MINUTE = 60.0
@@ -88,6 +90,8 @@ class MinuteWindow:
     def __init__(self) -> None:
         self._sent: deque[SentRequest] = deque()
         self._tokens = 0
+        self.lock = threading.Lock()
+        """Held from a look at the window to the request that it allows: event loops of other threads share it."""
 
     def seconds_until(self, now: float, tokens: int, limits: Limits) -> float:
         """Seconds until a request of `tokens` tokens may be sent; 0 = now.
@@ -134,15 +138,17 @@ class EndpointLimits:
         self.window = window
         self._turn = asyncio.Lock()
 
-    async def wait_for_rate(self, tokens: int, limits: Limits) -> SentRequest:
+    async def wait_for_rate(self, tokens: int, limits: Limits, activity: Activity) -> SentRequest:
         """Returns when a request of `tokens` tokens may be sent, first come first served; records it as sent."""
         async with self._turn:
             while True:
                 now = time.monotonic()
-                wait = self.window.seconds_until(now, tokens, limits)
-                if wait == 0:
-                    return self.window.add(now, tokens)
-                await asyncio.sleep(wait)
+                with self.window.lock:
+                    wait = self.window.seconds_until(now, tokens, limits)
+                    if wait == 0:
+                        return self.window.add(now, tokens)
+                with activity.rate_limited(wait):
+                    await asyncio.sleep(wait)
 
 
 def endpoint_limits(endpoint: Hashable) -> EndpointLimits:

@@ -9,6 +9,8 @@ from typing import Any, cast
 
 import openai
 
+from gavel.llm.failure import read_failure
+
 CONTENT_FILTER = "content_filter"
 """Finish reason of a reply that was refused or filtered."""
 _MAX_SHOWN = 200
@@ -16,11 +18,8 @@ _MAX_SHOWN = 200
 
 def is_refusal(error: BaseException) -> bool:
     """Whether a server's error is about the prompt's content, such as a 400 of a content filter."""
-    if not isinstance(error, openai.OpenAIError):
-        return False
-    status: object = getattr(error, "status_code", None)
-    return "ContentPolicy" in type(error).__name__ or (
-        status in (400, 403, 422) and _ERROR.search(str(error)) is not None
+    return isinstance(error, openai.OpenAIError) and (
+        "ContentPolicy" in type(error).__name__ or read_failure(error).is_refusal
     )
 
 
@@ -44,12 +43,6 @@ def filtered(model: str, text: str) -> str:
     return f"{model} said: {said[:_MAX_SHOWN]}" if said else f"{model} gave an empty reply, stopped by a content filter"
 
 
-_ERROR = re.compile(
-    r"content[ _-]?(?:filter|policy|management policy)|usage polic|safety system|flagged (?:as|for)|moderation"
-    r"|prompt (?:was )?blocked|blocked by (?:content|safety)|responsible ?ai",
-    re.IGNORECASE,
-)
-"""Wordings of servers; LiteLLM knows some of them."""
 _TEXT = re.compile(
     r"(?:i['\u2019]?m (?:very |really |so )?sorry|i am (?:very |really |so )?sorry|sorry|i apologi[sz]e|unfortunately"
     r"|i (?:can(?:no|['\u2019])t|can not|won['\u2019]t|will not|must decline|decline|am unable|am not able)"

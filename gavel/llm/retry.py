@@ -1,6 +1,7 @@
 """Classifies the errors of a model: retry, change the request, or give up."""
 
 import email.utils
+import math
 import re
 import time
 from collections.abc import Mapping
@@ -9,23 +10,34 @@ import openai
 from tenacity import RetryCallState, wait_random_exponential
 
 from gavel.llm.errors import GavelError
+from gavel.llm.failure import read_failure
 from gavel.llm.refusal import is_refusal
 
 
 def may_pass(error: BaseException) -> bool:
     """Whether the same request may succeed later."""
-    if isinstance(error, openai.RateLimitError):
-        return "insufficient_quota" not in str(error)
-    passing = isinstance(error, openai.APIConnectionError) or (
-        isinstance(error, openai.APIStatusError) and (error.status_code == 408 or error.status_code >= 500)
-    )
-    return passing and not is_too_long(error)
+    if isinstance(error, openai.APIConnectionError):  # a timeout is one
+        return True
+    failure = read_failure(error)
+    if failure.is_quota or failure.is_refusal or is_too_long(error) or failure.status is None:
+        return False
+    return failure.status in (408, 409, 429) or failure.status >= 500
 
 
-def may_be_the_format(error: openai.BadRequestError) -> bool:
+def is_permanent(error: BaseException) -> bool:
+    """Whether no other request to this endpoint can succeed either: a wrong key, an empty account, no such model."""
+    failure = read_failure(error)
+    if failure.is_refusal or isinstance(error, openai.APIConnectionError):
+        return False
+    return failure.status in (401, 402, 403, 404) or failure.is_quota or failure.is_unknown_model
+
+
+def may_be_the_format(error: openai.OpenAIError) -> bool:
     """Whether the requested reply format may be the reason for a refusal; servers word that in many ways."""
-    is_local = isinstance(error.__cause__, GavelError)  # of a local model, which takes no format
-    return error.status_code in (400, 422) and not (is_local or is_refusal(error) or is_too_long(error))
+    if isinstance(error.__cause__, GavelError):  # of a local model, which takes no format
+        return False
+    bad_request = isinstance(error, openai.BadRequestError) and read_failure(error).status in (400, 422)
+    return bad_request and not (is_refusal(error) or is_permanent(error) or is_too_long(error))
 
 
 def is_too_long(error: BaseException) -> bool:
@@ -51,15 +63,27 @@ def pause(state: RetryCallState) -> float:
     error = state.outcome.exception() if state.outcome else None
     headers: Mapping[str, str] = getattr(error, "litellm_response_headers", None) or {}
     asked = _seconds(headers.get("retry-after", ""))
-    return _backoff(state) if asked is None else max(asked, 0.0)
+    return _backoff(state) if asked is None else asked
+
+
+def is_rate_limit(error: BaseException | None) -> bool:
+    """Whether the server asks for fewer requests, rather than being broken."""
+    return isinstance(error, openai.RateLimitError) or (error is not None and read_failure(error).status == 529)
 
 
 def remedy(error: Exception) -> str:
     """The remedy for an error, or an empty text."""
-    match error:
-        case openai.AuthenticationError():
+    failure = read_failure(error)
+    if failure.is_quota or failure.status == 402:
+        return "Add credit to the account of this API key, or use another key or model; then run the same again."
+    match failure.status:
+        case 401:
             return "Check the API key in .env, or pick another model, such as --judge stand-in, --judge ollama/qwen3."
-        case openai.NotFoundError():
+        case 403:
+            return "The key may not use this model: check its rights and its region, or pick another model."
+        case 404:
+            return "Check the model's name and the address of its server."
+        case _ if failure.is_unknown_model:
             return "Check the model's name and the address of its server."
         case _ if is_too_long(error):
             return "Pick a model with a longer context, or judge smaller groups."
@@ -90,12 +114,16 @@ _LIMITS = [
 
 
 def _seconds(retry_after: str) -> float | None:
-    """`Retry-After`, which is a number or a date, in seconds."""
+    """`Retry-After`, which is a number or a date, in seconds; None for what is neither, such as "nan"."""
     try:
-        return float(retry_after)
+        seconds = float(retry_after)
     except ValueError:
-        pass
+        seconds = _seconds_until(retry_after)
+    return max(seconds, 0.0) if math.isfinite(seconds) else None
+
+
+def _seconds_until(date: str) -> float:
     try:
-        return email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time()
-    except ValueError:
-        return None
+        return email.utils.parsedate_to_datetime(date).timestamp() - time.time()
+    except (ValueError, OverflowError):
+        return math.nan

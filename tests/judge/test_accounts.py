@@ -20,6 +20,7 @@ from gavel.judge.ruler import ruler_score_group
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
+from gavel.llm.dialect import dialects
 from gavel.llm.errors import BudgetError, CassetteError, LlmError
 from gavel.llm.rate_limits import Limits, MinuteWindow
 from gavel.scenarios.group import TrajectoryGroup
@@ -178,12 +179,12 @@ def _retries(fault) -> int:
 
 
 async def test_models_that_all_fail_leave_no_number(endpoint):
-    endpoint.script = [fails(401, "bad key")]
+    endpoint.script = [fails(409, "not now")]
     [group] = await judged(judge_of(endpoint, ["openai/first", "openai/second"], orders=1), 1)
     assert group.judgement is not None
     assert (group.judgement.status, group.judgement.models) == ("unscored", ["openai/first", "openai/second"])
     assert "openai/second failed" in (group.judgement.reason or "")
-    assert [request["model"] for request in endpoint.requests] == ["first", "second"]
+    assert [request["model"] for request in endpoint.requests] == ["first"] * 6 + ["second"] * 6
 
 
 def test_a_juror_without_models_is_refused():
@@ -223,9 +224,7 @@ async def test_a_cassette_that_cannot_be_used_is_an_error_before_anyone_is_asked
 async def test_a_server_without_schemas_finds_its_replies_again_in_a_new_process(endpoint, tmp_path):
     endpoint.script = [lambda r: fails(400, "unknown field")(r) if "response_format" in r else scores(0.5)(r)]
     await judged(judge_of(endpoint, cassette=tmp_path / "c.sqlite"), 1)
-    from gavel.llm.client import _formats
-
-    _formats.clear()
+    dialects.clear()
     endpoint.requests.clear()
     await judged(judge_of(endpoint, cassette=tmp_path / "c.sqlite"), 1)
     assert endpoint.requests == []

@@ -10,6 +10,7 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
 from gavel.judge.prompt.canonical import canonicalize
+from gavel.llm.errors import PermanentError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Endpoint, fails, labels_in, says, scores
@@ -366,12 +367,67 @@ async def test_replies_that_stay_useless_leave_no_number(endpoint):
 
 
 async def test_a_judge_that_is_down_leaves_no_number(endpoint):
-    endpoint.script = [fails(401, "bad key")]
+    endpoint.script = [fails(400, "bad luck")]
     judged = await judge_of(endpoint).score(saying("a", "b"))
     assert judged.judgement is not None
     assert (judged.judgement.status, judged.judgement.cost_usd) == ("unscored", None)
-    assert "bad key" in (judged.judgement.reason or "")
+    assert "bad luck" in (judged.judgement.reason or "")
     assert [trajectory.reward for trajectory in judged] == [None, None]
+
+
+async def test_a_wrong_key_is_an_error_of_the_first_group_and_no_other_is_asked(endpoint):
+    endpoint.script = [fails(401, "bad key")]
+    judge = judge_of(endpoint, orders=1)
+    assert judge.stopped is None
+    for _ in range(3):
+        with pytest.raises(JudgeError, match="bad key") as error:
+            await judge.score(saying("a", "b"))
+        assert "Check the API key" in error.value.remedy
+        assert isinstance(error.value.__cause__, PermanentError)
+    assert len(endpoint.requests) == 1
+    assert judge.stopped is not None
+    assert "bad key" in judge.stopped.message
+
+
+async def test_a_juror_that_cannot_be_asked_any_more_stops_the_jury(endpoint):
+    endpoint.script = [lambda r: fails(404, "gone")(r) if r["model"] == "lost" else scores(0.75, 0.25)(r)]
+    judge = Judge([Juror(f"openai/{name}", params=endpoint.params) for name in ("judge", "lost")], orders=1)
+    with pytest.raises(JudgeError, match="gone"):
+        await judge.score(saying("a", "b"))
+
+
+async def test_a_fallback_takes_over_for_good_from_a_model_that_cannot_be_asked(endpoint):
+    endpoint.script = [lambda r: fails(404, "gone")(r) if r["model"] == "lost" else scores(0.75, 0.25)(r)]
+    judge = Judge(Juror(["openai/lost", "openai/judge"], params=endpoint.params), orders=1)
+    for _ in range(3):
+        judged = await judge.score(saying("a", "b"))
+        assert judged.judgement is not None
+        assert judged.judgement.status == "scored"
+    assert [request["model"] for request in endpoint.requests] == ["lost", *["judge"] * 3]
+    assert judge.stopped is None
+
+
+async def test_a_probe_asks_every_model_once_and_names_the_fallback_that_fails(endpoint):
+    endpoint.script = [lambda r: fails(404, "gone")(r) if r["model"] == "lost" else says('{"ready": true}')]
+    jurors = [
+        Juror(["openai/judge", "openai/lost"], params=endpoint.params),
+        Juror("openai/judge", 2, 3, endpoint.params),
+    ]
+    probes = await Judge([*jurors, "stand-in"]).probe()
+    assert [(probe.model, "gone" in probe.problem) for probe in probes] == [
+        ("openai/judge", False),
+        ("openai/lost", True),
+    ]
+    assert len(endpoint.requests) == 2
+    with pytest.raises(JudgeError, match="gone"):
+        await Judge([jurors[0], Juror("openai/lost", params=endpoint.params)]).probe()
+
+
+async def test_a_probe_of_judges_without_a_server_asks_nothing():
+    async def mine(messages, schema):
+        raise AssertionError
+
+    assert await Judge([mine, "stand-in", "constant"]).probe() == []
 
 
 async def test_a_missing_key_is_told_before_anyone_is_asked():

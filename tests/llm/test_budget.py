@@ -1,11 +1,13 @@
 import asyncio
 import random
+import threading
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gavel.llm.budget import Budget, Size
+from gavel.llm.budget import Budget, Size, cost_in_words
 from gavel.llm.errors import BudgetError, LlmError, UnknownPriceError
 from tests.limits import HANG_SECONDS
 
@@ -65,29 +67,180 @@ def test_a_budget_of_nothing_is_refused(limits):
         Budget(**limits)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(300, 6000), st.integers(1, 12), st.integers(0, 99), st.sampled_from([20, 100]))
-def test_a_budget_is_passed_by_one_call_at_most(limit, workers, seed, longest):
+O3, GPT_5 = (2.0, 8.0, 100_000), (1.25, 10.0, 128_000)
+"""Prices and longest completions of LiteLLM's table."""
+
+
+def large(longest: int, parallel: int = 32, **options) -> Size:
+    """A call of a group of eight trajectories with 500 tokens each."""
+    return Size(prompt=4000, prompt_bound=16_000, completion_bound=longest, parallel=parallel, **options)
+
+
+async def in_flight(budget: Budget, price, size: Size) -> int:
+    """Calls that run at once, of as many as their client lets run."""
+    calls = [asyncio.create_task(budget.reserve("m", price, size)) for _ in range(size.parallel)]
+    await asyncio.sleep(0)
+    count = sum(call.done() for call in calls)
+    for call in calls:
+        call.cancel()
+    return count
+
+
+@pytest.mark.parametrize("prices", [O3, GPT_5])
+async def test_a_cap_on_replies_keeps_calls_in_flight_under_a_small_budget(prices):
+    *price, longest = prices
+    assert await in_flight(Budget(max_cost_usd=5), tuple(price), large(longest)) < 10
+    assert await in_flight(Budget(max_cost_usd=5), tuple(price), large(longest, can_be_capped=True)) == 32
+
+
+@pytest.mark.parametrize("prices", [O3, GPT_5])
+async def test_what_replies_came_to_keeps_calls_in_flight_where_no_cap_is_taken(prices):
+    *price, longest = prices
+    budget, size = Budget(max_cost_usd=5), large(longest)
+    for _ in range(8):
+        budget.settle(await budget.reserve("m", tuple(price), size), None, 4000, 1500)
+    assert await in_flight(budget, tuple(price), size) == 32
+
+
+async def test_a_budget_that_is_large_enough_needs_no_cap():
+    reservation = await Budget(max_cost_usd=100).reserve("m", (2.0, 8.0), large(100_000, can_be_capped=True))
+    assert reservation.cap is None
+
+
+async def test_a_cap_leaves_room_for_twice_the_longest_reply_so_that_few_are_cut_off():
+    budget, size = Budget(max_cost_usd=2), large(100_000, can_be_capped=True)
+    reservation = await budget.reserve("m", (2.0, 8.0), size)
+    assert reservation.cap == 8192
+    budget.settle(reservation, None, 4000, 8192)
+    assert (await budget.reserve("m", (2.0, 8.0), size)).cap == 2 * 8192
+
+
+async def test_the_last_call_is_capped_at_what_is_left():
+    budget = Budget(max_tokens=2000)
+    reservation = await budget.reserve("m", None, replace(SIZE, completion_bound=50_000, can_be_capped=True))
+    assert reservation.cap == 2000 - SIZE.prompt
+
+
+@pytest.mark.parametrize(
+    ("usd", "calls", "unknown", "words"),
+    [
+        (0.0, 0, 0, "0.00 USD"),
+        (0.4249, 9, 0, "0.42 USD"),
+        (0.00132, 1, 0, "0.0013 USD"),
+        (0.42, 9, 1, "≥ 0.42 USD, 1 call unknown"),
+        (12.0, 9, 1200, "≥ 12.00 USD, 1,200 calls unknown"),
+        (0.0, 3, 3, "cost unknown"),
+    ],
+)
+def test_a_cost_that_is_not_known_is_never_told_as_if_it_were(usd, calls, unknown, words):
+    assert cost_in_words(usd, calls, unknown) == words
+
+
+async def test_a_call_that_was_given_up_is_one_of_unknown_cost():
+    budget = Budget()
+    budget.settle(await budget.reserve("m", (2.0, 8.0), SIZE), 0.5, 30, 40)
+    budget.forfeit(await budget.reserve("m", (2.0, 8.0), SIZE))
+    budget.release(await budget.reserve("m", (2.0, 8.0), SIZE))
+    assert budget.cost == "≥ 0.50 USD, 1 call unknown"
+
+
+class _Spender:
+    """Calls that spend a budget by chance, and the most that was in flight when the budget was passed."""
+
+    def __init__(self, budget: Budget, seed: int, longest: int, *, capped: bool) -> None:
+        self.budget, self.dice, self.longest = budget, random.Random(seed), longest
+        self.size = replace(SIZE, completion_bound=2 * longest, parallel=12, can_be_capped=capped)
+        self.running: dict[object, int] = {}
+        self.excess: int | None = None
+        """What the calls in flight came to when the last call was let in."""
+
+    async def work(self) -> None:
+        while True:
+            try:
+                reservation = await self.budget.reserve("m", None, self.size)
+            except BudgetError:
+                return
+            completion = min(self.dice.randrange(1, self.longest), reservation.cap or self.longest)
+            self.running[reservation.most, id(reservation)] = 60 + completion
+            self.excess = max(self.excess or 0, sum(self.running.values()))
+            for _ in range(self.dice.randrange(4)):
+                await asyncio.sleep(0)
+            del self.running[reservation.most, id(reservation)]
+            self.budget.settle(reservation, None, 60, completion)
+
+
+@given(st.integers(300, 60_000), st.integers(1, 12), st.integers(0, 99), st.sampled_from([20, 100, 20_000]))
+def test_a_budget_is_passed_by_the_calls_in_flight_at_most(limit, workers, seed, longest):
     async def spend() -> None:
-        budget, dice, largest = Budget(max_tokens=limit), random.Random(seed), 0
-
-        async def work() -> None:
-            nonlocal largest
-            while True:
-                try:
-                    reservation = await budget.reserve("m", None, SIZE)
-                except BudgetError:
-                    return
-                for _ in range(dice.randrange(4)):
-                    await asyncio.sleep(0)
-                completion = dice.randrange(1, longest)
-                budget.settle(reservation, None, 60, completion)
-                largest = max(largest, 60 + completion)
-
+        spender = _Spender(Budget(max_tokens=limit), seed, longest, capped=False)
         async with asyncio.TaskGroup() as tasks:
             for _ in range(workers):
-                tasks.create_task(work())
-        assert budget.spent_tokens < limit + largest
-        assert budget.spent_tokens > limit - 200
+                tasks.create_task(spender.work())
+        assert spender.budget.spent_tokens <= limit + (spender.excess or 0)
+        assert spender.budget._in_flight == []
 
     asyncio.run(spend())
+
+
+@given(st.integers(300, 200_000), st.integers(1, 12), st.integers(0, 99), st.sampled_from([20, 100, 20_000]))
+def test_a_budget_is_never_passed_by_calls_that_keep_to_their_cap(limit, workers, seed, longest):
+    async def spend() -> None:
+        spender = _Spender(Budget(max_tokens=limit), seed, longest, capped=True)
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(workers):
+                tasks.create_task(spender.work())
+        assert spender.budget.spent_tokens <= limit + 60 - SIZE.prompt  # a prompt may be longer than its estimate
+
+    asyncio.run(spend())
+
+
+@settings(max_examples=25)
+@given(st.integers(300, 6000), st.integers(2, 4), st.integers(0, 99))
+def test_a_budget_that_threads_share_lets_all_of_them_end(limit, threads, seed):
+    budget = Budget(max_tokens=limit)
+    spenders = [_Spender(budget, seed + number, 100, capped=False) for number in range(threads)]
+
+    async def work(spender: _Spender) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(3):
+                tasks.create_task(spender.work())
+
+    runs = [threading.Thread(target=lambda s=spender: asyncio.run(work(s)), daemon=True) for spender in spenders]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join(HANG_SECONDS)
+    assert not any(run.is_alive() for run in runs)
+    assert budget._in_flight == []
+    assert limit - 200 < budget.spent_tokens <= limit + threads * 3 * 160
+
+
+async def test_a_call_in_another_loop_that_ends_wakes_this_one():
+    budget = Budget(max_tokens=200)
+    first = await budget.reserve("m", None, SIZE)
+    waiting = asyncio.create_task(budget.reserve("m", None, SIZE))
+    await asyncio.sleep(0)
+
+    async def settle() -> None:
+        budget.release(first)
+
+    await asyncio.to_thread(lambda: asyncio.run(settle()))
+    await asyncio.wait_for(waiting, HANG_SECONDS)
+
+
+async def test_a_loop_that_is_closed_while_it_waits_holds_nobody_up():
+    budget = Budget(max_tokens=200)
+    first = await budget.reserve("m", None, SIZE)
+
+    def wait_and_die() -> None:
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(budget.reserve("m", None, SIZE))
+        loop.run_until_complete(asyncio.sleep(0.01))
+        assert not task.done()
+        loop.close()
+
+    await asyncio.to_thread(wait_and_die)
+    waiting = asyncio.create_task(budget.reserve("m", None, SIZE))
+    await asyncio.sleep(0)
+    budget.release(first)
+    await asyncio.wait_for(waiting, HANG_SECONDS)

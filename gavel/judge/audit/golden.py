@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
+from gavel.llm.errors import first_error
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
@@ -126,11 +127,12 @@ async def check_golden(judge: Judge, groups: Iterable[GoldenGroup]) -> list[Gold
     """Judges all groups concurrently; results are in order.
 
     A group with a lost call gets no scores, since fewer votes may give another order. Raises `JudgeError` if the judge
-    cannot be called at all (see `Judge.check`).
+    cannot be called at all (see `Judge.check` and `Judge.score`).
     """
     judge.check()
-    async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(_check(judge, group)) for group in groups]
+    with first_error():
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(_check(judge, group)) for group in groups]
     return [task.result() for task in running]
 
 

@@ -25,7 +25,7 @@ from gavel.scenarios.judged_table import read_table
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.store import StoreError, TrajectoryStore
 from gavel.scenarios.trajectory import RolloutError, Trajectory
-from tests.endpoint import Endpoint, fails, scores
+from tests.endpoint import Endpoint, fails, says, scores
 from tests.judge.groups import TOOLS, desk, saying
 from tests.limits import HANG_SECONDS
 
@@ -248,7 +248,7 @@ def test_a_judge_that_nobody_serves_is_an_error_before_anything_is_written(tmp_p
 def test_a_judge_that_fails_is_an_error_after_all_is_shown_and_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, endpoint: Endpoint
 ):
-    endpoint.script = [fails(401)]
+    endpoint.script = [lambda _: says('{"ready": true}'), fails(400)]
     monkeypatch.setenv("OPENAI_API_BASE", endpoint.params["api_base"])
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     path, out = written(tmp_path / "rows.jsonl", GOOD, SILENT), tmp_path / "out.jsonl"
@@ -281,8 +281,9 @@ def test_a_stopped_run_goes_on_without_paying_twice(tmp_path: Path, endpoint: En
     rows = [{"n": n, "messages": messages} for n in range(4) for messages in (GOOD, SILENT)]
     written(tmp_path / "rows.jsonl", *rows)
     out = tmp_path / "judged.jsonl"
-    endpoint.script = [scores(0.9, 0.1), scores(0.9, 0.1), endpoint.silence]
-    process = asking(*command(endpoint, "--out", "judged.jsonl"), cwd=tmp_path)
+    probed = says('{"ok": true}')
+    endpoint.script = [lambda _: probed, scores(0.9, 0.1), scores(0.9, 0.1), endpoint.silence]
+    process = asking(*command(endpoint, "--out", "judged.jsonl", "--cassette", "none"), cwd=tmp_path)
     deadline = time.monotonic() + HANG_SECONDS
     while not out.exists() or out.read_bytes().count(b"\n") < 2:
         assert process.poll() is None, process.stderr and process.stderr.read()
@@ -295,18 +296,19 @@ def test_a_stopped_run_goes_on_without_paying_twice(tmp_path: Path, endpoint: En
         assert "Stopped. 2 groups are kept; the same command goes on from there" in said
         assert "Traceback" not in said
     asked = len(endpoint.requests)
-    endpoint.script = [scores(0.9, 0.1)]
-    again = asking(*command(endpoint, "--out", "judged.jsonl"), cwd=tmp_path)
+    endpoint.script = [lambda _: probed, scores(0.9, 0.1)]
+    again = asking(*command(endpoint, "--out", "judged.jsonl", "--cassette", "none"), cwd=tmp_path)
     _, said = again.communicate(timeout=HANG_SECONDS)
     assert again.returncode == 0, said
     assert "2 of 4 groups are judged already" in said
-    assert len(endpoint.requests) - asked == 2
+    assert len(endpoint.requests) - asked == 1 + 2
     assert [group.metadata for group in read_groups(out)] == [{"n": n} for n in range(4)]
 
 
 @pytest.mark.slow
 def test_standard_output_is_json_lines_and_nothing_else(tmp_path: Path, endpoint: Endpoint):
     written(tmp_path / "rows.jsonl", *[{"n": 1, "messages": messages} for messages in (GOOD, SILENT)])
+    endpoint.script = [lambda _: says('{"ok": true}'), scores(0.9, 0.1)]
     process = asking(*command(endpoint, "--out", "-"), cwd=tmp_path)
     written_out, said = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 0, said
