@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from gavel.cli.attempts import read_attempts
 from gavel.cli.cassette_option import replay_account, replies_directory, with_cassette
 from gavel.cli.execution import INTERRUPTED
 from gavel.cli.judge_status import JudgeStatus
@@ -27,7 +28,6 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.llm.errors import first_error
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.jsonl import read_groups
 from gavel.scenarios.judged import unscored
 from gavel.scenarios.judged_file import JudgedFile, JudgedStream, judged_output
 
@@ -37,9 +37,11 @@ Output = JudgedFile | JudgedStream
 def score(
     values: Mapping[str, Any],
     file: Annotated[
-        Path, typer.Argument(help="JSONL of message lists, trajectories or groups; or a .jsonl.zst store.")
+        Path, typer.Argument(help="Attempts: JSONL, JSON, CSV, parquet, logs of other programs; see docs/files.md.")
     ],
-    by: Annotated[str | None, typer.Option(help="Field (dotted path) whose value groups the rows.")] = None,
+    by: Annotated[
+        str | None, typer.Option(help="Field (dotted path) that groups the rows. Default: task id or opening.")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -111,14 +113,14 @@ async def score_file(
     fresh: bool = False,
     answer_first: Callable[[Sequence[TrajectoryGroup]], Awaitable[None]] | None = None,
 ) -> list[TrajectoryGroup]:
-    """The judged groups of `file` (see `read_groups`), also written to `out`; its progress goes to stderr.
+    """The judged groups of `file` (see `read_file`), also written to `out`; its progress goes to stderr.
 
     `out` is an output or its name (see `judged_output`); groups that it already holds are not judged again, unless
     `fresh`. `answer_first` receives the groups that are left to judge, before the first of them is judged. Raises
     `RowError` or `StoreError` when the file cannot be read, and `GavelError` when the judge has no key or `out` cannot
     be used; nothing is judged then.
     """
-    groups = await asyncio.to_thread(read_groups, file, by)
+    groups = await asyncio.to_thread(read_attempts, file, by)
     judge.check()
     if isinstance(out, Path):
         out = judged_output(out, judge.settings, is_input=_same(file, out))

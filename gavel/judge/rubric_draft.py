@@ -103,7 +103,7 @@ def _last_object(reply: str) -> dict[str, Any]:
     last: dict[str, Any] | Broken | None = None
     for found in find_values(reply):
         match found:
-            case "thoughts":
+            case Found(None, repairs, 0) if repairs["thoughts"]:
                 last = None
             case Broken():
                 last = found

@@ -15,7 +15,7 @@ from gavel.judge.config import JudgeConfig
 from gavel.llm import batch as batch_module
 from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.jsonl import read_groups
+from gavel.scenarios.readers.reading import read_file
 from tests.batches import BatchService
 from tests.endpoint import Answer, Request, says, scores
 from tests.judge.groups import saying
@@ -45,7 +45,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def read(path: Path) -> list[TrajectoryGroup]:
-    return read_groups(path, None)
+    return read_file(path).groups
 
 
 def one_is_unusable_at_first(request: Request) -> Answer:
