@@ -158,7 +158,9 @@ class Batches:
     def _may_be_asked_otherwise(self, question: Question, failure: openai.OpenAIError, reply_format: int) -> bool:
         """Whether the model may answer in another reply format, or without a parameter that it refused."""
         dialect, params = dialect_of(_endpoint(question)), question.public_params
-        sent = self._sent.get(question.key, params)
+        sent = self._sent.get(question.key, dialect.translate(params))
+        if sent != dialect.translate(params):  # another request of the batch has shown what it does not take
+            return True
         refused = dialect.refused(read_failure(failure), {k: v for k, v in params.items() if k not in CONNECTION})
         if refused is not None:
             return dialect.do_without(refused, question.model, sent)
