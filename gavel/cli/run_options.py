@@ -20,10 +20,12 @@ JUDGE_FLAGS = [  # of a JudgeConfig
     Flag("rubric", "--rubric"),
     Flag("orders", "--orders"),
     Flag("mode", "--mode"),
+    Flag("cache", "--cache"),
     Flag("max_cost_usd", "--max-cost"),
     Flag("max_tokens", "--max-judge-tokens"),
     Flag("concurrency", "--judge-concurrency"),
     Flag("params", "--judge-param", by_key=True),
+    Flag("cassette", "--cassette"),
 ]
 MODEL_FLAGS = [
     Flag("model.base_model", "--model"),

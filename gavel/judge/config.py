@@ -18,8 +18,10 @@ from gavel.llm.rate_limits import Limits
 if TYPE_CHECKING:
     from gavel.judge.judge import Judge
     from gavel.judge.panel.juror import Juror
+    from gavel.llm.cassette import Cassette
 
 _LIMITS = Limits()
+_NO_CASSETTE = Path("none")
 
 
 class JurorConfig(BaseModel):
@@ -66,6 +68,9 @@ class JudgeConfig(BaseModel):
     addresses the judge"). Default: flags are recorded only."""
     content_retries: int = Field(default=2, ge=0)
     """Repeated requests after a reply that cannot be read."""
+    cache: Literal["auto", "lead", "off"] = "auto"
+    """Whether a group's first call goes ahead, so that the others find the prompt's beginning in the server's cache:
+    auto (where that saves money), lead (always) or off."""
     concurrency: int = Field(default=_LIMITS.concurrency, ge=1)
     """Concurrent calls to one judge model."""
     timeout: float = Field(default=_LIMITS.timeout, gt=0)
@@ -81,11 +86,13 @@ class JudgeConfig(BaseModel):
     max_tokens: int | None = Field(default=None, ge=1)
     """Budget for judging, in tokens of prompts and replies. Default: no limit."""
     cassette: Path | None = None
-    """SQLite file that stores every reply, so that none is paid for twice."""
+    """SQLite file that keeps the judge's replies, so that none is paid for twice; "none" = no file. Default of the
+    commands: cassettes.sqlite in the directory of the run or of the output; of Judge and this class: no file."""
     params: dict[str, Any] = {}
     """LiteLLM parameters for every judge model, such as temperature, api_base or reasoning_effort."""
-    prices: dict[str, tuple[float, float]] | None = None
-    """US dollars per million prompt and completion tokens, by model. Default: GAVEL_PRICES, else LiteLLM's table."""
+    prices: dict[str, tuple[float, float] | tuple[float, float, float]] | None = None
+    """US dollars per million prompt, completion and (optionally) cached prompt tokens, by model. Default: GAVEL_PRICES,
+    else LiteLLM's table."""
     seed: int = 0
     """Seed of the orders."""
 
@@ -96,8 +103,8 @@ class JudgeConfig(BaseModel):
             return [name.strip() for name in models.split(",")]
         return models
 
-    def build(self, rubric: str | None = None) -> "Judge":
-        """The judge; `rubric` is the one to use when `self.rubric` is None.
+    def build(self, rubric: str | None = None, cassette: "Cassette | None" = None) -> "Judge":
+        """The judge; `rubric` and `cassette` are those to use when no rubric is set, and instead of `self.cassette`.
 
         Raises `JudgeError` for settings that contradict each other, and for a rubric file that cannot be read.
         """
@@ -119,13 +126,14 @@ class JudgeConfig(BaseModel):
             quorum=self.quorum,
             caps=self.caps,
             content_retries=self.content_retries,
+            cache=self.cache,
             concurrency=self.concurrency,
             timeout=self.timeout,
             deadline=self.deadline,
             requests_per_minute=self.requests_per_minute,
             tokens_per_minute=self.tokens_per_minute,
             budget=budget,
-            cassette=self.cassette,
+            cassette=cassette or (None if self.cassette == _NO_CASSETTE else self.cassette),
             prices=self.prices,
             seed=self.seed,
         )

@@ -15,7 +15,7 @@ wrong key, a prompt too long) are raised at once; after one that every request w
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Hashable, Mapping
+from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,16 +29,18 @@ from gavel.llm.breaker import Breaker
 from gavel.llm.budget import Budget, Size
 from gavel.llm.call import Call
 from gavel.llm.cancellation import contain_cancellation
-from gavel.llm.cassette import Cassette, Question
+from gavel.llm.cassette import Cassette
 from gavel.llm.completion import completion, read_answer, read_message
 from gavel.llm.dialect import COMPLETION_CAPS, FORMATS, dialect_of
 from gavel.llm.errors import ContextError, GavelError, LlmError, PermanentError, RefusedError
 from gavel.llm.failure import read_failure
 from gavel.llm.local_models import PROVIDER, model_id
 from gavel.llm.message_size import byte_bound
-from gavel.llm.prices import Price, Prices, cost, price
+from gavel.llm.prices import Price, Prices, cost, listed_cost, price
 from gavel.llm.probe import MESSAGES, SCHEMA, Probe
+from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, with_breakpoint
 from gavel.llm.providers import check_model, load_litellm, model_info
+from gavel.llm.question import Question
 from gavel.llm.rate_limits import Limits, endpoint_limits
 from gavel.llm.refusal import CONTENT_FILTER, is_refusal, refusal_in
 from gavel.llm.retry import (
@@ -51,7 +53,8 @@ from gavel.llm.retry import (
     pause,
     remedy,
 )
-from gavel.llm.types import Message, ModelCallable, Reply, Schema
+from gavel.llm.types import Accept, Message, ModelCallable, Reply, Schema
+from gavel.llm.usage import read_usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +120,26 @@ class Client:
     def _reply_tokens(self, entries: int) -> int:
         return max(1000 + 200 * entries, self._set_completion or 0)
 
-    async def ask(self, messages: list[Message], schema: Schema) -> Reply:
-        """The model's reply. Raises `LlmError` when there is none, a `ContextError` when the prompt is too long."""
+    async def ask(
+        self,
+        messages: list[Message],
+        schema: Schema,
+        accept: Accept | None = None,
+        repairs: Sequence[tuple[list[Message], Reply]] = (),
+        prefix: CachedPrefix = NO_PREFIX,
+    ) -> Reply:
+        """The model's reply. Raises `LlmError` when there is none, a `ContextError` when the prompt is too long.
+
+        A cassette keeps the reply if `accept` says that it can be used (None = always), and with it the unusable ones
+        that `messages` send back: `repairs` holds them with their messages, oldest first. `prefix`: what other requests
+        begin with too, for the server's prompt cache.
+        """
         if self.cassette is None or not isinstance(self.model, str):
-            return await self._ask_with_transport_retries(messages, schema)
+            return await self._ask_with_transport_retries(messages, schema, prefix)
         question = Question(self.name, self.params, schema, messages)
-        return await self.cassette.answer(question, partial(self._ask_with_transport_retries, messages, schema))
+        ask = partial(self._ask_with_transport_retries, messages, schema, prefix)
+        earlier = [(Question(self.name, self.params, schema, before), reply) for before, reply in repairs]
+        return await self.cassette.answer(question, ask, accept, earlier)
 
     async def probe(self) -> Probe:
         """Asks one cheap question, which shows that key, model, credit and parameters are right.
@@ -145,8 +162,10 @@ class Client:
         """Whether a request to the model leaves this process."""
         return isinstance(self.model, str) and not self.name.startswith(f"{PROVIDER}/") and not self._replays
 
-    async def _ask_with_transport_retries(self, messages: list[Message], schema: Schema) -> Reply:
-        call = Call(endpoint_limits(self._endpoint), self.limits, self.activity)
+    async def _ask_with_transport_retries(
+        self, messages: list[Message], schema: Schema, prefix: CachedPrefix = NO_PREFIX
+    ) -> Reply:
+        call = Call(endpoint_limits(self._endpoint), self.limits, self.activity, prefix)
         retrying = AsyncRetrying(
             retry=retry_if_exception(may_pass),
             wait=pause,
@@ -204,6 +223,7 @@ class Client:
         """Asks in the first reply format, and with the parameters, that the endpoint accepts."""
         dialect = dialect_of(self._endpoint)
         number = dialect.format
+        marked = with_breakpoint(self.name, messages, call.prefix)
         while True:
             params, sent = dict[str, Any](self.params), dict[str, Any]()
             try:
@@ -211,8 +231,8 @@ class Client:
                     if account.cap is not None:
                         params[COMPLETION_CAPS[0]] = account.cap
                     sent = dialect.translate(params)
-                    response, repairs = await self._complete(messages, FORMATS[number][1](schema) | sent)
-                    account.reply = self._reply(response, messages, repairs)
+                    response, repairs = await self._complete(marked, FORMATS[number][1](schema) | sent)
+                    account.reply = self.read_response(response, messages, repairs)
             except openai.OpenAIError as error:
                 refused = dialect.refused(
                     read_failure(error), {k: v for k, v in params.items() if k not in _CONNECTION}
@@ -243,7 +263,8 @@ class Client:
             words = f"Timeout: no complete reply within {self.limits.timeout:g} s"
             raise load_litellm().Timeout(words, model=self.name, llm_provider="") from error
 
-    def _reply(self, response: Any, messages: list[Message], repairs: Counter[str]) -> Reply:
+    def read_response(self, response: Any, messages: list[Message], repairs: Counter[str]) -> Reply:
+        """The reply in LiteLLM's response to `messages`. `repairs`: those that the response took."""
         litellm = load_litellm()
         finish_reason = response.choices[0].finish_reason if response.choices else None
         message: dict[str, Any] = response.choices[0].message.model_dump() if response.choices else {}
@@ -252,15 +273,22 @@ class Client:
         text, more = read_message(message)
         if not text.strip() and (refusal := refusal_in(message)):
             text, finish_reason = refusal, CONTENT_FILTER
-        usage = response.usage
+        usage = read_usage(response.usage)
         prompt_tokens = usage.prompt_tokens or litellm.token_counter(model=self.name, messages=messages)
         completion_tokens = usage.completion_tokens or litellm.token_counter(model=self.name, text=text)
-        usd = cost(self.name, prompt_tokens, completion_tokens, self.prices)
+        cached, written = usage.cached_prompt_tokens, usage.written_prompt_tokens
+        usd = cost(self.name, prompt_tokens, completion_tokens, self.prices, cached, written)
         if usd is None:
-            usd = response._hidden_params.get("response_cost") or None  # 0 = LiteLLM has no price
-        served_by = response.model or ""
+            usd = listed_cost(self.name, response, usage)
         return Reply(
-            text, prompt_tokens, completion_tokens, usd, finish_reason or "", served_by, repairs=repairs + more
+            text,
+            prompt_tokens,
+            completion_tokens,
+            usd,
+            finish_reason or "",
+            served_by=response.model or "",
+            repairs=repairs + more,
+            cached_prompt_tokens=cached,
         )
 
     @asynccontextmanager
@@ -276,6 +304,7 @@ class Client:
         except BaseException:
             self.budget.release(reservation)
             raise
+        call.prefix.sent()
         try:
             yield account
             reply = account.reply

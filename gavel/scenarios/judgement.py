@@ -26,6 +26,8 @@ class Vote(BaseModel):
     explanation: str = ""
     criteria: dict[str, float] = Field(default_factory=dict)
     """Scores by criterion of the rubric; `score` is their weighted mean. Empty without criteria."""
+    reply_key: str = ""
+    """Key of the reply on the cassette (its `replies.key`); empty without a cassette."""
 
 
 class Judgement(BaseModel):
@@ -65,6 +67,8 @@ class GroupJudgement(BaseModel):
     lost_orders: int = 0
     """Calls without a usable reply."""
     prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    """Of the prompt tokens, those that servers had in their prompt caches; they cost less."""
     completion_tokens: int = 0
     cost_usd: float | None = None
     """US dollars; None = unknown (never 0 for want of a price)."""

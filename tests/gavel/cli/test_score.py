@@ -279,7 +279,8 @@ def command(endpoint: Endpoint, *more: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
 def test_a_stopped_run_goes_on_without_paying_twice(tmp_path: Path, endpoint: Endpoint, stop: signal.Signals):
-    rows = [{"n": n, "messages": messages} for n in range(4) for messages in (GOOD, SILENT)]
+    asks = [{"role": "user", "content": f"Where is parcel {n}?"} for n in range(4)]
+    rows = [{"n": n, "messages": [ask, *messages[1:]]} for n, ask in enumerate(asks) for messages in (GOOD, SILENT)]
     written(tmp_path / "rows.jsonl", *rows)
     out = tmp_path / "judged.jsonl"
     probed = says('{"ok": true}')
