@@ -131,8 +131,8 @@ class Client:
         """The model's reply. Raises `LlmError` when there is none, a `ContextError` when the prompt is too long.
 
         A cassette keeps the reply if `accept` says that it can be used (None = always), and with it the unusable ones
-        that `messages` send back: `repairs` holds them with their messages, oldest first.
-        `prefix`: what other requests begin with too, for the server's prompt cache.
+        that `messages` send back: `repairs` holds them with their messages, oldest first. `prefix`: what other requests
+        begin with too, for the server's prompt cache.
         """
         if self.cassette is None or not isinstance(self.model, str):
             return await self._ask_with_transport_retries(messages, schema, prefix)
@@ -222,8 +222,8 @@ class Client:
     async def _complete_as_accepted(self, call: Call, messages: list[Message], schema: Schema) -> Reply:
         """Asks in the first reply format, and with the parameters, that the endpoint accepts."""
         dialect = dialect_of(self._endpoint)
-        marked = with_breakpoint(self.name, messages, call.prefix)
         number = dialect.format
+        marked = with_breakpoint(self.name, messages, call.prefix)
         while True:
             params, sent = dict[str, Any](self.params), dict[str, Any]()
             try:

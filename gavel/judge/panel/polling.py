@@ -36,7 +36,7 @@ from gavel.judge.prompt.transcript import draw_markers
 from gavel.judge.reply.attempts import name_attempts
 from gavel.judge.reply.criteria import ids_to_score, read_scores
 from gavel.judge.reply.errors import VerdictError
-from gavel.judge.reply.verdict import reply_schema
+from gavel.judge.reply.verdict import Verdict, reply_schema
 from gavel.judge.rubric import Rubric
 from gavel.llm.client import Client
 from gavel.llm.errors import ContextError, LlmError, NotAskedError, RefusedError
@@ -61,10 +61,6 @@ class _Question:
     prompts: GroupPrompts
     clients: Sequence[Client]
     caching: PromptCaching
-
-    def indices(self, shown: Sequence[int]) -> dict[str, Sequence[int]]:
-        """The trajectories of each member shown, by its label."""
-        return {self.prompts.markers.labels[member]: self.group.members[member].indices for member in shown}
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +184,9 @@ class Poll:
             ballot.prompt_ids += map(template_id, template_names(self.rubric))
             try:
                 prefix = await question.caching.prefix(ballot.order, prompt, client)
-                return await self._ask_with_repair(ballot, prompt, prefix, question.indices(ballot.shown), client)
+                labels, members = question.prompts.markers.labels, question.group.members
+                indices = {labels[member]: members[member].indices for member in ballot.shown}
+                return await self._ask_with_repair(ballot, prompt, prefix, indices, client)
             except ContextError as error:
                 ballot.problem = error.message
                 client.shrink(room, count_message_tokens(prompt.messages), entries, error.limit)
@@ -212,9 +210,14 @@ class Poll:
         refusal = ""
         unusable: list[tuple[list[Message], Reply]] = []
 
+        def read(reply: Reply) -> Verdict:
+            if reply.repairs["reasoning"]:
+                raise VerdictError("it is reasoning without an answer")
+            return read_scores(reply.text, self.rubric, labels, cut_off=reply.finish_reason == "length")
+
         def can_be_read(reply: Reply) -> bool:
             try:
-                read_scores(reply.text, self.rubric, labels)
+                read(reply)
             except VerdictError:
                 return False
             return reply.finish_reason != CONTENT_FILTER
@@ -222,8 +225,7 @@ class Poll:
         for _ in range(1 + self.content_retries):
             ballot.calls += 1
             try:
-                messages = prompt.messages + repair
-                reply = await client.ask(messages, reply_schema(ids), can_be_read, unusable, prefix)
+                reply = await client.ask(prompt.messages + repair, reply_schema(ids), can_be_read, unusable, prefix)
             except ContextError:
                 ballot.calls -= 1  # a refused prompt is not judged, and costs nothing
                 raise
@@ -238,17 +240,15 @@ class Poll:
             if reply.finish_reason == CONTENT_FILTER:
                 ballot.refusal = ballot.problem = filtered(client.name, reply.text)
                 return
-            cut_off = reply.finish_reason == "length"
             try:
-                if reply.repairs["reasoning"]:
-                    raise VerdictError("it is reasoning without an answer")
-                verdict = read_scores(reply.text, self.rubric, labels, cut_off=cut_off)
+                verdict = read(reply)
             except VerdictError as error:
-                problem = ("it was cut off at the token limit; " if cut_off else "") + error.message
+                cut_off = "it was cut off at the token limit; " if reply.finish_reason == "length" else ""
+                problem = cut_off + error.message
                 ballot.problem = f"the reply cannot be used: {name_attempts(problem, indices)}"
                 refusal = filtered(client.name, reply.text) if is_refusal_text(reply.text) else ""
                 request = ballot.render("judge/repair.j2", problem=problem, labels=ids)
-                unusable.append((messages, reply))
+                unusable.append((prompt.messages + repair, reply))
                 repair = [
                     {"role": "assistant", "content": reply.text.strip()[:_MAX_ECHO] or "(no reply)"},
                     {"role": "user", "content": request},
