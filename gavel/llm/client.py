@@ -15,7 +15,7 @@ wrong key, a prompt too long) are raised at once; after one that every request w
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Hashable, Mapping
+from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,19 +29,20 @@ from gavel.llm.breaker import Breaker
 from gavel.llm.budget import Budget, Size
 from gavel.llm.call import Call
 from gavel.llm.cancellation import contain_cancellation
-from gavel.llm.cassette import Cassette, Question
+from gavel.llm.cassette import Cassette
 from gavel.llm.completion import completion, read_answer, read_message
 from gavel.llm.dialect import COMPLETION_CAPS, FORMATS, dialect_of
 from gavel.llm.errors import ContextError, GavelError, LlmError, PermanentError, RefusedError
 from gavel.llm.failure import read_failure
 from gavel.llm.local_models import PROVIDER, model_id
 from gavel.llm.message_size import byte_bound
-from gavel.llm.ollama import context_options
+from gavel.llm.ollama import context_options, set_context
 from gavel.llm.prices import Price, Prices, cost, listed_cost, price
 from gavel.llm.probe import MESSAGES, SCHEMA, Probe
 from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, with_breakpoint
 from gavel.llm.prompt_cut import check_not_cut
-from gavel.llm.providers import OWN_SERVERS, check_model, load_litellm, model_info
+from gavel.llm.providers import check_model, load_litellm, model_info
+from gavel.llm.question import Question
 from gavel.llm.rate_limits import Limits, endpoint_limits
 from gavel.llm.refusal import CONTENT_FILTER, is_refusal, refusal_in
 from gavel.llm.retry import (
@@ -54,7 +55,7 @@ from gavel.llm.retry import (
     pause,
     remedy,
 )
-from gavel.llm.types import Message, ModelCallable, Reply, Schema
+from gavel.llm.types import Accept, Message, ModelCallable, Reply, Schema
 from gavel.llm.usage import read_usage
 
 
@@ -116,27 +117,31 @@ class Client:
         if (learned := _contexts.get(self._endpoint)) is not None:
             return learned
         listed = model_info(self.name).get("max_input_tokens") if isinstance(self.model, str) else None
-        return self.context or self._set_context or listed or _CONTEXT
-
-    @property
-    def _set_context(self) -> int | None:
-        """Ollama's context, where the user sets it."""
-        length = self.params.get("num_ctx")
-        return length if isinstance(length, int) else None
+        return self.context or set_context(self.params) or listed or _CONTEXT
 
     def _reply_tokens(self, entries: int) -> int:
         return max(1000 + 200 * entries, self._set_completion or 0)
 
-    async def ask(self, messages: list[Message], schema: Schema, prefix: CachedPrefix = NO_PREFIX) -> Reply:
+    async def ask(
+        self,
+        messages: list[Message],
+        schema: Schema,
+        accept: Accept | None = None,
+        repairs: Sequence[tuple[list[Message], Reply]] = (),
+        prefix: CachedPrefix = NO_PREFIX,
+    ) -> Reply:
         """The model's reply. Raises `LlmError` when there is none, a `ContextError` when the prompt is too long.
 
-        `prefix`: what other requests begin with too, for the server's prompt cache.
+        A cassette keeps the reply if `accept` says that it can be used (None = always), and with it the unusable ones
+        that `messages` send back: `repairs` holds them with their messages, oldest first. `prefix`: what other requests
+        begin with too, for the server's prompt cache.
         """
-        ask = partial(self._ask_with_transport_retries, messages, schema, prefix)
         if self.cassette is None or not isinstance(self.model, str):
-            return await ask()
-        reply = await self.cassette.answer(Question(self.name, self.params, schema, messages), ask)
-        return self._answering_all_of(messages, reply)
+            return await self._ask_with_transport_retries(messages, schema, prefix)
+        question = Question(self.name, self.params, schema, messages)
+        ask = partial(self._ask_with_transport_retries, messages, schema, prefix)
+        earlier = [(Question(self.name, self.params, schema, before), reply) for before, reply in repairs]
+        return self._answering_all_of(messages, await self.cassette.answer(question, ask, accept, earlier))
 
     async def probe(self) -> Probe:
         """Asks one cheap question, which shows that key, model, credit and parameters are right.
@@ -230,7 +235,7 @@ class Client:
                         params[COMPLETION_CAPS[0]] = account.cap
                     sent = dialect.translate(params)
                     response, repairs = await self._complete(marked, FORMATS[number][1](schema) | num_ctx | sent)
-                    account.reply = self._reply(response, messages, repairs)
+                    account.reply = self.read_response(response, messages, repairs)
             except openai.OpenAIError as error:
                 refused = dialect.refused(
                     read_failure(error), {k: v for k, v in params.items() if k not in _CONNECTION}
@@ -256,9 +261,8 @@ class Client:
 
     def _answering_all_of(self, messages: list[Message], reply: Reply) -> Reply:
         """The reply. Raises `PromptCutError` when its server read only a part of the messages."""
-        own_server = self.name.startswith(OWN_SERVERS) or bool(self.params.keys() & {"api_base", "base_url"})
-        limits = {self._set_context or 0, *self._context_options(messages).values()}
-        check_not_cut(self.name, reply, messages, own_server=own_server, limits=limits)
+        limits = {set_context(self.params), *self._context_options(messages).values()}
+        check_not_cut(self.name, self.params, reply, messages, limits)
         return reply
 
     async def _complete(self, messages: list[Message], options: Mapping[str, Any]) -> tuple[Any, Counter[str]]:
@@ -271,7 +275,8 @@ class Client:
             words = f"Timeout: no complete reply within {self.limits.timeout:g} s"
             raise load_litellm().Timeout(words, model=self.name, llm_provider="") from error
 
-    def _reply(self, response: Any, messages: list[Message], repairs: Counter[str]) -> Reply:
+    def read_response(self, response: Any, messages: list[Message], repairs: Counter[str]) -> Reply:
+        """The reply in LiteLLM's response to `messages`. `repairs`: those that the response took."""
         litellm = load_litellm()
         finish_reason = response.choices[0].finish_reason if response.choices else None
         message: dict[str, Any] = response.choices[0].message.model_dump() if response.choices else {}

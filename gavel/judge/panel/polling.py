@@ -10,8 +10,8 @@ poll                         one ballot per scheduled call of each juror, concur
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from random import Random
 
@@ -32,9 +32,11 @@ from gavel.judge.prompt.messages import (
     max_members_per_prompt,
     template_names,
 )
-from gavel.judge.prompt.transcript import PromptMarkers, draw_markers
+from gavel.judge.prompt.transcript import draw_markers
+from gavel.judge.reply.attempts import name_attempts
 from gavel.judge.reply.criteria import ids_to_score, read_scores
-from gavel.judge.reply.verdict import VerdictError, reply_schema
+from gavel.judge.reply.errors import VerdictError
+from gavel.judge.reply.verdict import Verdict, reply_schema
 from gavel.judge.rubric import Rubric
 from gavel.llm.client import Client
 from gavel.llm.errors import ContextError, LlmError, NotAskedError, RefusedError
@@ -42,7 +44,7 @@ from gavel.llm.message_parts import IMAGE_TOKENS
 from gavel.llm.prompt_cache import CachedPrefix
 from gavel.llm.prompt_cut import PromptCutError
 from gavel.llm.refusal import CONTENT_FILTER, filtered, is_refusal_text
-from gavel.llm.types import Message
+from gavel.llm.types import Message, Reply
 from gavel.prompts import template_id
 
 _INSTRUCTION_BYTES, _TEXT_OVERHEAD_BYTES = 8_000, 40
@@ -185,23 +187,48 @@ class Poll:
             ballot.prompt_ids += map(template_id, template_names(self.rubric))
             try:
                 prefix = await question.caching.prefix(ballot.order, prompt, client)
-                return await self._ask_with_repair(ballot, prompt, prefix, question.prompts.markers, client)
+                labels, members = question.prompts.markers.labels, question.group.members
+                indices = {labels[member]: members[member].indices for member in ballot.shown}
+                return await self._ask_with_repair(ballot, prompt, prefix, indices, client)
             except ContextError as error:
                 ballot.problem = error.message
                 client.shrink(room, count_message_tokens(prompt.messages), entries, error.limit)
 
     async def _ask_with_repair(
-        self, ballot: Ballot, prompt: Prompt, prefix: CachedPrefix, marks: PromptMarkers, client: Client
+        self,
+        ballot: Ballot,
+        prompt: Prompt,
+        prefix: CachedPrefix,
+        indices: Mapping[str, Sequence[int]],
+        client: Client,
     ) -> None:
-        """Asks and reads the reply; an invalid reply is sent back with its problem, `content_retries` times."""
-        labels = [marks.labels[member] for member in ballot.shown]
+        """Asks and reads the reply; an invalid reply is sent back with its problem, `content_retries` times.
+
+        `indices`: by label, in the order shown, the member's trajectories in the group; what is stored names them in
+        place of labels.
+        """
+        labels = list(indices)
         ids = ids_to_score(self.rubric, labels)
         repair: list[Message] = []
         refusal = ""
+        unusable: list[tuple[list[Message], Reply]] = []
+
+        def read(reply: Reply) -> Verdict:
+            if reply.repairs["reasoning"]:
+                raise VerdictError("it is reasoning without an answer")
+            return read_scores(reply.text, self.rubric, labels, cut_off=reply.finish_reason == "length")
+
+        def can_be_read(reply: Reply) -> bool:
+            try:
+                read(reply)
+            except VerdictError:
+                return False
+            return reply.finish_reason != CONTENT_FILTER
+
         for _ in range(1 + self.content_retries):
             ballot.calls += 1
             try:
-                reply = await client.ask(prompt.messages + repair, reply_schema(ids), prefix)
+                reply = await client.ask(prompt.messages + repair, reply_schema(ids), can_be_read, unusable, prefix)
             except PromptCutError as error:
                 ballot.replies.append(error.reply)
                 raise
@@ -220,19 +247,24 @@ class Poll:
                 ballot.refusal = ballot.problem = filtered(client.name, reply.text)
                 return
             try:
-                verdict = read_scores(reply.text, self.rubric, labels)
+                verdict = read(reply)
             except VerdictError as error:
                 cut_off = "it was cut off at the token limit; " if reply.finish_reason == "length" else ""
                 problem = cut_off + error.message
-                ballot.problem = f"the reply cannot be used: {problem}"
+                ballot.problem = f"the reply cannot be used: {name_attempts(problem, indices)}"
                 refusal = filtered(client.name, reply.text) if is_refusal_text(reply.text) else ""
                 request = ballot.render("judge/repair.j2", problem=problem, labels=ids)
+                unusable.append((prompt.messages + repair, reply))
                 repair = [
                     {"role": "assistant", "content": reply.text.strip()[:_MAX_ECHO] or "(no reply)"},
                     {"role": "user", "content": request},
                 ]
             else:
-                ballot.scores = {member: verdict.scores[marks.labels[member]] for member in ballot.shown}
+                ballot.scores = {
+                    member: replace(scored, explanation=name_attempts(scored.explanation, indices))
+                    for member, scored in zip(ballot.shown, map(verdict.scores.__getitem__, labels), strict=True)
+                }
+                ballot.reply_key = reply.key
                 ballot.repairs = reply.repairs + verdict.repairs
                 bias = self.position_bias.setdefault(len(labels), PositionBias())
                 bias.add([verdict.scores[label].score for label in labels])
