@@ -70,6 +70,9 @@ Assignments = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any setting by its path: --set train.loss.kind=gspo. Repeatable."),
 ]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the calls, tokens and dollars to expect of the judge; ask nothing.")
+]
 Shaping = Annotated[
     Literal["raw", "centred", "rank", "shrunk"] | None, typer.Option("--shaping", hidden=True, help="Now --advantage.")
 ]

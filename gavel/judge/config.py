@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
+from gavel.judge.panel.noise import NoisePrior
 from gavel.judge.prompt.policies import AlonePolicy, ImagePolicy, UnseenPolicy
 from gavel.llm.rate_limits import Limits
 
@@ -106,6 +107,9 @@ class JudgeConfig(BaseModel):
     else LiteLLM's table."""
     seed: int = 0
     """Seed of the orders."""
+    noise_prior: NoisePrior | None = None
+    """Noise of the judge's votes in other groups, which standard errors are shrunk to: `gavel judge golden` prints it.
+    Default: each group's own votes; a training run takes it from its first step."""
 
     @field_validator("models", mode="before")
     @classmethod
@@ -151,6 +155,7 @@ class JudgeConfig(BaseModel):
             cassette=cassette or (None if self.cassette == _NO_CASSETTE else self.cassette),
             prices=self.prices,
             seed=self.seed,
+            noise_prior=self.noise_prior,
         )
 
 

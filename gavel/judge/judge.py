@@ -10,10 +10,11 @@ or without a quorum, is unscored with a reason; it never gets a number. Which lo
 """
 
 import asyncio
+import copy
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -33,6 +34,7 @@ from gavel.judge.panel.judgements import judge_group, judge_members
 from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.long_groups import characters_of, off_loop_if_long
 from gavel.judge.panel.modes import ModeName, choose_mode
+from gavel.judge.panel.noise import NoisePrior
 from gavel.judge.panel.polling import Poll
 from gavel.judge.panel.position_bias import PositionBias
 from gavel.judge.panel.prompt_caching import CacheName
@@ -91,6 +93,7 @@ class Judge:
         cassette: Cassette | str | Path | None = None,
         prices: Prices | None = None,
         seed: int = 0,
+        noise_prior: NoisePrior | None = None,
     ) -> None:
         """`models`: a LiteLLM id, an async callable, or a list of these or `Juror`s; None = `GAVEL_JUDGE_MODEL`.
 
@@ -113,7 +116,9 @@ class Judge:
         `timeout`, `deadline`: seconds per attempt, per call. `requests_per_minute`, `tokens_per_minute`: per model.
         `budget`: may be shared with other judges. `cassette`: stores replies, so that none is paid for twice; a path
         or a `Cassette`. `prices`: USD per million prompt and completion tokens, and if you like a third number per
-        million cached prompt tokens; None = `GAVEL_PRICES`.
+        million cached prompt tokens; None = `GAVEL_PRICES`. `noise_prior`: the noise of this judge's votes in other
+        groups (`gavel.judge.audit.noise.fit_noise_prior`), with which standard errors are estimated; None = from the
+        group's own votes.
         """
         if orders < 1 or content_retries < 0:
             raise JudgeError(f"a judge needs orders >= 1 and content_retries >= 0, not {orders}, {content_retries}.")
@@ -133,6 +138,7 @@ class Judge:
         self.quorum = quorum
         self.caps = validate_caps(caps)
         self.seed = seed
+        self.noise_prior = noise_prior
         self.unseen: UnseenPolicy = checked_choice("unseen", unseen, UnseenPolicy)
         self.images: ImagePolicy = checked_choice("images", images, ImagePolicy)
         self.alone: AlonePolicy = checked_choice("alone", alone, AlonePolicy)
@@ -185,6 +191,7 @@ class Judge:
             "redact": getattr(self._redact, "__qualname__", None if self._redact is None else "a function"),
             "content_retries": self.content_retries,
             "seed": self.seed,
+            "noise_prior": self.noise_prior and self.noise_prior.model_dump(),
         }
 
     def check(self) -> None:
@@ -214,10 +221,22 @@ class Judge:
         probes = [answer for answer in answers.values() if isinstance(answer, Probe)]
         return probes + [Probe(name, "", "", 0.0, None, problem) for name, problem in failed.items()]
 
+    def rehearsal(self, stand_in: Callable[[Client], Client]) -> "Judge":
+        """A judge of the same settings that asks `stand_in` of each juror's first client instead."""
+        other = copy.copy(self)
+        other.position_bias = {}
+        other._clients = [[stand_in(clients[0])] for clients in self._clients]
+        return other
+
     @property
     def stopped(self) -> JudgeError | None:
         """Why no further group can be judged: no model of a juror can be asked, or the budget is used up."""
         return self._closed or (self.budget.refused and _as_judge_error(self.budget.refused))
+
+    @property
+    def asks_servers(self) -> bool:
+        """Whether requests of this judge leave the process, as those to a callable or a local model do not."""
+        return any(client.can_be_probed for client in chain.from_iterable(self._clients))
 
     @property
     def status(self) -> str:
@@ -234,8 +253,10 @@ class Judge:
                 return _as_judge_error(error)
         return None
 
-    async def score(self, group: TrajectoryGroup) -> TrajectoryGroup:
+    async def score(self, group: TrajectoryGroup, *, noise_prior: NoisePrior | None = None) -> TrajectoryGroup:
         """A copy of the group with rewards and judgements; a pending group is run first.
+
+        `noise_prior`: instead of the judge's own.
 
         Raises `JudgeError` for a group without trajectories, for a trajectory without messages that has not failed,
         for a juror that cannot be asked (see `check`; a wrong key or an empty account shows when a model is asked), and
@@ -256,12 +277,12 @@ class Judge:
         if loop not in self._prepared_groups:
             self._prepared_groups[loop] = CapacityLimiter(self._max_prepared)
         async with self._prepared_groups[loop]:
-            scored, whole = await self._judge(group, attempts)
+            scored, whole = await self._judge(group, attempts, noise_prior or self.noise_prior)
         whole.seconds = time.monotonic() - started
         return with_judgements(group, scored, whole)
 
     async def _judge(
-        self, group: TrajectoryGroup, attempts: Mapping[int, Trajectory]
+        self, group: TrajectoryGroup, attempts: Mapping[int, Trajectory], noise_prior: NoisePrior | None
     ) -> tuple[list[Judgement], GroupJudgement]:
         """Judgements of the group's trajectories; `attempts`, by index, are those that have not failed."""
         characters = characters_of(group.trajectories)
@@ -284,7 +305,7 @@ class Judge:
                 raise closed
             if all(ballot.no_room and not ballot.calls for ballot in ballots):
                 raise next(ballot.no_room for ballot in ballots if ballot.no_room)
-        aggregate = partial(self._mode.aggregate, fixed=fixed)
+        aggregate = partial(self._mode.aggregate, fixed=fixed, noise_prior=noise_prior)
         members = judge_members(group.trajectories, canonical, ballots, self.quorum, aggregate)
         for index, reason in content.unseen.items():
             members[index] = Judgement(reason=reason)

@@ -15,12 +15,6 @@ _STEPS = tuple(sorted(size * 2**power for power in range(13, 21) for size in (1,
 """Ollama loads a model anew when the context changes, so only a few lengths are asked for."""
 
 
-def set_context(params: Mapping[str, Any]) -> int:
-    """Ollama's context, where the user sets it; else 0."""
-    length = params.get("num_ctx")
-    return length if isinstance(length, int) else 0
-
-
 def context_options(
     model: str, params: Mapping[str, Any], messages: Sequence[Message], longest: int, completion: int | None
 ) -> dict[str, int]:

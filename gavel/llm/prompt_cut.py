@@ -9,12 +9,12 @@ server of the user's own that counts exactly a usual context length is believed 
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from gavel.llm.errors import ContextError
 from gavel.llm.message_parts import text_of
-from gavel.llm.providers import OWN_SERVERS, load_litellm
+from gavel.llm.providers import load_litellm
 from gavel.llm.types import Message, Reply
 
 _SMALLEST_CONTEXT = 512
@@ -45,11 +45,12 @@ class PromptCutError(ContextError):
 
 
 def check_not_cut(
-    model: str, params: Mapping[str, Any], reply: Reply, messages: Sequence[Message], limits: Collection[int] = ()
+    model: str, reply: Reply, messages: Sequence[Message], *, own_server: bool, limits: Collection[int] = ()
 ) -> None:
     """Raises `PromptCutError` when the server counted far fewer tokens than the messages have.
 
-    `params`: of the request. `limits`: context lengths that are known for its server, besides the usual ones.
+    `own_server`: whether it is one of the user's own, whose context may be any length. `limits`: context lengths that
+    are known for it, besides the usual ones.
     """
     counted = reply.prompt_tokens
     if counted < _SMALLEST_CONTEXT:
@@ -57,7 +58,6 @@ def check_not_cut(
     if reply.cached_prompt_tokens:  # some servers leave them out of the count
         counted += reply.cached_prompt_tokens
     text = "\n".join(map(text_of, messages))
-    own_server = model.startswith(OWN_SERVERS) or bool(params.keys() & {"api_base", "base_url"})
     at_limit = own_server and (counted in _CONTEXTS or counted + 1 in _CONTEXTS or counted in limits)
     if not at_limit and counted * _MOST_BYTES_PER_TOKEN > len(text.encode("utf-8", "surrogatepass")):
         return

@@ -12,8 +12,7 @@ CODE = "def refund(order_id: str, amount: float) -> bool:\n    return api.post(f
 def cut(counted: int, text: str, *, own_server: bool = False, cached: int = 0, limits: tuple[int, ...] = ()) -> bool:
     reply = Reply("", counted, cached_prompt_tokens=cached)
     try:
-        params = {"api_base": "http://127.0.0.1"} if own_server else {}
-        check_not_cut("openai/m", params, reply, [{"role": "user", "content": text}], limits)
+        check_not_cut("m", reply, [{"role": "user", "content": text}], own_server=own_server, limits=limits)
     except PromptCutError as error:
         return error.reply is reply
     return False
