@@ -15,6 +15,7 @@ from gavel.trainer.run_config import RunConfig
 STEPS = 30
 _FLAGS = [
     Flag("judge.models", "--judge"),
+    Flag("judge.cassette", "--cassette"),
     Flag("loop.steps", "--steps", STEPS),
     Flag("loop.seed", "--seed"),
 ]
@@ -30,7 +31,13 @@ def demo(
     config = run_config("returns_desk", {**values, "steps": values["steps"] or STEPS}, flags=_FLAGS)
     from gavel.cli.demo_session import DemoSettings, run_demo
 
-    settings = DemoSettings(seed=config.loop.seed, judge=str(config.judge.models), steps=config.loop.steps, fresh=fresh)
+    settings = DemoSettings(
+        seed=config.loop.seed,
+        judge=str(config.judge.models),
+        steps=config.loop.steps,
+        fresh=fresh,
+        cassette=config.judge.cassette,
+    )
     run_to_end(run_demo(settings, started), RESUME)
 
 

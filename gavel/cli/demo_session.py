@@ -16,11 +16,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from gavel.cli.cassette_option import replay_account, with_cassette
 from gavel.cli.demo import STEPS
 from gavel.cli.display import RunDisplay
 from gavel.cli.settings import STAND_IN
 from gavel.cli.train_session import starting_over
-from gavel.judge.judge import Judge
+from gavel.judge.config import JudgeConfig
 from gavel.reports.demo_page import CurvePoint, DemoReport, RewardPoint, SummaryRow, write_report
 from gavel.reports.run_outcome import Outcome, judged_pair, read_outcome
 from gavel.scenarios.scenario import find_scenario
@@ -57,6 +58,7 @@ class DemoSettings:
     judge: str
     steps: int
     fresh: bool = False
+    cassette: Path | None = None
 
     @property
     def run_name(self) -> str:
@@ -74,10 +76,11 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
     """
     console = Console()
     scenario = find_scenario("returns_desk")
-    judge = Judge(settings.judge, rubric=scenario.rubric, seed=settings.seed)
-    judge.check()
     model = TrainableModel(name=settings.run_name, project="demo", base_model=EMBEDDED_POLICY)
     directory = runs_root() / model.project / model.name
+    config = JudgeConfig(models=settings.judge, seed=settings.seed, cassette=settings.cassette)
+    judge = with_cassette(config, directory).build(scenario.rubric)
+    judge.check()
     loop = LoopConfig(steps=settings.steps, seed=settings.seed, max_tokens=64)
     config = TrainConfig(learning_rate=2e-3, warmup_steps=min(3, loop.steps - 1), total_steps=loop.steps)
     async with contextlib.AsyncExitStack() as stack:
@@ -99,7 +102,11 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
     _write_whole(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
     report = directory / "report.html"
     write_report(report, _report(settings, outcome, seconds, before, after))
+    if replayed := replay_account(judge):
+        console.print(replayed, highlight=False, markup=False, soft_wrap=True)
     _print(console, outcome, report)
+    if judge.cassette:
+        judge.cassette.close()
     return summary
 
 

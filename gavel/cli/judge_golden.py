@@ -59,8 +59,9 @@ def golden(
             "the stand-in checks rules of a rubric and reads no answers, so a golden set says nothing of it.",
             "Name a judge model: --judge openai/gpt-5-mini, or GAVEL_JUDGE_MODEL.",
         )
-    tape = Cassette(cassette or settings.runs / "golden.sqlite", "replay" if replay else "cache")
-    beside = tape.path.with_name(f"{tape.path.name}.json")
+    path = cassette or settings.runs / "golden.sqlite"
+    tape = Cassette(path, "replay" if replay else "cache")
+    beside = path.with_name(f"{path.name}.json")
     records = _read_records(beside)
     models = [name.strip() for name in model.split(",")] if model else None
     engine = Judge(models, rubric=read_text_option(rubric, "rubric"), cassette=tape)
@@ -77,7 +78,7 @@ def golden(
     if replay and tape.misses:
         questions = tape.misses + sum(result.cached_calls for result in results)
         raise JudgeError(
-            f"changed prompt: {tape.misses} of {questions} questions are not on the cassette {tape.path}.",
+            f"changed prompt: {tape.misses} of {questions} questions are not on the cassette {path}.",
             "Ask them: the same command without --replay.",
         )
     if failed := [result for result in results if not result.scores]:

@@ -12,7 +12,7 @@ from gavel.cli.terminal import plain
 from gavel.reports.judge_page import render_report
 from gavel.reports.judge_trust import JudgeReport, read_report
 from gavel.reports.page import write_page
-from gavel.scenarios.jsonl import read_groups
+from gavel.scenarios.readers.reading import read_groups
 
 
 def report(

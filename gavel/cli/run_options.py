@@ -24,6 +24,7 @@ JUDGE_FLAGS = [  # of a JudgeConfig
     Flag("max_tokens", "--max-judge-tokens"),
     Flag("concurrency", "--judge-concurrency"),
     Flag("params", "--judge-param", by_key=True),
+    Flag("cassette", "--cassette"),
 ]
 MODEL_FLAGS = [
     Flag("model.base_model", "--model"),

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gavel.cli.cassette_option import with_cassette
 from gavel.cli.execution import RESUME, need_training, run_to_end, scenario_named
 from gavel.cli.lazy import single_command
 from gavel.cli.model_options import with_options
@@ -31,6 +32,11 @@ def train(
     given = run_config(source, values, assignments, shaping, min_spread)
     config = given.resolved()
     scenario = scenario_named(config.scenario)
+    from gavel.trainer.runs.run_directory import run_path, runs_root
+
+    assert config.model.name is not None
+    directory = run_path(runs_root(), scenario.name, config.model.name)
+    config = config.model_copy(update={"judge": with_cassette(config.judge, directory)})
     judge = config.judge.build(scenario.rubric) if "judge" in config.loop.reward else None
     if judge is not None:
         announce_stand_in(config.judge)

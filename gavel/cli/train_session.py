@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from gavel.cli.cassette_option import replay_account
 from gavel.cli.display import RunDisplay
 from gavel.cli.run_file import to_toml
 from gavel.judge.judge import Judge
@@ -88,6 +89,10 @@ async def run_training(
         _say(console, f"The run was finished after step {start}; for more, raise --steps.")
     if points:
         console.print(before_after(points[0], points[-1]))
+    if replayed := replay_account(judge):
+        _say(console, replayed)
+    if judge and judge.cassette:
+        judge.cassette.close()
     _say(console, f"Run: {_directory(model)}")
 
 

@@ -19,8 +19,10 @@ from gavel.llm.rate_limits import Limits
 if TYPE_CHECKING:
     from gavel.judge.judge import Judge
     from gavel.judge.panel.juror import Juror
+    from gavel.llm.cassette import Cassette
 
 _LIMITS = Limits()
+_NO_CASSETTE = Path("none")
 
 
 class JurorConfig(BaseModel):
@@ -82,7 +84,8 @@ class JudgeConfig(BaseModel):
     max_tokens: int | None = Field(default=None, ge=1)
     """Budget for judging, in tokens of prompts and replies. Default: no limit."""
     cassette: Path | None = None
-    """SQLite file that stores every reply, so that none is paid for twice."""
+    """SQLite file that keeps the judge's replies, so that none is paid for twice; "none" = no file. Default of the
+    commands: cassettes.sqlite in the directory of the run or of the output; of Judge and this class: no file."""
     params: dict[str, Any] = {}
     """LiteLLM parameters for every judge model, such as temperature, api_base or reasoning_effort."""
     prices: dict[str, tuple[float, float]] | None = None
@@ -100,8 +103,8 @@ class JudgeConfig(BaseModel):
             return [name.strip() for name in models.split(",")]
         return models
 
-    def build(self, rubric: str | None = None) -> "Judge":
-        """The judge; `rubric` is the one to use when `self.rubric` is None.
+    def build(self, rubric: str | None = None, cassette: "Cassette | None" = None) -> "Judge":
+        """The judge; `rubric` and `cassette` are those to use when no rubric is set, and instead of `self.cassette`.
 
         Raises `JudgeError` for settings that contradict each other, and for a rubric file that cannot be read.
         """
@@ -129,7 +132,7 @@ class JudgeConfig(BaseModel):
             requests_per_minute=self.requests_per_minute,
             tokens_per_minute=self.tokens_per_minute,
             budget=budget,
-            cassette=self.cassette,
+            cassette=cassette or (None if self.cassette == _NO_CASSETTE else self.cassette),
             prices=self.prices,
             seed=self.seed,
             noise_prior=self.noise_prior,

@@ -12,7 +12,7 @@ from gavel.judge.prompt.transcript import sanitize
 from gavel.judge.reply.lenient_json import Broken, Found, find_values
 from gavel.judge.rubric import Rubric
 from gavel.llm.client import Client
-from gavel.llm.types import Message, Schema
+from gavel.llm.types import Message, Reply, Schema
 from gavel.prompts import render
 
 LONGEST = 4000
@@ -41,14 +41,24 @@ async def draft_rubric(client: Client, description: str, *, criteria: bool = Fal
         client.check()
     prompt = draft_prompt(description, criteria=criteria)
     repair: list[Message] = []
+    unusable: list[tuple[list[Message], Reply]] = []
     problem = ""
+
+    def is_draft(reply: Reply) -> bool:
+        try:
+            read_draft(reply.text, criteria=criteria)
+        except DraftError:
+            return False
+        return True
+
     for _ in range(1 + content_retries):
         with llm_errors_as_judge_errors():
-            reply = await client.ask(prompt + repair, draft_schema(criteria=criteria))
+            reply = await client.ask(prompt + repair, draft_schema(criteria=criteria), is_draft, unusable)
         try:
             return read_draft(reply.text, criteria=criteria)
         except DraftError as error:
             problem = error.message.removesuffix(".")
+            unusable.append((prompt + repair, reply))
             repair = [
                 {"role": "assistant", "content": reply.text.strip() or "(no reply)"},
                 {"role": "user", "content": render("judge/draft_repair.j2", problem=problem)},
@@ -93,7 +103,7 @@ def _last_object(reply: str) -> dict[str, Any]:
     last: dict[str, Any] | Broken | None = None
     for found in find_values(reply):
         match found:
-            case "thoughts":
+            case Found(None, repairs, 0) if repairs["thoughts"]:
                 last = None
             case Broken():
                 last = found

@@ -15,7 +15,7 @@ wrong key, a prompt too long) are raised at once; after one that every request w
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Hashable, Mapping
+from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,7 +29,7 @@ from gavel.llm.breaker import Breaker
 from gavel.llm.budget import Budget, Size
 from gavel.llm.call import Call
 from gavel.llm.cancellation import contain_cancellation
-from gavel.llm.cassette import Cassette, Question
+from gavel.llm.cassette import Cassette
 from gavel.llm.completion import completion, read_answer, read_message
 from gavel.llm.dialect import COMPLETION_CAPS, FORMATS, dialect_of
 from gavel.llm.errors import ContextError, GavelError, LlmError, PermanentError, RefusedError
@@ -39,6 +39,7 @@ from gavel.llm.message_size import byte_bound
 from gavel.llm.prices import Price, Prices, cost, price
 from gavel.llm.probe import MESSAGES, SCHEMA, Probe
 from gavel.llm.providers import check_model, load_litellm, model_info
+from gavel.llm.question import Question
 from gavel.llm.rate_limits import Limits, endpoint_limits
 from gavel.llm.refusal import CONTENT_FILTER, is_refusal, refusal_in
 from gavel.llm.retry import (
@@ -51,7 +52,7 @@ from gavel.llm.retry import (
     pause,
     remedy,
 )
-from gavel.llm.types import Message, ModelCallable, Reply, Schema
+from gavel.llm.types import Accept, Message, ModelCallable, Reply, Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +118,24 @@ class Client:
     def _reply_tokens(self, entries: int) -> int:
         return max(1000 + 200 * entries, self._set_completion or 0)
 
-    async def ask(self, messages: list[Message], schema: Schema) -> Reply:
-        """The model's reply. Raises `LlmError` when there is none, a `ContextError` when the prompt is too long."""
+    async def ask(
+        self,
+        messages: list[Message],
+        schema: Schema,
+        accept: Accept | None = None,
+        repairs: Sequence[tuple[list[Message], Reply]] = (),
+    ) -> Reply:
+        """The model's reply. Raises `LlmError` when there is none, a `ContextError` when the prompt is too long.
+
+        A cassette keeps the reply if `accept` says that it can be used (None = always), and with it the unusable ones
+        that `messages` send back: `repairs` holds them with their messages, oldest first.
+        """
         if self.cassette is None or not isinstance(self.model, str):
             return await self._ask_with_transport_retries(messages, schema)
         question = Question(self.name, self.params, schema, messages)
-        return await self.cassette.answer(question, partial(self._ask_with_transport_retries, messages, schema))
+        ask = partial(self._ask_with_transport_retries, messages, schema)
+        earlier = [(Question(self.name, self.params, schema, before), reply) for before, reply in repairs]
+        return await self.cassette.answer(question, ask, accept, earlier)
 
     async def probe(self) -> Probe:
         """Asks one cheap question, which shows that key, model, credit and parameters are right.
@@ -212,7 +225,7 @@ class Client:
                         params[COMPLETION_CAPS[0]] = account.cap
                     sent = dialect.translate(params)
                     response, repairs = await self._complete(messages, FORMATS[number][1](schema) | sent)
-                    account.reply = self._reply(response, messages, repairs)
+                    account.reply = self.read_response(response, messages, repairs)
             except openai.OpenAIError as error:
                 refused = dialect.refused(
                     read_failure(error), {k: v for k, v in params.items() if k not in _CONNECTION}
@@ -243,7 +256,8 @@ class Client:
             words = f"Timeout: no complete reply within {self.limits.timeout:g} s"
             raise load_litellm().Timeout(words, model=self.name, llm_provider="") from error
 
-    def _reply(self, response: Any, messages: list[Message], repairs: Counter[str]) -> Reply:
+    def read_response(self, response: Any, messages: list[Message], repairs: Counter[str]) -> Reply:
+        """The reply in LiteLLM's response to `messages`. `repairs`: those that the response took."""
         litellm = load_litellm()
         finish_reason = response.choices[0].finish_reason if response.choices else None
         message: dict[str, Any] = response.choices[0].message.model_dump() if response.choices else {}

@@ -29,10 +29,21 @@ async def completion(**request: Any) -> tuple[Any, Counter[str]]:
             if bodies and isinstance(error, openai.BadRequestError):
                 raise _server_failed(error, str(request.get("model"))) from error
             raise
-    body = json.loads(bodies[-1])
-    message = body["choices"][0]["message"]
-    message["content"] = "".join(map(_text_of_part, message["content"]))
-    return litellm.ModelResponse(**{**body, "usage": body.get("usage") or {}}), Counter({"content parts": 1})
+    body, repairs = with_text_content(json.loads(bodies[-1]))
+    return litellm.ModelResponse(**{**body, "usage": body.get("usage") or {}}), repairs
+
+
+def with_text_content(body: Mapping[str, Any]) -> tuple[dict[str, Any], Counter[str]]:
+    """The body of a completion with the content of its message as text, and the repairs that this took."""
+    choices = [dict(choice) for choice in body.get("choices") or ()]
+    repairs: Counter[str] = Counter()
+    for choice in choices[:1]:
+        message = dict(choice.get("message") or {})
+        if isinstance(message.get("content"), list):
+            message["content"] = "".join(map(_text_of_part, message["content"]))
+            repairs["content parts"] += 1
+        choice["message"] = message
+    return {**body, "choices": choices}, repairs
 
 
 def _server_failed(error: openai.OpenAIError, model: str) -> openai.OpenAIError:

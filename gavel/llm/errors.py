@@ -56,6 +56,10 @@ class ContextError(LlmError):
         """Context length in tokens, as the server names it; None = it names none."""
 
 
+class NotYetError(NotAskedError):
+    """The reply comes later, with a batch."""
+
+
 class UnknownPriceError(LlmError):
     """A budget in dollars cannot be kept, because the model's price is not known."""
 

@@ -27,5 +27,11 @@ class Reply:
     """The model's name according to the server."""
     cached: bool = False
     """Whether it was stored before; tokens and cost are those of the original call."""
+    key: str = ""
+    """Key of its question on the cassette; empty without one."""
     repairs: Counter[str] = field(default_factory=Counter[str])
     """Repairs that finding the text took, by kind."""
+
+
+Accept = Callable[[Reply], bool]
+"""Whether a reply can be used; a cassette keeps no other."""

@@ -26,6 +26,8 @@ class Vote(BaseModel):
     explanation: str = ""
     criteria: dict[str, float] = Field(default_factory=dict)
     """Scores by criterion of the rubric; `score` is their weighted mean. Empty without criteria."""
+    reply_key: str = ""
+    """Key of the reply on the cassette (its `replies.key`); empty without a cassette."""
 
 
 class Judgement(BaseModel):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -244,6 +245,41 @@ async def test_a_replay_needs_no_server_no_key_and_no_price(endpoint, tmp_path, 
     assert missing.judgement is not None
     assert (missing.judgement.status, missing.judgement.calls) == ("unscored", 0)
     assert "differ the schema" in (missing.judgement.reason or "")
+
+
+async def test_a_repaired_reply_is_replayed_with_its_repair_and_the_same_judgement(endpoint, tmp_path):
+    endpoint.script = [lambda _: says("I like the first."), scores(0.75, 0.25)]
+    [first] = await judged(judge_of(endpoint, orders=1, cassette=tmp_path / "c.sqlite"), 1)
+    assert len(endpoint.requests) == 2
+    [again] = await judged(judge_of(endpoint, orders=1, cassette=tmp_path / "c.sqlite"), 1)
+    assert len(endpoint.requests) == 2
+    assert [t.judgement for t in first] == [t.judgement for t in again]
+    assert again.judgement is not None
+    assert (again.judgement.calls, again.judgement.cached_calls) == (0, 2)
+
+
+async def test_an_outage_that_answers_200_is_not_replayed(endpoint, tmp_path):
+    endpoint.script = [lambda _: says("Sorry, high demand.")]
+    during = await judged(judge_of(endpoint, cassette=tmp_path / "c.sqlite"), 2)
+    assert statuses(during) == {"unscored": 2}
+    endpoint.script = [scores(0.75, 0.25)]
+    assert statuses(await judged(judge_of(endpoint, cassette=tmp_path / "c.sqlite"), 2)) == {"scored": 2}
+    asked = len(endpoint.requests)
+    assert statuses(await judged(judge_of(endpoint, cassette=tmp_path / "c.sqlite"), 2)) == {"scored": 2}
+    assert len(endpoint.requests) == asked
+
+
+async def test_every_vote_carries_the_key_of_its_reply(endpoint, tmp_path):
+    endpoint.script = [scores(0.75, 0.25)]
+    [kept] = await judged(judge_of(endpoint, cassette=tmp_path / "c.sqlite"), 1)
+    [loose] = await judged(judge_of(endpoint), 1)
+    found = {vote.reply_key for member in kept for vote in member.judgement.votes}
+    with sqlite3.connect(tmp_path / "c.sqlite") as file:
+        assert found == {key for (key,) in file.execute("SELECT key FROM replies")}
+    assert len(found) == 2
+    assert {vote.reply_key for member in loose for vote in member.judgement.votes} == {""}
+    read = TrajectoryGroup.model_validate_json(kept.model_dump_json())
+    assert [t.judgement for t in read] == [t.judgement for t in kept]
 
 
 PROMPTS = """

@@ -86,7 +86,6 @@ ELSEWHERE = {
     "tool call after prose": {"content": "Let me submit the scores.", "tool_calls": [tool_call(FULL)]},
     "tool call, encoded twice": {"content": None, "tool_calls": [tool_call(json.dumps(FULL))]},
     "function call": {"content": None, "function_call": {"name": "submit", "arguments": FULL}},
-    "reasoning, with blank content": {"content": "\n", "reasoning_content": FULL},
     "content parts": {"content": [{"type": "thinking", "thinking": "{"}, {"type": "text", "text": FULL}]},
 }
 
@@ -104,8 +103,22 @@ async def test_scores_are_found_wherever_in_the_message_they_are_and_that_is_cou
     judged = await Judge(judges, orders=1).score(saying(*MEMBERS))
     assert [trajectory.reward for trajectory in judged] == [0.9, 0.2, 0.5]
     assert judged.judgement
-    found = {"tool call", "reasoning", "content parts"} & judged.judgement.repairs.keys()
+    found = {"tool call", "content parts"} & judged.judgement.repairs.keys()
     assert [judged.judgement.repairs[kind] for kind in found] == [len(judges)]
+
+
+async def test_reasoning_without_an_answer_is_asked_again(endpoint):
+    def step(request: Request) -> Answer:
+        labels = places(labels_in(request), request["messages"][1]["content"])
+        return says(**filled({"content": "\n", "reasoning_content": FULL}, labels))
+
+    endpoint.script = [step]
+    judged = await Judge(Juror("openai/judge", params=endpoint.params), orders=1).score(saying(*MEMBERS))
+    assert judged.judgement
+    assert judged.judgement.status == "unscored"
+    assert "reasoning without an answer" in judged.judgement.reason
+    assert len(endpoint.requests) == 3
+    assert "reasoning without an answer" in endpoint.requests[1]["messages"][-1]["content"]
 
 
 async def test_repairs_are_counted_over_all_calls_of_a_group():

@@ -4,44 +4,30 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gavel.llm.cassette import FORMAT_VERSION, Cassette, Question
+from gavel.llm.cassette import Cassette
+from gavel.llm.cassette_storage import Claim, Entry, StoredReply
 from gavel.llm.errors import CassetteError, CassetteMissError, LlmError
+from gavel.llm.question import Question
 from gavel.llm.types import Reply
 from tests.limits import HANG_SECONDS
+from tests.llm.questions import MESSAGES, never, question, rows, said
 
-MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
 ODD = 'line\n"quote" \x00 \ud800 ¦ 判断'
-
-
-def question(text: str = "Hello", model: str = "openai/m", **params) -> Question:
-    return Question(model, params, {"type": "object"}, [MESSAGES[0], {"role": "user", "content": text}])
-
-
-def rows(path: Path) -> int:
-    connection = sqlite3.connect(path)
-    count = connection.execute("SELECT count(*) FROM replies").fetchone()[0]
-    connection.close()
-    return count
-
-
-async def never() -> Reply:
-    raise AssertionError("asked")
-
-
-async def said(text: str = "hi") -> Reply:
-    return Reply(text, 100, 20, 0.5, "stop", "m-2026")
 
 
 async def test_a_reply_comes_back_byte_for_byte_with_what_it_cost(tmp_path):
     first = await Cassette(tmp_path / "deep" / "c.sqlite").answer(question(), lambda: said(ODD))
     again = await Cassette(tmp_path / "deep" / "c.sqlite").answer(question(), never)
     offline = await Cassette(tmp_path / "deep" / "c.sqlite", "replay").answer(question(), never)
-    assert first == Reply(ODD, 100, 20, 0.5, "stop", "m-2026", cached=False)
-    assert again == offline == Reply(ODD, 100, 20, 0.5, "stop", "m-2026", cached=True)
+    key = question().key
+    assert first == Reply(ODD, 100, 20, 0.5, "stop", "m-2026", cached=False, key=key)
+    assert again == offline == Reply(ODD, 100, 20, 0.5, "stop", "m-2026", cached=True, key=key)
 
 
 async def test_a_reply_that_cannot_be_kept_is_used_all_the_same_and_that_is_told(tmp_path, caplog):
@@ -49,7 +35,7 @@ async def test_a_reply_that_cannot_be_kept_is_used_all_the_same_and_that_is_told
     await cassette.answer(question("first"), said)
     with sqlite3.connect(tmp_path / "c.sqlite") as other:
         other.execute("CREATE TRIGGER full BEFORE INSERT ON replies BEGIN SELECT RAISE(FAIL, 'disk full'); END")
-    assert await cassette.answer(question("second"), said) == await said()
+    assert (await cassette.answer(question("second"), said)).text == "hi"
     assert "not kept" in caplog.text
     assert "disk full" in caplog.text
     assert rows(tmp_path / "c.sqlite") == 1
@@ -92,82 +78,6 @@ async def test_a_replay_needs_a_cassette(tmp_path):
     with pytest.raises(CassetteError, match="no cassette to replay"):
         await Cassette(tmp_path / "c.sqlite", "replay").answer(question(), never)
     assert not (tmp_path / "c.sqlite").exists()
-
-
-@pytest.mark.parametrize("mode", ["cache", "replay"])
-@pytest.mark.parametrize("content", [b"no database" * 100, b"no"])
-async def test_a_file_that_is_no_cassette_is_refused_with_the_remedy_and_left_as_it_is(tmp_path, content, mode):
-    path = tmp_path / "c.sqlite"
-    path.write_bytes(content)
-    cassette = Cassette(path, mode)
-    for _ in range(2):
-        with pytest.raises(CassetteError, match="cannot be used: it is not a cassette") as error:
-            cassette.check()
-        assert error.value.remedy == "Name another file for the cassette."
-    with pytest.raises(CassetteError, match="cannot be used"):
-        await cassette.answer(question(), said)
-    assert path.read_bytes() == content
-
-
-def test_a_directory_and_a_path_below_a_file_are_refused_with_the_remedy(tmp_path):
-    (tmp_path / "file").write_text("text")
-    for path in (tmp_path, tmp_path / "file" / "c.sqlite"):
-        with pytest.raises(CassetteError, match="cannot be used") as error:
-            Cassette(path).check()
-        assert error.value.remedy == "Name another file for the cassette."
-
-
-def foreign(path: Path, number: int, journal: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(path)
-    connection.execute(f"PRAGMA journal_mode = {journal}")
-    connection.execute("CREATE TABLE replies (id INTEGER, author TEXT)")
-    connection.execute(f"PRAGMA user_version = {number}")
-    return connection
-
-
-@pytest.mark.parametrize("mode", ["cache", "replay"])
-@pytest.mark.parametrize("journal", ["DELETE", "WAL"])
-@pytest.mark.parametrize("number", [0, FORMAT_VERSION])
-def test_a_database_of_another_program_is_refused_and_left_as_it_is(tmp_path, number, journal, mode):
-    path = tmp_path / "c.sqlite"
-    foreign(path, number, journal).close()
-    before = path.read_bytes()
-    with pytest.raises(CassetteError, match="it is not a cassette") as error:
-        Cassette(path, mode).check()
-    assert "Name another file" in error.value.remedy
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_database_that_another_program_was_killed_with_keeps_its_write_ahead_log(tmp_path):
-    path, copy = tmp_path / "open.sqlite", tmp_path / "c.sqlite"
-    with_log = foreign(path, 0, "WAL")
-    for end in ("", "-wal"):
-        Path(f"{copy}{end}").write_bytes(Path(f"{path}{end}").read_bytes())
-    with_log.close()
-    before = [Path(f"{copy}{end}").read_bytes() for end in ("", "-wal")]
-    with pytest.raises(CassetteError, match="it is not a cassette"):
-        Cassette(copy).check()
-    assert [Path(f"{copy}{end}").read_bytes() for end in ("", "-wal")] == before
-
-
-async def test_an_empty_file_becomes_a_cassette(tmp_path):
-    path = tmp_path / "c.sqlite"
-    path.touch()
-    Cassette(path).check()
-    assert version(path) == FORMAT_VERSION
-    assert rows(path) == 0
-
-
-async def test_a_file_is_checked_once_and_again_after_it_was_closed(tmp_path):
-    path = await recorded(tmp_path / "c.sqlite")
-    cassette = Cassette(path)
-    cassette.check()
-    set_version(path, FORMAT_VERSION + 1)
-    cassette.check()
-    cassette.close()
-    with pytest.raises(CassetteError, match="format version 2"):
-        cassette.check()
 
 
 async def test_a_parameter_that_cannot_be_written_down_is_told(tmp_path):
@@ -241,27 +151,12 @@ async def test_a_reply_that_was_paid_for_is_kept_though_its_asker_is_cancelled(t
     assert (await cassette.answer(question(), never)).text == "hi"
 
 
-async def test_two_cassettes_on_one_file_agree_on_the_answer_and_lose_no_reply(tmp_path):
-    one, two = Cassette(tmp_path / "c.sqlite"), Cassette(tmp_path / "c.sqlite")
-    both = asyncio.Barrier(2)
-
-    async def ask(text: str) -> Reply:
-        await both.wait()
-        return await said(text)
-
-    replies = await asyncio.gather(
-        one.answer(question(), lambda: ask("one")), two.answer(question(), lambda: ask("two"))
-    )
-    assert replies[0].text == replies[1].text
-    assert not any(reply.cached for reply in replies)
-    assert rows(tmp_path / "c.sqlite") == 2
-
-
 WRITER = """
 import asyncio, sys
 from gavel.llm.cassette import Cassette
+from gavel.llm.question import Question
 from gavel.llm.types import Reply
-from tests.llm.test_cassette import question
+from tests.llm.questions import question
 
 async def main(path, name):
     cassette = Cassette(path)
@@ -314,7 +209,7 @@ def test_a_fork_opens_the_file_anew(tmp_path):
     code = """
 import asyncio, os, sys
 from gavel.llm.cassette import Cassette
-from tests.llm.test_cassette import question, said, never
+from tests.llm.questions import question, said, never
 cassette = Cassette(sys.argv[1])
 asyncio.run(cassette.answer(question("parent"), said))
 child = os.fork()
@@ -327,48 +222,120 @@ asyncio.run(cassette.answer(question("child True"), never))
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "c.sqlite")], check=True, timeout=HANG_SECONDS)
 
 
-def version(path: Path) -> int:
-    connection = sqlite3.connect(path)
-    found = connection.execute("PRAGMA user_version").fetchone()[0]
-    connection.close()
-    return found
+def can_be_used(reply: Reply) -> bool:
+    return reply.text.startswith("good")
 
 
-def set_version(path: Path, number: int) -> None:
-    connection = sqlite3.connect(path)
-    connection.execute(f"PRAGMA user_version = {number}")
-    connection.close()
+async def test_a_reply_that_cannot_be_used_is_returned_and_not_kept(tmp_path):
+    cassette = Cassette(tmp_path / "c.sqlite")
+    assert (await cassette.answer(question(), lambda: said("Sorry, high demand"), can_be_used)).text.startswith("Sorry")
+    assert rows(tmp_path / "c.sqlite") == 0
+    assert (await cassette.answer(question(), lambda: said("good"), can_be_used)).text == "good"
+    assert (await cassette.answer(question(), never, can_be_used)).text == "good"
 
 
-async def recorded(path: Path) -> Path:
-    cassette = Cassette(path)
-    await cassette.answer(question(), said)
+async def test_a_stored_reply_that_can_no_longer_be_used_is_asked_for_again_and_stays_replaced(tmp_path):
+    await Cassette(tmp_path / "c.sqlite").answer(question(), lambda: said("Sorry, high demand"))
+    cassette = Cassette(tmp_path / "c.sqlite")
+    assert (await cassette.answer(question(), lambda: said("good"), can_be_used)).text == "good"
+    assert (await Cassette(tmp_path / "c.sqlite").answer(question(), never, can_be_used)).text == "good"
+    assert (await Cassette(tmp_path / "c.sqlite", "replay").answer(question(), never, can_be_used)).text == "good"
+
+
+async def test_a_repaired_conversation_replays_as_it_went(tmp_path):
+    questions, texts = [question(text) for text in ("first", "second", "third")], ["bad", "worse", "good"]
+
+    async def converse(cassette: Cassette, ask) -> list[Reply]:
+        earlier: list[tuple[Question, Reply]] = []
+        for each, text in zip(questions, texts, strict=True):
+            reply = await cassette.answer(each, lambda text=text: ask(text), can_be_used, list(earlier))
+            earlier.append((each, reply))
+        return [reply for _, reply in earlier]
+
+    async def nobody(text: str) -> Reply:
+        return await never()
+
+    await converse(Cassette(tmp_path / "c.sqlite"), said)
+    for mode in ("cache", "replay"):
+        again = await converse(Cassette(tmp_path / "c.sqlite", mode), nobody)
+        assert [reply.text for reply in again] == texts
+        assert all(reply.cached for reply in again)
+
+
+async def test_a_repair_that_failed_leaves_nothing_behind(tmp_path):
+    cassette = Cassette(tmp_path / "c.sqlite")
+    bad = await cassette.answer(question("first"), lambda: said("bad"), can_be_used)
+    await cassette.answer(question("second"), lambda: said("worse"), can_be_used, [(question("first"), bad)])
+    assert rows(tmp_path / "c.sqlite") == 0
+
+
+async def test_who_waits_shares_a_reply_that_cannot_be_used(tmp_path):
+    cassette, asked = Cassette(tmp_path / "c.sqlite"), 0
+
+    async def ask() -> Reply:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0.01)
+        return await said("bad")
+
+    replies = await asyncio.gather(*(cassette.answer(question(), ask, can_be_used) for _ in range(5)))
+    assert asked == 1
+    assert [reply.cached for reply in replies] == [False] + [True] * 4
+
+
+async def test_a_cassette_counts_what_it_replays(tmp_path):
+    await Cassette(tmp_path / "c.sqlite").answer(question(), said)
+    cassette = Cassette(tmp_path / "c.sqlite")
+    for text in ("Hello", "Hello", "Bye"):
+        await cassette.answer(question(text), said)
+    assert (cassette.replayed, cassette.misses) == (2, 1)
+
+
+class Shelf:
+    """A storage in memory, of which no more is asked than the protocol says."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.claims: dict[str, str] = {}
+
+    def replies(self, key: str) -> list[StoredReply]:
+        found = [entry for entry in self.entries if entry.question.key == key]
+        return [StoredReply(replace(entry.reply, cached=True), entry.repaired_by) for entry in found]
+
+    def keep(self, entries: Sequence[Entry]) -> None:
+        self.entries += entries
+
+    def similar(self, question: Question) -> list[Mapping[str, str]]:
+        return [entry.question.parts for entry in self.entries]
+
+    def claim(self, key: str, holder: str) -> Claim | None:
+        other = self.claims.setdefault(key, holder)
+        return None if other == holder else Claim(other, 0, 0.0)
+
+    def take_over(self, key: str, holder: str, claim: Claim) -> bool:
+        self.claims[key] = holder
+        return True
+
+    def renew(self, holder: str) -> None: ...
+
+    def release(self, key: str, holder: str) -> None:
+        del self.claims[key]
+
+    def close(self) -> None: ...
+
+
+async def test_another_storage_serves_as_well_as_a_file():
+    shelf = Shelf()
+    cassette = Cassette(lambda: shelf)
+    assert not (await cassette.answer(question(), said)).cached
+    assert (await cassette.answer(question(), never)).cached
     cassette.close()
-    return path
+    assert (await Cassette(lambda: shelf, "replay").answer(question(), never)).text == "hi"
+    with pytest.raises(CassetteMissError, match="the cassette has no reply"):
+        await Cassette(lambda: shelf, "replay").answer(question("Bye"), never)
+    assert shelf.claims == {}
 
 
-async def test_a_new_file_has_the_current_format_version(tmp_path):
-    assert version(await recorded(tmp_path / "c.sqlite")) == FORMAT_VERSION == 1
-
-
-async def test_a_file_from_before_versions_is_replayed_as_it_is_and_gets_a_version_when_it_is_written(tmp_path):
-    path = await recorded(tmp_path / "c.sqlite")
-    set_version(path, 0)
-    assert (await Cassette(path, "replay").answer(question(), never)).text == "hi"
-    assert version(path) == 0
-    cassette = Cassette(path)
-    assert (await cassette.answer(question(), never)).text == "hi"
-    cassette.close()
-    assert version(path) == FORMAT_VERSION
-    assert rows(path) == 1
-
-
-@pytest.mark.parametrize("mode", ["cache", "replay"])
-async def test_a_file_of_a_newer_format_is_refused_with_the_remedy_and_left_as_it_is(tmp_path, mode):
-    path = await recorded(tmp_path / "c.sqlite")
-    set_version(path, FORMAT_VERSION + 1)
-    before = path.read_bytes()
-    with pytest.raises(CassetteError, match="has format version 2, and this Gavel reads up to 1") as error:
-        await Cassette(path, mode).answer(question(), never)
-    assert "Install the version of Gavel that wrote it" in error.value.remedy
-    assert path.read_bytes() == before
+def test_checking_a_new_cassette_makes_no_file(tmp_path):
+    Cassette(tmp_path / "deep" / "c.sqlite").check()
+    assert list(tmp_path.iterdir()) == []

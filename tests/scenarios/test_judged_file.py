@@ -6,10 +6,10 @@ import pytest
 
 from gavel.judge.judge import Judge
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.jsonl import read_groups
 from gavel.scenarios.judged_file import JudgedFile, JudgedFileError, JudgedStream, judged_output
 from gavel.scenarios.judged_table import read_table
 from gavel.scenarios.judgement import GroupJudgement
+from gavel.scenarios.readers.reading import read_groups
 from gavel.scenarios.trajectory import Trajectory
 from tests.judge.groups import saying
 

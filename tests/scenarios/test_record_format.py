@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.jsonl import RowError, read_groups
+from gavel.scenarios.readers.reading import read_groups
+from gavel.scenarios.readers.row import RowError
 from gavel.scenarios.record_format import RECORD_VERSION, RecordVersionError, from_row, to_line
 from gavel.scenarios.trajectory import Trajectory
 

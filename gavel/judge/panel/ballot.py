@@ -41,6 +41,8 @@ class Ballot:
     calls: int = 0
     """Requests, those answered by a cassette included."""
     replies: list[Reply] = field(default_factory=list[Reply])
+    reply_key: str = ""
+    """Key, on the cassette, of the reply with the scores."""
     prompt_ids: list[str] = field(default_factory=list[str])
     repairs: Counter[str] = field(default_factory=Counter[str])
     """Repairs that reading the scores took, by kind."""
@@ -68,4 +70,5 @@ class Ballot:
             model=self.model,
             explanation=scored.explanation,
             criteria=dict(scored.criteria),
+            reply_key=self.reply_key,
         )

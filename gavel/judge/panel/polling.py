@@ -9,8 +9,8 @@ poll                         one ballot per scheduled call of each juror, concur
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from random import Random
 from typing import ParamSpec, TypeVar
@@ -24,13 +24,15 @@ from gavel.judge.panel.schedule import LARGEST_WHOLE, Schedule
 from gavel.judge.prompt.canonical import CanonicalGroup
 from gavel.judge.prompt.messages import count_message_tokens, fit_messages, max_members_per_prompt, template_names
 from gavel.judge.prompt.transcript import PromptMarkers, draw_markers
+from gavel.judge.reply.attempts import name_attempts
 from gavel.judge.reply.criteria import ids_to_score, read_scores
-from gavel.judge.reply.verdict import VerdictError, reply_schema
+from gavel.judge.reply.errors import VerdictError
+from gavel.judge.reply.verdict import reply_schema
 from gavel.judge.rubric import Rubric
 from gavel.llm.client import Client
 from gavel.llm.errors import ContextError, LlmError, NotAskedError, RefusedError
 from gavel.llm.refusal import CONTENT_FILTER, filtered, is_refusal_text
-from gavel.llm.types import Message
+from gavel.llm.types import Message, Reply
 from gavel.prompts import template_id
 
 _INSTRUCTION_BYTES, _TEXT_OVERHEAD_BYTES = 8_000, 40
@@ -159,22 +161,42 @@ class Poll:
             ballot.no_room = None
             ballot.prompt_ids += map(template_id, template_names(self.rubric))
             try:
-                return await self._ask_with_repair(ballot, prompt, labels, marks, client)
+                indices = {marks.labels[member]: group.members[member].indices for member in ballot.shown}
+                return await self._ask_with_repair(ballot, prompt, labels, indices, client)
             except ContextError as error:
                 ballot.problem = error.message
                 client.shrink(room, count_message_tokens(prompt), entries, error.limit)
 
     async def _ask_with_repair(
-        self, ballot: Ballot, prompt: list[Message], labels: list[str], marks: PromptMarkers, client: Client
+        self,
+        ballot: Ballot,
+        prompt: list[Message],
+        labels: list[str],
+        indices: Mapping[str, Sequence[int]],
+        client: Client,
     ) -> None:
-        """Asks and reads the reply; an invalid reply is sent back with its problem, `content_retries` times."""
+        """Asks and reads the reply; an invalid reply is sent back with its problem, `content_retries` times.
+
+        `indices`: by label, the member's trajectories in the group; what is stored names them in place of labels.
+        """
         ids = ids_to_score(self.rubric, labels)
         repair: list[Message] = []
         refusal = ""
+        unusable: list[tuple[list[Message], Reply]] = []
+
+        def can_be_read(reply: Reply) -> bool:
+            if reply.finish_reason == CONTENT_FILTER or reply.repairs["reasoning"]:
+                return False
+            try:
+                read_scores(reply.text, self.rubric, labels, cut_off=reply.finish_reason == "length")
+            except VerdictError:
+                return False
+            return True
+
         for _ in range(1 + self.content_retries):
             ballot.calls += 1
             try:
-                reply = await client.ask(prompt + repair, reply_schema(ids))
+                reply = await client.ask(prompt + repair, reply_schema(ids), can_be_read, unusable)
             except ContextError:
                 ballot.calls -= 1  # a refused prompt is not judged, and costs nothing
                 raise
@@ -189,20 +211,27 @@ class Poll:
             if reply.finish_reason == CONTENT_FILTER:
                 ballot.refusal = ballot.problem = filtered(client.name, reply.text)
                 return
+            cut_off = reply.finish_reason == "length"
             try:
-                verdict = read_scores(reply.text, self.rubric, labels)
+                if reply.repairs["reasoning"]:
+                    raise VerdictError("it is reasoning without an answer")
+                verdict = read_scores(reply.text, self.rubric, labels, cut_off=cut_off)
             except VerdictError as error:
-                cut_off = "it was cut off at the token limit; " if reply.finish_reason == "length" else ""
-                problem = cut_off + error.message
-                ballot.problem = f"the reply cannot be used: {problem}"
+                problem = ("it was cut off at the token limit; " if cut_off else "") + error.message
+                ballot.problem = f"the reply cannot be used: {name_attempts(problem, indices)}"
                 refusal = filtered(client.name, reply.text) if is_refusal_text(reply.text) else ""
                 request = ballot.render("judge/repair.j2", problem=problem, labels=ids)
+                unusable.append((prompt + repair, reply))
                 repair = [
                     {"role": "assistant", "content": reply.text.strip()[:_MAX_ECHO] or "(no reply)"},
                     {"role": "user", "content": request},
                 ]
             else:
-                ballot.scores = {member: verdict.scores[marks.labels[member]] for member in ballot.shown}
+                ballot.scores = {
+                    member: replace(scored, explanation=name_attempts(scored.explanation, indices))
+                    for member, scored in zip(ballot.shown, map(verdict.scores.__getitem__, labels), strict=True)
+                }
+                ballot.reply_key = reply.key
                 ballot.repairs = reply.repairs + verdict.repairs
                 bias = self.position_bias.setdefault(len(labels), PositionBias())
                 bias.add([verdict.scores[label].score for label in labels])

@@ -5,5 +5,10 @@
     read_verdict('{"scores": [{"trajectory_id": "W7QX", "score": 8}]}', ["W7QX"])
     -> VerdictError: the score of W7QX is 8, not from 0 to 1
 
-`lenient_json` repairs syntax, `verdict` matches scores to labels, `criteria` combines scores by criterion into one.
+A reply is taken only when its final object is complete and is the last thing said but for closing words, and nothing
+outside closed thoughts restates, corrects or rescales a score otherwise; all else is refused and asked for again.
+
+`thoughts` finds reasoning, `lenient_json` repairs syntax, `forms` finds entries in a value, `answer` the final ones,
+`headings`, `surroundings` and `fields` check what stands around them (words by language: `vocabulary`), `verdict`
+matches scores to labels, `criteria` combines scores by criterion into one, `attempts` replaces labels by numbers.
 """

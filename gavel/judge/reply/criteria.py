@@ -31,10 +31,13 @@ def sections(words: str) -> dict[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def read_scores(reply: str, rubric: Rubric, labels: Sequence[str]) -> Verdict:
-    """The score of every label, combined from the rubric's criteria if it has any. Raises `VerdictError`."""
-    names = [criterion.name for criterion in rubric.criteria]
-    verdict = read_verdict(reply, ids_to_score(rubric, labels), [*labels, *names])
+def read_scores(reply: str, rubric: Rubric, labels: Sequence[str], *, cut_off: bool = False) -> Verdict:
+    """The score of every label, combined from the rubric's criteria if it has any. Raises `VerdictError`.
+
+    `cut_off`: the reply ended at the token limit.
+    """
+    wrappers = [*labels, *(criterion.name for criterion in rubric.criteria)]
+    verdict = read_verdict(reply, ids_to_score(rubric, labels), wrappers, names=labels, cut_off=cut_off)
     if not rubric.criteria:
         return verdict
     return Verdict({label: _vote(verdict.scores, rubric, label) for label in labels}, verdict.repairs)

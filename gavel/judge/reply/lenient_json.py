@@ -1,6 +1,7 @@
 """Reads JSON as models write it: finds every outermost object and array in a text, and repairs its syntax.
 
-    find_values("Sure: {'score': 0.5,}")  ->  Found({"score": 0.5}, repairs: quotes, comma), Found(None, repairs: prose)
+    find_values("Sure: {'score': 0.5,}")
+    -> Found({"score": 0.5}, repairs={"quotes": 2, "comma": 1}, start=6, end=21), Found(None, repairs={"prose": 1})
 
 Each repair is counted, and nothing is completed: a truncated value is `Broken`. The library json_repair (0.64.5)
 invents numbers even with `strict=True`: it reads `"score": 0.` (cut off) as 0.0, `09` as 9, `0.9%` as 0.9, and keeps
@@ -11,21 +12,26 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from gavel.judge.reply.thoughts import MARK, MARK_BEGINS, Mark, end_of_thoughts, read_mark
 
 _T = TypeVar("_T")
 _MAX_DEPTH = 64
+_MAX_VALUES = 1000
+"""Objects and arrays in one text; one with more is no reply, and reading it would take long."""
 _BLANK = r"[\s\ufeff\u200b-\u200d\u2060]"
-_TAG = r"<(/?)(?:think|thinking|thoughts?|reasoning|reflection|scratchpad)>"
 
-_LANDMARK = re.compile(rf"[{{\[]|{_TAG}", re.IGNORECASE)
-_THOUGHT_ENDS = re.compile(_TAG.replace("/?", "/"), re.IGNORECASE)
-_PROSE_BRACES = re.compile(r"""\{[^{}\[\]"':,“”]*\}""")
-_ESCAPED = re.compile(r'(?=[{\[](?:\s|\\[nrt]|[{\[])*\\+")(?:[^"\\]|\\.)*', re.DOTALL)
-_TRUNCATED_END = re.compile(rf"(?:<{_BLANK}*/?\w*|:){_BLANK}*\Z")
+_LANDMARK = re.compile(rf"(?={MARK_BEGINS}|[{{\[])(?:{MARK}|[{{\[])", re.IGNORECASE)
+_PROSE_BRACES = re.compile(r"""\{[^{}\[\]"':,“”]{0,200}\}""")
+_ESCAPED = re.compile(r'(?=[{\[](?:\s|\\[nrt]|[{\[]){0,40}\\{1,16}")(?:[^"\\]|\\.)*', re.DOTALL)
+_TRUNCATED_END = re.compile(rf"(?:[<＜◁【〔⟨][^>＞▷】〕⟩\n]{{0,40}}|:){_BLANK}*\Z")
 """The end of a truncated reply: an unfinished tag, or a colon."""
 _AFTER_A_KEY = re.compile(r"""["'”’]\s*:\s*\Z""")
+
+_JSON = Mark("text", "json")
+"""An opening bracket."""
 
 _SPACE = re.compile(rf"{_BLANK}*")
 _COMMENT = re.compile(r"/\*.*?\*/|(?://|#)[^\n]*", re.DOTALL)
@@ -53,10 +59,11 @@ class Repeated:
 @dataclass(frozen=True, slots=True)
 class Found:
     value: Any
-    """As from `json`, with `Repeated` for a repeated key."""
+    """As from `json`, with `Repeated` for a repeated key; None for something else, which `repairs` names."""
     repairs: Counter[str] = field(default_factory=Counter[str])
-    before: str = ""
-    """The text between this value and the one before it."""
+    start: int = 0
+    end: int = 0
+    """Position in the outermost text."""
     fragment: bool = False
     """Whether it may be part of a broken value that began before it."""
 
@@ -69,55 +76,73 @@ class Broken(ValueError):
         self.at = at
 
 
-def find_values(text: str, keys: Collection[str] = ()) -> Iterator[Found | Broken | Literal["thoughts"]]:
+def find_values(text: str, keys: Collection[str] = ()) -> Iterator[Found | Broken]:
     """Every outermost object and array in the text, in order, and `Broken` for each that cannot be read.
 
-    "thoughts" marks the end of reasoning whose opening tag is missing, so everything before it was reasoning; tagged
-    reasoning is skipped. `keys`, in lower case, are the relevant keys: one of them inside a string shows that a quote
-    is missing, which makes the value broken.
+    Thoughts are skipped; they are found without a value, with the repair "thoughts", and begin at 0 when their opening
+    tag is missing, so that what was found before is part of them. Thoughts that are cut off are broken. `keys`, in
+    lower case, are the relevant keys: one of them inside a string shows that a quote is missing, which makes the value
+    broken.
     """
-    position, prose_text, suspect = 0, "", False
-    while mark := _LANDMARK.search(text, position):
-        since = text[position : mark.start()]
-        prose_text += since
-        position = mark.end()
-        if mark[1] == "/":
-            prose_text, suspect = "", False
-            yield "thoughts"
-        elif mark[1] is not None:
-            end = _THOUGHT_ENDS.search(text, position)
-            position = end.end() if end else len(text)
-            yield Found(None, Counter(["thoughts"])) if end else Broken(position)
-        elif escaped := _ESCAPED.match(text, mark.start()):
+    position, prose, suspect, values = 0, "", False, 0
+    while found := _LANDMARK.search(text, position):
+        start = found.start()
+        prose += text[position:start]
+        position = found.end()
+        mark = read_mark(found, keys) if len(found[0]) > 1 else _JSON
+        if mark.kind == "closes":
+            prose, suspect = "", False
+            yield Found(None, Counter(["thoughts"]), 0, position)
+        elif mark.kind == "opens":
+            end = end_of_thoughts(text, position, mark, keys)
+            if end is None:
+                yield Broken(len(text))
+                return
+            yield Found(None, Counter(["thoughts"]), start, position := end)
+        elif mark.kind == "fence":
+            prose += "```"
+        elif mark != _JSON:
+            continue
+        elif (values := values + 1) > _MAX_VALUES:
+            yield Broken(len(text))
+            return
+        elif escaped := _ESCAPED.match(text, start):
             position = escaped.end()
-            yield Found(None, before=since)
-            yield from _find_in_string(f'"{escaped[0]}"', keys)
-        elif prose := _PROSE_BRACES.match(text, mark.start()):
-            if prose[0].strip("{} \n"):
-                position = prose.end()
+            for inner in _find_in_string(f'"{escaped[0]}"', keys):
+                yield inner if isinstance(inner, Broken) else replace(inner, start=start, end=position)
+        elif braces := _PROSE_BRACES.match(text, start):
+            if braces[0].strip("{} \n"):
+                position = braces.end()
         else:
             try:
-                value, position, repairs = read_value(text, mark.start(), keys)
+                value, position, repairs = read_value(text, start, keys)
             except Broken as broken:
-                thought = _THOUGHT_ENDS.search(text, mark.end(), broken.at)
-                position = thought.start() if thought else max(broken.at, mark.end())
-                if mark[0] == "{" or position >= len(text) or "{" in text[mark.start() : position]:
+                position = _closing_mark(text, found.end(), broken.at, keys) or max(broken.at, found.end())
+                if found[0] == "{" or position >= len(text) or "{" in text[start:position]:
                     suspect = True
                     yield broken
             else:
                 follows = text[_SPACE.match(text, position).end() :][:1]  # type: ignore[union-attr]
-                within = follows == "," or _AFTER_A_KEY.search(text[max(0, mark.start() - 9) : mark.start()])
-                yield Found(value, repairs, since, suspect and bool(within))
-    prose_text += text[position:]
-    if _TRUNCATED_END.search(text, position):
+                within = follows == "," or _AFTER_A_KEY.search(text[max(0, start - 9) : start])
+                yield Found(value, repairs, start, position, suspect and bool(within))
+    prose += text[position:]
+    if _TRUNCATED_END.search(text, max(position, len(text) - 100)):
         yield Broken(len(text))
-    if "```" in prose_text:
+    if "```" in prose:
         yield Found(None, Counter(["fence"]))
-    if re.sub(r"```\w*|[\"'`\s]", "", prose_text):
+    if re.sub(r"```\w*|[\"'`\s]", "", prose):
         yield Found(None, Counter(["prose"]))
 
 
-def _find_in_string(literal: str, keys: Collection[str]) -> Iterator[Found | Broken | Literal["thoughts"]]:
+def _closing_mark(text: str, start: int, end: int, keys: Collection[str]) -> int | None:
+    """The position of the first tag between two positions that closes thoughts."""
+    for found in _LANDMARK.finditer(text, start, end):
+        if len(found[0]) > 1 and read_mark(found, keys).kind == "closes":
+            return found.start()
+    return None
+
+
+def _find_in_string(literal: str, keys: Collection[str]) -> Iterator[Found | Broken]:
     try:
         text = json.loads(literal, strict=False)
     except ValueError:

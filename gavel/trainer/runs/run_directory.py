@@ -1,6 +1,6 @@
 """The directory of a run, `<runs>/<project>/<name>/`, used by one process at a time:
 
-    model.json   metrics.jsonl   trajectories/<split>/<step>.jsonl.zst   checkpoints/<step>/
+    model.json   metrics.jsonl   trajectories/<split>/<step>.jsonl.zst   checkpoints/<step>/   cassettes.sqlite
 
 Descriptions (model.json, experiment.json) carry the `format_version`.
 """
@@ -38,6 +38,8 @@ _OWN = frozenset(
     }
 )
 """The entries of a run directory that Gavel writes, beside its lock."""
+_REPLIES = frozenset(f"cassettes.sqlite{end}" for end in ("", "-wal", "-shm"))
+"""The judge's replies, which are paid for: they stay when a run starts over."""
 
 
 class RunDirectoryError(GavelError):
@@ -170,7 +172,7 @@ class RunDirectory:
 
     def foreign_entries(self) -> list[Path]:
         """What others have put into the directory."""
-        return sorted(entry for entry in self.path.iterdir() if entry.name not in {*_OWN, _LOCK})
+        return sorted(entry for entry in self.path.iterdir() if entry.name not in {*_OWN, *_REPLIES, _LOCK})
 
     def discard_if_new(self) -> None:
         """Removes what opening created if the run was never described; call it after `close`."""

@@ -19,10 +19,11 @@ from gavel.judge.judge import Judge
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.jsonl import RowError, read_groups
 from gavel.scenarios.judged_table import SUFFIXES as TABLE_SUFFIXES
 from gavel.scenarios.judged_table import read_table
 from gavel.scenarios.judgement import Judgement
+from gavel.scenarios.readers.reading import read_groups
+from gavel.scenarios.readers.row import RowError
 from gavel.scenarios.store import StoreError, TrajectoryStore
 from gavel.scenarios.trajectory import RolloutError, Trajectory
 from tests.endpoint import Endpoint, fails, says, scores
@@ -278,7 +279,8 @@ def command(endpoint: Endpoint, *more: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
 def test_a_stopped_run_goes_on_without_paying_twice(tmp_path: Path, endpoint: Endpoint, stop: signal.Signals):
-    rows = [{"n": n, "messages": messages} for n in range(4) for messages in (GOOD, SILENT)]
+    asks = [{"role": "user", "content": f"Where is parcel {n}?"} for n in range(4)]
+    rows = [{"n": n, "messages": [ask, *messages[1:]]} for n, ask in enumerate(asks) for messages in (GOOD, SILENT)]
     written(tmp_path / "rows.jsonl", *rows)
     out = tmp_path / "judged.jsonl"
     probed = says('{"ok": true}')

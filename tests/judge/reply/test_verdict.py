@@ -1,12 +1,17 @@
 import json
 import re
+import time
 from contextlib import suppress
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gavel.judge.reply.verdict import VerdictError, read_verdict, reply_schema
+from gavel.judge.reply.errors import VerdictError
+from gavel.judge.reply.verdict import read_verdict, reply_schema
+from tests.judge.reply.honest import honest_reply
+from tests.judge.reply.malformed import malformed_reply
 
 LABELS = ("K7QX", "W3RT", "M4TD")
 EXPECTED = {"K7QX": 0.9, "W3RT": 0.2, "M4TD": 0.5}
@@ -76,7 +81,6 @@ GOOD = {
     "without the last brace": json.dumps({"scores": entries()})[:-1],
     "without the last brace, in a fence": f"```json\n{PLAIN[:-1]}\n```",
     "without a closing bracket within": PLAIN.replace("]}", "}"),
-    "a draft without some labels": json.dumps(entries({"K7QX": 0.1})) + PLAIN,
     "a note in a key given twice": PLAIN.replace('"explanation": "why"', '"explanation": "a", "explanation": "b"'),
     "thinking aloud in an explanation": PLAIN.replace("why", "it wrote <think> and </think>"),
 }
@@ -128,6 +132,7 @@ BAD = {
     "only a draft": (json.dumps({"draft": {"scores": entries()}}), "no complete JSON object"),
     "only thoughts without a beginning": (f"I think {PLAIN}</think> That is it.", "no complete JSON object"),
     "a correction of one entry": (PLAIN + json.dumps(entries({"K7QX": 0.1})), "two different scores"),
+    "another score of one entry before it": (json.dumps(entries({"K7QX": 0.1})) + PLAIN, "two different scores"),
     "a draft within something broken": (
         f'{{"evaluation": <see below>, "draft": {json.dumps(EXPECTED)}, "final": <see above>}}',
         "not valid JSON",
@@ -301,3 +306,81 @@ def test_every_repair_is_counted_by_kind():
     repairs = read_verdict(reply, LABELS).repairs
     assert repairs == {"thoughts": 1, "prose": 1, "fence": 1, "quotes": 5, "wrapper": 1, "form": 1, "number": 1}
     assert not read_verdict(PLAIN, LABELS).repairs
+
+
+def test_honest_replies_are_read_and_fewer_than_one_in_a_hundred_is_refused():
+    refused = 0
+    for seed in range(1_500):
+        reply, means = honest_reply(Random(seed))
+        try:
+            assert {label: scored.score for label, scored in read_verdict(reply, list(means)).scores.items()} == means
+        except VerdictError:
+            refused += 1
+    assert refused < 15
+
+
+def wrong_among_malformed(seeds: range) -> list[str]:
+    wrong = []
+    for seed in seeds:
+        reply, labels, means = malformed_reply(Random(seed))
+        with suppress(VerdictError):
+            if {label: scored.score for label, scored in read_verdict(reply, labels).scores.items()} != means:
+                wrong.append(reply)
+    return wrong
+
+
+def test_no_number_comes_of_a_reply_that_does_not_mean_it():
+    assert wrong_among_malformed(range(4_000)) == []
+
+
+@pytest.mark.slow
+def test_no_number_comes_of_many_replies_that_do_not_mean_it():
+    assert wrong_among_malformed(range(4_000, 30_000)) == []
+
+
+CUT_OFF = {
+    "prose before it": f"Here are the scores:\n{PLAIN}",
+    "prose after it": f"{PLAIN}\nI hope",
+    "the last bracket is missing": PLAIN[:-1],
+    "a draft before it": f"{DRAFT}\nFinal:\n{PLAIN}",
+}
+
+
+@pytest.mark.parametrize("case", CUT_OFF)
+def test_of_a_reply_that_was_cut_off_only_a_whole_object_alone_is_taken(case):
+    assert read_verdict(PLAIN, LABELS, cut_off=True).scores
+    assert read_verdict(f"<think>maybe {DRAFT}</think>\n```json\n{PLAIN}\n```", LABELS, cut_off=True).scores
+    with pytest.raises(VerdictError):
+        read_verdict(CUT_OFF[case], LABELS, cut_off=True)
+
+
+LONG = (
+    "<think>",
+    "{",
+    "[{",
+    '{"a": "',
+    "K7QX 0.7, ",
+    "Trajectory 1 ",
+    "1 (",
+    "lower, a, ",
+    "- a\n",
+    "。",
+    "[THINK]",
+    "</a>",
+)
+
+
+@pytest.mark.parametrize("unit", LONG)
+def test_reading_takes_time_in_proportion_to_the_length(unit):
+    def seconds(length: int) -> float:
+        started = time.process_time()
+        with suppress(VerdictError):
+            read_verdict(f"{PLAIN}\n{unit * (length // len(unit))}", LABELS)
+        return time.process_time() - started
+
+    assert seconds(120_000) < 40 * seconds(12_000) + 0.5
+
+
+def test_an_explanation_may_say_anything_about_numbers_and_scales():
+    why = "7/10 on a scale of 1 to 5, lower is better; wait, I mixed up W3RT: 0.3"
+    assert values_of(PLAIN.replace("why", why)) == EXPECTED

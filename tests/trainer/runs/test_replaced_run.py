@@ -116,3 +116,14 @@ def test_an_earlier_run_that_cannot_be_put_back_is_kept_and_its_place_is_told(
     (aside,) = one.parent.glob("one.before-*")
     assert (aside / "model.json").exists()
     assert str(aside) in caplog.text
+
+
+def test_paid_replies_stay_when_a_run_starts_over_and_are_not_taken_for_files_of_others(tmp_path):
+    directory = tmp_path / "demo" / "clerk"
+    directory.mkdir(parents=True)
+    for name in ("model.json", "cassettes.sqlite", "cassettes.sqlite-wal"):
+        (directory / name).write_text(name)
+    with replacing_run(tmp_path, "demo", "clerk") as replaced:
+        assert replaced.foreign == []
+    assert {path.name for path in directory.iterdir()} >= {"cassettes.sqlite", "cassettes.sqlite-wal"}
+    assert not (directory / "model.json").exists()

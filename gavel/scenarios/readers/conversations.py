@@ -1,0 +1,112 @@
+"""Rows that are conversations: Gavel's own groups and trajectories, and lists of messages in any vendor's form.
+
+    {"messages": [{"role": "user", "content": "Hi"}, …], "tools": […], "task": 7}
+    [{"role": "user", "content": "Hi"}, …]
+    {"system": "You run a desk.", "messages": [… Anthropic's blocks …], "tools": [{"name": …, "input_schema": …}]}
+    {"instructions": "You run a desk.", "input": […], "output": [… Responses items …]}
+    {"conversations": [{"from": "human", "value": "Hi"}, …]}
+
+Such rows may be mixed in one file. What a row has besides is kept as metadata.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from gavel.llm.types import Message
+from gavel.scenarios.readers import anthropic, chat, openai_responses
+from gavel.scenarios.readers.checks import checked, trajectory, unusable
+from gavel.scenarios.readers.row import Attempt, Format, Found, Row, RowError, Source, WholeGroup, is_list, is_object
+from gavel.scenarios.readers.text import is_conversation
+from gavel.scenarios.readers.tool_calls import tools as openai_tools
+from gavel.scenarios.record_format import RecordVersionError, from_row
+from gavel.scenarios.trajectory import Trajectory
+
+GROUPS, TRAJECTORIES = "Gavel groups", "Gavel trajectories"
+_LISTS = ("messages", "conversations", "conversation")
+
+
+def fits(value: Any) -> bool:
+    if is_list(value):
+        return not value or is_conversation(value)
+    return _is_own(value) or _list_name(value) is not None or _is_response(value)
+
+
+def _is_own(value: Any) -> bool:
+    return is_object(value, "trajectories|messages_and_choices")
+
+
+def _list_name(value: Any) -> str | None:
+    return next((name for name in _LISTS if is_object(value, name)), None)
+
+
+def _is_response(value: Any) -> bool:
+    return is_object(value, "input", "output") and is_list(value["output"])
+
+
+def read(rows: Sequence[Row], source: Source) -> Iterator[Found]:
+    for row in rows:
+        if is_list(row.value):
+            yield _attempt(row, {"messages": row.value}, "messages")
+        elif _is_own(row.value):
+            yield _own(row)
+        elif (name := _list_name(row.value)) is not None:
+            yield from _samples(row, name)
+        else:
+            yield _response(row)
+
+
+def _own(row: Row) -> Found:
+    try:
+        if "trajectories" in row.value:
+            return WholeGroup(checked(from_row(row.value), row.where), row, GROUPS)
+        return Attempt(checked(Trajectory.model_validate(row.value), row.where), row, TRAJECTORIES)
+    except RecordVersionError as error:
+        raise RowError(f"{row.where} cannot be read: {error.message}", error.remedy) from error
+    except (ValidationError, TypeError) as error:
+        raise unusable(row.where, error) from error
+
+
+def _samples(row: Row, name: str) -> Iterator[Attempt]:
+    """One attempt for each choice that the row keeps beside the messages of its request; without any, the messages."""
+    fields = cast(Message, row.value)
+    choices = fields.get("choices")
+    if not is_list(choices) or not choices or not all(is_object(choice, "message") for choice in choices):
+        yield _attempt(row, fields, name)
+        return
+    rest = {key: value for key, value in fields.items() if key != "choices"}
+    for choice in cast(list[Message], choices):
+        ended = {"status": "truncated"} if choice.get("finish_reason") == "length" else {}
+        yield _attempt(row, {**rest, name: [*as_list(rest[name], row), choice["message"]]}, name, **ended)
+
+
+def as_list(value: Any, row: Row) -> list[Any]:
+    if not isinstance(value, list):
+        raise RowError(f"{row.where} cannot be judged: messages: it is no list.", "Write a list of messages.")
+    return cast(list[Any], value)
+
+
+def _attempt(row: Row, fields: Message, name: str, **more: Any) -> Attempt:
+    rest = {key: value for key, value in fields.items() if key not in (name, "tools")}
+    said, form = chat.messages(fields[name], row.where)
+    if said and said[0].get("role") not in ("system", "developer") and isinstance(rest.get("system"), str | list):
+        said = [*anthropic.system(rest.pop("system")), *said]
+    tools = openai_tools(fields.get("tools"))
+    return Attempt(trajectory(said, row.where, tools=tools, fields=rest, **more), row, form)
+
+
+def _response(row: Row) -> Attempt:
+    """A response with the input that it answers."""
+    fields = cast(Message, row.value)
+    given = fields.get("input")
+    items: list[Any] = [{"role": "user", "content": given}] if isinstance(given, str) else list(given or [])
+    if fields.get("instructions"):
+        items.insert(0, {"role": "system", "content": fields["instructions"]})
+    said, _ = chat.messages([*items, *fields["output"]], row.where)
+    rest = {key: value for key, value in fields.items() if key not in ("input", "instructions", "output", "tools")}
+    tools = openai_tools(fields.get("tools"))
+    return Attempt(trajectory(said, row.where, tools=tools, fields=rest), row, openai_responses.NAME)
+
+
+CONVERSATIONS = Format(chat.OPENAI, ("messages|conversations|messages_and_choices",), fits, read)

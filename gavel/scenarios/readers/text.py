@@ -1,0 +1,192 @@
+"""Text -> rows: JSON lines, one JSON document (an array, an object, or several after one another), or CSV.
+
+    rows('{"a": 1}\n\n{"a": 2}\n', "f.jsonl")    # Row("f.jsonl:1", {"a": 1}), Row("f.jsonl:3", {"a": 2})
+    rows('[{"a": 1}, {"a": 2}]', "f.json")       # Row("f.json[0]", {"a": 1}), Row("f.json[1]", {"a": 2})
+
+Any encoding of Unicode is read, with a byte order mark or without. Only empty lines are skipped.
+"""
+
+import ast
+import csv
+import io
+import json
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any, cast
+
+from gavel.scenarios.readers.row import Row, RowError
+
+_DECODER = json.JSONDecoder()
+_SPACE = re.compile(r"\s*")
+
+
+def decode(data: bytes, where: str) -> str:
+    """The text, whatever its Unicode encoding. Raises `RowError` when it is no text."""
+    encoding = json.detect_encoding(data)
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise RowError(
+            f"{where}:{line} is no JSON value: it is no {encoding} text ({error.reason})",
+            "Give a file of JSON, JSON lines, CSV or parquet; convert other encodings to UTF-8.",
+        ) from error
+
+
+def rows(text: str, where: str) -> list[Row]:
+    """The rows of a text. Raises `RowError` with the line that cannot be read."""
+    start = text.lstrip()[:1]
+    if start and start not in "{[" and (table := _csv(text, where)) is not None:
+        return table
+    lines = text.split("\n")
+    first = next((number for number, line in enumerate(lines) if line.strip()), None)
+    if first is None:
+        return []
+    if _parsed(lines[first]) is not None and any(line.strip() for line in lines[first + 1 :]):
+        return list(_json_lines(lines, where))
+    documents = _documents(text)
+    if documents is None:
+        return list(_json_lines(lines, where, document=text))
+    if len(documents) == 1:
+        return _items(documents[0], where)
+    return [Row(f"{where}[{number}]", document) for number, document in enumerate(documents)]
+
+
+def _json_lines(lines: list[str], where: str, document: str = "") -> Iterator[Row]:
+    """`document`: the text of all lines, where no line need be a row of its own."""
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            yield Row(f"{where}:{number}", json.loads(line))
+        except (ValueError, RecursionError) as error:
+            place, problem = f"{where}:{number}", str(error)
+            if document and isinstance(error, json.JSONDecodeError) and not any(map(_is_row, lines[number:])):
+                place, problem = _first_problem(document, where) or (place, problem)
+            raise RowError(
+                f"{place} is no JSON value: {problem}", "Mend or delete this line; a row must stand on one line."
+            ) from error
+
+
+def _first_problem(document: str, where: str) -> tuple[str, str] | None:
+    """Where a document of several lines stops being JSON."""
+    try:
+        json.loads(document)
+    except json.JSONDecodeError as error:
+        return f"{where}:{error.lineno}", error.msg
+    except (ValueError, RecursionError):
+        return None
+    return None
+
+
+def _parsed(line: str) -> tuple[Any] | None:
+    try:
+        return (json.loads(line),)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_row(line: str) -> bool:
+    parsed = _parsed(line)
+    return parsed is not None and parsed[0] not in ({}, []) and isinstance(parsed[0], dict | list)
+
+
+def _documents(text: str) -> list[Any] | None:
+    """The JSON values of a text, one after another; None when it holds anything else."""
+    found: list[Any] = []
+    at = _space_from(text, 0)
+    while at < len(text):
+        try:
+            value, at = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return None
+        found.append(value)
+        at = _space_from(text, at)
+    return found
+
+
+def _space_from(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
+
+
+def _items(document: Any, where: str) -> list[Row]:
+    """The rows of one JSON document: those of an array or of a page of an API, or else the document itself."""
+    match document:
+        case list() if not is_conversation(cast(list[Any], document)):
+            return [Row(f"{where}[{n}]", item) for n, item in enumerate(cast(list[Any], document))]
+        case {"rows": [{"row": _}, *_] as page}:  # a page of the Hugging Face dataset viewer
+            return [Row(f"{where} rows[{n}]", item["row"]) for n, item in enumerate(cast(list[Any], page))]
+        case {"eval": {}, "samples": [{}, *_] as samples}:  # an Inspect log
+            return [Row(f"{where} samples[{n}]", item) for n, item in enumerate(cast(list[Any], samples))]
+        case {"data": [{}, *_] as page, **rest} if not set(cast(dict[str, Any], rest)) - _PAGE:
+            return [Row(f"{where} data[{n}]", item) for n, item in enumerate(cast(list[Any], page))]
+        case {"runs": [{}, *_] as page, **rest} if not set(cast(dict[str, Any], rest)) - _PAGE:
+            return [Row(f"{where} runs[{n}]", item) for n, item in enumerate(cast(list[Any], page))]
+        case _:
+            return [Row(f"{where}:1", document)]
+
+
+_PAGE = {"meta", "cursors", "cursor", "object", "has_more", "first_id", "last_id", "search_cursors", "parsed_query"}
+"""What APIs send beside the rows of a page."""
+
+
+def is_conversation(items: list[Any]) -> bool:
+    """Whether a list is one conversation: its items are messages, not rows."""
+    return bool(items) and all(isinstance(item, dict) and _is_message(cast(dict[str, Any], item)) for item in items)
+
+
+def _is_message(item: dict[str, Any]) -> bool:
+    if "role" in item or {"from", "value"} <= item.keys():
+        return not item.keys() & {"messages", "prompt", "completion", "chosen", "conversations", "trajectories"}
+    kind = item.get("type")
+    if {"message", "finish_reason"} <= item.keys() or {"lc", "kwargs"} <= item.keys():
+        return True
+    if item.keys() == {"type", "data"}:  # as LangChain serialises messages
+        return True
+    return isinstance(kind, str) and "messages" not in item and bool({"call_id", "summary", "content"} & item.keys())
+
+
+def _csv(text: str, where: str) -> list[Row] | None:
+    """Rows of a table with a header, separated by commas, semicolons or tabs; None when the text is none."""
+    header = text.lstrip("\r\n").split("\n", 1)[0]
+    delimiter = max(",;\t", key=header.count)
+    if not header.count(delimiter):
+        return None
+    csv.field_size_limit(sys.maxsize)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    names: list[str] = []
+    found: list[Row] = []
+    line = 1
+    try:
+        for cells in reader:
+            place, line = f"{where}:{line}", reader.line_num + 1
+            if not any(cells):
+                continue
+            if not names:
+                names = [name.strip() for name in cells]
+                if len(set(names)) < len(names) or not all(names[1:]):
+                    raise RowError(f"{place} has columns without a name or twice: {names}.", "Name each column once.")
+                continue
+            if len(cells) != len(names):
+                raise RowError(
+                    f"{place} has {len(cells)} cells, the header has {len(names)} columns.",
+                    "Quote cells that contain the separator or line breaks.",
+                )
+            found.append(Row(place, {name: cell(text) for name, text in zip(names, cells, strict=True) if name}))
+    except csv.Error as error:
+        raise RowError(f"{where}:{reader.line_num} is no row of a table: {error}", "Mend or delete it.") from error
+    return found
+
+
+def cell(text: str) -> Any:
+    """What a cell holds: JSON, or a list or dict as Python prints it, where it is one; else its text."""
+    if text.lstrip()[:1] not in ("[", "{"):
+        return text
+    if (value := _parsed(text)) is not None:
+        return value[0]
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text

@@ -1,0 +1,116 @@
+"""TRL's rows: a prompt with its completion, and preference pairs; each of text or of messages.
+
+    {"prompt": "2 + 2?", "completion": "4", "label": true}
+    {"prompt": [{"role": "user", …}], "chosen": [{"role": "assistant", …}], "rejected": [{"role": "assistant", …}]}
+
+A pair is a group of two, whose `independent_reward` is 1 for the chosen one and 0 for the rejected one. Without a
+prompt, both sides are whole conversations.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+from gavel.llm.types import Message
+from gavel.scenarios.readers import chat
+from gavel.scenarios.readers.checks import INDEPENDENT, as_message, trajectory
+from gavel.scenarios.readers.row import Attempt, Format, Row, RowError, Source, is_list, is_object
+from gavel.scenarios.readers.text import cell
+from gavel.scenarios.readers.tool_calls import tools as openai_tools
+
+_SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant): ?")
+
+
+def prompt_and_completion(row: Row, prompt: Any, completion: Any) -> list[Message]:
+    """Their messages in one conversation: text becomes a user's and an assistant's message."""
+    items = [*side(row, prompt, "user", "prompt"), *side(row, completion, "assistant", "completion")]
+    return chat.messages(items, row.where)[0]
+
+
+def side(row: Row, value: Any, role: str, name: str) -> list[Any]:
+    """Text as one message, and messages (also as JSON text) as they are. Raises `RowError` for anything else."""
+    given = cell(value) if isinstance(value, str) else value
+    if isinstance(value, str) and not (is_list(given) and _are_messages(given)):
+        given = value
+    if not isinstance(given, str | list | dict) or given == []:
+        problem = f"{row.where} cannot be judged: {name}: it is neither text nor messages."
+        raise RowError(problem, "Write text, or a list of messages.")
+    return as_message(given, role)
+
+
+def _are_messages(items: list[Any]) -> bool:
+    return bool(items) and all(is_object(item, "role|from") for item in items)
+
+
+def _read_completions(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+    for row in rows:
+        fields = cast(Message, row.value)
+        name = "completion" if "completion" in fields else "response"
+        said = prompt_and_completion(row, fields["prompt"], fields[name])
+        rest = {key: value for key, value in fields.items() if key not in ("prompt", name, "tools")}
+        tools = openai_tools(fields.get("tools"))
+        yield Attempt(trajectory(said, row.where, tools=tools, fields=rest), row, COMPLETIONS.name)
+
+
+def _read_pairs(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+    for row in rows:
+        fields = _named(row.value)
+        before = _before(row, fields)
+        rest = {key: value for key, value in fields.items() if key not in (*_PROMPTS, "chosen", "rejected", "tools")}
+        tools = openai_tools(fields.get("tools"))
+        for name, reward in (("chosen", 1.0), ("rejected", 0.0)):
+            said, _ = chat.messages([*before, *_answer(row, fields[name], name, alone=not before)], row.where)
+            own = {**rest, "preference": name}
+            metrics = {INDEPENDENT: reward}
+            found = trajectory(said, row.where, tools=tools, fields=own, metrics=metrics)
+            yield Attempt(found, row, PAIRS.name, task={"pair": row.where})
+
+
+def _named(fields: Message) -> Message:
+    """The fields, those of OpenAI's preference data under TRL's names."""
+    if not is_object(fields, "preferred_output", "non_preferred_output"):
+        return fields
+    asked = fields.get("input")
+    own = ("input", "preferred_output", "non_preferred_output")
+    return {
+        **{name: value for name, value in fields.items() if name not in own},
+        **({name: asked[name] for name in ("messages", "tools") if name in asked} if is_object(asked) else {}),
+        "chosen": fields["preferred_output"],
+        "rejected": fields["non_preferred_output"],
+    }
+
+
+_PROMPTS = ("prompt", "conversations", "messages")
+
+
+def _before(row: Row, fields: Message) -> list[Any]:
+    """The messages before the answers; none where each answer is a whole conversation."""
+    name = next((name for name in _PROMPTS if name in fields), None)
+    if name is None:
+        return []
+    prompt = side(row, fields[name], "user", name)
+    answers = [side(row, fields[each], "assistant", each) for each in ("chosen", "rejected")]
+    return [] if all(len(a) > len(prompt) and a[: len(prompt)] == prompt for a in answers) else prompt
+
+
+def _answer(row: Row, value: Any, name: str, *, alone: bool) -> list[Any]:
+    parts = _SPEAKER.split(value) if alone and isinstance(value, str) else []
+    if len(parts) < 3 or parts[0].strip():
+        return side(row, value, "assistant", name)
+    pairs = zip(parts[1::2], parts[2::2], strict=True)
+    return [{"role": "user" if who == "Human" else "assistant", "content": said} for who, said in pairs]
+
+
+COMPLETIONS = Format(
+    "TRL prompt/completion",
+    ("prompt", "completion|response"),
+    lambda value: is_object(value, "prompt", "completion|response"),
+    _read_completions,
+)
+PAIRS = Format(
+    "preference pairs",
+    ("chosen|preferred_output", "rejected|non_preferred_output"),
+    lambda value: is_object(value, "chosen|preferred_output", "rejected|non_preferred_output"),
+    _read_pairs,
+    task="pair",
+)

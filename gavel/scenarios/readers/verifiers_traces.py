@@ -1,0 +1,100 @@
+"""Episodes of verifiers 0.2 and later (`traces.jsonl`): the messages of each agent as a graph, with weighted rewards.
+
+    {"task": {"type": "Desk", "data": {"idx": 3, …}}, "traces": [{"nodes": [{"parent": null, "message": {…}}, …], …}]}
+
+Each agent's trace is an attempt. The longest path from a root to a leaf is its conversation, the others are additional
+histories. The independent reward is the weighted sum of the rewards.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pydantic import JsonValue
+
+from gavel.llm.types import Message
+from gavel.scenarios.readers import chat
+from gavel.scenarios.readers.checks import INDEPENDENT, as_number, trajectory
+from gavel.scenarios.readers.row import Attempt, Format, Row, RowError, Source, is_list, is_object
+from gavel.scenarios.readers.tool_calls import tools as openai_tools
+from gavel.scenarios.trajectory import History, MessageOrChoice
+
+
+def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
+    for row in rows:
+        if not row.value["traces"]:
+            source.left_out["episode without a trace"] += 1
+        for trace in row.value["traces"]:
+            if not is_object(trace, "nodes") or not trace["nodes"]:
+                source.left_out["trace without messages"] += 1
+                continue
+            yield _attempt(row, trace)
+
+
+def _attempt(row: Row, trace: Message) -> Attempt:
+    said, *others = sorted(_paths(trace["nodes"], row.where), key=len, reverse=True)
+    tools = openai_tools(trace.get("tools"))
+    task: Message = trace.get("task") or row.value["task"]
+    data: Message = task.get("data") or {}
+    acted: Message = trace.get("agent") or {}
+    agent = str(acted.get("name", "agent"))
+    fields: Message = {"task": task, "agent": agent, "info": trace.get("info")}
+    if data.get("answer"):
+        fields["reference"] = data["answer"]
+    histories = [History(messages_and_choices=list[MessageOrChoice](each), tools=tools) for each in others]
+    found = trajectory(
+        said,
+        row.where,
+        tools=tools,
+        fields={name: value for name, value in fields.items() if value},
+        metrics={**(trace.get("metrics") or {}), **_rewards(trace.get("rewards") or {})},
+        additional_histories=histories,
+        **_ended(trace),
+    )
+    name = task.get("key") or task.get("hash") or data.get("idx")
+    own: dict[str, JsonValue] = {"task": str(name), "type": str(task.get("type")), "agent": agent}
+    return Attempt(found, row, TRACES.name, None if name is None else own)
+
+
+def _paths(nodes: list[Any], where: str) -> Iterator[list[Message]]:
+    """The conversation to each leaf of the graph."""
+    parents = {node.get("parent") for node in nodes if is_object(node)}
+    for number, node in enumerate(nodes):
+        if number in parents:
+            continue
+        path: list[Any] = []
+        while is_object(node, "message") and len(path) <= len(nodes):
+            path.append(node["message"])
+            parent = node.get("parent")
+            node = nodes[parent] if isinstance(parent, int) and 0 <= parent < len(nodes) else None
+        if not path or len(path) > len(nodes):
+            raise RowError(f"{where} cannot be judged: nodes: they are no graph of messages.", "Write it again.")
+        yield chat.messages(path[::-1], where)[0]
+
+
+def _rewards(given: Message) -> dict[str, float]:
+    """Each reward by its name, and their weighted sum."""
+    found: dict[str, float] = {}
+    total = 0.0
+    for name, reward in given.items():
+        score = as_number(reward.get("score")) if is_object(reward) else None
+        if score is not None:
+            found[name] = score
+            total += score * (as_number(reward.get("weight", 1.0)) or 0.0)
+    return {**found, INDEPENDENT: total} if found else {}
+
+
+def _ended(trace: Message) -> dict[str, Any]:
+    errors = trace.get("errors")
+    if is_list(errors) and errors and not trace.get("ok", True):
+        last = errors[-1]
+        return {"status": "failed", "status_reason": str(last.get("message") if is_object(last) else last)}
+    return {"status": "truncated", "status_reason": "timeout"} if trace.get("is_timeout") else {}
+
+
+TRACES = Format(
+    "verifiers traces",
+    ("task", "traces"),
+    lambda value: is_object(value, "task", "traces") and is_list(value["traces"]) and is_object(value["task"]),
+    _read,
+    task="task",
+)

@@ -1,0 +1,78 @@
+from pathlib import Path
+
+import pytest
+
+from gavel.cli.cassette_option import replies_directory, with_cassette
+from gavel.cli.run_options import judge_config
+from gavel.cli.score import score_and_print
+from gavel.judge.config import JudgeConfig, JurorConfig
+from tests.endpoint import Endpoint, scores
+from tests.judge.groups import saying
+
+
+@pytest.fixture
+def judge(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> JudgeConfig:
+    endpoint.script = [scores(0.75, 0.25)]
+    return JudgeConfig(models="openai/judge", params=endpoint.params, prices={"openai/judge": (1, 1)})
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "in" / "groups.jsonl"
+    path.parent.mkdir()
+    path.write_text(saying("a", "b").to_json() + "\n")
+    return path
+
+
+def test_a_second_scoring_asks_nobody_and_says_what_was_replayed(judge, file, endpoint, tmp_path, capsys):
+    out = tmp_path / "deep" / "judged.jsonl"
+    score_and_print(file, judge, out=out)
+    asked = len(endpoint.requests)
+    out.unlink()
+    score_and_print(file, judge, out=out)
+    assert len(endpoint.requests) == asked
+    assert "2 replies replayed from" in capsys.readouterr().err
+    assert (tmp_path / "deep" / "cassettes.sqlite").is_file()
+
+
+def test_without_an_output_file_the_replies_are_kept_among_the_runs(judge, file, endpoint, tmp_path, monkeypatch):
+    monkeypatch.setenv("GAVEL_RUNS", str(tmp_path / "kept"))
+    score_and_print(file, judge)
+    assert (tmp_path / "kept" / "cassettes.sqlite").is_file()
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+def test_none_keeps_no_reply_and_a_name_is_the_file(judge, file, tmp_path):
+    score_and_print(file, judge.model_copy(update={"cassette": Path("none")}), out=tmp_path / "one" / "judged.jsonl")
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["judged.jsonl"]
+    named = tmp_path / "mine.sqlite"
+    score_and_print(file, judge.model_copy(update={"cassette": named}), out=tmp_path / "one" / "again.jsonl")
+    assert named.is_file()
+    assert not (tmp_path / "one" / "cassettes.sqlite").exists()
+
+
+def test_the_option_of_the_command_line_is_read():
+    assert judge_config({"cassette": Path("none")}).build().cassette is None
+    assert judge_config({"cassette": Path("here.sqlite")}).build().cassette is not None
+
+
+@pytest.mark.parametrize(
+    ("models", "kept"),
+    [
+        ("stand-in", False),
+        ("constant", False),
+        (["stand-in", "constant"], False),
+        ("openai/m", True),
+        (["stand-in", "openai/m"], True),
+        ([JurorConfig(model=["stand-in", "openai/m"])], True),
+    ],
+)
+def test_only_judges_that_cost_something_have_a_cassette_by_default(models, kept, tmp_path):
+    assert (with_cassette(JudgeConfig(models=models), tmp_path).cassette is not None) == kept
+
+
+def test_a_pipe_or_a_device_has_no_directory_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("GAVEL_RUNS", "elsewhere")
+    assert replies_directory(tmp_path / "judged.jsonl") == tmp_path
+    for out in (None, Path("-"), Path("/dev/null"), Path("/dev/stdout")):
+        assert replies_directory(out) == Path("elsewhere")

@@ -1,0 +1,65 @@
+import pytest
+
+from gavel.judge.reply.surroundings import Said, problem_after, problem_before, problem_within
+from tests.judge.reply.malformed import CORRECTIONS, SCALES
+
+SAID = Said.of({"K7QX": 0.9, "W3RT": 0.2, "M4TD": 0.5})
+WORDS = {"a": "K7QX", "b": "W3RT", "sa": 0.9, "sb": 0.2, "new": 0.31, "worst": "W3RT", "best": "K7QX"}
+PLAIN = [text for text in CORRECTIONS if not any(mark in text for mark in ("{again}", "{cut}", "```", "<think"))]
+
+HARMLESS_AFTER = [
+    "Trajectory 1 is best.",
+    "K7QX is the best.",
+    "K7QX > M4TD > W3RT",
+    "K7QX 0.9, W3RT 0.2, M4TD 0.5",
+    "- K7QX: 90%\n- W3RT: 2/10\n- M4TD: 0.50",
+    "| K7QX | 0.9 |\n| W3RT | 0.2 |",
+    "I gave 0.9 to K7QX and 0.2 to W3RT.",
+    "All 3 trajectories are scored from 0 (worst) to 1 (best).",
+    "I hope this helps!",
+    "W3RT never looked the order up.",
+    "Espero que esto ayude.",
+    "希望这有帮助！",
+    "}",
+    "So {K7QX} is best.",
+]
+HARMLESS_BEFORE = [
+    "K7QX made 3 calls, W3RT made 12 and refunded $30 of $60.50 on 2024-05-12.",
+    "K7QX passed 3/5 checks; W3RT 50% of the steps.",
+    "I scored all 3 trajectories from 0 (worst) to 1 (best):",
+    "Scores (0 = worst, 1 = best):",
+    "K7QX gets 0.9 since it looked first; W3RT: 0.2.",
+    "Lower scores reflect worse attempts.",
+    "| Trajectory | Calls |\n|---|---|\n| K7QX | 3 |",
+    "Trajectory 2 took 4 steps.",
+]
+
+
+@pytest.mark.parametrize("text", HARMLESS_AFTER)
+def test_closing_words_are_harmless(text):
+    assert problem_after(text, SAID) == ""
+
+
+@pytest.mark.parametrize("text", PLAIN)
+def test_what_takes_a_score_back_is_a_problem(text):
+    assert problem_after(text.format(**WORDS), SAID)
+
+
+@pytest.mark.parametrize("text", HARMLESS_BEFORE)
+def test_numbers_that_are_no_scores_are_harmless_before_an_object(text):
+    assert problem_before(f"{text}\n", SAID) == ""
+
+
+@pytest.mark.parametrize("text", SCALES)
+def test_another_scale_or_another_meaning_before_an_object_is_a_problem(text):
+    assert problem_before(text.format(**WORDS) + "\n", SAID)
+
+
+def test_a_text_beside_the_scores_may_neither_rescale_nor_correct_them():
+    assert problem_within("K7QX looked first, in 3 calls.", SAID) == ""
+    assert problem_within("Scores are out of 10.", SAID)
+    assert problem_within("I mixed up K7QX and W3RT.", SAID)
+
+
+def test_a_problem_shows_the_sentence():
+    assert '"So K7QX should be 0.2."' in problem_after("So K7QX should be 0.2.", SAID)

@@ -1,0 +1,165 @@
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gavel.llm.cassette import Cassette
+from gavel.llm.cassette_file import FORMAT_VERSION
+from gavel.llm.errors import CassetteError
+from tests.limits import HANG_SECONDS
+from tests.llm.questions import never, question, rows, said
+
+
+def version(path: Path) -> int:
+    connection = sqlite3.connect(path)
+    found = connection.execute("PRAGMA user_version").fetchone()[0]
+    connection.close()
+    return found
+
+
+def set_version(path: Path, number: int) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version = {number}")
+    connection.close()
+
+
+async def recorded(path: Path) -> Path:
+    cassette = Cassette(path)
+    await cassette.answer(question(), said)
+    cassette.close()
+    return path
+
+
+async def test_a_new_file_has_the_current_format_version(tmp_path):
+    assert version(await recorded(tmp_path / "c.sqlite")) == FORMAT_VERSION
+
+
+async def of_version(path: Path, number: int) -> Path:
+    """A file as an earlier Gavel wrote it."""
+    await recorded(path)
+    connection = sqlite3.connect(path)
+    if number < 2:
+        connection.execute("ALTER TABLE replies DROP COLUMN repaired_by")
+        connection.execute("DROP TABLE claims")
+    connection.execute(f"PRAGMA user_version = {number}")
+    connection.commit()
+    connection.close()
+    return path
+
+
+@pytest.mark.parametrize("number", range(FORMAT_VERSION))
+async def test_a_file_of_an_older_format_is_replayed_as_it_is_and_upgraded_when_it_is_written(tmp_path, number):
+    path = await of_version(tmp_path / "c.sqlite", number)
+    assert (await Cassette(path, "replay").answer(question(), never)).text == "hi"
+    assert version(path) == number
+    cassette = Cassette(path)
+    assert (await cassette.answer(question(), never)).text == "hi"
+    assert (await cassette.answer(question("new"), said)).text == "hi"
+    cassette.close()
+    assert version(path) == FORMAT_VERSION
+    assert rows(path) == 2
+
+
+def test_two_processes_may_upgrade_a_file_at_once(tmp_path):
+    path = asyncio.run(of_version(tmp_path / "c.sqlite", 1))
+    code = "import sys; from gavel.llm.cassette import Cassette; input(); Cassette(sys.argv[1]).check()"
+    command = [sys.executable, "-c", code, str(path)]
+    both = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    for each in both:
+        assert each.stdin is not None
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    assert [each.communicate(timeout=HANG_SECONDS)[1] for each in both] == ["", ""]
+    assert version(path) == FORMAT_VERSION
+
+
+@pytest.mark.parametrize("mode", ["cache", "replay"])
+async def test_a_file_of_a_newer_format_is_refused_with_the_remedy_and_left_as_it_is(tmp_path, mode):
+    path = await recorded(tmp_path / "c.sqlite")
+    set_version(path, FORMAT_VERSION + 1)
+    before = path.read_bytes()
+    with pytest.raises(
+        CassetteError, match=f"has format version {FORMAT_VERSION + 1}, and this Gavel reads up to {FORMAT_VERSION}"
+    ) as error:
+        await Cassette(path, mode).answer(question(), never)
+    assert "Install the version of Gavel that wrote it" in error.value.remedy
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("mode", ["cache", "replay"])
+@pytest.mark.parametrize("content", [b"no database" * 100, b"no"])
+async def test_a_file_that_is_no_cassette_is_refused_with_the_remedy_and_left_as_it_is(tmp_path, content, mode):
+    path = tmp_path / "c.sqlite"
+    path.write_bytes(content)
+    cassette = Cassette(path, mode)
+    for _ in range(2):
+        with pytest.raises(CassetteError, match="cannot be used: it is not a cassette") as error:
+            cassette.check()
+        assert error.value.remedy == "Name another file for the cassette."
+    with pytest.raises(CassetteError, match="cannot be used"):
+        await cassette.answer(question(), said)
+    assert path.read_bytes() == content
+
+
+def test_a_directory_and_a_path_below_a_file_are_refused_with_the_remedy(tmp_path):
+    (tmp_path / "file").write_text("text")
+    for path in (tmp_path, tmp_path / "file" / "c.sqlite"):
+        with pytest.raises(CassetteError, match="cannot be used") as error:
+            Cassette(path).check()
+        assert error.value.remedy == "Name another file for the cassette."
+
+
+def foreign(path: Path, number: int, journal: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA journal_mode = {journal}")
+    connection.execute("CREATE TABLE replies (id INTEGER, author TEXT)")
+    connection.execute(f"PRAGMA user_version = {number}")
+    return connection
+
+
+@pytest.mark.parametrize("mode", ["cache", "replay"])
+@pytest.mark.parametrize("journal", ["DELETE", "WAL"])
+@pytest.mark.parametrize("number", [0, FORMAT_VERSION])
+def test_a_database_of_another_program_is_refused_and_left_as_it_is(tmp_path, number, journal, mode):
+    path = tmp_path / "c.sqlite"
+    foreign(path, number, journal).close()
+    before = path.read_bytes()
+    with pytest.raises(CassetteError, match="it is not a cassette") as error:
+        Cassette(path, mode).check()
+    assert "Name another file" in error.value.remedy
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_database_that_another_program_was_killed_with_keeps_its_write_ahead_log(tmp_path):
+    path, copy = tmp_path / "open.sqlite", tmp_path / "c.sqlite"
+    with_log = foreign(path, 0, "WAL")
+    for end in ("", "-wal"):
+        Path(f"{copy}{end}").write_bytes(Path(f"{path}{end}").read_bytes())
+    with_log.close()
+    before = [Path(f"{copy}{end}").read_bytes() for end in ("", "-wal")]
+    with pytest.raises(CassetteError, match="it is not a cassette"):
+        Cassette(copy).check()
+    assert [Path(f"{copy}{end}").read_bytes() for end in ("", "-wal")] == before
+
+
+async def test_an_empty_file_becomes_a_cassette(tmp_path):
+    path = tmp_path / "c.sqlite"
+    path.touch()
+    Cassette(path).check()
+    assert version(path) == FORMAT_VERSION
+    assert rows(path) == 0
+
+
+async def test_a_file_is_checked_once_and_again_after_it_was_closed(tmp_path):
+    path = await recorded(tmp_path / "c.sqlite")
+    cassette = Cassette(path)
+    cassette.check()
+    set_version(path, FORMAT_VERSION + 1)
+    cassette.check()
+    cassette.close()
+    with pytest.raises(CassetteError, match=f"format version {FORMAT_VERSION + 1}"):
+        cassette.check()

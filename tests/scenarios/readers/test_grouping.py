@@ -1,0 +1,106 @@
+"""Attempts at the same task are put together, and what cannot be compared is never together in silence."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavel.scenarios.readers.grouping import group
+from gavel.scenarios.readers.row import Attempt, Row, WholeGroup
+from gavel.scenarios.trajectory import Trajectory
+from tests.judge.groups import choice, saying
+
+SYSTEM = {"role": "system", "content": "You run a desk."}
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+def attempt(*messages: Any, number: int = 0, task: dict[str, Any] | None = None, **fields: Any) -> Attempt:
+    trajectory = Trajectory(messages_and_choices=list(messages), metadata=fields)
+    return Attempt(trajectory, Row(f"f:{number}", {"messages": [], **fields}), "x", task)
+
+
+def sizes(*attempts: Attempt, by: str | None = None) -> list[int]:
+    return [len(each) for each in group(attempts, by).groups]
+
+
+@given(st.lists(st.integers(0, 4), max_size=20))
+def test_rows_are_gathered_by_their_opening_in_order_of_appearance(asked: list[int]) -> None:
+    attempts = [attempt(SYSTEM, user(f"Where is {n}?"), assistant(f"{at}")) for at, n in enumerate(asked)]
+    found = group(attempts).groups
+    places = [[int(each.messages()[-1]["content"]) for each in members] for members in found]
+    first = list(dict.fromkeys(asked))
+    assert places == [[at for at, n in enumerate(asked) if n == task] for task in first]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "together"),
+    [
+        ([user("a")], [user("a")], True),
+        ([user("a")], [user("a ")], False),
+        ([user("a")], [SYSTEM, user("a")], False),
+        ([user("a")], [{"role": "user", "content": [{"type": "text", "text": "a"}]}], True),
+        ([SYSTEM, user("a")], [SYSTEM | {"role": "developer"}, user("a")], True),
+        ([SYSTEM], [SYSTEM], True),
+        ([SYSTEM, assistant("Hello!"), user("a")], [SYSTEM, assistant("Hello!"), user("a")], True),
+        ([SYSTEM, assistant("Hello!"), user("a")], [SYSTEM, assistant("Hello!"), user("b")], False),
+        ([], [], False),
+    ],
+)
+def test_openings_are_compared_whitespace_exact_and_up_to_the_first_request(
+    one: list[Any], other: list[Any], together: bool
+) -> None:
+    assert (sizes(attempt(*one, assistant("x")), attempt(*other, assistant("y"))) == [2]) is together
+
+
+def test_a_sampled_choice_ends_the_opening() -> None:
+    assert sizes(attempt(user("a"), choice("x")), attempt(user("a"), choice("y"), user("more"))) == [2]
+
+
+@pytest.mark.parametrize("name", ["rubric", "reference", "criteria"])
+def test_rows_with_different_truths_are_different_tasks(name: str) -> None:
+    attempts = [attempt(user("a"), assistant("x"), **{name: value}) for value in ("one", "two", "one")]
+    found = group(attempts)
+    assert [len(each) for each in found.groups] == [2, 1]
+    assert [each.metadata for each in found.groups] == [{name: "one"}, {name: "two"}]
+
+
+def test_by_puts_together_what_differs_but_tells() -> None:
+    attempts = [attempt(user(text), assistant("x"), number=n, task_id=7) for n, text in enumerate(["a", "b"])]
+    found = group(attempts, "task_id")
+    assert [each.metadata for each in found.groups] == [{"task_id": 7}]
+    (note,) = found.notes
+    assert "1 group put together by --by task_id begin with different messages" in note
+    assert "task_id 7 (f:0 and f:1)" in note
+
+
+def test_a_format_s_own_task_is_split_where_the_openings_differ() -> None:
+    attempts = [attempt(user(text), assistant("x"), task={"id": 1}) for text in ("a", "a", "b", "b")]
+    found = group([*attempts, *(attempt(user("a"), assistant("x"), task={"id": 2}) for _ in range(2))], own="id")
+    assert [len(each) for each in found.groups] == [2, 2, 2]
+    assert found.by == "id"
+    (note,) = found.notes
+    assert "1 task with rows that begin with different messages" in note
+
+
+def test_groups_of_one_are_told_with_the_fields_to_group_by() -> None:
+    attempts = [attempt(user(str(n // 2)), assistant("x"), task=None, problem=n) for n in range(3)]
+    (note,) = group(attempts).notes
+    assert "1 of 2 groups has one attempt" in note
+    assert "--by FIELD groups by a field (problem)" in note
+
+
+def test_groups_stay_whole_and_are_told_when_they_compare_different_tasks() -> None:
+    same, mixed = saying("one", "two"), saying("one", "two")
+    mixed.trajectories[1].messages_and_choices[0] = user("another request")
+    found = group([WholeGroup(each, Row(f"f:{n}", {}), "x") for n, each in enumerate([same, mixed])])
+    assert found.groups == [same, mixed]
+    assert found.by == ""
+    assert "1 group put together as they stand in the file" in found.notes[0]
