@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
 from gavel.judge.panel.noise import NoisePrior
+from gavel.judge.prompt.policies import AlonePolicy, ImagePolicy, UnseenPolicy
 from gavel.llm.rate_limits import Limits
 
 if TYPE_CHECKING:
@@ -66,9 +67,22 @@ class JudgeConfig(BaseModel):
     """Share of the jury's weight that must have voted for a member; below it the member is unscored."""
     caps: dict[str, float] | None = None
     """Highest score of a member with a flag, by flag ("empty", "contentless", "addresses the judge", "a tool's output
-    addresses the judge"). Default: flags are recorded only."""
+    addresses the judge", "unseen content"). Default: flags are recorded only."""
+    unseen: UnseenPolicy = "unscored"
+    """What becomes of a member with content that the judge is not shown (audio, a file, an unknown block, an image for
+    a judge that sees none): it is unscored, or scored with the flag "unseen content"."""
+    images: ImagePolicy = "auto"
+    """Whether images are sent: auto (when LiteLLM knows that every judge model sees them), send, or flag (never)."""
+    alone: AlonePolicy = "unscored"
+    """Whether a group of one distinct attempt is unscored, or scored by itself."""
+    redact: Literal["secrets"] | None = None
+    """Redact all text of trajectories and tools before it leaves: "secrets" are keys, e-mail addresses and card
+    numbers. Images are not redacted. Default: nothing is."""
     content_retries: int = Field(default=2, ge=0)
     """Repeated requests after a reply that cannot be read."""
+    cache: Literal["auto", "lead", "off"] = "auto"
+    """Whether a group's first call goes ahead, so that the others find the prompt's beginning in the server's cache:
+    auto (where that saves money), lead (always) or off."""
     concurrency: int = Field(default=_LIMITS.concurrency, ge=1)
     """Concurrent calls to one judge model."""
     timeout: float = Field(default=_LIMITS.timeout, gt=0)
@@ -88,8 +102,9 @@ class JudgeConfig(BaseModel):
     commands: cassettes.sqlite in the directory of the run or of the output; of Judge and this class: no file."""
     params: dict[str, Any] = {}
     """LiteLLM parameters for every judge model, such as temperature, api_base or reasoning_effort."""
-    prices: dict[str, tuple[float, float]] | None = None
-    """US dollars per million prompt and completion tokens, by model. Default: GAVEL_PRICES, else LiteLLM's table."""
+    prices: dict[str, tuple[float, float] | tuple[float, float, float]] | None = None
+    """US dollars per million prompt, completion and (optionally) cached prompt tokens, by model. Default: GAVEL_PRICES,
+    else LiteLLM's table."""
     seed: int = 0
     """Seed of the orders."""
     noise_prior: NoisePrior | None = None
@@ -125,7 +140,12 @@ class JudgeConfig(BaseModel):
             orders=self.orders,
             quorum=self.quorum,
             caps=self.caps,
+            unseen=self.unseen,
+            images=self.images,
+            alone=self.alone,
+            redact=self.redact,
             content_retries=self.content_retries,
+            cache=self.cache,
             concurrency=self.concurrency,
             timeout=self.timeout,
             deadline=self.deadline,

@@ -23,6 +23,8 @@ class Vote(BaseModel):
     order: int
     """Index of the call, each with its own order of presentation, from 0."""
     model: str
+    served_by: str = ""
+    """The model's name according to the server; empty when it names none."""
     explanation: str = ""
     criteria: dict[str, float] = Field(default_factory=dict)
     """Scores by criterion of the rubric; `score` is their weighted mean. Empty without criteria."""
@@ -47,8 +49,8 @@ class Judgement(BaseModel):
     """Mean of the votes by criterion, as given; unlike `score` they are not equated."""
     votes: list[Vote] = Field(default_factory=list[Vote])
     flags: list[str] = Field(default_factory=list)
-    """Found in the trajectory's text by rules: "empty", "contentless", "addresses the judge" or "a tool's output
-    addresses the judge". The judge is shown them, and they may cap the score."""
+    """Found in the trajectory by rules: "empty", "contentless", "addresses the judge", "a tool's output addresses the
+    judge" or "unseen content". The judge is shown them, and they may cap the score."""
     reason: str | None = None
     """Why there is no score."""
 
@@ -70,6 +72,8 @@ class GroupJudgement(BaseModel):
     lost_orders: int = 0
     """Calls without a usable reply."""
     prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    """Of the prompt tokens, those that servers had in their prompt caches; they cost less."""
     completion_tokens: int = 0
     cost_usd: float | None = None
     """US dollars; None = unknown (never 0 for want of a price)."""

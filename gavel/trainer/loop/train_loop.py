@@ -275,7 +275,8 @@ class _Loop:
         self.observer.evaluated(step, evaluation)
 
     def _stop_if_nothing_works(self, groups: list[TrajectoryGroup]) -> None:
-        """Raises `LoopError` at an outage (all rollouts failed, or nothing was scored): training would hide it."""
+        """Raises `LoopError` at an outage (all rollouts failed, nothing was scored, or the judge has stopped for good,
+        as with a spent budget): training would hide it."""
         trajectories = [trajectory for group in groups for trajectory in group]
         errors = [error.message for group in groups for error in group.exceptions]
         if all(trajectory.status == "failed" for trajectory in trajectories):
@@ -285,6 +286,8 @@ class _Loop:
             if all(trajectory.reward is None for trajectory in trajectories):
                 raise LoopError(f"no member of this step has a reward; the first error: {errors[0]}", _RESUME)
             return
+        if (stopped := self.judge.stopped) is not None:
+            raise LoopError(stopped.message, f"{stopped.remedy} {_RESUME}")
         unjudged = [group for group in groups if group.judgement is None or group.judgement.status == "unscored"]
         if len(unjudged) == len(groups):
             first = unjudged[0]

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from gavel.judge.judge import Judge
 from gavel.judge.panel.anchors import Anchor
+from gavel.llm.budget import Budget
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
@@ -150,6 +151,20 @@ async def test_a_judge_that_answers_nothing_stops_the_run_with_the_reason(tmp_pa
         with pytest.raises(LoopError, match="the judge scored no group"):
             await train_scenario(model, scenario, Judge(broken), loop, TrainConfig())
         assert await model.get_step() == 0
+
+
+async def test_a_spent_budget_stops_the_run_instead_of_training_on_what_is_left_of_a_step(tmp_path: Path) -> None:
+    scenario = find_scenario("returns_desk")
+    loop = LoopConfig(steps=2, tasks_per_step=4, group_size=4, evaluation_tasks=4, final_tasks=4, max_tokens=24)
+    model = TrainableModel(name="poor", project="tests", base_model=EMBEDDED_POLICY)
+    judge = Judge("stand-in", rubric=scenario.rubric, budget=Budget(max_tokens=6000), concurrency=1)
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        with pytest.raises(LoopError, match="the budget is used up") as error:
+            await train_scenario(model, scenario, judge, loop, TrainConfig())
+        assert await model.get_step() == 0
+    assert "Raise the budget" in error.value.remedy
+    assert "resumes after the last finished step" in error.value.remedy
 
 
 async def test_a_constant_judge_trains_nothing_and_the_steps_say_why(tmp_path: Path) -> None:
