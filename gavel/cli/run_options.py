@@ -20,6 +20,7 @@ JUDGE_FLAGS = [  # of a JudgeConfig
     Flag("rubric", "--rubric"),
     Flag("orders", "--orders"),
     Flag("mode", "--mode"),
+    Flag("cache", "--cache"),
     Flag("max_cost_usd", "--max-cost"),
     Flag("max_tokens", "--max-judge-tokens"),
     Flag("concurrency", "--judge-concurrency"),

@@ -68,6 +68,9 @@ class JudgeConfig(BaseModel):
     addresses the judge"). Default: flags are recorded only."""
     content_retries: int = Field(default=2, ge=0)
     """Repeated requests after a reply that cannot be read."""
+    cache: Literal["auto", "lead", "off"] = "auto"
+    """Whether a group's first call goes ahead, so that the others find the prompt's beginning in the server's cache:
+    auto (where that saves money), lead (always) or off."""
     concurrency: int = Field(default=_LIMITS.concurrency, ge=1)
     """Concurrent calls to one judge model."""
     timeout: float = Field(default=_LIMITS.timeout, gt=0)
@@ -87,8 +90,9 @@ class JudgeConfig(BaseModel):
     commands: cassettes.sqlite in the directory of the run or of the output; of Judge and this class: no file."""
     params: dict[str, Any] = {}
     """LiteLLM parameters for every judge model, such as temperature, api_base or reasoning_effort."""
-    prices: dict[str, tuple[float, float]] | None = None
-    """US dollars per million prompt and completion tokens, by model. Default: GAVEL_PRICES, else LiteLLM's table."""
+    prices: dict[str, tuple[float, float] | tuple[float, float, float]] | None = None
+    """US dollars per million prompt, completion and (optionally) cached prompt tokens, by model. Default: GAVEL_PRICES,
+    else LiteLLM's table."""
     seed: int = 0
     """Seed of the orders."""
 
@@ -122,6 +126,7 @@ class JudgeConfig(BaseModel):
             quorum=self.quorum,
             caps=self.caps,
             content_retries=self.content_retries,
+            cache=self.cache,
             concurrency=self.concurrency,
             timeout=self.timeout,
             deadline=self.deadline,

@@ -13,10 +13,11 @@ import asyncio
 import copy
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import get_args
 from weakref import WeakKeyDictionary
 
 from anyio import CapacityLimiter
@@ -29,10 +30,12 @@ from gavel.judge.panel.anchors import Anchor, check_anchors, insert_anchors
 from gavel.judge.panel.ballot import Ballot
 from gavel.judge.panel.judgements import judge_group, judge_members
 from gavel.judge.panel.juror import Models, jury
+from gavel.judge.panel.long_groups import characters_of, off_loop_if_long
 from gavel.judge.panel.modes import ModeName, choose_mode
-from gavel.judge.panel.polling import Poll, off_loop_if_long
+from gavel.judge.panel.polling import Poll
 from gavel.judge.panel.position_bias import PositionBias
-from gavel.judge.prompt.canonical import canonicalize
+from gavel.judge.panel.prompt_caching import CacheName
+from gavel.judge.prompt.canonical import CanonicalGroup, canonicalize
 from gavel.judge.prompt.flags import apply_flags, validate_caps, with_flags
 from gavel.judge.rubric import Rubric
 from gavel.llm.activity import Activity
@@ -68,6 +71,7 @@ class Judge:
         quorum: float = 0.0,
         caps: Mapping[str, float] | None = None,
         content_retries: int = 2,
+        cache: CacheName = "auto",
         concurrency: int = _LIMITS.concurrency,
         timeout: float = _LIMITS.timeout,
         deadline: float = _LIMITS.deadline,
@@ -87,10 +91,14 @@ class Judge:
         share of the jury's weight, 0 to 1, that must have voted for a member. `caps`: the highest score, 0 to 1, of a
         member with a flag ("empty", "contentless", "addresses the judge", "a tool's output addresses the judge");
         None = flags are shown and recorded only.
-        `content_retries`: max repair requests for an invalid reply. `concurrency`: max concurrent calls to one model;
+        `content_retries`: max repair requests for an invalid reply. `cache`: whether a juror's first call on a group
+        goes ahead and the others follow when it is answered, or after a second, so that they find the beginning of the
+        prompt in the server's cache: "auto" where LiteLLM knows that the model caches prompts and the beginning is long
+        enough, "lead" always, "off" never. `concurrency`: max concurrent calls to one model;
         `timeout`, `deadline`: seconds per attempt, per call. `requests_per_minute`, `tokens_per_minute`: per model.
         `budget`: may be shared with other judges. `cassette`: stores replies, so that none is paid for twice; a path
-        or a `Cassette`. `prices`: USD per million prompt and completion tokens; None = `GAVEL_PRICES`.
+        or a `Cassette`. `prices`: USD per million prompt and completion tokens, and if you like a third number per
+        million cached prompt tokens; None = `GAVEL_PRICES`.
         """
         if orders < 1 or content_retries < 0:
             raise JudgeError(f"a judge needs orders >= 1 and content_retries >= 0, not {orders}, {content_retries}.")
@@ -104,6 +112,9 @@ class Judge:
         self.jurors = jury(models)
         self.orders = orders
         self.content_retries = content_retries
+        if cache not in get_args(CacheName):
+            raise JudgeError(f"there is no cache {cache!r}.", 'There are "auto", "lead" and "off".')
+        self.cache: CacheName = cache
         self.quorum = quorum
         self.caps = validate_caps(caps)
         self.seed = seed
@@ -240,18 +251,19 @@ class Judge:
         self, group: TrajectoryGroup, attempts: Mapping[int, Trajectory]
     ) -> tuple[list[Judgement], GroupJudgement]:
         """Judgements of the group's trajectories; `attempts`, by index, are those that have not failed."""
-        failures = canonicalize({i: t for i, t in enumerate(group.trajectories) if i not in attempts})
-        failed = await off_loop_if_long(failures, with_flags, failures)
-        unflagged, fixed = insert_anchors(attempts, self.anchors)
-        canonical = await off_loop_if_long(unflagged, with_flags, unflagged)
+        characters = characters_of(group.trajectories)
+        failed = await off_loop_if_long(characters, _canonical_failures, group.trajectories, attempts)
+        canonical, fixed = await off_loop_if_long(characters, _canonical_attempts, attempts, self.anchors)
         ballots: list[Ballot] = []
         if len(canonical.members) > 1:
             self.check()
-            poll = Poll(self.jurors, self._clients, self.rubric, self.content_retries, self.position_bias)
+            poll = Poll(self.jurors, self._clients, self.rubric, self.content_retries, self.position_bias, self.cache)
             counts = [juror.orders or self.orders for juror in self.jurors]
             seed = f"{self.seed}/{canonical.digest}"
             max_shown = partial(poll.max_shown, canonical)
-            schedule = self._mode.schedule(len(canonical.members), counts, seed, fixed, max_shown)
+            schedule = await off_loop_if_long(
+                characters, self._mode.schedule, len(canonical.members), counts, seed, fixed, max_shown
+            )
             ballots = await poll.poll(canonical, schedule, seed)
             if (closed := self._closed) is not None and any(ballot.scores is None for ballot in ballots):
                 raise closed
@@ -278,6 +290,21 @@ class Judge:
             f"the first ({bias.ballots} ballots); an even number of orders balances that"
             for size, bias in biased.items()
         ]
+
+
+def _canonical_failures(trajectories: Sequence[Trajectory], attempts: Mapping[int, Trajectory]) -> CanonicalGroup:
+    """The trajectories that are no attempts, with their flags."""
+    return with_flags(canonicalize({i: t for i, t in enumerate(trajectories) if i not in attempts}))
+
+
+def _canonical_attempts(
+    attempts: Mapping[int, Trajectory], anchors: Sequence[Anchor]
+) -> tuple[CanonicalGroup, dict[int, float]]:
+    """The attempts with the anchors among them, with their flags, and the scores of the anchors by member."""
+    group, fixed = insert_anchors(attempts, anchors)
+    group = with_flags(group)
+    _ = group.characters, group.digest  # worked out here, where it does not hold up other calls
+    return group, fixed
 
 
 _SECRET = re.compile(r"key|token|secret|password|credential|header", re.IGNORECASE)

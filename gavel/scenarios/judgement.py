@@ -67,6 +67,8 @@ class GroupJudgement(BaseModel):
     lost_orders: int = 0
     """Calls without a usable reply."""
     prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    """Of the prompt tokens, those that servers had in their prompt caches; they cost less."""
     completion_tokens: int = 0
     cost_usd: float | None = None
     """US dollars; None = unknown (never 0 for want of a price)."""

@@ -279,11 +279,12 @@ async def test_a_judge_model_behind_http_is_asked_once_for_each_order(endpoint):
     assert [trajectory.reward for trajectory in judged] == [0.5, 0.5]
 
 
-async def test_the_schema_names_the_labels_in_the_order_shown(endpoint):
-    await judge_of(endpoint, orders=1).score(saying("a", "b", "c"))
-    [request] = endpoint.requests
-    entry = request["response_format"]["json_schema"]["schema"]["properties"]["scores"]["items"]
-    assert entry["properties"]["trajectory_id"]["enum"] == labels_in(request)
+async def test_the_schema_names_the_labels_and_is_the_same_in_all_orders(endpoint):
+    await judge_of(endpoint, orders=4).score(saying("a", "b", "c"))
+    [schema, *others] = [request["response_format"]["json_schema"]["schema"] for request in endpoint.requests]
+    entry = schema["properties"]["scores"]["items"]
+    assert entry["properties"]["trajectory_id"]["enum"] == sorted(labels_in(endpoint.requests[0]))
+    assert others == [schema] * 3
 
 
 async def test_a_refusal_is_answered_with_what_is_missing(endpoint):

@@ -98,6 +98,7 @@ def judge_group(members: Sequence[Judgement], group: CanonicalGroup, ballots: Se
         cached_calls=cached_calls,
         lost_orders=sum(ballot.scores is None for ballot in ballots),
         prompt_tokens=sum(reply.prompt_tokens for reply in replies),
+        cached_prompt_tokens=sum(reply.cached_prompt_tokens for reply in replies),
         completion_tokens=sum(reply.completion_tokens for reply in replies),
         cost_usd=sum(costs) if len(costs) == calls else None,
         repairs=dict(sum((ballot.repairs for ballot in ballots), Counter[str]())),
