@@ -9,7 +9,7 @@ of pauses of one order (`Retry-After` and backoff), or the same work without pau
 import asyncio
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ GROUPS, CONCURRENCY, SHARE, BAR = 200, 64, 0.4, 1.2
 
 async def judged(endpoint: Endpoint, *, pauses: bool) -> tuple[float, float, list[Any]]:
     """Seconds that it took, seconds of the longest chain of pauses, and the judged groups."""
-    slept: Counter[object] = Counter()
+    slept: defaultdict[object, float] = defaultdict(float)
     sleep = call_module.Call.sleep
 
     async def counted(self: call_module.Call, seconds: float) -> None:
