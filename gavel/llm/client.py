@@ -169,7 +169,11 @@ class Client:
     @property
     def can_be_probed(self) -> bool:
         """Whether a request to the model leaves this process."""
-        return isinstance(self.model, str) and not self.name.startswith(f"{PROVIDER}/") and not self._replays
+        return isinstance(self.model, str) and not self.name.startswith(f"{PROVIDER}/") and self._asks_now
+
+    @property
+    def _asks_now(self) -> bool:
+        return self.cassette is None or self.cassette.asks_now
 
     async def _ask_with_transport_retries(
         self, messages: list[Message], schema: Schema, prefix: CachedPrefix = NO_PREFIX

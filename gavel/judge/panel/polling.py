@@ -210,15 +210,15 @@ class Poll:
         labels = list(indices)
         ids = ids_to_score(self.rubric, labels)
         repair: list[Message] = []
-        refusal = ""
         unusable: list[tuple[list[Message], Reply]] = []
+        refusal = ""
 
         def read(reply: Reply) -> Verdict:
             if reply.repairs["reasoning"]:
                 raise VerdictError("it is reasoning without an answer")
             return read_scores(reply.text, self.rubric, labels, cut_off=reply.finish_reason == "length")
 
-        def can_be_read(reply: Reply) -> bool:
+        def can_be_used(reply: Reply) -> bool:
             try:
                 read(reply)
             except VerdictError:
@@ -228,7 +228,7 @@ class Poll:
         for _ in range(1 + self.content_retries):
             ballot.calls += 1
             try:
-                reply = await client.ask(prompt.messages + repair, reply_schema(ids), can_be_read, unusable, prefix)
+                reply = await client.ask(prompt.messages + repair, reply_schema(ids), can_be_used, unusable, prefix)
             except PromptCutError as error:
                 ballot.replies.append(error.reply)
                 raise
