@@ -5,8 +5,7 @@ the same command goes on from there.
 """
 
 import asyncio
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,28 +21,6 @@ from gavel.llm.errors import GavelError
 from gavel.llm.local_models import PROVIDER, model_id
 from gavel.llm.prices import prices_from_environment
 from gavel.scenarios.group import TrajectoryGroup
-
-_INTERRUPTED = 130
-
-
-@contextmanager
-def answered_in_batches(
-    config: JudgeConfig, out: Path | None, read: Callable[[], Sequence[TrajectoryGroup]]
-) -> Generator[Judge]:
-    """A judge whose every question about these groups is answered by then.
-
-    The block writes the output; after it, what is kept beside `out` is deleted. Ctrl-C leaves the batches running.
-    """
-    scoring = BatchScoring(config, out)
-    try:
-        asyncio.run(scoring.answer(read()))
-        yield scoring.judge()
-        scoring.finish()
-    except KeyboardInterrupt:
-        typer.echo("Stopped. The batches go on; the same command picks their results up.", err=True)
-        raise typer.Exit(_INTERRUPTED) from None
-    finally:
-        scoring.close()
 
 
 class BatchScoring:

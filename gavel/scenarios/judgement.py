@@ -23,6 +23,8 @@ class Vote(BaseModel):
     order: int
     """Index of the call, each with its own order of presentation, from 0."""
     model: str
+    served_by: str = ""
+    """The model's name according to the server; empty when it names none."""
     explanation: str = ""
     criteria: dict[str, float] = Field(default_factory=dict)
     """Scores by criterion of the rubric; `score` is their weighted mean. Empty without criteria."""
@@ -38,14 +40,17 @@ class Judgement(BaseModel):
     score: float | None = None
     """Aggregate of the votes, in [0, 1] (see the group's `mode`); None = not scored."""
     standard_error: float | None = None
-    """Standard error of `score`; None with fewer than two votes."""
+    """Standard error of `score` about what the judge would give over all orders, pooled over the group (and over
+    earlier groups, with a noise prior); None where no member has two votes."""
+    degrees_of_freedom: float | None = None
+    """Degrees of freedom of `standard_error`: `gavel.judge.stats.score_interval` makes an interval of both."""
     explanation: str = ""
     criteria: dict[str, float] = Field(default_factory=dict)
     """Mean of the votes by criterion, as given; unlike `score` they are not equated."""
     votes: list[Vote] = Field(default_factory=list[Vote])
     flags: list[str] = Field(default_factory=list)
-    """Found in the trajectory's text by rules: "empty", "contentless", "addresses the judge" or "a tool's output
-    addresses the judge". The judge is shown them, and they may cap the score."""
+    """Found in the trajectory by rules: "empty", "contentless", "addresses the judge", "a tool's output addresses the
+    judge" or "unseen content". The judge is shown them, and they may cap the score."""
     reason: str | None = None
     """Why there is no score."""
 

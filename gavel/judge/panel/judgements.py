@@ -34,7 +34,7 @@ def judge_members(
     ]
     scores = aggregate(answers, len(group.members))
     for number, member in enumerate(group.members):
-        if len(group.members) == 1:
+        if len(group.members) == 1 and not ballots:
             judgement = _lone(group, scores.get(number))
         else:
             judgement = _judgement(number, ballots, scores.get(number, ""), quorum)
@@ -77,6 +77,7 @@ def _judgement(member: int, ballots: Sequence[Ballot], score: AggregateScore | s
     return Judgement(
         score=score.score,
         standard_error=score.standard_error,
+        degrees_of_freedom=score.degrees_of_freedom,
         explanation="" if score.typical is None else cast[score.typical][1].explanation,
         criteria={name: mean_and_error([v.criteria[name] for v in votes], weights)[0] for name in votes[0].criteria},
         votes=votes,
