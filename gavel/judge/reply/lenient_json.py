@@ -19,7 +19,7 @@ from gavel.judge.reply.thoughts import MARK, MARK_BEGINS, Mark, end_of_thoughts,
 
 _T = TypeVar("_T")
 _MAX_DEPTH = 64
-_MAX_VALUES = 1000
+_MAX_VALUES = 300
 """Objects and arrays in one text; one with more is no reply, and reading it would take long."""
 _BLANK = r"[\s\ufeff\u200b-\u200d\u2060]"
 

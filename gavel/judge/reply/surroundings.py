@@ -119,6 +119,13 @@ def tells_a_scale(sentence: str, said: Said) -> bool:
         return True
     if about_scores and (say.MEANING.search(sentence) or say.MEANING_UNSPACED.search(sentence)) and not members:
         return True
+    if say.CLOSER_TO_FAULTS.search(sentence) or (
+        say.NUMBER_WORD.search(sentence) and re.search(r"\b(?:maximum|minimum|max|scale)\b", sentence, re.IGNORECASE)
+    ):
+        return True
+    other = say.OTHER_SCORES.search(sentence)
+    if other and other["of"].casefold() not in say.SCORES_OF and other["of"].isascii() and not members:
+        return True
     denotes = say.DENOTES.search(sentence)
     if denotes and (not say.QUALITY.search(denotes["what"]) or say.NO_QUALITY.search(denotes["what"])):
         return True
@@ -184,6 +191,8 @@ def _takes_back(sentence: str, said: Said) -> bool:
     if about and say.MAY_CORRECT.search(bare):
         return True
     if say.NUMBER_WORD.search(_COUNT_WORD.sub(" ", bare)) and (mentions or say.SCORE_TALK.search(bare)):
+        return True
+    if not mentions and not say.TOPIC.search(bare) and len(bare) > 4:
         return True
     if say.AS_GOOD.search(bare) and len(set(said.scores.values())) > 1:
         return True
