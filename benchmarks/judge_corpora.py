@@ -1,8 +1,8 @@
 """Seeded synthetic groups of eight agent trajectories, whose prompt tokens `judge_cost.py` counts.
 
-Five kinds: English tool use, Chinese service dialogues, coding agents that read the same long files, groups with many
-repeated messages, and minimal groups. Members of a group share task and environment, so the same call returns the same
-result; they differ in what they look up, say and conclude.
+Six kinds: English tool use, Chinese service dialogues, coding agents that read the same long files, service tasks with
+a long policy and long records, groups with many repeated messages, and minimal groups. Members of a group share task
+and environment, so the same call returns the same result; they differ in what they look up, say and conclude.
 """
 
 import json
@@ -346,6 +346,33 @@ def _test_run(random: Random, names: list[str], failing: str) -> str:
     return "\n".join(lines)
 
 
+def records(random: Random) -> TrajectoryGroup:
+    """A service task with a long policy, whose members all look up the same long record, each after other steps."""
+    work, number = random.choice(ENGLISH), str(random.randint(11, 9999))
+    policy = "\n".join(
+        f"- When a {random.choice(_NOUNS)} has a {random.choice(_NOUNS)}, {random.choice(_VERBS)} it within "
+        f"{random.randint(2, 90)} days, unless the {random.choice(_NOUNS)} was {random.choice(_VERBS)}ed before."
+        for _ in range(120)
+    )
+    record = json.dumps(
+        [
+            {"id": n, "kind": random.choice(_NOUNS), "done": random.choice(_VERBS), "amount": random.randint(1, 900)}
+            for n in range(90)
+        ]
+    )
+    task: list[Message] = [
+        {"role": "system", "content": f"{work.system}\n{policy}"},
+        {"role": "user", "content": work.request.replace("{n}", number)},
+    ]
+
+    def member() -> Trajectory:
+        steps = _middle(random, work, number)
+        looked_up = _call(random, "get_history", f'{{"of": "{number}"}}', record)
+        return _trajectory(task + steps + looked_up + _ending(random, work, number), _tools(work))
+
+    return TrajectoryGroup(member() for _ in range(SIZE))
+
+
 def tiny(random: Random) -> TrajectoryGroup:
     """One short question and a one-word answer per member: almost nothing to deduplicate."""
     a, b = random.randint(2, 99), random.randint(2, 99)
@@ -358,6 +385,7 @@ CORPORA: dict[str, Callable[[Random], TrajectoryGroup]] = {
     "English tool use": lambda random: talk(random, ENGLISH),
     "Chinese": lambda random: talk(random, CHINESE),
     "code with large tool dumps": code,
+    "long policy and records": records,
     "partial duplicates": duplicates,
     "tiny": tiny,
 }

@@ -6,6 +6,10 @@ Tokens: the same groups at one order as the engine renders them, and as one JSON
 prefix of messages dumped once (RULER's format, reimplemented here, without the tools). Both have the same rubric. Bars
 are on the sum over a corpus, and one on the worst group.
 
+Dollars: the prompts of four orders at list prices with a prompt cache like OpenAI's, which charges less for the longest
+beginning that an earlier prompt of the group had, from 1,024 tokens on and in steps of 128; the dumps are shuffled for
+each of their four calls, and have the same cache. Completions, which are equal, are left out.
+
 CPU: milliseconds per call of the engine (default orders) with a judge that answers immediately, of LiteLLM alone with a
 server on loopback, and of the engine through LiteLLM with that server; interleaved on one thread, best of several
 rounds. Exits with 1 when a figure misses its bar.
@@ -17,7 +21,9 @@ import json
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from random import Random
 from typing import Any
 
 from judge_corpora import CORPORA, corpus
@@ -30,11 +36,26 @@ from gavel.llm.providers import load_litellm
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
 
-MAX_RATIO = {"English tool use": 1.02, "Chinese": 0.30, "code with large tool dumps": 0.60, "partial duplicates": 0.60}
+MAX_RATIO = {
+    "English tool use": 1.02,
+    "Chinese": 0.30,
+    "code with large tool dumps": 0.60,
+    "long policy and records": 0.60,
+    "partial duplicates": 0.60,
+}
 """Maximum ratio of tokens, engine to dump, over a corpus. Tiny groups have no bar: instructions are most of their
 prompt, and those of the dump are as short as one likes to write them."""
 MAX_GROUP_RATIO = 1.02
 MAX_OVERHEAD_MS = 3.0
+MIN_COMMON_SHARE = {"code with large tool dumps": 0.55, "long policy and records": 0.6}
+"""Minimum share of a prompt with which all four orders of a group begin, over a corpus with shared dumps. Of the coding
+agents some read a file again after their edit, which is text of their own."""
+MAX_USD_RATIO = 1.0
+"""Maximum ratio of dollars for four orders, engine to dumps."""
+ORDERS = 4
+MODEL = "openai/gpt-5-mini"
+SHORTEST_CACHED, CACHE_STEP = 1024, 128
+"""Tokens of the shortest beginning that OpenAI caches, and the unit beyond it."""
 
 RULER_SYSTEM = """You are given several trajectories of an AI agent that worked on the same task. Your job is to judge \
 how well each of them reached the task's goal, and to give each a score between 0 and 1.
@@ -111,6 +132,61 @@ async def token_row(name: str, groups: Sequence[TrajectoryGroup], count: Callabl
     }
 
 
+async def dollar_row(
+    name: str, groups: Sequence[TrajectoryGroup], encode: Callable[[str], list[int]]
+) -> dict[str, Any]:
+    """US dollars for the prompts of `ORDERS` calls on each of a thousand groups, by LiteLLM's table."""
+    listed = load_litellm().get_model_info(MODEL)
+    full, cached = listed["input_cost_per_token"], listed["cache_read_input_token_cost"]
+    seen: list[Asked] = []
+    judge = Judge(at_once(seen), orders=ORDERS)
+    random = Random(0)
+    ours, theirs = Counter[str](), Counter[str]()
+    for group in groups:
+        seen.clear()
+        await judge.score(group)
+        members = list(group)
+        shuffled = [TrajectoryGroup(random.sample(members, len(members))) for _ in range(ORDERS)]
+        dumps = [ruler_messages(one, judge.rubric) for one in shuffled]
+        for tokens, calls in [
+            (ours, [json.dumps(schema) + whole(messages) for messages, schema in seen]),
+            (theirs, [whole(messages) for messages in dumps]),
+        ]:
+            count_cached(tokens, [encode(call) for call in calls])
+
+    def usd(tokens: Counter[str]) -> float:
+        return (tokens["all"] * full + tokens["cached"] * (cached - full)) / len(groups) * 1000
+
+    return {
+        "corpus": name,
+        "model": MODEL,
+        "orders": ORDERS,
+        "common_share": round(ours["common"] / ours["all"], 3),
+        "usd_per_1000_groups": round(usd(ours), 2),
+        "usd_without_cache": round(ours["all"] * full / len(groups) * 1000, 2),
+        "ruler_usd_per_1000_groups": round(usd(theirs), 2),
+        "ratio": round(usd(ours) / usd(theirs), 3),
+    }
+
+
+def whole(messages: Sequence[Message]) -> str:
+    return "\n".join(message["content"] for message in messages)
+
+
+def count_cached(tokens: Counter[str], prompts: Sequence[list[int]]) -> None:
+    """Adds the prompts' tokens, those that a cache has of them, and those with which all of them begin."""
+    for number, prompt in enumerate(prompts):
+        longest = max((same_tokens(prompt, earlier) for earlier in prompts[:number]), default=0)
+        tokens["all"] += len(prompt)
+        tokens["common"] += min(same_tokens(prompt, other) for other in prompts)
+        tokens["cached"] += longest // CACHE_STEP * CACHE_STEP if longest >= SHORTEST_CACHED else 0
+
+
+def same_tokens(one: list[int], other: list[int]) -> int:
+    """Length of the common beginning."""
+    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
 async def cpu_row(name: str, groups: Sequence[TrajectoryGroup], url: str, rounds: int) -> dict[str, Any]:
     """CPU milliseconds of this process per call, best of `rounds` rounds over the groups."""
     litellm = load_litellm()
@@ -156,8 +232,16 @@ async def cpu_row(name: str, groups: Sequence[TrajectoryGroup], url: str, rounds
     }
 
 
-def missed_bars(tokens: Sequence[dict[str, Any]], cpu: Sequence[dict[str, Any]]) -> list[str]:
+def missed_bars(
+    tokens: Sequence[dict[str, Any]], dollars: Sequence[dict[str, Any]], cpu: Sequence[dict[str, Any]]
+) -> list[str]:
     missed: list[str] = []
+    for row in dollars:
+        name, least = row["corpus"], MIN_COMMON_SHARE.get(row["corpus"], 0.0)
+        if row["common_share"] < least:
+            missed.append(f"{name}: {row['common_share']} of a prompt is common, the bar is {least}")
+        if name in MAX_RATIO and row["ratio"] > MAX_USD_RATIO:
+            missed.append(f"{name}: the ratio of dollars is {row['ratio']}, the bar is {MAX_USD_RATIO:g}")
     for row in tokens:
         name, most = row["corpus"], MAX_RATIO.get(row["corpus"], math.inf)
         if row["ratio"] > most:
@@ -180,10 +264,11 @@ async def report(groups: int, rounds: int, seed: int, encoding: str) -> tuple[li
         return len(encode(text))
 
     tokens = [await token_row(name, corpus(name, groups, seed), count) for name in CORPORA]
+    dollars = [await dollar_row(name, corpus(name, groups, seed), encode) for name in CORPORA]
     with server(0) as url:
         kinds = ("English tool use", "code with large tool dumps")
         cpu = [await cpu_row(name, corpus(name, min(groups, 10), seed), url, rounds) for name in kinds]
-    return tokens, cpu
+    return tokens, dollars, cpu
 
 
 def main() -> None:
@@ -195,16 +280,23 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    tokens, cpu = asyncio.run(report(given.groups, given.rounds, given.seed, given.encoding))
-    missed = missed_bars(tokens, cpu)
+    tokens, dollars, cpu = asyncio.run(report(given.groups, given.rounds, given.seed, given.encoding))
+    missed = missed_bars(tokens, dollars, cpu)
     if given.json:
-        print(json.dumps({"encoding": given.encoding, "tokens": tokens, "cpu": cpu, "missed_bars": missed}, indent=1))
+        rows = {"encoding": given.encoding, "tokens": tokens, "dollars": dollars, "cpu": cpu, "missed_bars": missed}
+        print(json.dumps(rows, indent=1))
     else:
         for row in tokens:
             print(
                 f"{row['corpus']:28} {row['tokens_per_group']:7,} tokens, RULER {row['ruler_tokens_per_group']:7,}  "
                 f"ratio {row['ratio']:.3f}, worst {row['worst_group']:.3f}, "
                 f"without system prompts {row['ratio_without_system_prompts']:.3f}"
+            )
+        for row in dollars:
+            print(
+                f"{row['corpus']:28} {ORDERS} orders, {MODEL}: {row['usd_per_1000_groups']:.2f} USD per 1,000 groups, "
+                f"RULER {row['ruler_usd_per_1000_groups']:.2f}: ratio {row['ratio']:.3f}; "
+                f"without cache {row['usd_without_cache']:.2f}; {row['common_share']:.0%} of a prompt in all orders"
             )
         for row in cpu:
             print(

@@ -27,7 +27,7 @@ from gavel.judge.audit.engine_quality import (
     single_prompt_scorer,
 )
 from gavel.judge.judge import Judge
-from gavel.judge.offline.simulated import POSITION_BIASED, Faults, Latent, SimulatedJudge
+from gavel.judge.offline.simulated import POSITION_BIASED, Bias, Faults, Latent, SimulatedJudge
 from gavel.judge.panel.anchors import Anchor
 from gavel.judge.ruler import JudgeOptions
 from gavel.scenarios.group import TrajectoryGroup
@@ -49,6 +49,9 @@ CROWDED = replace(POSITION_BIASED, crowding=0.375)
 """Noise at 32 members is 1.7 times that at 8, which gives one long prompt about the tau of the reference, .657."""
 CURVED = replace(POSITION_BIASED, curve=0.5)
 HARSH = replace(POSITION_BIASED, severity=-0.5)
+NARROW = replace(POSITION_BIASED, noise=0.3, compression=0.75, step=0.01)
+WIDE = Bias(slope=1.0, noise=2.5, step=0.05)
+"""A good judge that uses a quarter of the scale, and a poor one that uses all of it."""
 LENIENT = replace(POSITION_BIASED, severity=0.5, compression=0.3)
 SHIFT = 0.7
 """Shift of the mean quality, up or down, of the other members of a group in the comparisons of anchors."""
@@ -62,6 +65,7 @@ BARS = {
         "advantage_with_length": 0.03,
     },
     "engine, orders=8": {"tau": 0.88},
+    "jury: good narrow, poor wide, 2 orders each": {"tau": 0.683},
 }
 """Minimum agreement; maximum absolute bias."""
 
@@ -142,6 +146,15 @@ async def report(count: int, seed: int) -> list[dict[str, Any]]:
     await row("taste .7: one judge, 3 calls", engine_scorer(Judge(judge(TASTE), orders=3)), of_8)
     three = [judge(TASTE, name=name) for name in ("one", "two", "three")]
     await row("taste .7: three judges, 1 call each", engine_scorer(Judge(three, orders=1)), of_8)
+    narrow, wide, fair = judge(NARROW, name="narrow"), judge(WIDE, name="wide"), judge(name="fair")
+    for name, jurors in (
+        ("a good narrow judge", narrow),
+        ("a poor wide judge", wide),
+        ("jury: good narrow, poor wide", [narrow, wide]),
+        ("jury: good narrow, fair", [narrow, fair]),
+        ("jury: fair, poor wide", [fair, wide]),
+    ):
+        await row(f"{name}, 2 orders each", engine_scorer(Judge(jurors, orders=2)), of_8[:few])
     for bias, name in (
         (CROWDED, "G=32"),
         (replace(CROWDED, curve=1.0), "G=32, graded on a curve"),

@@ -20,7 +20,7 @@ from gavel.cli.cassette_option import replay_account, with_cassette
 from gavel.cli.demo import STEPS
 from gavel.cli.display import RunDisplay
 from gavel.cli.settings import STAND_IN
-from gavel.cli.train_session import starting_over
+from gavel.cli.train_session import say_cost, starting_over
 from gavel.judge.config import JudgeConfig
 from gavel.reports.demo_page import CurvePoint, DemoReport, RewardPoint, SummaryRow, write_report
 from gavel.reports.run_outcome import Outcome, judged_pair, read_outcome
@@ -55,15 +55,18 @@ class DemoSettings:
     """The options of the command."""
 
     seed: int
-    judge: str
+    judge: JudgeConfig
     steps: int
     fresh: bool = False
-    cassette: Path | None = None
+
+    @property
+    def judge_name(self) -> str:
+        return str(self.judge.models)
 
     @property
     def run_name(self) -> str:
         """The same for the same command; different for other settings."""
-        judge = "" if self.judge == STAND_IN else "-" + self.judge.replace("/", "-")
+        judge = "" if self.judge_name == STAND_IN else "-" + self.judge_name.replace("/", "-")
         steps = "" if self.steps == STEPS else f"-{self.steps}-steps"
         return f"returns-desk-seed-{self.seed}{judge}{steps}"
 
@@ -78,9 +81,8 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
     scenario = find_scenario("returns_desk")
     model = TrainableModel(name=settings.run_name, project="demo", base_model=EMBEDDED_POLICY)
     directory = runs_root() / model.project / model.name
-    config = JudgeConfig(models=settings.judge, seed=settings.seed, cassette=settings.cassette)
-    judge = with_cassette(config, directory).build(scenario.rubric)
-    judge.check()
+    judge = with_cassette(settings.judge, directory).build(scenario.rubric)
+    await judge.probe()
     loop = LoopConfig(steps=settings.steps, seed=settings.seed, max_tokens=64)
     config = TrainConfig(learning_rate=2e-3, warmup_steps=min(3, loop.steps - 1), total_steps=loop.steps)
     async with contextlib.AsyncExitStack() as stack:
@@ -92,9 +94,14 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
         earlier = sum(row["whole"] for row in backend.history(model, TIMES))
         console.print(_headline(settings, backend.parameter_count(model), start), highlight=False, soft_wrap=True)
         first = next((row["success"] for row in backend.history(model, EVALUATION) if row["step"] == 0), None)
-        display = RunDisplay(console, loop.steps, start, first, on_start=replaced.delete if replaced else None)
-        with display.shown():
-            await train_scenario(model, scenario, judge, loop, config, display)
+        display = RunDisplay(
+            console, loop.steps, start, first, on_start=replaced.delete if replaced else None, judge=judge
+        )
+        try:
+            with display.shown():
+                await train_scenario(model, scenario, judge, loop, config, display)
+        finally:
+            say_cost(console, judge)
         outcome = read_outcome(directory, backend.history(model))
     before, after = await judged_pair(outcome, judge)
     seconds = {"setup": setup, **outcome.seconds, "total": earlier + time.monotonic() - started}
@@ -111,7 +118,7 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
 
 
 def _headline(settings: DemoSettings, parameters: int, start: int) -> str:
-    judge = "stand-in judge (rules, no key)" if settings.judge == STAND_IN else f"judge {settings.judge}"
+    judge = "stand-in judge (rules, no key)" if settings.judge_name == STAND_IN else f"judge {settings.judge_name}"
     size = f"embedded policy ({parameters // 1000}k parameters)"
     line = f"Gavel demo · returns desk · {size} · {judge} · {os.cpu_count()} cores"
     if start >= settings.steps:
@@ -122,7 +129,7 @@ def _headline(settings: DemoSettings, parameters: int, start: int) -> str:
 def _summary(settings: DemoSettings, outcome: Outcome, seconds: dict[str, float]) -> dict[str, Any]:
     return {
         "seed": settings.seed,
-        "judge": settings.judge,
+        "judge": settings.judge_name,
         "steps": settings.steps,
         "trained_steps": outcome.trained_steps,
         "heldout_tasks": outcome.trained.tasks,
@@ -156,9 +163,9 @@ def _report(
     settings: DemoSettings, outcome: Outcome, seconds: dict[str, float], before: Trajectory, after: Trajectory
 ) -> DemoReport:
     base, trained = outcome.base, outcome.trained
-    again = f"gavel demo --seed {settings.seed} --judge {settings.judge} --steps {settings.steps} --fresh"
-    judge = f"It was {settings.judge}."
-    if settings.judge == STAND_IN:
+    again = f"gavel demo --seed {settings.seed} --judge {settings.judge_name} --steps {settings.steps} --fresh"
+    judge = f"It was {settings.judge_name}."
+    if settings.judge_name == STAND_IN:
         judge = (
             "It was the stand-in, which checks written rules and is no language model; GAVEL_JUDGE_MODEL replaces it."
         )
@@ -190,7 +197,7 @@ def _report(
         left_out={sentence_of(reason): count for reason, count in outcome.left_out.items()},
         settings={
             "seed": str(settings.seed),
-            "judge": settings.judge,
+            "judge": settings.judge_name,
             "base model": EMBEDDED_POLICY,
             "steps": str(settings.steps),
             "run again": again,

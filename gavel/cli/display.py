@@ -7,6 +7,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
+from gavel.cli.judge_status import JudgeStatus
+from gavel.judge.judge import Judge
 from gavel.trainer.loop.evaluation import Evaluation
 from gavel.trainer.loop.train_loop import Observer, StepReport
 
@@ -28,8 +30,9 @@ class RunDisplay(Observer):
         start: int = 0,
         first_success: float | None = None,
         on_start: Callable[[], None] | None = None,
+        judge: Judge | None = None,
     ) -> None:
-        """`on_start` is called once, when the loop begins its first piece of work."""
+        """`on_start` is called once, when the loop begins its first piece of work. `judge`: whose cost is shown."""
         self._console = console
         self._steps = steps
         self._step = start
@@ -41,6 +44,7 @@ class RunDisplay(Observer):
         self._progress = Progress(
             TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
             BarColumn(bar_width=24),
+            *([JudgeStatus(lambda: judge.status)] if judge is not None and judge.asks_servers else []),
             _Line(),
             console=console,
             transient=True,

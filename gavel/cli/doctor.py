@@ -1,14 +1,17 @@
 """`gavel doctor`: what is installed, what is missing, and what to type next.
 
-It imports no model library, except LiteLLM when a judge model is set, to find which key that judge needs. Keys are
-named, never shown.
+It imports no model library, except LiteLLM when a judge model is set, to find which key that judge needs, and sends
+nothing, except with `--judge`. Keys are named, never shown.
 """
 
+import asyncio
 import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,22 +20,65 @@ from rich.text import Text
 
 import gavel.judge.offline  # noqa: F401 - makes the stand-in known by name
 from gavel.cli.lazy import single_command
+from gavel.cli.model_options import with_options
+from gavel.cli.run_options import JUDGE_FLAGS, judge_config
 from gavel.cli.settings import STAND_IN, Settings
 from gavel.extras import EXTRAS, install_line, installed_version, missing_parts
+from gavel.judge.config import JudgeConfig
 from gavel.llm.errors import GavelError
 from gavel.llm.prices import prices_from_environment
 from gavel.llm.providers import check_model
 
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENROUTER_API_KEY")
+_JUDGE_FLAGS = [flag for flag in JUDGE_FLAGS if flag.name in ("--judge-param",)]
 _NVIDIA_SECONDS = 10
 _GAP = "    "
 
 Problem = GavelError | None
 
 
-def doctor() -> None:
-    """Show what is installed, which keys are set, and what to do next."""
+def doctor(
+    values: Mapping[str, Any],
+    judge: Annotated[
+        bool, typer.Option("--judge", help="Ask the judge one cheap question, and report on it only.")
+    ] = False,
+    model: Annotated[str | None, typer.Argument(help="With --judge: the model. Default: GAVEL_JUDGE_MODEL.")] = None,
+) -> None:
+    """Show what is installed, which keys are set, and what to do next.
+
+    `gavel doctor --judge openai/gpt-5-mini` shows whether key, model, credit and parameters of a judge are right.
+    """
+    if judge:
+        raise typer.Exit(report_on_judge(Console(), judge_config({**values, "judge": model})))
+    if model is not None:
+        raise GavelError(
+            f"gavel doctor takes no {model}.", f"To ask that model a question: gavel doctor --judge {model}"
+        )
     raise typer.Exit(report(Console()))
+
+
+def report_on_judge(console: Console, config: JudgeConfig) -> int:
+    """Asks the judge's models one question each; returns the exit status, 1 when one cannot be asked."""
+    try:
+        judge = config.build()
+        with console.status("asking …"):
+            probes = asyncio.run(judge.probe())
+    except GavelError as error:
+        _print_problem(console, error)
+        return 1
+    for probe in probes:
+        if probe.problem:
+            _print_problem(console, GavelError(probe.problem, "It is a fallback: the models before it are asked."))
+            continue
+        cost = "cost unknown (set GAVEL_PRICES)" if probe.cost_usd is None else f"{probe.cost_usd:.2g} USD"
+        served = f"served as {probe.served_by}" if probe.served_by else ""
+        facts = [f"answered in {probe.seconds:.1f} s", f"replies as {probe.reply_format}", cost, served]
+        console.print(_mark(probe.model, True), Text(" · ".join(filter(None, facts))), soft_wrap=True)
+    asked = {probe.model for probe in probes}
+    for name in dict.fromkeys(judge.names):
+        if name not in asked:
+            console.print(_mark(name, True), Text("on this machine: nothing to ask"), soft_wrap=True)
+    return 1 if any(probe.problem for probe in probes) else 0
 
 
 def report(console: Console) -> int:
@@ -142,4 +188,4 @@ def _next_step(settings: Settings, *, can_train: bool) -> str:
     return "`gavel train my_scenario.py`, or `gavel demo` first."
 
 
-app = single_command(doctor)
+app = single_command(with_options(doctor, JudgeConfig, _JUDGE_FLAGS))

@@ -63,11 +63,13 @@ def golden(
     tape = Cassette(path, "replay" if replay else "cache")
     beside = path.with_name(f"{path.name}.json")
     records = _read_records(beside)
-    engine = Judge(model, rubric=read_text_option(rubric, "rubric"), cassette=tape)
+    models = [name.strip() for name in model.split(",")] if model else None
+    engine = Judge(models, rubric=read_text_option(rubric, "rubric"), cassette=tape)
     name = " + ".join(engine.names)
     results = asyncio.run(check_golden(engine, load_golden(groups or SHIPPED)))
     tape.close()
     _print_results(results, name)
+    _print_learnt(results)
     before = records.get(name, {})
     found = list(changed_verdicts(results, {group: old.scores for group, old in before.items()}))
     if before:
@@ -141,6 +143,19 @@ def _print_results(results: "Sequence[GoldenResult]", judge: str) -> None:
     console = Console()
     console.print(table)
     console.print(Text(" · ".join(account)))
+
+
+def _print_learnt(results: "Sequence[GoldenResult]") -> None:
+    """Prints what these groups tell of the judge's noise and of the weights of a jury, as settings."""
+    from gavel.judge.audit.jury_weights import golden_scores, jury_weights
+    from gavel.judge.audit.noise import fit_noise_prior
+
+    prior = fit_noise_prior(result.judged for result in results if result.judged is not None and result.scores)
+    if prior is not None:
+        typer.echo(f"Noise of its votes: noise_prior = {{variance = {prior.variance:.5f}, df = {prior.df:.1f}}}")
+    weights = jury_weights(golden_scores(results))
+    if len(weights) > 1:
+        typer.echo("Weights: " + " · ".join(f"{model} {weight:.2f}" for model, weight in weights.items()))
 
 
 def _standing(result: "GoldenResult") -> str:

@@ -20,6 +20,7 @@ JUDGE_FLAGS = [  # of a JudgeConfig
     Flag("rubric", "--rubric"),
     Flag("orders", "--orders"),
     Flag("mode", "--mode"),
+    Flag("cache", "--cache"),
     Flag("max_cost_usd", "--max-cost"),
     Flag("max_tokens", "--max-judge-tokens"),
     Flag("concurrency", "--judge-concurrency"),
@@ -65,6 +66,9 @@ Source = Annotated[
 Assignments = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any setting by its path: --set train.loss.kind=gspo. Repeatable."),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the calls, tokens and dollars to expect of the judge; ask nothing.")
 ]
 Shaping = Annotated[
     Literal["raw", "centred", "rank", "shrunk"] | None, typer.Option("--shaping", hidden=True, help="Now --advantage.")

@@ -20,7 +20,7 @@ from gavel.cli.execution import INTERRUPTED
 from gavel.cli.judge_status import JudgeStatus
 from gavel.cli.lazy import single_command
 from gavel.cli.model_options import with_options
-from gavel.cli.run_options import JUDGE_FLAGS, announce_stand_in, judge_config, with_default_judge
+from gavel.cli.run_options import JUDGE_FLAGS, DryRun, announce_stand_in, judge_config, with_default_judge
 from gavel.cli.score_batch import BatchScoring
 from gavel.cli.score_display import print_scores
 from gavel.judge.config import JudgeConfig
@@ -55,9 +55,23 @@ def score(
     batch: Annotated[
         bool, typer.Option("--batch", help="Ask in batches: half the price, within a day. Needs --out FILE.")
     ] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Score trajectories from a file with a judge."""
-    score_and_print(file, judge_config(values), by, out, fresh=fresh, batch=batch)
+    config = judge_config(values)
+    if dry_run:
+        print_estimate(file, config, by)
+    else:
+        score_and_print(file, config, by, out, fresh=fresh, batch=batch)
+
+
+def print_estimate(file: Path, config: JudgeConfig, by: str | None = None) -> None:
+    """Prints what judging the file's groups would take; nothing is asked."""
+    from gavel.judge.estimate import estimate_groups
+
+    groups = read_attempts(file, by)
+    estimate = asyncio.run(estimate_groups(config.build(), groups))
+    typer.echo(f"{len(groups):,} group{'s' * (len(groups) != 1)}: {estimate.words}. Nothing was asked.")
 
 
 def score_and_print(
@@ -71,6 +85,8 @@ def score_and_print(
 ) -> None:
     """Scores the file's groups and prints their table; on stderr when standard output receives the groups.
 
+    When the judge stops for good (a spent budget, a wrong key), what was judged until then is printed and kept.
+
     Raises a `GavelError` when the file is not usable, and after all else is done when the judge failed on a group.
     Ctrl-C says what is kept, and exits with status 130.
     """
@@ -83,7 +99,7 @@ def score_and_print(
         output = None if out is None else judged_output(out, judge.settings, is_input=_same(file, out))
         answer = batches.answer if batches else None
         judged = asyncio.run(score_file(file, judge, by=by, out=output, fresh=fresh, answer_first=answer))
-        if batches:
+        if batches and judge.stopped is None:
             batches.finish()
     except KeyboardInterrupt:
         typer.echo(_kept(output, out), err=True)
@@ -91,11 +107,19 @@ def score_and_print(
     finally:
         if batches:
             batches.close()
-    print_scores(Console(stderr=isinstance(output, JudgedStream)), judged, by)
+    stopped = judge.stopped
+    shown = [group for group in judged if stopped is None or (group.judgement and group.judgement.status != "unscored")]
+    print_scores(Console(stderr=isinstance(output, JudgedStream)), shown, by)
     if replayed := replay_account(judge):
         typer.echo(replayed, err=True)
     if judge.cassette:
         judge.cassette.close()
+    if stopped is not None:
+        kept = "" if out is None else f" What was judged is kept; the same command goes on from there ({out})."
+        raise JudgeError(
+            f"{len(judged) - len(shown):,} of {len(judged):,} groups were not judged: {stopped.message}",
+            stopped.remedy + kept,
+        ) from stopped
     failed = [group.judgement for group in judged if _judge_failed(group)]
     if failed:
         raise JudgeError(
@@ -139,24 +163,30 @@ async def score_file(
             await asyncio.to_thread(out.finish)
         finally:
             out.close()
-    return [judged[index] for index in range(len(groups))]
+    stopped = judge.stopped.message if judge.stopped else ""
+    return [judged[index] if index in judged else unscored(group, stopped) for index, group in enumerate(groups)]
 
 
 async def _judge_all(
     groups: Sequence[TrajectoryGroup], done: Mapping[int, TrajectoryGroup], judge: Judge, out: Output | None
 ) -> dict[int, TrajectoryGroup]:
     judged = dict(done)
-    writing = asyncio.Lock()
-    if any(group.trajectories for index, group in enumerate(groups) if index not in judged):
+    if any(group.trajectories for index, group in enumerate(groups) if index not in done):
         await judge.probe()
     columns = (*Progress.get_default_columns(), JudgeStatus(lambda: judge.status))
+    writing = asyncio.Lock()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task(f"judging {len(groups)} groups", total=len(groups), completed=len(done))
 
         async def score(index: int, group: TrajectoryGroup) -> None:
             # A group whose rollouts all failed does not stop the others from being judged.
             nobody = f"no trajectories: {len(group.exceptions)} rollouts failed"
-            judged[index] = await judge.score(group) if group.trajectories else unscored(group, nobody)
+            try:
+                judged[index] = await judge.score(group) if group.trajectories else unscored(group, nobody)
+            except JudgeError:
+                if judge.stopped is None:
+                    raise
+                return  # the others end by themselves: what is paid for already is kept
             if out is not None:
                 async with writing:
                     await asyncio.to_thread(out.append, index, judged[index])

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gavel.cli.terminal import plain
+from gavel.llm.budget import cost_in_words
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
@@ -45,7 +46,8 @@ def _account(groups: Sequence[TrajectoryGroup]) -> str:
     scored = sum(trajectory.reward is not None for trajectory in members)
     models = dict.fromkeys(model for whole in wholes for model in whole.models)
     asked = [whole for whole in wholes if whole.calls]
-    costs = [whole.cost_usd for whole in asked if whole.cost_usd is not None]
+    unknown = sum(whole.calls for whole in asked if whole.cost_usd is None)
+    cost = cost_in_words(sum(whole.cost_usd or 0.0 for whole in asked), sum(whole.calls for whole in asked), unknown)
     return " · ".join(
         [
             f"{len(groups):,} group{'s' * (len(groups) != 1)}",
@@ -53,6 +55,6 @@ def _account(groups: Sequence[TrajectoryGroup]) -> str:
             f"judge {', '.join(models)}",
             f"{sum(whole.calls for whole in wholes):,} calls",
             f"{sum(w.prompt_tokens for w in wholes):,} + {sum(w.completion_tokens for w in wholes):,} tokens",
-            f"{sum(costs):.4f} USD" if len(costs) == len(asked) else "cost unknown (set GAVEL_PRICES)",
+            f"{cost} (set GAVEL_PRICES)" if cost == "cost unknown" else cost,
         ]
     )

@@ -1,15 +1,27 @@
 """`gavel train`: a scenario or a run.toml, and options over it."""
 
+import asyncio
+import os
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
 from gavel.cli.cassette_option import with_cassette
+from gavel.cli.dry_run import print_run_estimate
 from gavel.cli.execution import RESUME, need_training, run_to_end, scenario_named
 from gavel.cli.lazy import single_command
 from gavel.cli.model_options import with_options
-from gavel.cli.run_options import RUN_FLAGS, Assignments, MinSpread, Shaping, Source, announce_stand_in, run_config
+from gavel.cli.run_options import (
+    RUN_FLAGS,
+    Assignments,
+    DryRun,
+    MinSpread,
+    Shaping,
+    Source,
+    announce_stand_in,
+    run_config,
+)
 from gavel.cli.settings import STAND_IN
 from gavel.judge.offline.stand_in import check_rubric
 from gavel.trainer.run_config import RunConfig
@@ -22,13 +34,15 @@ def train(
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing an earlier run.")] = False,
     shaping: Shaping = None,
     min_spread: MinSpread = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Train an agent on a scenario, with a judge's scores as the reward.
 
     An earlier run of the same name continues after its last finished step. Every setting can be given in a run.toml
     (`gavel config` prints one) and overridden here.
     """
-    need_training("gavel train")
+    if not dry_run:
+        need_training("gavel train")
     given = run_config(source, values, assignments, shaping, min_spread)
     config = given.resolved()
     scenario = scenario_named(config.scenario)
@@ -38,11 +52,16 @@ def train(
     directory = run_path(runs_root(), scenario.name, config.model.name)
     config = config.model_copy(update={"judge": with_cassette(config.judge, directory)})
     judge = config.judge.build(scenario.rubric) if "judge" in config.loop.reward else None
+    if dry_run:
+        longest = config.backend.max_context
+        lengths = {"At most, every rollout at --max-context": longest, "At an eighth of that": max(longest // 8, 1)}
+        return print_run_estimate(judge, config.loop, lengths)
     if judge is not None:
         announce_stand_in(config.judge)
-        judge.check()  # before torch is loaded: a mistake is reported at once
         if config.judge.models == STAND_IN:
             check_rubric(judge.rubric)
+        if "RANK" not in os.environ:  # which launched processes have
+            asyncio.run(judge.probe())  # before torch is loaded: a mistake is reported at once
     if config.backend.processes > 1:
         from gavel.trainer.distributed import launch, launched
 

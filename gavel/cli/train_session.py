@@ -81,9 +81,12 @@ async def run_training(
             if replaced is not None:
                 replaced.delete()
 
-        display = RunDisplay(console, loop.steps, start, first, on_start=begun)
-        with display.shown():
-            await train_scenario(model, scenario, judge, loop, config.train, display)
+        display = RunDisplay(console, loop.steps, start, first, on_start=begun, judge=judge)
+        try:
+            with display.shown():
+                await train_scenario(model, scenario, judge, loop, config.train, display)
+        finally:
+            say_cost(console, judge)
         points = backend.history(model, EVALUATION)
     if start >= loop.steps:
         _say(console, f"The run was finished after step {start}; for more, raise --steps.")
@@ -142,6 +145,13 @@ def _write_whole(path: Path, text: str) -> None:
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(path)
+
+
+def say_cost(console: Console, judge: Judge | None) -> None:
+    """Prints what the judge came to, if it asked a server."""
+    if judge is not None and judge.asks_servers:
+        calls = judge.budget.calls
+        _say(console, f"Judge: {calls:,} call{'s' * (calls != 1)}, {judge.budget.cost}")
 
 
 def _say(console: Console, line: str) -> None:

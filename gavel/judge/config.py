@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
+from gavel.judge.panel.noise import NoisePrior
 from gavel.llm.rate_limits import Limits
 
 if TYPE_CHECKING:
@@ -68,6 +69,9 @@ class JudgeConfig(BaseModel):
     addresses the judge"). Default: flags are recorded only."""
     content_retries: int = Field(default=2, ge=0)
     """Repeated requests after a reply that cannot be read."""
+    cache: Literal["auto", "lead", "off"] = "auto"
+    """Whether a group's first call goes ahead, so that the others find the prompt's beginning in the server's cache:
+    auto (where that saves money), lead (always) or off."""
     concurrency: int = Field(default=_LIMITS.concurrency, ge=1)
     """Concurrent calls to one judge model."""
     timeout: float = Field(default=_LIMITS.timeout, gt=0)
@@ -87,10 +91,14 @@ class JudgeConfig(BaseModel):
     commands: cassettes.sqlite in the directory of the run or of the output; of Judge and this class: no file."""
     params: dict[str, Any] = {}
     """LiteLLM parameters for every judge model, such as temperature, api_base or reasoning_effort."""
-    prices: dict[str, tuple[float, float]] | None = None
-    """US dollars per million prompt and completion tokens, by model. Default: GAVEL_PRICES, else LiteLLM's table."""
+    prices: dict[str, tuple[float, float] | tuple[float, float, float]] | None = None
+    """US dollars per million prompt, completion and (optionally) cached prompt tokens, by model. Default: GAVEL_PRICES,
+    else LiteLLM's table."""
     seed: int = 0
     """Seed of the orders."""
+    noise_prior: NoisePrior | None = None
+    """Noise of the judge's votes in other groups, which standard errors are shrunk to: `gavel judge golden` prints it.
+    Default: each group's own votes; a training run takes it from its first step."""
 
     @field_validator("models", mode="before")
     @classmethod
@@ -122,6 +130,7 @@ class JudgeConfig(BaseModel):
             quorum=self.quorum,
             caps=self.caps,
             content_retries=self.content_retries,
+            cache=self.cache,
             concurrency=self.concurrency,
             timeout=self.timeout,
             deadline=self.deadline,
@@ -131,6 +140,7 @@ class JudgeConfig(BaseModel):
             cassette=cassette or (None if self.cassette == _NO_CASSETTE else self.cassette),
             prices=self.prices,
             seed=self.seed,
+            noise_prior=self.noise_prior,
         )
 
 

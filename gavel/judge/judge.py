@@ -10,12 +10,14 @@ or without a quorum, is unscored with a reason; it never gets a number. Which lo
 """
 
 import asyncio
+import copy
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import get_args
 from weakref import WeakKeyDictionary
 
 from anyio import CapacityLimiter
@@ -28,10 +30,13 @@ from gavel.judge.panel.anchors import Anchor, check_anchors, insert_anchors
 from gavel.judge.panel.ballot import Ballot
 from gavel.judge.panel.judgements import judge_group, judge_members
 from gavel.judge.panel.juror import Models, jury
+from gavel.judge.panel.long_groups import characters_of, off_loop_if_long
 from gavel.judge.panel.modes import ModeName, choose_mode
-from gavel.judge.panel.polling import Poll, off_loop_if_long
+from gavel.judge.panel.noise import NoisePrior
+from gavel.judge.panel.polling import Poll
 from gavel.judge.panel.position_bias import PositionBias
-from gavel.judge.prompt.canonical import canonicalize
+from gavel.judge.panel.prompt_caching import CacheName
+from gavel.judge.prompt.canonical import CanonicalGroup, canonicalize
 from gavel.judge.prompt.flags import apply_flags, validate_caps, with_flags
 from gavel.judge.rubric import Rubric
 from gavel.llm.activity import Activity
@@ -67,6 +72,7 @@ class Judge:
         quorum: float = 0.0,
         caps: Mapping[str, float] | None = None,
         content_retries: int = 2,
+        cache: CacheName = "auto",
         concurrency: int = _LIMITS.concurrency,
         timeout: float = _LIMITS.timeout,
         deadline: float = _LIMITS.deadline,
@@ -76,6 +82,7 @@ class Judge:
         cassette: Cassette | str | Path | None = None,
         prices: Prices | None = None,
         seed: int = 0,
+        noise_prior: NoisePrior | None = None,
     ) -> None:
         """`models`: a LiteLLM id, an async callable, or a list of these or `Juror`s; None = `GAVEL_JUDGE_MODEL`.
 
@@ -86,10 +93,16 @@ class Judge:
         share of the jury's weight, 0 to 1, that must have voted for a member. `caps`: the highest score, 0 to 1, of a
         member with a flag ("empty", "contentless", "addresses the judge", "a tool's output addresses the judge");
         None = flags are shown and recorded only.
-        `content_retries`: max repair requests for an invalid reply. `concurrency`: max concurrent calls to one model;
+        `content_retries`: max repair requests for an invalid reply. `cache`: whether a juror's first call on a group
+        goes ahead and the others follow when it is answered, or after a second, so that they find the beginning of the
+        prompt in the server's cache: "auto" where LiteLLM knows that the model caches prompts and the beginning is long
+        enough, "lead" always, "off" never. `concurrency`: max concurrent calls to one model;
         `timeout`, `deadline`: seconds per attempt, per call. `requests_per_minute`, `tokens_per_minute`: per model.
         `budget`: may be shared with other judges. `cassette`: stores replies, so that none is paid for twice; a path
-        or a `Cassette`. `prices`: USD per million prompt and completion tokens; None = `GAVEL_PRICES`.
+        or a `Cassette`. `prices`: USD per million prompt and completion tokens, and if you like a third number per
+        million cached prompt tokens; None = `GAVEL_PRICES`. `noise_prior`: the noise of this judge's votes in other
+        groups (`gavel.judge.audit.noise.fit_noise_prior`), with which standard errors are estimated; None = from the
+        group's own votes.
         """
         if orders < 1 or content_retries < 0:
             raise JudgeError(f"a judge needs orders >= 1 and content_retries >= 0, not {orders}, {content_retries}.")
@@ -103,9 +116,13 @@ class Judge:
         self.jurors = jury(models)
         self.orders = orders
         self.content_retries = content_retries
+        if cache not in get_args(CacheName):
+            raise JudgeError(f"there is no cache {cache!r}.", 'There are "auto", "lead" and "off".')
+        self.cache: CacheName = cache
         self.quorum = quorum
         self.caps = validate_caps(caps)
         self.seed = seed
+        self.noise_prior = noise_prior
         self.position_bias: dict[int, PositionBias] = {}
         """The judge's position bias so far, by number of members shown."""
         self.budget = budget or Budget()
@@ -148,6 +165,7 @@ class Judge:
             "caps": dict[str, JsonValue](self.caps),
             "content_retries": self.content_retries,
             "seed": self.seed,
+            "noise_prior": self.noise_prior and self.noise_prior.model_dump(),
         }
 
     def check(self) -> None:
@@ -177,10 +195,22 @@ class Judge:
         probes = [answer for answer in answers.values() if isinstance(answer, Probe)]
         return probes + [Probe(name, "", "", 0.0, None, problem) for name, problem in failed.items()]
 
+    def rehearsal(self, stand_in: Callable[[Client], Client]) -> "Judge":
+        """A judge of the same settings that asks `stand_in` of each juror's first client instead."""
+        other = copy.copy(self)
+        other.position_bias = {}
+        other._clients = [[stand_in(clients[0])] for clients in self._clients]
+        return other
+
     @property
     def stopped(self) -> JudgeError | None:
         """Why no further group can be judged: no model of a juror can be asked, or the budget is used up."""
         return self._closed or (self.budget.refused and _as_judge_error(self.budget.refused))
+
+    @property
+    def asks_servers(self) -> bool:
+        """Whether requests of this judge leave the process, as those to a callable or a local model do not."""
+        return any(client.can_be_probed for client in chain.from_iterable(self._clients))
 
     @property
     def status(self) -> str:
@@ -197,8 +227,10 @@ class Judge:
                 return _as_judge_error(error)
         return None
 
-    async def score(self, group: TrajectoryGroup) -> TrajectoryGroup:
+    async def score(self, group: TrajectoryGroup, *, noise_prior: NoisePrior | None = None) -> TrajectoryGroup:
         """A copy of the group with rewards and judgements; a pending group is run first.
+
+        `noise_prior`: instead of the judge's own.
 
         Raises `JudgeError` for a group without trajectories, for a trajectory without messages that has not failed,
         for a juror that cannot be asked (see `check`; a wrong key or an empty account shows when a model is asked), and
@@ -219,32 +251,33 @@ class Judge:
         if loop not in self._prepared_groups:
             self._prepared_groups[loop] = CapacityLimiter(self._max_prepared)
         async with self._prepared_groups[loop]:
-            scored, whole = await self._judge(group, attempts)
+            scored, whole = await self._judge(group, attempts, noise_prior or self.noise_prior)
         whole.seconds = time.monotonic() - started
         return with_judgements(group, scored, whole)
 
     async def _judge(
-        self, group: TrajectoryGroup, attempts: Mapping[int, Trajectory]
+        self, group: TrajectoryGroup, attempts: Mapping[int, Trajectory], noise_prior: NoisePrior | None
     ) -> tuple[list[Judgement], GroupJudgement]:
         """Judgements of the group's trajectories; `attempts`, by index, are those that have not failed."""
-        failures = canonicalize({i: t for i, t in enumerate(group.trajectories) if i not in attempts})
-        failed = await off_loop_if_long(failures, with_flags, failures)
-        unflagged, fixed = insert_anchors(attempts, self.anchors)
-        canonical = await off_loop_if_long(unflagged, with_flags, unflagged)
+        characters = characters_of(group.trajectories)
+        failed = await off_loop_if_long(characters, _canonical_failures, group.trajectories, attempts)
+        canonical, fixed = await off_loop_if_long(characters, _canonical_attempts, attempts, self.anchors)
         ballots: list[Ballot] = []
         if len(canonical.members) > 1:
             self.check()
-            poll = Poll(self.jurors, self._clients, self.rubric, self.content_retries, self.position_bias)
+            poll = Poll(self.jurors, self._clients, self.rubric, self.content_retries, self.position_bias, self.cache)
             counts = [juror.orders or self.orders for juror in self.jurors]
             seed = f"{self.seed}/{canonical.digest}"
             max_shown = partial(poll.max_shown, canonical)
-            schedule = self._mode.schedule(len(canonical.members), counts, seed, fixed, max_shown)
+            schedule = await off_loop_if_long(
+                characters, self._mode.schedule, len(canonical.members), counts, seed, fixed, max_shown
+            )
             ballots = await poll.poll(canonical, schedule, seed)
             if (closed := self._closed) is not None and any(ballot.scores is None for ballot in ballots):
                 raise closed
             if all(ballot.no_room and not ballot.calls for ballot in ballots):
                 raise next(ballot.no_room for ballot in ballots if ballot.no_room)
-        aggregate = partial(self._mode.aggregate, fixed=fixed)
+        aggregate = partial(self._mode.aggregate, fixed=fixed, noise_prior=noise_prior)
         members = judge_members(group.trajectories, canonical, ballots, self.quorum, aggregate)
         for part in (canonical, failed):
             apply_flags(members, part, self.caps)
@@ -265,6 +298,21 @@ class Judge:
             f"the first ({bias.ballots} ballots); an even number of orders balances that"
             for size, bias in biased.items()
         ]
+
+
+def _canonical_failures(trajectories: Sequence[Trajectory], attempts: Mapping[int, Trajectory]) -> CanonicalGroup:
+    """The trajectories that are no attempts, with their flags."""
+    return with_flags(canonicalize({i: t for i, t in enumerate(trajectories) if i not in attempts}))
+
+
+def _canonical_attempts(
+    attempts: Mapping[int, Trajectory], anchors: Sequence[Anchor]
+) -> tuple[CanonicalGroup, dict[int, float]]:
+    """The attempts with the anchors among them, with their flags, and the scores of the anchors by member."""
+    group, fixed = insert_anchors(attempts, anchors)
+    group = with_flags(group)
+    _ = group.characters, group.digest  # worked out here, where it does not hold up other calls
+    return group, fixed
 
 
 _SECRET = re.compile(r"key|token|secret|password|credential|header", re.IGNORECASE)

@@ -14,6 +14,7 @@ from gavel.judge.judge import Judge
 from gavel.judge.panel.anchors import Anchor
 from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.modes import ModeName
+from gavel.judge.panel.noise import NoisePrior
 from gavel.judge.rubric import Rubric
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
@@ -43,6 +44,7 @@ class JudgeOptions(TypedDict, total=False):
     cassette: Cassette | str | Path | None
     prices: Prices | None
     seed: int
+    noise_prior: NoisePrior | None
 
 
 async def ruler_score_group(

@@ -134,6 +134,7 @@ class Batches:
         for batch in job.batches:
             if batch.stage == "over":
                 self._load(batch)
+        self._results = {key: result for key, result in self._results.items() if not _may_be_mended(result[0])}
 
     def reply(self, question: Question) -> Reply | None:
         """The reply that a batch brought; None = none did yet. Raises `LlmError` when the request failed for good."""
@@ -375,6 +376,12 @@ def _failure(line: dict[str, Any]) -> openai.OpenAIError | None:
     kind = kinds.get(status, openai.InternalServerError if status >= 500 else openai.APIStatusError)
     request = httpx.Request("POST", "https://batch/v1/chat/completions")
     return kind(words, response=httpx.Response(status, request=request), body=body)
+
+
+def _may_be_mended(line: dict[str, Any]) -> bool:
+    """Whether a person may have mended the cause since: a wrong key, an empty account."""
+    failure = _failure(line)
+    return failure is not None and is_permanent(failure)
 
 
 def _endpoint(question: Question) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from typing import TypeVar
 from tenacity import RetryCallState
 
 from gavel.llm.activity import Activity
+from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix
 from gavel.llm.rate_limits import EndpointLimits, Limits
 from gavel.llm.retry import is_rate_limit
 
@@ -21,8 +22,11 @@ _T = TypeVar("_T")
 class Call:
     """Between `acquire` and `release` the call counts as running; its attempts run within `deadline`."""
 
-    def __init__(self, endpoint: EndpointLimits, limits: Limits, activity: Activity) -> None:
+    def __init__(
+        self, endpoint: EndpointLimits, limits: Limits, activity: Activity, prefix: CachedPrefix = NO_PREFIX
+    ) -> None:
         self.endpoint = endpoint
+        self.prefix = prefix
         self.deadline = asyncio.timeout(None)
         self._limits = limits
         self._activity = activity

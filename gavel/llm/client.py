@@ -36,8 +36,9 @@ from gavel.llm.errors import ContextError, GavelError, LlmError, PermanentError,
 from gavel.llm.failure import read_failure
 from gavel.llm.local_models import PROVIDER, model_id
 from gavel.llm.message_size import byte_bound
-from gavel.llm.prices import Price, Prices, cost, price
+from gavel.llm.prices import Price, Prices, cost, listed_cost, price
 from gavel.llm.probe import MESSAGES, SCHEMA, Probe
+from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, with_breakpoint
 from gavel.llm.providers import check_model, load_litellm, model_info
 from gavel.llm.question import Question
 from gavel.llm.rate_limits import Limits, endpoint_limits
@@ -53,6 +54,7 @@ from gavel.llm.retry import (
     remedy,
 )
 from gavel.llm.types import Accept, Message, ModelCallable, Reply, Schema
+from gavel.llm.usage import read_usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +126,18 @@ class Client:
         schema: Schema,
         accept: Accept | None = None,
         repairs: Sequence[tuple[list[Message], Reply]] = (),
+        prefix: CachedPrefix = NO_PREFIX,
     ) -> Reply:
         """The model's reply. Raises `LlmError` when there is none, a `ContextError` when the prompt is too long.
 
         A cassette keeps the reply if `accept` says that it can be used (None = always), and with it the unusable ones
-        that `messages` send back: `repairs` holds them with their messages, oldest first.
+        that `messages` send back: `repairs` holds them with their messages, oldest first. `prefix`: what other requests
+        begin with too, for the server's prompt cache.
         """
         if self.cassette is None or not isinstance(self.model, str):
-            return await self._ask_with_transport_retries(messages, schema)
+            return await self._ask_with_transport_retries(messages, schema, prefix)
         question = Question(self.name, self.params, schema, messages)
-        ask = partial(self._ask_with_transport_retries, messages, schema)
+        ask = partial(self._ask_with_transport_retries, messages, schema, prefix)
         earlier = [(Question(self.name, self.params, schema, before), reply) for before, reply in repairs]
         return await self.cassette.answer(question, ask, accept, earlier)
 
@@ -162,8 +166,10 @@ class Client:
     def _asks_now(self) -> bool:
         return self.cassette is None or self.cassette.asks_now
 
-    async def _ask_with_transport_retries(self, messages: list[Message], schema: Schema) -> Reply:
-        call = Call(endpoint_limits(self._endpoint), self.limits, self.activity)
+    async def _ask_with_transport_retries(
+        self, messages: list[Message], schema: Schema, prefix: CachedPrefix = NO_PREFIX
+    ) -> Reply:
+        call = Call(endpoint_limits(self._endpoint), self.limits, self.activity, prefix)
         retrying = AsyncRetrying(
             retry=retry_if_exception(may_pass),
             wait=pause,
@@ -221,6 +227,7 @@ class Client:
         """Asks in the first reply format, and with the parameters, that the endpoint accepts."""
         dialect = dialect_of(self._endpoint)
         number = dialect.format
+        marked = with_breakpoint(self.name, messages, call.prefix)
         while True:
             params, sent = dict[str, Any](self.params), dict[str, Any]()
             try:
@@ -228,7 +235,7 @@ class Client:
                     if account.cap is not None:
                         params[COMPLETION_CAPS[0]] = account.cap
                     sent = dialect.translate(params)
-                    response, repairs = await self._complete(messages, FORMATS[number][1](schema) | sent)
+                    response, repairs = await self._complete(marked, FORMATS[number][1](schema) | sent)
                     account.reply = self.read_response(response, messages, repairs)
             except openai.OpenAIError as error:
                 refused = dialect.refused(
@@ -270,15 +277,22 @@ class Client:
         text, more = read_message(message)
         if not text.strip() and (refusal := refusal_in(message)):
             text, finish_reason = refusal, CONTENT_FILTER
-        usage = response.usage
+        usage = read_usage(response.usage)
         prompt_tokens = usage.prompt_tokens or litellm.token_counter(model=self.name, messages=messages)
         completion_tokens = usage.completion_tokens or litellm.token_counter(model=self.name, text=text)
-        usd = cost(self.name, prompt_tokens, completion_tokens, self.prices)
+        cached, written = usage.cached_prompt_tokens, usage.written_prompt_tokens
+        usd = cost(self.name, prompt_tokens, completion_tokens, self.prices, cached, written)
         if usd is None:
-            usd = response._hidden_params.get("response_cost") or None  # 0 = LiteLLM has no price
-        served_by = response.model or ""
+            usd = listed_cost(self.name, response, usage)
         return Reply(
-            text, prompt_tokens, completion_tokens, usd, finish_reason or "", served_by, repairs=repairs + more
+            text,
+            prompt_tokens,
+            completion_tokens,
+            usd,
+            finish_reason or "",
+            served_by=response.model or "",
+            repairs=repairs + more,
+            cached_prompt_tokens=cached,
         )
 
     @asynccontextmanager
@@ -294,6 +308,7 @@ class Client:
         except BaseException:
             self.budget.release(reservation)
             raise
+        call.prefix.sent()
         try:
             yield account
             reply = account.reply

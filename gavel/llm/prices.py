@@ -3,22 +3,24 @@
 import json
 import os
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gavel.llm.errors import LlmError
 from gavel.llm.local_models import PROVIDER
-from gavel.llm.providers import model_info
+from gavel.llm.providers import load_litellm, model_info
+from gavel.llm.usage import Usage
 
-Price = tuple[float, float]
-"""US dollars per million prompt tokens and per million completion tokens."""
+Price = tuple[float, float] | tuple[float, float, float]
+"""US dollars per million prompt tokens, per million completion tokens and, where it is lower, per million prompt tokens
+that the server had in its cache."""
 
 Prices = Mapping[str, Price]
 """By model id."""
 
 _Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-_TABLE = TypeAdapter(dict[str, tuple[_Usd, _Usd]])
+_TABLE = TypeAdapter(dict[str, tuple[_Usd, _Usd] | tuple[_Usd, _Usd, _Usd]])
 
 
 def prices_from_environment() -> Prices:
@@ -31,7 +33,8 @@ def prices_from_environment() -> Prices:
     except (json.JSONDecodeError, ValidationError) as error:
         raise LlmError(
             f"GAVEL_PRICES is not a table of prices: {text[:80]}",
-            'Write USD per million prompt and completion tokens: GAVEL_PRICES={"openai/gpt-5-mini": [0.25, 2]}',
+            "Write USD per million prompt and completion tokens, and if you like per million cached prompt tokens: "
+            'GAVEL_PRICES={"openai/gpt-5-mini": [0.25, 2, 0.025]}',
         ) from error
 
 
@@ -63,9 +66,45 @@ def price(model: str, prices: Prices) -> Price | None:
     return per_token[0] * 1e6, per_token[1] * 1e6
 
 
-def cost(model: str, prompt_tokens: int, completion_tokens: int, prices: Prices) -> float | None:
-    """USD by the given prices, or None when they do not name the model."""
+def cost(
+    model: str,
+    prompt_tokens: int,
+    completion_tokens: int,
+    prices: Prices,
+    cached_prompt_tokens: int = 0,
+    written_prompt_tokens: int = 0,
+) -> float | None:
+    """USD by the given prices, or None when they do not name the model.
+
+    Of the prompt tokens some were read from the server's cache, and some written to it. Without a price of their own,
+    cached tokens cost as much as others; those that are written cost so much more as LiteLLM's table says.
+    """
     given = _given(model, prices)
     if given is None:
         return None
-    return (prompt_tokens * given[0] + completion_tokens * given[1]) / 1e6
+    of_cached = given[2] if len(given) == 3 else given[0]
+    usd = (prompt_tokens - cached_prompt_tokens) * given[0] + cached_prompt_tokens * of_cached
+    if written_prompt_tokens:
+        usd += written_prompt_tokens * given[0] * _surcharge(model)
+    return (usd + completion_tokens * given[1]) / 1e6
+
+
+def _surcharge(model: str) -> float:
+    """The share of a prompt token's price that writing it to the cache costs on top."""
+    listed = model_info(model)
+    plain, written = listed.get("input_cost_per_token") or 0.0, listed.get("cache_creation_input_token_cost") or 0.0
+    return max(0.0, written / plain - 1) if plain else 0.0
+
+
+def listed_cost(model: str, response: Any, usage: Usage) -> float | None:
+    """USD of a LiteLLM response by LiteLLM's table, which has prices of cached tokens; None = unknown.
+
+    Where the server reports reasoning apart, its figure is worked out again, since LiteLLM takes that for a part of the
+    completion.
+    """
+    usd = response._hidden_params.get("response_cost") or None  # 0 = LiteLLM has no price
+    if usd is None or not usage.reasoning_apart:
+        return usd
+    counted = response.model_copy(deep=True)
+    counted.usage.completion_tokens = usage.completion_tokens
+    return load_litellm().completion_cost(counted, model=model)

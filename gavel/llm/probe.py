@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from gavel.llm.types import Message, Schema
 
 MESSAGES: list[Message] = [
-    {"role": "user", "content": 'Are you there? Reply with the JSON object {"ready": true} and nothing else.'}
+    {"role": "system", "content": "You answer in JSON."},
+    {"role": "user", "content": 'Are you there? Reply with the JSON object {"ready": true} and nothing else.'},
 ]
 SCHEMA: Schema = {
     "type": "object",

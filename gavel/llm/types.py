@@ -31,6 +31,8 @@ class Reply:
     """Key of its question on the cassette; empty without one."""
     repairs: Counter[str] = field(default_factory=Counter[str])
     """Repairs that finding the text took, by kind."""
+    cached_prompt_tokens: int = 0
+    """Of the prompt tokens, those that the server had in its prompt cache; they cost less."""
 
 
 Accept = Callable[[Reply], bool]

@@ -43,6 +43,9 @@ def template_id(name: str) -> str:
     return f"{name}@{content_hash(source)}"
 
 
-def content_hash(text: str) -> str:
-    """The first twelve hex digits of the text's SHA-256."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+def content_hash(*texts: str) -> str:
+    """The first twelve hex digits of the SHA-256 of the texts, one after the other."""
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(text.encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()[:12]

@@ -38,7 +38,10 @@ class Judgement(BaseModel):
     score: float | None = None
     """Aggregate of the votes, in [0, 1] (see the group's `mode`); None = not scored."""
     standard_error: float | None = None
-    """Standard error of `score`; None with fewer than two votes."""
+    """Standard error of `score` about what the judge would give over all orders, pooled over the group (and over
+    earlier groups, with a noise prior); None where no member has two votes."""
+    degrees_of_freedom: float | None = None
+    """Degrees of freedom of `standard_error`: `gavel.judge.stats.score_interval` makes an interval of both."""
     explanation: str = ""
     criteria: dict[str, float] = Field(default_factory=dict)
     """Mean of the votes by criterion, as given; unlike `score` they are not equated."""
@@ -67,6 +70,8 @@ class GroupJudgement(BaseModel):
     lost_orders: int = 0
     """Calls without a usable reply."""
     prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    """Of the prompt tokens, those that servers had in their prompt caches; they cost less."""
     completion_tokens: int = 0
     cost_usd: float | None = None
     """US dollars; None = unknown (never 0 for want of a price)."""

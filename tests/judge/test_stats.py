@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.stats import centred_positions, mean_and_error
+from gavel.judge.stats import centred_positions, mean_and_error, score_interval
+from gavel.scenarios.judgement import Judgement
 
 scores = st.lists(st.floats(0, 1), min_size=2, max_size=12)
 
@@ -34,3 +35,18 @@ def test_positions_are_evenly_spaced_around_zero():
     assert centred_positions(5) == [-1.0, -0.5, 0.0, 0.5, 1.0]
     assert centred_positions(1) == [0.0]
     assert centred_positions(0) == []
+
+
+def test_an_interval_is_that_of_students_t_and_stays_within_the_scale():
+    judgement = Judgement(score=0.5, standard_error=0.1, degrees_of_freedom=4)
+    assert score_interval(judgement) == pytest.approx((0.5 - 0.21318, 0.5 + 0.21318), abs=1e-4)
+    assert score_interval(Judgement(score=0.5, standard_error=0.1), 0.95) == pytest.approx((0.304, 0.696), abs=1e-3)
+    assert score_interval(Judgement(score=0.95, standard_error=0.1, degrees_of_freedom=4)) == (
+        pytest.approx(0.7368, abs=1e-3),
+        1.0,
+    )
+
+
+@pytest.mark.parametrize("judgement", [Judgement(reason="no vote"), Judgement(score=0.5)])
+def test_without_a_score_or_its_error_there_is_no_interval(judgement: Judgement):
+    assert score_interval(judgement) is None

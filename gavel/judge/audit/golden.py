@@ -104,6 +104,8 @@ class GoldenResult:
     """Replies from a cassette."""
     cost_usd: float | None = None
     """Of `calls`; None = unknown."""
+    judged: TrajectoryGroup | None = None
+    """The group with its votes, members in the order of the file."""
 
     @property
     def right(self) -> int:
@@ -151,6 +153,7 @@ async def _check(judge: Judge, group: GoldenGroup) -> GoldenResult:
         calls=whole.calls,
         cached_calls=whole.cached_calls,
         cost_usd=whole.cost_usd,
+        judged=judged,
     )
 
 

@@ -17,7 +17,7 @@ gives a member the same score on each, since a member has one quality.
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from random import Random
 from statistics import fmean
@@ -160,6 +160,18 @@ class SimulatedJudge:
         return fault(
             [(name, score) for label, score in scores.items() for name in requested_ids(prompt, label)], random
         )
+
+    def mean_scores(self, texts: Sequence[str], orders: Iterable[Sequence[int]], seed: str) -> list[float]:
+        """The mean score of each text over these orders (indices of `texts`), without prompts, replies or faults: what
+        the judge says on average, as the truth for its intervals."""
+        totals, count = [0.0] * len(texts), 0
+        random = Random(f"{self.seed}/{seed}")
+        for order in orders:
+            shown = {str(index): texts[index] for index in order}
+            for index, score in self._scores(shown, random).items():
+                totals[int(index)] += score
+            count += 1
+        return [total / count for total in totals]
 
     def _fault(self, random: Random) -> Fault:
         rates, drawn = self.faults, random.random()

@@ -4,14 +4,16 @@ Each function takes the calls that were answered and scores only members that th
 number that no judge gave.
 """
 
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean, variance
 
 from gavel.judge.panel.anchors import fit_scale
 from gavel.judge.panel.bradley_terry import Comparison, preference, rate
 from gavel.judge.panel.equating import Point, equate
-from gavel.judge.stats import mean_and_error
+from gavel.judge.panel.jury_scale import JurorScores, reliability, stretch_factors
+from gavel.judge.panel.noise import Noise, NoisePrior, NoisyVote, residual_noise, standard_errors
+from gavel.judge.stats import centred_positions, mean_and_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class AggregateScore:
     score: float
     """In [0, 1]."""
     standard_error: float | None = None
+    degrees_of_freedom: float | None = None
+    """Of the standard error."""
     typical: int | None = None
     """The call whose vote is nearest to the score; None = there is no vote."""
 
@@ -42,12 +46,20 @@ Aggregate = Callable[[Sequence[Answer], int], Scores]
 """(answers, number of members in the group) -> scores by member."""
 
 
-def groupwise(answers: Sequence[Answer], members: int) -> dict[int, AggregateScore]:
+def groupwise(
+    answers: Sequence[Answer], members: int, noise_prior: NoisePrior | None = None
+) -> dict[int, AggregateScore]:
     """The mean of each member's votes, after equating.
 
-    Judges are harsh or lenient, and in a large group so is each block, but within a group only differences count.
+    Judges are harsh or lenient, and in a large group so is each block, but within a group only differences count. The
+    scores of a jury are brought to one spread first. The standard error is that of `noise.py`.
     """
-    return _within_range(_means(*_equated(_votes(answers, members))))
+    return _within_range(_means(_comparable(answers, members), noise_prior))
+
+
+def group_noise(answers: Sequence[Answer], members: int) -> Noise:
+    """The noise of a group's votes as `groupwise` sees it, to fit a prior for other groups."""
+    return residual_noise(_comparable(answers, members))
 
 
 def anchored(answers: Sequence[Answer], members: int, fixed: Mapping[int, float]) -> Scores:
@@ -61,17 +73,15 @@ def anchored(answers: Sequence[Answer], members: int, fixed: Mapping[int, float]
     if members == 1:
         return {member: AggregateScore(score) for member, score in fixed.items()}
     votes: list[_Vote] = []
-    free_offsets = 0
     usable = [answer for answer in answers if answer.scores.keys() & fixed.keys()]
     for juror in dict.fromkeys(answer.juror for answer in usable):
-        own, free = _equated(_votes([answer for answer in usable if answer.juror == juror], members))
+        own = _equated(_votes([answer for answer in usable if answer.juror == juror], members))
         scale = fit_scale([(vote.score, fixed[vote.member]) for vote in own if vote.member in fixed])
         votes += [replace(vote, score=scale(vote.score)) for vote in own]
-        free_offsets += free
     scores: dict[int, AggregateScore | str] = dict.fromkeys(
         (member for answer in answers for member in answer.scores), "no anchor was scored beside it"
     )
-    for member, mean in _means(votes, free_offsets).items():
+    for member, mean in _means(votes).items():
         scores[member] = replace(mean, score=min(max(mean.score, 0.0), 1.0))
     return scores
 
@@ -92,46 +102,73 @@ def pairwise(answers: Sequence[Answer], members: int) -> Scores:
     for member, rating in rate(comparisons).items():
         by_call = preferred[member]
         typical = min(by_call, key=lambda call: abs(by_call[call] - rating.score))
-        scores[member] = AggregateScore(rating.score, rating.standard_error, typical)
+        scores[member] = AggregateScore(rating.score, rating.standard_error, rating.degrees_of_freedom, typical)
     return scores
 
 
 @dataclass(frozen=True, slots=True)
-class _Vote:
-    call: int
-    scale: Hashable
-    member: int
-    score: float
-    weight: float
+class _Vote(NoisyVote):
+    call: int = 0
 
 
 def _votes(answers: Sequence[Answer], members: int) -> list[_Vote]:
     """A juror's calls on the whole group share one scale; each call on a block has its own."""
+    votes: list[_Vote] = []
+    for answer in answers:
+        scale = answer.juror, None if len(answer.scores) == members else answer.call
+        positions = centred_positions(len(answer.scores))
+        square = sum(position**2 for position in positions) / len(positions)
+        for position, (member, score) in zip(positions, answer.scores.items(), strict=True):
+            votes.append(
+                _Vote(member, scale, answer.juror, position, score, answer.weight, position**2 - square, answer.call)
+            )
+    return votes
+
+
+def _comparable(answers: Sequence[Answer], members: int) -> list[_Vote]:
+    """The votes of all answers on one scale."""
+    return _equated(_with_one_spread(_votes(answers, members)))
+
+
+def _with_one_spread(votes: Sequence[_Vote]) -> list[_Vote]:
+    """The votes of a jury, each juror's stretched about their mean to the jury's common spread."""
+    jurors = {vote.juror: vote.weight for vote in votes}
+    if len(jurors) < 2:
+        return list(votes)
+    scores: dict[Hashable, JurorScores] = {}
+    for juror in jurors:
+        own = _equated([vote for vote in votes if vote.juror == juror])
+        of_member: dict[int, list[float]] = {}
+        for vote in own:
+            of_member.setdefault(vote.member, []).append(vote.score)
+        means, noise = [fmean(given) for given in of_member.values()], residual_noise(own)
+        between = variance(means) if len(means) > 1 else 0.0
+        scores[juror] = JurorScores(means, reliability(between, noise.variance * len(means) / len(own), noise.df))
+    factors = stretch_factors(scores, jurors)
+    centre = {juror: fmean(own.means) for juror, own in scores.items()}
     return [
-        _Vote(a.call, (a.juror, None if len(a.scores) == members else a.call), member, score, a.weight)
-        for a in answers
-        for member, score in a.scores.items()
+        replace(vote, score=centre[vote.juror] + factors[vote.juror] * (vote.score - centre[vote.juror]))
+        for vote in votes
     ]
 
 
-def _equated(votes: Sequence[_Vote]) -> tuple[list[_Vote], int]:
-    """The votes on one scale, and the number of offsets that were fitted for it."""
-    offsets, fitted = equate([Point(vote.scale, vote.member, vote.score, vote.weight) for vote in votes])
-    return [replace(vote, score=vote.score - offsets[vote.scale]) for vote in votes], fitted
+def _equated(votes: Sequence[_Vote]) -> list[_Vote]:
+    """The votes on one scale."""
+    offsets, _ = equate([Point(vote.scale, vote.member, vote.score, vote.weight) for vote in votes])
+    return [replace(vote, score=vote.score - offsets[vote.scale]) for vote in votes]
 
 
-def _means(votes: Sequence[_Vote], fitted: int) -> dict[int, AggregateScore]:
+def _means(votes: Sequence[_Vote], noise_prior: NoisePrior | None = None) -> dict[int, AggregateScore]:
     of_member: dict[int, list[_Vote]] = {}
     for vote in votes:
         of_member.setdefault(vote.member, []).append(vote)
-    freedom = len(votes) - len(of_member)
-    # Fitting offsets reduces the scatter of the votes below their error; this corrects for the lost degrees of freedom.
-    inflation = math.sqrt(freedom / (freedom - fitted)) if freedom > fitted else 1.0
+    errors = standard_errors(votes, residual_noise(votes), noise_prior)
     scores: dict[int, AggregateScore] = {}
     for member, own in of_member.items():
-        score, error = mean_and_error([vote.score for vote in own], [vote.weight for vote in own])
+        score, _ = mean_and_error([vote.score for vote in own], [vote.weight for vote in own])
         typical = min(own, key=lambda vote: abs(vote.score - score)).call
-        scores[member] = AggregateScore(score, None if error is None else error * inflation, typical)
+        error, freedom = errors.get(member, (None, None))
+        scores[member] = AggregateScore(score, error, freedom, typical)
     return scores
 
 

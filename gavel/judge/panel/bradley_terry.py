@@ -46,6 +46,8 @@ class Rating:
     """Mean probability of winning against each of the others, in (0, 1)."""
     standard_error: float | None
     """None where there are no more comparisons than strengths to fit."""
+    degrees_of_freedom: int | None = None
+    """Of the standard error."""
 
 
 def rate(comparisons: Sequence[Comparison]) -> dict[int, Rating]:
@@ -89,7 +91,8 @@ def rate(comparisons: Sequence[Comparison]) -> dict[int, Rating]:
     dispersion = residuals.sum() / (count - (n - 1)) * (weights**2).mean()
     variances = dispersion * np.einsum("ij,ji->i", gradient, np.linalg.solve(information, gradient.T))
     errors = np.sqrt(variances)
-    return {member: Rating(float(scores[i]), float(errors[i])) for member, i in index.items()}
+    freedom = count - (n - 1)
+    return {member: Rating(float(scores[i]), float(errors[i]), freedom) for member, i in index.items()}
 
 
 def _linked(comparisons: Sequence[Comparison]) -> list[set[int]]:

@@ -77,6 +77,7 @@ def _judgement(member: int, ballots: Sequence[Ballot], score: AggregateScore | s
     return Judgement(
         score=score.score,
         standard_error=score.standard_error,
+        degrees_of_freedom=score.degrees_of_freedom,
         explanation="" if score.typical is None else cast[score.typical][1].explanation,
         criteria={name: mean_and_error([v.criteria[name] for v in votes], weights)[0] for name in votes[0].criteria},
         votes=votes,
@@ -98,6 +99,7 @@ def judge_group(members: Sequence[Judgement], group: CanonicalGroup, ballots: Se
         cached_calls=cached_calls,
         lost_orders=sum(ballot.scores is None for ballot in ballots),
         prompt_tokens=sum(reply.prompt_tokens for reply in replies),
+        cached_prompt_tokens=sum(reply.cached_prompt_tokens for reply in replies),
         completion_tokens=sum(reply.completion_tokens for reply in replies),
         cost_usd=sum(costs) if len(costs) == calls else None,
         repairs=dict(sum((ballot.repairs for ballot in ballots), Counter[str]())),

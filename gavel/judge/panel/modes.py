@@ -11,6 +11,7 @@ from typing import ClassVar, Literal, Protocol
 from gavel.judge.errors import JudgeError
 from gavel.judge.panel import aggregate
 from gavel.judge.panel.aggregate import Answer, Scores
+from gavel.judge.panel.noise import NoisePrior
 from gavel.judge.panel.schedule import Schedule, group_schedule, pair_schedule
 
 ModeName = Literal["groupwise", "pairwise"]
@@ -33,8 +34,14 @@ class Mode(Protocol):
         """
         ...
 
-    def aggregate(self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float]) -> Scores:
-        """The score of each of the group's `members`, or the reason why it has none. `fixed`: scores of the anchors."""
+    def aggregate(
+        self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float], noise_prior: NoisePrior | None = None
+    ) -> Scores:
+        """The score of each of the group's `members`, or the reason why it has none.
+
+        `fixed`: scores of the anchors. `noise_prior`: the noise of votes in earlier groups; only
+        groupwise standard errors use it, since votes of other modes are on other scales.
+        """
         ...
 
 
@@ -49,8 +56,10 @@ class Groupwise:
     ) -> Schedule:
         return group_schedule(members, counts, seed, fixed, max_shown())
 
-    def aggregate(self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float]) -> Scores:
-        return aggregate.groupwise(answers, members)
+    def aggregate(
+        self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float], noise_prior: NoisePrior | None = None
+    ) -> Scores:
+        return aggregate.groupwise(answers, members, noise_prior)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,9 @@ class Anchored(Groupwise):
 
     name: ClassVar[str] = "anchored"
 
-    def aggregate(self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float]) -> Scores:
+    def aggregate(
+        self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float], noise_prior: NoisePrior | None = None
+    ) -> Scores:
         return aggregate.anchored(answers, members, fixed)
 
 
@@ -74,7 +85,9 @@ class Pairwise:
     ) -> Schedule:
         return pair_schedule(members, counts, seed)
 
-    def aggregate(self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float]) -> Scores:
+    def aggregate(
+        self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float], noise_prior: NoisePrior | None = None
+    ) -> Scores:
         return aggregate.pairwise(answers, members)
 
 

@@ -9,28 +9,38 @@ poll                         one ballot per scheduled call of each juror, concur
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from random import Random
-from typing import ParamSpec, TypeVar
 
 from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.panel.ballot import Ballot
 from gavel.judge.panel.juror import Juror
+from gavel.judge.panel.long_groups import off_loop_if_long
 from gavel.judge.panel.position_bias import PositionBias
+from gavel.judge.panel.prompt_caching import CacheName, PromptCaching
 from gavel.judge.panel.refusals import Refusals
 from gavel.judge.panel.schedule import LARGEST_WHOLE, Schedule
 from gavel.judge.prompt.canonical import CanonicalGroup
-from gavel.judge.prompt.messages import count_message_tokens, fit_messages, max_members_per_prompt, template_names
-from gavel.judge.prompt.transcript import PromptMarkers, draw_markers
+from gavel.judge.prompt.messages import (
+    GroupPrompts,
+    Prompt,
+    count_message_tokens,
+    fit_messages,
+    max_members_per_prompt,
+    template_names,
+)
+from gavel.judge.prompt.transcript import draw_markers
 from gavel.judge.reply.attempts import name_attempts
 from gavel.judge.reply.criteria import ids_to_score, read_scores
 from gavel.judge.reply.errors import VerdictError
-from gavel.judge.reply.verdict import reply_schema
+from gavel.judge.reply.verdict import Verdict, reply_schema
 from gavel.judge.rubric import Rubric
 from gavel.llm.client import Client
 from gavel.llm.errors import ContextError, LlmError, NotAskedError, RefusedError
+from gavel.llm.prompt_cache import CachedPrefix
 from gavel.llm.refusal import CONTENT_FILTER, filtered, is_refusal_text
 from gavel.llm.types import Message, Reply
 from gavel.prompts import template_id
@@ -41,18 +51,16 @@ _MAX_ECHO = 4_000
 """Max characters of an invalid reply echoed in the repair prompt."""
 _MAX_FITTINGS = 5
 """Max prompts made for a model whose context size is not known."""
-_LONG_GROUP = 200_000
-"""Characters from which a group is processed in a thread: it takes 0.1 s and more, which would block other calls."""
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
-async def off_loop_if_long(group: CanonicalGroup, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Runs `work` over the group's text; in a thread when the text is long, so that other calls go on."""
-    if group.characters > _LONG_GROUP:
-        return await asyncio.to_thread(work, *args, **kwargs)
-    return work(*args, **kwargs)
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What the calls of one juror on a group have in common."""
+
+    group: CanonicalGroup
+    prompts: GroupPrompts
+    clients: Sequence[Client]
+    caching: PromptCaching
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +74,40 @@ class Poll:
     content_retries: int
     position_bias: dict[int, PositionBias]
     """By number of members shown; updated with every ballot."""
+    cache: CacheName = "auto"
+    """Whether the first call of each juror goes ahead."""
 
     async def poll(self, group: CanonicalGroup, schedule: Schedule, seed: str) -> list[Ballot]:
-        """Requests one ballot per scheduled call concurrently; lost ones are among them, with their problem."""
+        """Requests one ballot per scheduled call concurrently; lost ones are among them, with their problem.
+
+        All calls have the same markers, so that their prompts begin alike. Only an order that comes again, such as that
+        of a pair, has other markers: a cassette would answer the same prompt with the same reply.
+        """
+        repetitions: Counter[tuple[int, ...]] = Counter()
+        prompts: list[GroupPrompts] = []
         calls: list[asyncio.Task[Ballot]] = []
         async with asyncio.TaskGroup() as tasks:
             for number, (juror, clients, calls_shown) in enumerate(
                 zip(self.jurors, self.clients, schedule, strict=True)
             ):
                 refusals = Refusals(len(group.members))
+                caching: dict[int, PromptCaching] = {}
                 for shown in calls_shown:
-                    marks = await off_loop_if_long(group, draw_markers, group, Random(f"{seed}/{len(calls)}"))
+                    repetition = repetitions[shown]
+                    repetitions[shown] += 1
+                    if repetition == len(prompts):
+                        prompts.append(
+                            await off_loop_if_long(group.characters, self._prompts, group, f"{seed}/{repetition}")
+                        )
+                    if repetition not in caching:
+                        caching[repetition] = PromptCaching(self.cache, calls_shown, len(calls))
                     ballot = Ballot(len(calls), shown, clients[0].name, number, juror.weight)
-                    calls.append(tasks.create_task(self._without_refused(ballot, group, marks, clients, refusals)))
+                    question = _Question(group, prompts[repetition], clients, caching[repetition])
+                    calls.append(tasks.create_task(self._in_turn(ballot, question, refusals)))
         return [call.result() for call in calls]
+
+    def _prompts(self, group: CanonicalGroup, seed: str) -> GroupPrompts:
+        return GroupPrompts(group, draw_markers(group, Random(f"{seed}/markers")), self.rubric)
 
     def max_shown(self, group: CanonicalGroup) -> int:
         """How many members fit one prompt of every model, at most `LARGEST_WHOLE`."""
@@ -90,19 +118,16 @@ class Poll:
             return LARGEST_WHOLE
         return max_members_per_prompt(group, self.rubric, room)
 
-    async def _without_refused(
-        self,
-        ballot: Ballot,
-        group: CanonicalGroup,
-        marks: PromptMarkers,
-        clients: Sequence[Client],
-        refusals: Refusals,
-    ) -> Ballot:
+    async def _in_turn(self, ballot: Ballot, question: _Question, refusals: Refusals) -> Ballot:
+        with question.caching.call(ballot.order):
+            return await self._without_refused(ballot, question, refusals)
+
+    async def _without_refused(self, ballot: Ballot, question: _Question, refusals: Refusals) -> Ballot:
         """Asks for the ballot and, when it is refused because of some members' text, again without these members."""
 
         async def ask(members: tuple[int, ...]) -> Ballot:
             trial = Ballot(ballot.order, members, ballot.model, ballot.juror, ballot.weight)
-            await self._with_fallbacks(trial, group, marks, clients)
+            await self._with_fallbacks(trial, question)
             ballot.add_costs(trial)
             return trial
 
@@ -118,7 +143,7 @@ class Poll:
             if len(ballot.shown) < 2:
                 ballot.problem = "the judge model refuses the text of the members beside it"
                 return ballot
-            await self._with_fallbacks(ballot, group, marks, clients)
+            await self._with_fallbacks(ballot, question)
             if ballot.scores is not None:
                 refusals.answered(ballot.shown)
             if not ballot.refusal:
@@ -132,61 +157,67 @@ class Poll:
                 return ballot
             asked_again = True
 
-    async def _with_fallbacks(
-        self, ballot: Ballot, group: CanonicalGroup, marks: PromptMarkers, clients: Sequence[Client]
-    ) -> Ballot:
+    async def _with_fallbacks(self, ballot: Ballot, question: _Question) -> Ballot:
         """Asks the juror's models in turn until one fills the ballot."""
         ballot.refusal = ""
-        for client in clients:
+        for client in question.clients:
             ballot.model = client.name
-            await self._fit_and_ask(ballot, group, marks, client)
+            await self._fit_and_ask(ballot, question, client)
             if ballot.scores is not None:
                 ballot.refusal = ""
                 break
         return ballot
 
-    async def _fit_and_ask(self, ballot: Ballot, group: CanonicalGroup, marks: PromptMarkers, client: Client) -> None:
+    async def _fit_and_ask(self, ballot: Ballot, question: _Question, client: Client) -> None:
         """Asks with a prompt that fits the model's context, and a shorter one when the model refuses it as too long."""
-        labels = [marks.labels[member] for member in ballot.shown]
-        entries = len(ids_to_score(self.rubric, labels))
+        entries = len(ballot.shown) * max(1, len(self.rubric.criteria))
         for _ in range(_MAX_FITTINGS):
             room = client.room(entries)
             try:
-                prompt, ballot.shortened = await off_loop_if_long(
-                    group, fit_messages, group, ballot.shown, marks, self.rubric, room
+                prompt = await off_loop_if_long(
+                    question.group.characters, fit_messages, question.prompts, ballot.shown, room
                 )
             except ContextTooSmallError as error:
                 ballot.problem, ballot.no_room = error.message, error
                 return
-            ballot.no_room = None
+            ballot.no_room, ballot.shortened = None, prompt.shortened
             ballot.prompt_ids += map(template_id, template_names(self.rubric))
             try:
-                indices = {marks.labels[member]: group.members[member].indices for member in ballot.shown}
-                return await self._ask_with_repair(ballot, prompt, labels, indices, client)
+                prefix = await question.caching.prefix(ballot.order, prompt, client)
+                labels, members = question.prompts.markers.labels, question.group.members
+                indices = {labels[member]: members[member].indices for member in ballot.shown}
+                return await self._ask_with_repair(ballot, prompt, prefix, indices, client)
             except ContextError as error:
                 ballot.problem = error.message
-                client.shrink(room, count_message_tokens(prompt), entries, error.limit)
+                client.shrink(room, count_message_tokens(prompt.messages), entries, error.limit)
 
     async def _ask_with_repair(
         self,
         ballot: Ballot,
-        prompt: list[Message],
-        labels: list[str],
+        prompt: Prompt,
+        prefix: CachedPrefix,
         indices: Mapping[str, Sequence[int]],
         client: Client,
     ) -> None:
         """Asks and reads the reply; an invalid reply is sent back with its problem, `content_retries` times.
 
-        `indices`: by label, the member's trajectories in the group; what is stored names them in place of labels.
+        `indices`: by label, in the order shown, the member's trajectories in the group; what is stored names them in
+        place of labels.
         """
+        labels = list(indices)
         ids = ids_to_score(self.rubric, labels)
         repair: list[Message] = []
         unusable: list[tuple[list[Message], Reply]] = []
         refusal = ""
 
-        def can_be_used(reply: Reply) -> bool:
+        def read(reply: Reply) -> Verdict:
+            if reply.repairs["reasoning"]:
+                raise VerdictError("it is reasoning without an answer")
+            return read_scores(reply.text, self.rubric, labels, cut_off=reply.finish_reason == "length")
+
+        def can_be_read(reply: Reply) -> bool:
             try:
-                read_scores(reply.text, self.rubric, labels)
+                read(reply)
             except VerdictError:
                 return False
             return reply.finish_reason != CONTENT_FILTER
@@ -194,7 +225,7 @@ class Poll:
         for _ in range(1 + self.content_retries):
             ballot.calls += 1
             try:
-                reply = await client.ask(prompt + repair, reply_schema(ids), can_be_used, unusable)
+                reply = await client.ask(prompt.messages + repair, reply_schema(ids), can_be_read, unusable, prefix)
             except ContextError:
                 ballot.calls -= 1  # a refused prompt is not judged, and costs nothing
                 raise
@@ -209,17 +240,15 @@ class Poll:
             if reply.finish_reason == CONTENT_FILTER:
                 ballot.refusal = ballot.problem = filtered(client.name, reply.text)
                 return
-            cut_off = reply.finish_reason == "length"
             try:
-                if reply.repairs["reasoning"]:
-                    raise VerdictError("it is reasoning without an answer")
-                verdict = read_scores(reply.text, self.rubric, labels, cut_off=cut_off)
+                verdict = read(reply)
             except VerdictError as error:
-                problem = ("it was cut off at the token limit; " if cut_off else "") + error.message
+                cut_off = "it was cut off at the token limit; " if reply.finish_reason == "length" else ""
+                problem = cut_off + error.message
                 ballot.problem = f"the reply cannot be used: {name_attempts(problem, indices)}"
                 refusal = filtered(client.name, reply.text) if is_refusal_text(reply.text) else ""
                 request = ballot.render("judge/repair.j2", problem=problem, labels=ids)
-                unusable.append((prompt + repair, reply))
+                unusable.append((prompt.messages + repair, reply))
                 repair = [
                     {"role": "assistant", "content": reply.text.strip()[:_MAX_ECHO] or "(no reply)"},
                     {"role": "user", "content": request},

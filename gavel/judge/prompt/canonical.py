@@ -15,6 +15,9 @@ from gavel.llm.types import Message
 from gavel.prompts import content_hash
 from gavel.scenarios.trajectory import History, Trajectory
 
+_PIECE = 100_000
+"""Characters that are hashed at once."""
+
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -80,7 +83,7 @@ class CanonicalGroup:
         parts = list(_parts([Conversation(self.shared, self.tools)]))
         for member in self.members:
             parts += [str(len(member.conversations)), *_parts(member.conversations)]
-        return content_hash("".join(f"{len(part)}:{part}" for part in parts))
+        return content_hash(*_joined(parts))
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
@@ -125,6 +128,19 @@ def _parts(conversations: Iterable[Conversation]) -> Iterable[str]:
                     yield from ("said", role, text)
                 case ToolCallEvent(name, arguments, result):
                     yield from ("called", name, arguments, "" if result is None else f"={result}")
+
+
+def _joined(parts: Iterable[str]) -> Iterable[str]:
+    """The parts, each with its length, in pieces: not all text at once, during which other threads would wait."""
+    piece: list[str] = []
+    size = 0
+    for part in parts:
+        piece.append(f"{len(part)}:{part}")
+        size += len(part)
+        if size >= _PIECE:
+            yield "".join(piece)
+            piece, size = [], 0
+    yield "".join(piece)
 
 
 def _conversation(history: History) -> Conversation:

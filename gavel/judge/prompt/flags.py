@@ -13,7 +13,7 @@ from unicodedata import category
 from gavel.judge.errors import JudgeError
 from gavel.judge.prompt.canonical import CanonicalGroup, Event, Member, TextEvent, ToolCallEvent
 from gavel.judge.prompt.injection import addresses_judge
-from gavel.judge.prompt.sanitize import normalize_for_matching
+from gavel.judge.prompt.sanitize import joined_texts, normalize_for_matching
 from gavel.scenarios.judgement import Judgement
 
 EMPTY = "empty"
@@ -67,8 +67,8 @@ def with_flags(group: CanonicalGroup) -> CanonicalGroup:
     A member is empty if its agent wrote nothing and called no tool, also in the shared events. It is contentless if no
     tool was called and the agent's text (the member's own, else the shared one) is only openers and punctuation.
     """
-    # Most groups contain no attack, which one search over all texts shows quickly.
-    any_attack = addresses_judge("\n".join(dict.fromkeys(group.texts)))
+    # Most groups contain no attack, which few searches over joined texts show quickly.
+    any_attack = any(map(addresses_judge, joined_texts(group.texts)))
     is_attack = cache(addresses_judge) if any_attack else _never
     of_shared = _attack_flags(group.shared, is_attack)
 

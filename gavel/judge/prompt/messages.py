@@ -1,12 +1,13 @@
 """The messages of one call to a judge model, truncated to the tokens that its context allows."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
 
 from gavel.judge.prompt.canonical import CanonicalGroup, Conversation, Member
 from gavel.judge.prompt.sanitize import sanitize
-from gavel.judge.prompt.token_count import count_tokens
-from gavel.judge.prompt.transcript import PromptMarkers, render_transcripts
+from gavel.judge.prompt.token_count import TextTruncator, count_tokens
+from gavel.judge.prompt.transcript import PromptMarkers, Transcripts
 from gavel.judge.prompt.truncate import max_members_shown, truncate_group
 from gavel.judge.rubric import Rubric
 from gavel.llm.types import Message
@@ -14,6 +15,8 @@ from gavel.prompts import render
 
 _EMPTY_MEMBER = Member((Conversation(()),), ())
 """A member without content."""
+_CHARACTERS_PER_TOKEN = 8
+"""More than texts have on average. Texts that are shorter than this for each token of room may fit."""
 _TOKENS_PER_MESSAGE = 8
 """Upper bound of the tokens that a chat template adds to a message."""
 
@@ -23,12 +26,85 @@ def template_names(rubric: Rubric) -> tuple[str, str]:
     return "judge/system.j2", "judge/criteria.j2" if rubric.criteria else "judge/group.j2"
 
 
-def build_messages(
-    group: CanonicalGroup, order: Sequence[int], markers: PromptMarkers, rubric: Rubric
-) -> list[Message]:
-    """The messages that show the members in `order`."""
-    labels = [markers.labels[member] for member in order]
-    values: dict[str, object] = {"transcripts": render_transcripts(group, order, markers), "labels": labels}
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The messages of a call, and the characters with which the last one begins as those of other calls do."""
+
+    messages: list[Message]
+    shortened: bool
+    """Whether texts were truncated."""
+    same_in_group: int
+    """Characters that every call on the group begins with."""
+    same_in_orders: int
+    """Characters that every call with these members begins with."""
+
+
+class GroupPrompts:
+    """The prompts of a group's calls; they are truncated once for all orders of the same members."""
+
+    def __init__(self, group: CanonicalGroup, markers: PromptMarkers, rubric: Rubric) -> None:
+        self.markers = markers
+        self.rubric = rubric
+        self._whole = Transcripts(group, markers)
+        self._truncated: tuple[tuple[tuple[int, ...], int], Transcripts] | None = None
+        self._truncator = TextTruncator()
+        self._lock = Lock()
+
+    def fit(self, order: Sequence[int], max_tokens: int) -> Prompt:
+        """The prompt that shows the members in `order`, in at most `max_tokens` tokens.
+
+        Raises `ContextTooSmallError`.
+        """
+        with self._lock:  # orders of the same members wait for the first, whose work they use
+            whole = None if self._exceeds(order, max_tokens) else self._prompt(self._whole, order)
+            if whole and count_message_tokens(whole.messages, max_tokens) <= max_tokens:
+                return whole
+            key = tuple(sorted(order)), max_tokens
+            if self._truncated is None or self._truncated[0] != key:
+                self._truncated = key, self._truncate(*key)
+            prompt = self._prompt(self._truncated[1], order, shortened=True)
+            if count_message_tokens(prompt.messages, max_tokens) > max_tokens:  # by a few tokens, in this order
+                prompt = self._prompt(self._truncate(order, max_tokens), order, shortened=True)
+            return prompt
+
+    def _exceeds(self, order: Sequence[int], max_tokens: int) -> bool:
+        """Whether the texts are certainly too long, as far as can be told without making the prompt."""
+        texts = _shown(self._whole.group, order).texts
+        if sum(map(len, texts)) < _CHARACTERS_PER_TOKEN * max_tokens:
+            return False
+        counted = 0
+        for text in dict.fromkeys(texts):
+            counted += count_tokens(text, stop_at=2 * max_tokens)
+            if counted > 2 * max_tokens:
+                return True
+        return False
+
+    def _truncate(self, order: Sequence[int], max_tokens: int) -> Transcripts:
+        def size(of: CanonicalGroup) -> int:
+            return count_message_tokens(self._prompt(Transcripts(of, self.markers), order).messages)
+
+        shown = _shown(self._whole.group, order)
+        return Transcripts(truncate_group(shown, max_tokens, size, self._truncator), self.markers)
+
+    def _prompt(self, transcripts: Transcripts, order: Sequence[int], *, shortened: bool = False) -> Prompt:
+        parts = transcripts.parts(order)
+        text = parts.joined(order)
+        messages = _messages(text, [self.markers.labels[member] for member in order], self.rubric)
+        before = messages[-1]["content"].index(text)
+        of_group = before + len(parts.of_group)
+        of_orders = of_group + len(parts.of_members) + bool(parts.of_group and parts.of_members)
+        return Prompt(messages, shortened, of_group, of_orders)
+
+
+def _shown(group: CanonicalGroup, order: Collection[int]) -> CanonicalGroup:
+    """The group with the text of these members only."""
+    if len(order) == len(group.members):
+        return group
+    return replace(group, members=tuple(m if n in order else _EMPTY_MEMBER for n, m in enumerate(group.members)))
+
+
+def _messages(transcripts: str, labels: Sequence[str], rubric: Rubric) -> list[Message]:
+    values: dict[str, object] = {"transcripts": transcripts, "labels": labels}
     if rubric.criteria:
         values["criteria"] = [(letter, sanitize(criterion.name)) for letter, criterion in rubric.lettered]
     system, user = template_names(rubric)
@@ -38,26 +114,15 @@ def build_messages(
     ]
 
 
-def fit_messages(
-    group: CanonicalGroup, order: Sequence[int], markers: PromptMarkers, rubric: Rubric, max_tokens: int
-) -> tuple[list[Message], bool]:
-    """The messages in at most `max_tokens` tokens, and whether texts were truncated. Raises `ContextTooSmallError`."""
-    complete = build_messages(group, order, markers, rubric)
-    if count_message_tokens(complete, max_tokens) <= max_tokens:
-        return complete, False
-
-    def size(of: CanonicalGroup) -> int:
-        return count_message_tokens(build_messages(of, order, markers, rubric))
-
-    shown = tuple(m if n in order else _EMPTY_MEMBER for n, m in enumerate(group.members))
-    truncated = truncate_group(replace(group, members=shown), max_tokens, size)
-    return build_messages(truncated, order, markers, rubric), True
+def fit_messages(prompts: GroupPrompts, order: Sequence[int], max_tokens: int) -> Prompt:
+    """`prompts.fit`: the prompt of one call. Raises `ContextTooSmallError`."""
+    return prompts.fit(order, max_tokens)
 
 
 def max_members_per_prompt(group: CanonicalGroup, rubric: Rubric, max_tokens: int) -> int:
     """How many members a prompt of `max_tokens` tokens can show at a readable length, at least 2."""
-    markers = PromptMarkers("code", ("LABEL",))
-    without_members = build_messages(CanonicalGroup((_EMPTY_MEMBER,)), (0,), markers, rubric)
+    empty = Transcripts(CanonicalGroup((_EMPTY_MEMBER,)), PromptMarkers("code", ("LABEL",)))
+    without_members = _messages(empty.parts((0,)).joined((0,)), ["LABEL"], rubric)
     return max_members_shown(group, max_tokens - count_message_tokens(without_members))
 
 

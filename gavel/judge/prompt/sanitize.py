@@ -7,6 +7,7 @@ leaves clean text unchanged and takes linear time.
 
 import re
 import unicodedata
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 RESERVED = "¦"
@@ -143,3 +144,22 @@ def normalize_for_matching(text: str) -> str:
     It works character by character: normalizing whole texts takes quadratic time on long runs of accents.
     """
     return text.lower() if text.isascii() else text.translate(_NORMAL_FORMS)
+
+
+_JOINED = 100_000
+"""Characters of small texts that are searched at once."""
+
+
+def joined_texts(texts: Iterable[str]) -> Iterator[str]:
+    """The different texts, small ones joined by lines: few searches for many texts, and none over very much text, since
+    other threads wait while a string is searched."""
+    joined: list[str] = []
+    size = 0
+    for text in dict.fromkeys(texts):
+        joined.append(text)
+        size += len(text)
+        if size >= _JOINED:
+            yield "\n".join(joined)
+            joined, size = [], 0
+    if joined:
+        yield "\n".join(joined)

@@ -10,7 +10,7 @@ from itertools import accumulate, count
 
 from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.prompt.canonical import CanonicalGroup, Conversation, Event, TextEvent, ToolCallEvent, event_texts
-from gavel.judge.prompt.token_count import TextTruncator, count_tokens, omission_mark
+from gavel.judge.prompt.token_count import TextTruncator, count_tokens, estimate_tokens, omission_mark
 
 MIN_READABLE_TOKENS = 64
 """Texts are cut shorter than this only when fewer members or events per prompt do not help."""
@@ -21,12 +21,14 @@ _UNUSED_SHARE = 50
 """One part in this many of the limit may stay unused: to use it, the whole prompt would be counted many times more."""
 
 
-def truncate_group(group: CanonicalGroup, limit: int, size: Callable[[CanonicalGroup], int]) -> CanonicalGroup:
+def truncate_group(
+    group: CanonicalGroup, limit: int, size: Callable[[CanonicalGroup], int], truncator: TextTruncator | None = None
+) -> CanonicalGroup:
     """The group, which is too long, with as much text as fits: `size` of the result, in tokens, is at most `limit`.
 
-    Raises `ContextTooSmallError`.
+    `truncator`: one that has encoded texts of the group before. Raises `ContextTooSmallError`.
     """
-    truncator = TextTruncator()
+    truncator = truncator or TextTruncator()
     most_events = _most_events(group)
 
     def shortened(length: int, events: int) -> CanonicalGroup:
@@ -50,8 +52,10 @@ def truncate_group(group: CanonicalGroup, limit: int, size: Callable[[CanonicalG
 def max_members_shown(group: CanonicalGroup, limit: int) -> int:
     """How many members, even the longest, fit in `limit` tokens with texts of `MIN_READABLE_TOKENS`; at least 2."""
 
+    longest = MIN_READABLE_TOKENS + _OMISSION_MARK_TOKENS
+
     def tokens(text: str) -> int:
-        return min(count_tokens(text), MIN_READABLE_TOKENS + _OMISSION_MARK_TOKENS)
+        return min(count_tokens(text, stop_at=longest), longest)
 
     def short(events: Iterable[Event]) -> int:
         return sum(tokens(text) + _LINE_TOKENS for text in event_texts(events))
@@ -112,7 +116,7 @@ def _with_events(group: CanonicalGroup, count: int) -> CanonicalGroup:
             return of
         head, tail = of[: count // 2], of[len(of) - (count - count // 2) :]
         middle = of[count // 2 : len(of) - (count - count // 2)]
-        return (*head, TextEvent("other", omission_mark(sum(map(count_tokens, event_texts(middle))))), *tail)
+        return (*head, TextEvent("other", omission_mark(*estimate_tokens(event_texts(middle)))), *tail)
 
     return _map_group(group, events, lambda tools: tools)
 

@@ -44,11 +44,11 @@ class Verdict:
 
 
 def reply_schema(labels: Sequence[str]) -> dict[str, Any]:
-    """The JSON schema of a reply, with the labels in the order in which they were shown."""
+    """The JSON schema of a reply. It is the same for all orders of the labels, since it is part of a cached prompt."""
     entry = {
         "type": "object",
         "properties": {
-            "trajectory_id": {"type": "string", "enum": list(labels)},
+            "trajectory_id": {"type": "string", "enum": sorted(labels)},
             "explanation": {"type": "string"},
             "score": {"type": "number"},
         },

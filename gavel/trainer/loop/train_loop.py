@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from gavel.judge.audit.noise import fit_noise_prior
 from gavel.judge.judge import Judge
+from gavel.judge.panel.noise import NoisePrior
 from gavel.scenarios.gather import gather_group
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.progress import gather_display
@@ -34,6 +36,7 @@ from gavel.trainer.runs.metrics import sampled_tokens
 
 EVALUATION = "held_out"
 TIMES = "times"
+NOISE_PRIOR = "noise_prior"
 STALE = LeftOut.STALE.metric
 _RESUME = "Mend it, and run the same command again: it resumes after the last finished step."
 
@@ -109,6 +112,8 @@ def _experiment(
             "mode": judge.mode,
             "anchors": sorted(anchor.id for anchor in judge.anchors),
         }
+        if judge.noise_prior is not None:
+            experiment["noise_prior"] = judge.noise_prior.model_dump()
     return experiment | {
         "loop": config.model_dump(
             mode="json",
@@ -142,6 +147,8 @@ class _Loop:
     watchdog: Watchdog
     rolling: "_BusyTime" = field(default_factory=lambda: _BusyTime())
     judging: "_BusyTime" = field(default_factory=lambda: _BusyTime())
+    settled: list[NoisePrior] = field(default_factory=list[NoisePrior])
+    """The noise of the judge's votes in the first step, once it is known."""
 
     async def run(self) -> None:
         config = self.config
@@ -173,12 +180,33 @@ class _Loop:
         with gather_display(prefetcher.tallies, f"step {step + 1}"):
             batch = await prefetcher.batch()
         self._stop_if_nothing_works(batch.groups)
+        self._settle_noise_prior(step, batch.groups)
         scored = time.monotonic()
         self.observer.doing("learning")
         with self.watchdog.during("training", "learning", counted=False):
             result = await self.model.train(batch.groups, self.train_config, metrics=self._overlap(step, batch))
         done = time.monotonic()
         return StepReport(result, batch.groups, self.rolling.lap(), self.judging.lap(), done - scored, done - started)
+
+    def _settle_noise_prior(self, step: int, groups: list[TrajectoryGroup]) -> None:
+        """Stores the noise of the judge's votes in the first step's groups, for the groups of later steps."""
+        if step or self.judge is None or self.judge.noise_prior or self._stored_noise_prior():
+            return
+        if (prior := fit_noise_prior(groups)) is not None:
+            self.model.backend.record(self.model, prior.model_dump(), NOISE_PRIOR)
+
+    def _noise_prior(self, step: int) -> NoisePrior | None:
+        """The stored prior, for a step whose rollouts all start after the first step is done: so a group gets the same
+        prior however fast others are, and after a restart."""
+        if step <= self.config.max_staleness:
+            return None
+        if not self.settled:
+            self.settled.extend(self._stored_noise_prior())
+        return self.settled[0] if self.settled else None
+
+    def _stored_noise_prior(self) -> list[NoisePrior]:
+        rows = self.model.backend.history(self.model, NOISE_PRIOR)
+        return [NoisePrior(variance=row["variance"], df=row["df"]) for row in rows]
 
     def _overlap(self, step: int, batch: StepBatch) -> dict[str, float]:
         """Metrics of an overlapping run."""
@@ -198,7 +226,7 @@ class _Loop:
                     return await self._rollout(step, task, index)
 
         group = TrajectoryGroup(member(index) for index in range(self.config.group_size))
-        return await gather_group(group, self._scored, slot.tally)
+        return await gather_group(group, partial(self._scored, step), slot.tally)
 
     def _tasks(self, step: int) -> list[Task]:
         return self.scenario.sample("train", self.config.tasks_per_step, seed=self.config.seed, step=step)
@@ -214,8 +242,8 @@ class _Loop:
                 seed=seed_of(self.config.seed, "train", step, task.id, member),
             )
 
-    async def _scored(self, group: TrajectoryGroup) -> TrajectoryGroup:
-        """The group with measures, rewards and, if the reward needs it, a judgement."""
+    async def _scored(self, step: int, group: TrajectoryGroup) -> TrajectoryGroup:
+        """The group of a step with measures, rewards and, if the reward needs it, a judgement."""
         for trajectory in group:
             if trajectory.status != "failed":
                 trajectory.metrics |= measure(self.scenario, trajectory)
@@ -225,7 +253,7 @@ class _Loop:
         programmed = [programmed_parts(self.scenario, trajectory, weights) for trajectory in group]
         if self.judge is not None:
             with self.judging, self.watchdog.during("judging", "groups"):
-                group = await self.judge.score(group)
+                group = await self.judge.score(group, noise_prior=self._noise_prior(step))
         set_rewards(group, programmed, weights)
         return group
 
@@ -247,7 +275,8 @@ class _Loop:
         self.observer.evaluated(step, evaluation)
 
     def _stop_if_nothing_works(self, groups: list[TrajectoryGroup]) -> None:
-        """Raises `LoopError` at an outage (all rollouts failed, or nothing was scored): training would hide it."""
+        """Raises `LoopError` at an outage (all rollouts failed, nothing was scored, or the judge has stopped for good,
+        as with a spent budget): training would hide it."""
         trajectories = [trajectory for group in groups for trajectory in group]
         errors = [error.message for group in groups for error in group.exceptions]
         if all(trajectory.status == "failed" for trajectory in trajectories):
@@ -257,6 +286,8 @@ class _Loop:
             if all(trajectory.reward is None for trajectory in trajectories):
                 raise LoopError(f"no member of this step has a reward; the first error: {errors[0]}", _RESUME)
             return
+        if (stopped := self.judge.stopped) is not None:
+            raise LoopError(stopped.message, f"{stopped.remedy} {_RESUME}")
         unjudged = [group for group in groups if group.judgement is None or group.judgement.status == "unscored"]
         if len(unjudged) == len(groups):
             first = unjudged[0]

@@ -3,9 +3,13 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from gavel.cli import doctor
 from gavel.extras import missing_parts
+from gavel.llm.errors import GavelError
+from tests.endpoint import Endpoint, says
+from tests.vendors import PERMANENT
 
 
 def report() -> tuple[int, str]:
@@ -80,3 +84,46 @@ def test_an_extra_is_missing_what_its_metadata_names(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("gavel.extras.requires", lambda _: metadata)
     assert missing_parts("train") == ["absent-part"]
     assert missing_parts("gpu") == ["absent-part", "absent-too"]
+
+
+def ask_judge(*arguments: str):
+    return CliRunner().invoke(doctor.app, ["--judge", *arguments])
+
+
+def test_a_judge_that_answers_is_well(endpoint: Endpoint):
+    endpoint.script = [lambda _: says('{"ready": true}')]
+    params = [option for name, value in endpoint.params.items() for option in ("--judge-param", f"{name}={value}")]
+    result = ask_judge("openai/judge", *params, "--judge-param", "reasoning_effort=low")
+    assert result.exit_code == 0, result
+    text = " ".join(result.output.split())
+    assert "openai/judge ✓ answered in" in text
+    assert "replies as json_schema · cost unknown (set GAVEL_PRICES) · served as m" in text
+    assert [request["reasoning_effort"] for request in endpoint.requests] == ["low"]
+
+
+@pytest.mark.parametrize("habit", ["openai: wrong key", "openai: quota", "openai: no such model"])
+def test_a_judge_that_cannot_be_asked_is_a_problem_with_a_remedy(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, habit: str
+):
+    monkeypatch.setenv("OPENAI_API_BASE", endpoint.params["api_base"])
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+    monkeypatch.setenv("GAVEL_JUDGE_MODEL", "openai/judge")
+    endpoint.script = [lambda _: PERMANENT[habit]]
+    result = ask_judge()
+    assert result.exit_code == 1
+    assert result.output.startswith("✗ openai/judge failed")
+    assert "\n  " in result.output
+    assert "very-secret" not in result.output
+    assert len(endpoint.requests) == 1
+
+
+def test_a_judge_on_this_machine_has_nothing_to_ask():
+    result = ask_judge("stand-in")
+    assert result.exit_code == 0
+    assert "gavel/stand-in ✓ on this machine" in result.output
+
+
+def test_a_model_without_the_option_is_a_mistake_with_a_remedy():
+    result = CliRunner().invoke(doctor.app, ["openai/judge"])
+    assert isinstance(result.exception, GavelError)
+    assert result.exception.remedy.endswith("gavel doctor --judge openai/judge")

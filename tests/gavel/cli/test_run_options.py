@@ -1,13 +1,19 @@
 """How a scenario or a file, and options over it, become the configuration of a run."""
 
+import json
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
 
+from gavel.cli import demo, score, train
 from gavel.cli.run_file import RunFileError
 from gavel.cli.run_options import run_config
 from gavel.llm.errors import GavelError
 from gavel.trainer.config import Gspo, VllmSettings
+from tests.endpoint import Endpoint
+from tests.vendors import PERMANENT
 
 
 @pytest.fixture
@@ -142,3 +148,45 @@ def test_models_separated_by_commas_are_a_jury():
         "gavel/stand-in",
         "gavel/constant",
     ]
+
+
+@pytest.mark.parametrize("command", [score, train, demo])
+def test_the_commands_with_a_judge_take_what_it_may_cost_and_a_dry_run(command):
+    options = {name for parameter in get_command(command.app).params for name in parameter.opts}
+    wanted = {"--max-cost", "--max-judge-tokens", "--judge-concurrency", "--judge-param", "--dry-run"}
+    assert wanted <= options
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [(train, ["returns_desk", "--steps", "3", "--tasks", "2", "--group-size", "4"]), (demo, ["--steps", "3"])],
+)
+def test_a_dry_run_of_a_training_tells_calls_tokens_and_dollars(command, arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(command.app, [*arguments, "--judge", "openai/gpt-5-mini", "--dry-run"])
+    assert result.exit_code == 0, result
+    calls = 3 * 2 * 2 if command is train else 3 * 16 * 2
+    assert f"{calls} calls, about" in result.output
+    assert "USD" in result.output
+    assert "Nothing was asked." in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_of_a_file_tells_calls_tokens_and_dollars(tmp_path):
+    rows = [{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": c}]} for c in "abc"]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({**row, "task": 1}) + "\n" for row in rows))
+    arguments = [str(tmp_path / "rows.jsonl"), "--by", "task", "--judge", "openai/gpt-5-mini", "--dry-run"]
+    result = CliRunner().invoke(score.app, arguments)
+    assert result.exit_code == 0, result
+    assert "1 group: 2 calls, about" in result.output
+
+
+def test_a_training_with_a_wrong_key_ends_before_any_work(endpoint: Endpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    endpoint.script = [lambda _: PERMANENT["openai: wrong key"]]
+    params = [option for name, value in endpoint.params.items() for option in ("--judge-param", f"{name}={value}")]
+    result = CliRunner().invoke(train.app, ["returns_desk", "--judge", "openai/judge", *params])
+    assert isinstance(result.exception, GavelError)
+    assert "Incorrect API key" in result.exception.message
+    assert len(endpoint.requests) == 1
+    assert list(tmp_path.iterdir()) == []

@@ -26,9 +26,10 @@ from gavel.scenarios.readers.reading import read_groups
 from gavel.scenarios.readers.row import RowError
 from gavel.scenarios.store import StoreError, TrajectoryStore
 from gavel.scenarios.trajectory import RolloutError, Trajectory
-from tests.endpoint import Endpoint, fails, says, scores
+from tests.endpoint import Answer, Endpoint, fails, says, scores
 from tests.judge.groups import TOOLS, desk, saying
 from tests.limits import HANG_SECONDS
+from tests.vendors import PERMANENT
 
 RULES = "- ends with a message to the customer"
 ASK = {"role": "user", "content": "Where is my parcel?"}
@@ -336,3 +337,32 @@ def test_without_a_rule_to_check_nobody_is_scored_and_the_command_says_so(tmp_pa
     path = written(tmp_path / "rows.jsonl", GOOD, SILENT)
     with pytest.raises(JudgeError, match="scored nobody in 1 of 1 groups: no vote: no written rule to check"):
         score_and_print(path, JudgeConfig(models="stand-in"), None, tmp_path / "out.jsonl")
+
+
+@pytest.mark.parametrize("stop", ["budget", "quota"])
+def test_a_judge_that_stops_keeps_what_was_judged_and_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], endpoint: Endpoint, stop: str
+):
+    asks = [{"role": "user", "content": f"Where is parcel {n}?"} for n in range(6)]
+    rows = [{"n": n, "messages": [ask, messages[1]]} for n, ask in enumerate(asks) for messages in (GOOD, SILENT)]
+    path, out = written(tmp_path / "rows.jsonl", *rows), tmp_path / "judged.jsonl"
+    quota = PERMANENT["openai: quota"]
+    endpoint.script = [lambda _: says('{"ok": true}'), scores(0.9, 0.1), scores(0.9, 0.1), lambda _: quota]
+    most = None
+    if stop == "budget":
+        usage = {"prompt_tokens": 3000, "completion_tokens": 20, "total_tokens": 3020}
+        endpoint.script, most = [lambda r: Answer(scores(0.9, 0.1)(r).body | {"usage": usage})], 10_000
+    config = JudgeConfig(
+        models="openai/judge", orders=1, concurrency=1, params=endpoint.params, max_tokens=most, rubric=RULES
+    )
+    with pytest.raises(JudgeError, match=r"\d of 6 groups were not judged: ") as error:
+        score_and_print(path, config, "n", out)
+    assert ("budget is used up" if stop == "budget" else "exceeded your current quota") in error.value.message
+    assert "What was judged is kept; the same command goes on from there" in error.value.remedy
+    kept = [group for group in read_groups(out) if all(trajectory.reward is not None for trajectory in group)]
+    assert 0 < len(kept) < 6
+    assert f"{len(kept)} groups · {2 * len(kept)} of" in " ".join(capsys.readouterr().out.split()) or len(kept) == 1
+    asked = len(endpoint.requests)
+    endpoint.script = [scores(0.9, 0.1)]
+    score_and_print(path, config.model_copy(update={"max_tokens": None}), "n", out)
+    assert len(endpoint.requests) - asked == 1 + 6 - len(kept)

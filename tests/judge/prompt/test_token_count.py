@@ -38,3 +38,21 @@ def test_what_fits_is_left_as_it_is(text, most):
 
 def test_special_tokens_are_text():
     assert count_tokens("<|endoftext|>") > 1
+
+
+def test_what_is_left_out_of_a_very_long_text_is_estimated_and_told_so():
+    text = "退货政策 one two three\n" * 20_000
+    mark = re.search(r"\[… about (\d+) tokens left out …\]", TextTruncator().truncate(text, 500))
+    assert mark
+    assert int(mark[1]) == pytest.approx(count_tokens(text) - 500, rel=0.02)
+
+
+def test_the_estimate_does_not_depend_on_what_was_truncated_before():
+    text = "".join(f"line {n}\n" * (n % 7) for n in range(30_000))
+    used = TextTruncator()
+    lengths = [64, 5_000, 50_000, 300]
+    assert [used.truncate(text, n) for n in lengths] == [TextTruncator().truncate(text, n) for n in lengths]
+
+
+def test_counting_stops_when_it_is_enough():
+    assert 100 <= count_tokens("word " * 1_000_000, stop_at=100) < 5_000

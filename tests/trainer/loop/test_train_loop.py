@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 
 from gavel.judge.judge import Judge
 from gavel.judge.panel.anchors import Anchor
+from gavel.llm.budget import Budget
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
@@ -24,7 +26,7 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.loop.evaluation import evaluate, measure
-from gavel.trainer.loop.train_loop import TIMES, LoopError, train_scenario
+from gavel.trainer.loop.train_loop import TIMES, LoopError, Observer, StepReport, train_scenario
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import RunDirectoryError
 from tests.limits import HANG_SECONDS
@@ -151,6 +153,20 @@ async def test_a_judge_that_answers_nothing_stops_the_run_with_the_reason(tmp_pa
         assert await model.get_step() == 0
 
 
+async def test_a_spent_budget_stops_the_run_instead_of_training_on_what_is_left_of_a_step(tmp_path: Path) -> None:
+    scenario = find_scenario("returns_desk")
+    loop = LoopConfig(steps=2, tasks_per_step=4, group_size=4, evaluation_tasks=4, final_tasks=4, max_tokens=24)
+    model = TrainableModel(name="poor", project="tests", base_model=EMBEDDED_POLICY)
+    judge = Judge("stand-in", rubric=scenario.rubric, budget=Budget(max_tokens=6000), concurrency=1)
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        with pytest.raises(LoopError, match="the budget is used up") as error:
+            await train_scenario(model, scenario, judge, loop, TrainConfig())
+        assert await model.get_step() == 0
+    assert "Raise the budget" in error.value.remedy
+    assert "resumes after the last finished step" in error.value.remedy
+
+
 async def test_a_constant_judge_trains_nothing_and_the_steps_say_why(tmp_path: Path) -> None:
     scenario = find_scenario("returns_desk")
     model = TrainableModel(name="control", project="tests", base_model=EMBEDDED_POLICY)
@@ -268,3 +284,33 @@ async def test_a_run_does_not_go_on_with_another_way_of_judging(tmp_path: Path) 
             await train_scenario(model, scenario, Judge("constant", mode="pairwise"), loop, TrainConfig())
         with pytest.raises(RunDirectoryError, match="mode 'groupwise', not 'anchored'"):
             await train_scenario(model, scenario, Judge("constant", anchors=[anchor]), loop, TrainConfig())
+
+
+async def test_the_noise_of_the_first_steps_votes_is_settled_for_later_steps_and_kept(tmp_path: Path) -> None:
+    scenario = find_scenario("returns_desk")
+    model = TrainableModel(name="noise", project="tests", base_model=EMBEDDED_POLICY)
+    loop = LoopConfig(steps=2, tasks_per_step=1, group_size=4, max_tokens=8, evaluate_every=9, final_tasks=1)
+
+    async def unsure(messages: list[dict[str, Any]], schema: dict[str, Any]) -> str:
+        labels = re.findall(r"trajectory (\w+)\n", messages[1]["content"])
+        random = Random(messages[1]["content"])
+        return json.dumps({label: random.random() for label in labels})
+
+    freedom: list[set[float | None]] = []
+
+    class Watching(Observer):
+        def stepped(self, report: StepReport) -> None:
+            members = [trajectory.judgement for group in report.groups for trajectory in group]
+            freedom.append({judgement.degrees_of_freedom for judgement in members if judgement})
+
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await train_scenario(model, scenario, Judge(unsure), loop, TrainConfig(), Watching())
+        longer = loop.model_copy(update={"steps": 3})
+        await train_scenario(model, scenario, Judge(unsure), longer, TrainConfig(), Watching())
+        (prior,) = backend.history(model, "noise_prior")
+    assert prior["variance"] > 0
+    (own,), *later = freedom
+    assert own == pytest.approx(prior["df"])
+    assert len(later) == 2
+    assert all(each and each > own for (each,) in later)

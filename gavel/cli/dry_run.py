@@ -1,0 +1,23 @@
+"""What the judge of a training run may cost, told before the run: `--dry-run`."""
+
+import asyncio
+
+import typer
+
+from gavel.judge.judge import Judge
+from gavel.trainer.config import LoopConfig
+
+
+def print_run_estimate(judge: Judge | None, loop: LoopConfig, member_tokens: dict[str, int]) -> None:
+    """Prints the judge's calls, tokens and dollars; nothing is asked. `member_tokens`: lengths to assume, by label."""
+    if judge is None:
+        typer.echo("The reward gives the judge no weight: it is not asked.")
+        return
+    from gavel.judge.estimate import estimate_run
+
+    groups = loop.steps * loop.tasks_per_step
+    typer.echo(f"{loop.steps:,} steps of {loop.tasks_per_step:,} groups of {loop.group_size}. Nothing was asked.")
+    for label, tokens in member_tokens.items():
+        estimate = asyncio.run(estimate_run(judge, groups, loop.group_size, tokens))
+        typer.echo(f"{label} ({tokens:,} tokens each): {estimate.words}")
+    typer.echo("Repeated calls come on top; groups of identical rollouts, and replies on a cassette, cost nothing.")

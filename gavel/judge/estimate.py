@@ -1,0 +1,147 @@
+"""What judging would take, without a call: every prompt is made as for judging, counted, and not sent.
+
+    estimate = await estimate_groups(judge, groups)
+    estimate.words      "400 calls, about 1.9 M prompt tokens and 0.2 M completion tokens: about 0.71 USD"
+
+Prompts are counted as `cl100k_base` counts them. Replies cannot be known before: a judge is taken to write
+`REPLY_TOKENS` tokens for each score, and `REASONING_TOKENS` more for each call if LiteLLM lists it as reasoning.
+Repeated calls, and prompts that a vendor has cached and sells for less, are not in it.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from gavel.judge.judge import Judge
+from gavel.judge.prompt.messages import count_message_tokens
+from gavel.llm.client import Client
+from gavel.llm.errors import NotAskedError
+from gavel.llm.prices import price
+from gavel.llm.providers import model_info
+from gavel.llm.types import Message, Schema
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+
+REPLY_TOKENS = 80
+"""Of one score with its explanation."""
+REASONING_TOKENS = 1500
+"""Of one call to a reasoning model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Calls with their tokens and cost."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float = 0.0
+    """Of the models with a known price."""
+    unpriced: tuple[str, ...] = ()
+    """The models without one."""
+
+    @property
+    def words(self) -> str:
+        cost = f"about {self.cost_usd:.2g} USD" if self.cost_usd < 1 else f"about {self.cost_usd:,.2f} USD"
+        if self.unpriced:
+            known = "" if not self.cost_usd else f", {cost} for the others"
+            cost = f"cost unknown: {', '.join(self.unpriced)} has no price (set GAVEL_PRICES){known}"
+        return (
+            f"{self.calls:,} call{'s' * (self.calls != 1)}, about {_tokens(self.prompt_tokens)} prompt tokens and "
+            f"{_tokens(self.completion_tokens)} completion tokens: {cost}"
+        )
+
+    def times(self, count: int) -> "Estimate":
+        """The same for `count` times as much work."""
+        amounts = self.calls * count, self.prompt_tokens * count, self.completion_tokens * count
+        return Estimate(*amounts, self.cost_usd * count, self.unpriced)
+
+
+async def estimate_groups(judge: Judge, groups: Iterable[TrajectoryGroup]) -> Estimate:
+    """What the judge would take for these groups. Needs no API key, and no price."""
+    asked: list[_Asked] = []
+    rehearsal = judge.rehearsal(lambda client: _Rehearsed.of(client, asked))
+    for group in groups:
+        if group.trajectories:
+            await rehearsal.score(group)
+            await asyncio.sleep(0)  # a long file does not block what else runs in this event loop
+    return _sum(asked)
+
+
+async def estimate_run(judge: Judge, groups: int, group_size: int, member_tokens: int) -> Estimate:
+    """What the judge would take for so many groups of a training run, if each member had `member_tokens` tokens."""
+    members = [Trajectory(messages_and_choices=_conversation(number, member_tokens)) for number in range(group_size)]
+    return (await estimate_groups(judge, [TrajectoryGroup(members)])).times(groups)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One call that was not made."""
+
+    client: Client
+    prompt_tokens: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Rehearsed(Client):
+    """A client that notes what it is asked, and sends nothing."""
+
+    asked: list[_Asked] = field(default_factory=list[_Asked])
+
+    @classmethod
+    def of(cls, client: Client, asked: list[_Asked]) -> "_Rehearsed":
+        return cls(client.model, client.params, client.limits, client.prices, context=client.context, asked=asked)
+
+    def check(self) -> None:
+        """What would not be sent needs no key."""
+
+    async def ask(self, messages: list[Message], schema: Schema, *_: object, **__: object) -> Any:
+        tokens = count_message_tokens(messages) + len(json.dumps(schema)) // 4
+        self.asked.append(_Asked(self, tokens, _entries(schema)))
+        raise NotAskedError("this is a rehearsal: nothing is sent.")
+
+
+def _entries(schema: Any) -> int:
+    """How many scores the schema asks for: the values of its longest enumeration."""
+    if isinstance(schema, dict):
+        enum: Any = schema.get("enum")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        nested = [_entries(value) for value in schema.values()]  # pyright: ignore[reportUnknownVariableType]
+        return max([len(enum) if isinstance(enum, Sequence) else 0, *nested])  # pyright: ignore[reportUnknownArgumentType]
+    return 0
+
+
+def _sum(asked: Sequence[_Asked]) -> Estimate:
+    replies = [_reply_tokens(call) for call in asked]
+    prices = {call.client.name: price(call.client.name, call.client.prices) for call in asked}
+    usd = 0.0
+    for call, reply in zip(asked, replies, strict=True):
+        if (per_million := prices[call.client.name]) is not None:
+            usd += (call.prompt_tokens * per_million[0] + reply * per_million[1]) / 1e6
+    unpriced = tuple(name for name, known in prices.items() if known is None)
+    return Estimate(len(asked), sum(call.prompt_tokens for call in asked), sum(replies), usd, unpriced)
+
+
+def _reply_tokens(call: _Asked) -> int:
+    reasons = isinstance(call.client.model, str) and model_info(call.client.name).get("supports_reasoning")
+    return REPLY_TOKENS * call.entries + (REASONING_TOKENS if reasons else 0)
+
+
+def _conversation(number: int, tokens: int) -> list[Any]:
+    """A task and an attempt of about `tokens` tokens; attempts of different numbers share no text."""
+    dice = Random(number)
+    words = " ".join(dice.choice(_WORDS) for _ in range(max(tokens - 20, 1)))
+    return [{"role": "user", "content": "The task."}, {"role": "assistant", "content": f"{number}: {words}"}]
+
+
+_WORDS = ("red", "green", "blue", "one", "two", "three", "four", "north", "south", "east", "west", "up", "down")
+
+
+def _tokens(count: int) -> str:
+    """`1.9 M`, `12 k` or `640`."""
+    if count >= 950_000:
+        return f"{count / 1e6:,.1f} M"
+    return f"{count / 1e3:.0f} k" if count >= 9_500 else f"{count:,}"

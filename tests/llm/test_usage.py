@@ -1,0 +1,89 @@
+from types import SimpleNamespace as Namespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavel.llm.client import Client
+from gavel.llm.prices import checked_prices, cost
+from gavel.llm.usage import Usage, read_usage
+from tests.endpoint import says
+
+counts = st.integers(0, 10_000)
+
+
+def usage_of(prompt, completion, total, cached=0, reasoning=0, written=0):
+    return Namespace(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        total_tokens=total,
+        prompt_tokens_details=Namespace(cached_tokens=cached),
+        completion_tokens_details=Namespace(reasoning_tokens=reasoning),
+        cache_creation_input_tokens=written,
+    )
+
+
+@given(counts, counts, st.integers(1, 10_000))
+def test_reasoning_is_a_part_of_the_completion_however_it_is_reported(prompt, completion, reasoning):
+    apart = read_usage(usage_of(prompt, completion, prompt + completion + reasoning, reasoning=reasoning))
+    assert (apart.completion_tokens, apart.reasoning_apart) == (completion + reasoning, reasoning)
+    within = read_usage(usage_of(prompt, completion + reasoning, prompt + completion + reasoning, reasoning=reasoning))
+    assert (within.completion_tokens, within.reasoning_apart) == (completion + reasoning, 0)
+
+
+@given(counts, counts, counts)
+def test_no_more_is_cached_and_written_than_the_prompt_has(prompt, cached, written):
+    usage = read_usage(usage_of(prompt, 1, prompt + 1, cached=cached, written=written))
+    assert usage.cached_prompt_tokens + usage.written_prompt_tokens <= prompt
+
+
+@pytest.mark.parametrize("usage", [None, Namespace(), Namespace(prompt_tokens=None, completion_tokens="x")])
+def test_what_is_not_reported_is_0(usage):
+    assert read_usage(usage) == Usage()
+
+
+def test_cached_tokens_have_a_price_of_their_own():
+    assert cost("m", 1000, 100, {"m": (2.0, 8.0, 0.2)}, cached_prompt_tokens=600) == pytest.approx(0.00172)
+    assert cost("m", 1000, 100, {"m": (2.0, 8.0)}, cached_prompt_tokens=600) == pytest.approx(0.0028)
+    assert checked_prices({"m": (2, 8, 0.5)}) == {"m": (2, 8, 0.5)}
+
+
+def test_tokens_that_claude_writes_to_its_cache_cost_a_quarter_more():
+    prices = {"anthropic/claude-sonnet-4-5": (4.0, 8.0, 0.4)}
+    written = cost("anthropic/claude-sonnet-4-5", 1000, 0, prices, written_prompt_tokens=1000)
+    assert written == pytest.approx(0.005)
+
+
+CACHED = {"prompt_tokens": 2000, "completion_tokens": 50, "total_tokens": 2050}
+
+
+async def reply_of(endpoint, model, usage, prices):
+    endpoint.script = [lambda _: says("{}", usage)]
+    client = Client(model, params=endpoint.params, prices=prices)
+    return await client.ask([{"role": "user", "content": "?"}], {"type": "object"})
+
+
+@pytest.mark.parametrize(
+    ("prices", "expected"),
+    [({}, (1000 * 0.25 + 1000 * 0.025 + 50 * 2) / 1e6), ({"openai/gpt-5-mini": (1, 2, 0.1)}, 0.0012)],
+    ids=["LiteLLM's prices", "own prices"],
+)
+async def test_a_reply_tells_what_was_cached_and_costs_less_by_that(endpoint, prices, expected):
+    usage = {**CACHED, "prompt_tokens_details": {"cached_tokens": 1000}}
+    reply = await reply_of(endpoint, "openai/gpt-5-mini", usage, prices)
+    assert (reply.prompt_tokens, reply.cached_prompt_tokens) == (2000, 1000)
+    assert reply.cost_usd == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("prices", [{}, {"openai/gpt-5-mini": (0.25, 2)}], ids=["LiteLLM's prices", "own prices"])
+@pytest.mark.parametrize("apart", [True, False])
+async def test_reasoning_that_is_reported_apart_is_paid_for(endpoint, prices, apart):
+    usage = {
+        "prompt_tokens": 2000,
+        "completion_tokens": 50 if apart else 350,
+        "total_tokens": 2350,
+        "completion_tokens_details": {"reasoning_tokens": 300},
+    }
+    reply = await reply_of(endpoint, "openai/gpt-5-mini", usage, prices)
+    assert reply.completion_tokens == 350
+    assert reply.cost_usd == pytest.approx((2000 * 0.25 + 350 * 2) / 1e6)
