@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
 from gavel.judge.panel.noise import NoisePrior
+from gavel.judge.prompt.policies import AlonePolicy, ImagePolicy, UnseenPolicy
 from gavel.llm.rate_limits import Limits
 
 if TYPE_CHECKING:
@@ -66,7 +67,17 @@ class JudgeConfig(BaseModel):
     """Share of the jury's weight that must have voted for a member; below it the member is unscored."""
     caps: dict[str, float] | None = None
     """Highest score of a member with a flag, by flag ("empty", "contentless", "addresses the judge", "a tool's output
-    addresses the judge"). Default: flags are recorded only."""
+    addresses the judge", "unseen content"). Default: flags are recorded only."""
+    unseen: UnseenPolicy = "unscored"
+    """What becomes of a member with content that the judge is not shown (audio, a file, an unknown block, an image for
+    a judge that sees none): it is unscored, or scored with the flag "unseen content"."""
+    images: ImagePolicy = "auto"
+    """Whether images are sent: auto (when LiteLLM knows that every judge model sees them), send, or flag (never)."""
+    alone: AlonePolicy = "unscored"
+    """Whether a group of one distinct attempt is unscored, or scored by itself."""
+    redact: Literal["secrets"] | None = None
+    """Redact all text of trajectories and tools before it leaves: "secrets" are keys, e-mail addresses and card
+    numbers. Images are not redacted. Default: nothing is."""
     content_retries: int = Field(default=2, ge=0)
     """Repeated requests after a reply that cannot be read."""
     cache: Literal["auto", "lead", "off"] = "auto"
@@ -129,6 +140,10 @@ class JudgeConfig(BaseModel):
             orders=self.orders,
             quorum=self.quorum,
             caps=self.caps,
+            unseen=self.unseen,
+            images=self.images,
+            alone=self.alone,
+            redact=self.redact,
             content_retries=self.content_retries,
             cache=self.cache,
             concurrency=self.concurrency,

@@ -11,13 +11,14 @@ or without a quorum, is unscored with a reason; it never gets a number. Which lo
 
 import asyncio
 import copy
+import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 from weakref import WeakKeyDictionary
 
 from anyio import CapacityLimiter
@@ -26,7 +27,8 @@ from pydantic_core import to_jsonable_python
 
 import gavel.judge.offline  # noqa: F401 # pyright: ignore[reportUnusedImport] - registers the stand-in
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
-from gavel.judge.panel.anchors import Anchor, check_anchors, insert_anchors
+from gavel.judge.panel.anchors import Anchor, check_anchors
+from gavel.judge.panel.attempts import read_attempts
 from gavel.judge.panel.ballot import Ballot
 from gavel.judge.panel.judgements import judge_group, judge_members
 from gavel.judge.panel.juror import Models, jury
@@ -38,6 +40,9 @@ from gavel.judge.panel.position_bias import PositionBias
 from gavel.judge.panel.prompt_caching import CacheName
 from gavel.judge.prompt.canonical import CanonicalGroup, canonicalize
 from gavel.judge.prompt.flags import apply_flags, validate_caps, with_flags
+from gavel.judge.prompt.policies import AlonePolicy, ImagePolicy, UnseenPolicy, checked_choice
+from gavel.judge.prompt.redaction import redaction
+from gavel.judge.prompt.view import Redact, View
 from gavel.judge.rubric import Rubric
 from gavel.llm.activity import Activity
 from gavel.llm.budget import Budget
@@ -46,6 +51,7 @@ from gavel.llm.client import Client
 from gavel.llm.errors import LlmError
 from gavel.llm.prices import Prices, checked_prices, prices_from_environment
 from gavel.llm.probe import Probe
+from gavel.llm.providers import ImageSupport, image_support
 from gavel.llm.rate_limits import Limits
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged import with_judgements
@@ -53,6 +59,7 @@ from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Trajectory
 
 _LIMITS = Limits()
+_LOG = logging.getLogger(__name__)
 _PREFETCH = 2
 """Groups prepared per concurrent call (prefetch factor). More would fill memory with waiting prompts, and delay the
 first call until all groups are read."""
@@ -71,6 +78,10 @@ class Judge:
         orders: int = 2,
         quorum: float = 0.0,
         caps: Mapping[str, float] | None = None,
+        unseen: UnseenPolicy = "unscored",
+        images: ImagePolicy = "auto",
+        alone: AlonePolicy = "unscored",
+        redact: Literal["secrets"] | Redact | None = None,
         content_retries: int = 2,
         cache: CacheName = "auto",
         concurrency: int = _LIMITS.concurrency,
@@ -91,8 +102,13 @@ class Judge:
         member of a group above 10, which is shown in blocks of at most 8, at least 2 (without anchors); per pair in
         the mode "pairwise", which compares a member with 8 others, or with all where they are fewer. `quorum`: the
         share of the jury's weight, 0 to 1, that must have voted for a member. `caps`: the highest score, 0 to 1, of a
-        member with a flag ("empty", "contentless", "addresses the judge", "a tool's output addresses the judge");
-        None = flags are shown and recorded only.
+        member with a flag ("empty", "contentless", "addresses the judge", "a tool's output addresses the judge",
+        "unseen content"); None = flags are shown and recorded only. `unseen`: a member with content that the judge is
+        not shown (audio, a file, an unknown block, an image for a judge that sees none) is "unscored", or scored with
+        the "flag". `images`: "auto" sends them when LiteLLM knows that every judge model sees them, "send" always,
+        "flag" never; they are unseen content then. `alone`: a group of one distinct attempt is "unscored", or "scored"
+        by itself. `redact`: what is done to all text of trajectories and tools before it leaves: a function of it, or
+        "secrets" for keys, e-mail addresses and card numbers; images are sent as they are, or not at all.
         `content_retries`: max repair requests for an invalid reply. `cache`: whether a juror's first call on a group
         goes ahead and the others follow when it is answered, or after a second, so that they find the beginning of the
         prompt in the server's cache: "auto" where LiteLLM knows that the model caches prompts and the beginning is long
@@ -123,6 +139,12 @@ class Judge:
         self.caps = validate_caps(caps)
         self.seed = seed
         self.noise_prior = noise_prior
+        self.unseen: UnseenPolicy = checked_choice("unseen", unseen, UnseenPolicy)
+        self.images: ImagePolicy = checked_choice("images", images, ImagePolicy)
+        self.alone: AlonePolicy = checked_choice("alone", alone, AlonePolicy)
+        self._redact = redaction(redact)
+        self.served_by: dict[str, list[str]] = {}
+        """The names under which servers have answered so far, by model asked; several = the model has changed."""
         self.position_bias: dict[int, PositionBias] = {}
         """The judge's position bias so far, by number of members shown."""
         self.budget = budget or Budget()
@@ -163,6 +185,10 @@ class Judge:
             "anchors": [anchor.id for anchor in self.anchors],
             "quorum": self.quorum,
             "caps": dict[str, JsonValue](self.caps),
+            "unseen": self.unseen,
+            "images": self.images,
+            "alone": self.alone,
+            "redact": getattr(self._redact, "__qualname__", None if self._redact is None else "a function"),
             "content_retries": self.content_retries,
             "seed": self.seed,
             "noise_prior": self.noise_prior and self.noise_prior.model_dump(),
@@ -261,9 +287,11 @@ class Judge:
         """Judgements of the group's trajectories; `attempts`, by index, are those that have not failed."""
         characters = characters_of(group.trajectories)
         failed = await off_loop_if_long(characters, _canonical_failures, group.trajectories, attempts)
-        canonical, fixed = await off_loop_if_long(characters, _canonical_attempts, attempts, self.anchors)
+        view = View(self._image_support, self._redact)
+        content = await off_loop_if_long(characters, read_attempts, attempts, self.anchors, view, self.unseen)
+        canonical, fixed = content.seen, content.fixed
         ballots: list[Ballot] = []
-        if len(canonical.members) > 1:
+        if len(canonical.members) > 1 or (len(canonical.members) == 1 and not fixed and self.alone == "scored"):
             self.check()
             poll = Poll(self.jurors, self._clients, self.rubric, self.content_retries, self.position_bias, self.cache)
             counts = [juror.orders or self.orders for juror in self.jurors]
@@ -279,16 +307,42 @@ class Judge:
                 raise next(ballot.no_room for ballot in ballots if ballot.no_room)
         aggregate = partial(self._mode.aggregate, fixed=fixed, noise_prior=noise_prior)
         members = judge_members(group.trajectories, canonical, ballots, self.quorum, aggregate)
-        for part in (canonical, failed):
+        for index, reason in content.unseen.items():
+            members[index] = Judgement(reason=reason)
+        for part in (canonical, failed, content.hidden):
             apply_flags(members, part, self.caps)
         whole = judge_group(members, canonical, ballots)
         whole.mode = self.mode
+        whole.warnings += self._served_warnings(ballots)
         whole.warnings += self._position_warnings({len(ballot.shown) for ballot in ballots})
         whole.models = self.names
         whole.prompt_ids = [self.rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]
         whole.seed = self.seed
         whole.settings = self.settings
         return members, whole
+
+    @cached_property
+    def _image_support(self) -> ImageSupport:
+        """The images that every model which may be asked can be sent."""
+        if self.images == "flag":
+            return "none"
+        asked = self.images == "send"
+        found = {image_support(client.model, asked=asked) for client in chain.from_iterable(self._clients)}
+        return next(support for support in ("none", "embedded", "any") if support in found)
+
+    def _served_warnings(self, ballots: Sequence[Ballot]) -> list[str]:
+        """A sentence, once, for each model that another one answers for than before."""
+        warnings: list[str] = []
+        for ballot in ballots:
+            name = ballot.replies[-1].served_by if ballot.replies else ""
+            known = self.served_by.setdefault(ballot.model, [])
+            if not name or name in known:
+                continue
+            if known:
+                warnings.append(f"{ballot.model} is now served by {name}, before by {known[-1]}: scores may shift")
+                _LOG.warning("%s", warnings[-1])
+            known.append(name)
+        return warnings
 
     def _position_warnings(self, sizes: set[int]) -> list[str]:
         """A sentence for each number of members shown at which the judge has a significant position bias."""
@@ -303,16 +357,6 @@ class Judge:
 def _canonical_failures(trajectories: Sequence[Trajectory], attempts: Mapping[int, Trajectory]) -> CanonicalGroup:
     """The trajectories that are no attempts, with their flags."""
     return with_flags(canonicalize({i: t for i, t in enumerate(trajectories) if i not in attempts}))
-
-
-def _canonical_attempts(
-    attempts: Mapping[int, Trajectory], anchors: Sequence[Anchor]
-) -> tuple[CanonicalGroup, dict[int, float]]:
-    """The attempts with the anchors among them, with their flags, and the scores of the anchors by member."""
-    group, fixed = insert_anchors(attempts, anchors)
-    group = with_flags(group)
-    _ = group.characters, group.digest  # worked out here, where it does not hold up other calls
-    return group, fixed
 
 
 _SECRET = re.compile(r"key|token|secret|password|credential|header", re.IGNORECASE)

@@ -4,10 +4,11 @@ judged = await ruler_score_group(group, "openai/gpt-5-mini")
 [judgement.score for judgement in await ruler([messages_a, messages_b], "openai/gpt-5-mini")]        [0.9, 0.3]
 """
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
@@ -15,6 +16,8 @@ from gavel.judge.panel.anchors import Anchor
 from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.modes import ModeName
 from gavel.judge.panel.noise import NoisePrior
+from gavel.judge.prompt.policies import AlonePolicy, ImagePolicy, UnseenPolicy
+from gavel.judge.prompt.view import Redact
 from gavel.judge.rubric import Rubric
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
@@ -25,6 +28,9 @@ from gavel.scenarios.judged import unscored
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 
+DEFAULT_MODEL = "openai/gpt-5-mini"
+"""Asked when neither an argument nor `GAVEL_JUDGE_MODEL` names a model."""
+
 
 class JudgeOptions(TypedDict, total=False):
     """The options of `Judge` other than its models and rubric."""
@@ -34,6 +40,10 @@ class JudgeOptions(TypedDict, total=False):
     orders: int
     quorum: float
     caps: Mapping[str, float] | None
+    unseen: UnseenPolicy
+    images: ImagePolicy
+    alone: AlonePolicy
+    redact: Literal["secrets"] | Redact | None
     content_retries: int
     concurrency: int
     timeout: float
@@ -57,14 +67,17 @@ async def ruler_score_group(
     debug: bool = False,
     **options: Unpack[JudgeOptions],
 ) -> TrajectoryGroup:
-    """A judged copy of the group.
+    """A judged copy of the group: each score is also in `metrics["ruler_score"]`, its explanation in the logs.
 
-    Raises `JudgeError` when the judge failed to score any member; with `swallow_exceptions` the members are then
-    unscored, with the reason in `judgement`. A group of identical members is unscored without an error. `debug` writes
-    each member's votes to its logs.
+    `judge_model`: by default `GAVEL_JUDGE_MODEL`, else `DEFAULT_MODEL`. Raises `JudgeError` when the judge failed to
+    score any member; with `swallow_exceptions` the members are then unscored, with the reason in `judgement`. A group
+    of identical members, or of one, is unscored without an error, unless the option `alone="scored"` is given; an empty
+    one is returned as it is. `debug` prints the votes, and writes them to the logs.
     """
     if group.pending:
         await group
+    if not group.trajectories:
+        return unscored(group, f"the group has no trajectories ({len(group.exceptions)} rollouts failed)")
     try:
         judge = Judge(_with_params(judge_model, extra_litellm_params), rubric=rubric, **options)
         judged = await judge.score(group)
@@ -75,8 +88,8 @@ async def ruler_score_group(
     whole = judged.judgement
     if whole and whole.status == "unscored" and whole.warnings and not swallow_exceptions:
         raise JudgeError(f"the judge scored none of {len(judged)} trajectories: {whole.reason}")
-    if debug:
-        _log_votes(judged)
+    for number, trajectory in enumerate(judged):
+        _record(trajectory, number, debug=debug)
     return judged
 
 
@@ -85,27 +98,40 @@ async def ruler(
     judge_model: Models | None = None,
     extra_litellm_params: Mapping[str, Any] | None = None,
     rubric: Rubric | str | None = None,
-    *,
     tools: Sequence[Message] | None = None,
+    *,
+    debug: bool = False,
     **options: Unpack[JudgeOptions],
 ) -> list[Judgement]:
-    """Score and explanation of each message list, in order.
+    """Score and explanation of each message list, in order; of no lists, none.
 
-    Raises `JudgeError` when the judge failed. Identical lists have no score, only a reason.
+    Raises `JudgeError` when the judge failed. Identical lists, and a single one, have no score, only a reason, unless
+    the option `alone="scored"` is given. The other parameters are those of `ruler_score_group`.
     """
+    if not message_lists:
+        return []
     shown = None if tools is None else list(tools)
     group = TrajectoryGroup(Trajectory(messages_and_choices=list(messages), tools=shown) for messages in message_lists)
-    judged = await ruler_score_group(group, judge_model, extra_litellm_params, rubric, **options)
+    judged = await ruler_score_group(group, judge_model, extra_litellm_params, rubric, debug=debug, **options)
     return [trajectory.judgement or Judgement() for trajectory in judged]
 
 
 def _with_params(models: Models | None, params: Mapping[str, Any] | None) -> Models:
+    models = models or os.environ.get("GAVEL_JUDGE_MODEL") or DEFAULT_MODEL
     return [replace(juror, params={**juror.params, **(params or {})}) for juror in jury(models)]
 
 
-def _log_votes(judged: TrajectoryGroup) -> None:
-    for trajectory in judged:
-        for vote in trajectory.judgement.votes if trajectory.judgement else ():
-            trajectory.log(
-                f"{vote.model}, order {vote.order}, place {vote.position}: {vote.score:g} {vote.explanation}"
-            )
+def _record(trajectory: Trajectory, number: int, *, debug: bool) -> None:
+    """Writes the score where code written for ART looks for it."""
+    judgement = trajectory.judgement or Judgement()
+    trajectory.metrics.pop("ruler_score", None)
+    if judgement.score is not None:
+        trajectory.metrics["ruler_score"] = judgement.score
+        trajectory.log(f"RULER explanation: {judgement.explanation}")
+    if debug:
+        for vote in judgement.votes:
+            line = f"{vote.model}, order {vote.order}, position {vote.position}: {vote.score:g} {vote.explanation}"
+            trajectory.log(line)
+            print(f"[RULER] trajectory {number + 1}: {line}")
+        outcome = f"{judgement.score:g}" if judgement.score is not None else f"no score: {judgement.reason}"
+        print(f"[RULER] trajectory {number + 1}: {outcome}")

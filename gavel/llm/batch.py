@@ -28,7 +28,6 @@ from gavel.llm.batch_api import CONNECTION, BatchApi, request_body
 from gavel.llm.batch_job import BatchJob, BatchRecord
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
-from gavel.llm.client import Client
 from gavel.llm.completion import with_text_content
 from gavel.llm.dialect import FORMATS, dialect_of
 from gavel.llm.errors import (
@@ -47,6 +46,7 @@ from gavel.llm.prices import Price, Prices, price
 from gavel.llm.providers import load_litellm, model_info
 from gavel.llm.question import Question
 from gavel.llm.refusal import is_refusal
+from gavel.llm.response import read_response
 from gavel.llm.retry import context_limit, is_permanent, is_too_long, may_be_the_format, may_pass, remedy
 from gavel.llm.types import Accept, Reply
 
@@ -174,8 +174,9 @@ class Batches:
         body, repairs = with_text_content(line["response"]["body"])
         response = load_litellm().ModelResponse(**{**body, "usage": body.get("usage") or {}})
         halved = batch_price(question.model, self._prices)
-        client = Client(question.model, question.params, prices={question.model: halved} if halved else {})
-        reply = replace(client.read_response(response, list(question.messages), repairs), key=question.key)
+        prices = {question.model: halved} if halved else {}
+        reply = read_response(question.model, response, list(question.messages), prices, repairs)
+        reply = replace(reply, key=question.key)
         if question.key not in self._paid:
             self._paid.add(question.key)
             self._budget.spent_usd += reply.cost_usd or 0.0

@@ -30,19 +30,22 @@ from gavel.llm.budget import Budget, Size
 from gavel.llm.call import Call
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.cassette import Cassette
-from gavel.llm.completion import completion, read_answer, read_message
+from gavel.llm.completion import completion, read_answer
 from gavel.llm.dialect import COMPLETION_CAPS, FORMATS, dialect_of
 from gavel.llm.errors import ContextError, GavelError, LlmError, PermanentError, RefusedError
 from gavel.llm.failure import read_failure
 from gavel.llm.local_models import PROVIDER, model_id
 from gavel.llm.message_size import byte_bound
-from gavel.llm.prices import Price, Prices, cost, listed_cost, price
+from gavel.llm.ollama import context_options
+from gavel.llm.prices import Price, Prices, price
 from gavel.llm.probe import MESSAGES, SCHEMA, Probe
 from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, with_breakpoint
-from gavel.llm.providers import check_model, load_litellm, model_info
+from gavel.llm.prompt_cut import check_not_cut
+from gavel.llm.providers import OWN_SERVERS, check_model, load_litellm, model_info
 from gavel.llm.question import Question
 from gavel.llm.rate_limits import Limits, endpoint_limits
-from gavel.llm.refusal import CONTENT_FILTER, is_refusal, refusal_in
+from gavel.llm.refusal import is_refusal
+from gavel.llm.response import read_response
 from gavel.llm.retry import (
     context_limit,
     is_permanent,
@@ -54,7 +57,6 @@ from gavel.llm.retry import (
     remedy,
 )
 from gavel.llm.types import Accept, Message, ModelCallable, Reply, Schema
-from gavel.llm.usage import read_usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,13 @@ class Client:
         if (learned := _contexts.get(self._endpoint)) is not None:
             return learned
         listed = model_info(self.name).get("max_input_tokens") if isinstance(self.model, str) else None
-        return self.context or listed or _CONTEXT
+        return self.context or self._set_context or listed or _CONTEXT
+
+    @property
+    def _set_context(self) -> int | None:
+        """Ollama's context, where the user sets it."""
+        length = self.params.get("num_ctx")
+        return length if isinstance(length, int) else None
 
     def _reply_tokens(self, entries: int) -> int:
         return max(1000 + 200 * entries, self._set_completion or 0)
@@ -139,7 +147,8 @@ class Client:
         question = Question(self.name, self.params, schema, messages)
         ask = partial(self._ask_with_transport_retries, messages, schema, prefix)
         earlier = [(Question(self.name, self.params, schema, before), reply) for before, reply in repairs]
-        return await self.cassette.answer(question, ask, accept, earlier)
+        reply = await self.cassette.answer(question, ask, accept, earlier)
+        return self._answering_all_of(messages, reply)
 
     async def probe(self) -> Probe:
         """Asks one cheap question, which shows that key, model, credit and parameters are right.
@@ -226,8 +235,9 @@ class Client:
     async def _complete_as_accepted(self, call: Call, messages: list[Message], schema: Schema) -> Reply:
         """Asks in the first reply format, and with the parameters, that the endpoint accepts."""
         dialect = dialect_of(self._endpoint)
-        number = dialect.format
         marked = with_breakpoint(self.name, messages, call.prefix)
+        num_ctx = self._context_options(messages)
+        number = dialect.format
         while True:
             params, sent = dict[str, Any](self.params), dict[str, Any]()
             try:
@@ -235,8 +245,8 @@ class Client:
                     if account.cap is not None:
                         params[COMPLETION_CAPS[0]] = account.cap
                     sent = dialect.translate(params)
-                    response, repairs = await self._complete(marked, FORMATS[number][1](schema) | sent)
-                    account.reply = self.read_response(response, messages, repairs)
+                    response, repairs = await self._complete(marked, FORMATS[number][1](schema) | num_ctx | sent)
+                    account.reply = read_response(self.name, response, messages, self.prices, repairs)
             except openai.OpenAIError as error:
                 refused = dialect.refused(
                     read_failure(error), {k: v for k, v in params.items() if k not in _CONNECTION}
@@ -255,7 +265,17 @@ class Client:
                 dialect.format = number
                 if account.cap is not None and account.reply.completion_tokens > account.cap:
                     dialect.takes_cap = False
-                return account.reply
+                return self._answering_all_of(messages, account.reply)
+
+    def _context_options(self, messages: list[Message]) -> dict[str, int]:
+        return context_options(self.name, self.params, messages, self._context, self._set_completion)
+
+    def _answering_all_of(self, messages: list[Message], reply: Reply) -> Reply:
+        """The reply. Raises `PromptCutError` when its server read only a part of the messages."""
+        own_server = self.name.startswith(OWN_SERVERS) or bool(self.params.keys() & {"api_base", "base_url"})
+        limits = {self._set_context or 0, *self._context_options(messages).values()}
+        check_not_cut(self.name, reply, messages, own_server=own_server, limits=limits)
+        return reply
 
     async def _complete(self, messages: list[Message], options: Mapping[str, Any]) -> tuple[Any, Counter[str]]:
         """One completion. LiteLLM's own timeout does not end a reply that comes in drips."""
@@ -266,34 +286,6 @@ class Client:
         except TimeoutError as error:
             words = f"Timeout: no complete reply within {self.limits.timeout:g} s"
             raise load_litellm().Timeout(words, model=self.name, llm_provider="") from error
-
-    def read_response(self, response: Any, messages: list[Message], repairs: Counter[str]) -> Reply:
-        """The reply in LiteLLM's response to `messages`. `repairs`: those that the response took."""
-        litellm = load_litellm()
-        finish_reason = response.choices[0].finish_reason if response.choices else None
-        message: dict[str, Any] = response.choices[0].message.model_dump() if response.choices else {}
-        if finish_reason == "length":
-            message["reasoning_content"] = None  # reasoning that is cut off holds no answer
-        text, more = read_message(message)
-        if not text.strip() and (refusal := refusal_in(message)):
-            text, finish_reason = refusal, CONTENT_FILTER
-        usage = read_usage(response.usage)
-        prompt_tokens = usage.prompt_tokens or litellm.token_counter(model=self.name, messages=messages)
-        completion_tokens = usage.completion_tokens or litellm.token_counter(model=self.name, text=text)
-        cached, written = usage.cached_prompt_tokens, usage.written_prompt_tokens
-        usd = cost(self.name, prompt_tokens, completion_tokens, self.prices, cached, written)
-        if usd is None:
-            usd = listed_cost(self.name, response, usage)
-        return Reply(
-            text,
-            prompt_tokens,
-            completion_tokens,
-            usd,
-            finish_reason or "",
-            served_by=response.model or "",
-            repairs=repairs + more,
-            cached_prompt_tokens=cached,
-        )
 
     @asynccontextmanager
     async def _accounted(self, call: Call, messages: list[Message], schema: Schema) -> AsyncGenerator["_Account", None]:

@@ -5,13 +5,22 @@ import os
 from collections.abc import Mapping
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from gavel.llm.errors import MissingKeyError, UnknownModelError
 from gavel.llm.local_models import PROVIDER, model_id, names, provider
 
-_KEYLESS = ("gavel/", "ollama/", "ollama_chat/", "hosted_vllm/", "lm_studio/", "llamafile/", "azure/")
+OWN_SERVERS = ("ollama/", "ollama_chat/", "hosted_vllm/", "lm_studio/", "llamafile/")
+"""Providers that are servers of the user's own."""
+_KEYLESS = ("gavel/", "azure/", *OWN_SERVERS)
 """Providers that need no API key: local servers, and Azure, which has other ways to authenticate."""
+
+
+_FETCHING = ("openai/", "azure/", "openrouter/", "hosted_vllm/", "xai/", "fireworks_ai/", "together_ai/")
+"""Providers that are sent the address of an image, and fetch it."""
+
+ImageSupport = Literal["none", "embedded", "any"]
+"""The images that a model is sent: none, those whose bytes are at hand, or also those at an address."""
 
 
 @cache
@@ -34,6 +43,20 @@ def model_info(model: str) -> Mapping[str, Any]:
     except Exception as error:  # of many types, for a model that is not listed
         logging.getLogger(__name__).debug("LiteLLM's table has no %s: %s", model, error)
         return {}
+
+
+def image_support(model: str | object, *, asked: bool) -> ImageSupport:
+    """The images that a model can be sent. `asked`: the user says that it sees images; else LiteLLM's table says it.
+
+    An address is sent as it is to the providers that fetch it themselves; for others LiteLLM would fetch it from here.
+    """
+    if not isinstance(model, str):
+        return "any" if asked else "none"
+    if model_id(model).startswith(f"{PROVIDER}/"):
+        return "none"
+    if not asked and not load_litellm().supports_vision(model):
+        return "none"
+    return "any" if model.startswith(_FETCHING) else "embedded"
 
 
 def check_model(model: str, params: Mapping[str, Any] | None = None) -> None:

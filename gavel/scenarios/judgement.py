@@ -23,6 +23,8 @@ class Vote(BaseModel):
     order: int
     """Index of the call, each with its own order of presentation, from 0."""
     model: str
+    served_by: str = ""
+    """The model's name according to the server; empty when it names none."""
     explanation: str = ""
     criteria: dict[str, float] = Field(default_factory=dict)
     """Scores by criterion of the rubric; `score` is their weighted mean. Empty without criteria."""
@@ -47,8 +49,8 @@ class Judgement(BaseModel):
     """Mean of the votes by criterion, as given; unlike `score` they are not equated."""
     votes: list[Vote] = Field(default_factory=list[Vote])
     flags: list[str] = Field(default_factory=list)
-    """Found in the trajectory's text by rules: "empty", "contentless", "addresses the judge" or "a tool's output
-    addresses the judge". The judge is shown them, and they may cap the score."""
+    """Found in the trajectory by rules: "empty", "contentless", "addresses the judge", "a tool's output addresses the
+    judge" or "unseen content". The judge is shown them, and they may cap the score."""
     reason: str | None = None
     """Why there is no score."""
 

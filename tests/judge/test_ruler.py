@@ -54,11 +54,52 @@ async def test_a_group_in_which_all_rollouts_failed_is_no_failure_of_the_judge()
     assert [trajectory.reward for trajectory in judged] == [None, None]
 
 
-async def test_debug_writes_the_votes_to_the_logs():
+async def test_the_score_and_its_explanation_are_where_code_for_art_looks_for_them():
+    judged = await ruler_score_group(TrajectoryGroup([desk("refund"), desk("deny")]), "stand-in", rubric=RULES)
+    for trajectory in judged:
+        assert trajectory.metrics["ruler_score"] == trajectory.reward
+        assert trajectory.logs == [f"RULER explanation: {trajectory.judgement.explanation}"]
+
+
+async def test_a_member_without_a_score_has_none_anywhere():
+    before = saying("a", "a")
+    before.trajectories[0].metrics["ruler_score"] = 0.7
+    judged = await ruler_score_group(before, "stand-in", rubric=RULES)
+    assert all("ruler_score" not in trajectory.metrics and trajectory.logs == [] for trajectory in judged)
+
+
+async def test_debug_prints_the_votes_and_writes_them_to_the_logs(capsys):
     judged = await ruler_score_group(
         TrajectoryGroup([desk("refund"), desk("deny")]), "stand-in", rubric=RULES, debug=True
     )
-    assert all(len(trajectory.logs) == 2 for trajectory in judged)
+    printed = capsys.readouterr().out.splitlines()
+    for number, trajectory in enumerate(judged, start=1):
+        votes = [line for line in trajectory.logs if ", order " in line]
+        assert len(votes) == 2
+        own = [line for line in printed if f"trajectory {number}:" in line]
+        assert own == [f"[RULER] trajectory {number}: {line}" for line in [*votes, f"{trajectory.reward:g}"]]
+
+
+async def test_without_a_model_the_default_is_asked(monkeypatch):
+    with pytest.raises(JudgeError, match=r"openai/gpt-5-mini needs OPENAI_API_KEY"):
+        await ruler_score_group(saying("a", "b"))
+    monkeypatch.setenv("GAVEL_JUDGE_MODEL", "constant")
+    assert [trajectory.reward for trajectory in await ruler_score_group(saying("a", "b"))] == [0.5, 0.5]
+
+
+async def test_nothing_to_score_is_no_error():
+    assert await ruler([]) == []
+    empty = await ruler_score_group(TrajectoryGroup([], metadata={"task": 1}))
+    assert empty.trajectories == []
+    assert empty.metadata == {"task": 1}
+
+
+async def test_a_group_of_one_is_scored_as_configured():
+    [alone] = await ruler([[*OPENING, {"role": "assistant", "content": "Done."}]], "constant")
+    assert alone.score is None
+    assert alone.reason == "there is no other trajectory to compare it with"
+    [scored] = await ruler([[*OPENING, {"role": "assistant", "content": "Done."}]], "constant", alone="scored")
+    assert scored.score == 0.5
 
 
 async def test_bare_message_lists_are_scored_in_order():

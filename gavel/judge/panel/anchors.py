@@ -10,6 +10,7 @@ from statistics import fmean
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.prompt.canonical import CanonicalGroup, canonicalize
+from gavel.judge.prompt.view import View
 from gavel.prompts import content_hash
 from gavel.scenarios.trajectory import Trajectory
 
@@ -54,17 +55,17 @@ def check_anchors(anchors: Iterable[Anchor]) -> tuple[Anchor, ...]:
 
 
 def insert_anchors(
-    trajectories: Mapping[int, Trajectory], anchors: Sequence[Anchor]
+    trajectories: Mapping[int, Trajectory], anchors: Sequence[Anchor], view: View | None = None
 ) -> tuple[CanonicalGroup, dict[int, float]]:
     """The canonical group of the trajectories (by index) and the anchors, and the fixed scores by member.
 
     A member that is only an anchor has no indices; one that is also a trajectory of the group is shown once, and votes
-    for it count for both. Returns no anchors for an empty group.
+    for it count for both. Returns no anchors for an empty group. `view`: what the judge sees of their content.
     """
     if not trajectories:
         return canonicalize({}), {}
     first = max(trajectories) + 1
-    group = canonicalize({**trajectories, **{n: anchor.trajectory for n, anchor in enumerate(anchors, first)}})
+    group = canonicalize({**trajectories, **{n: anchor.trajectory for n, anchor in enumerate(anchors, first)}}, view)
     fixed = {
         number: anchors[index - first].score
         for number, member in enumerate(group.members)

@@ -68,6 +68,7 @@ class Ballot:
             position=self.shown.index(member),
             order=self.order,
             model=self.model,
+            served_by=self.replies[-1].served_by if self.replies else "",
             explanation=scored.explanation,
             criteria=dict(scored.criteria),
             reply_key=self.reply_key,

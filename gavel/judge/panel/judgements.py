@@ -34,7 +34,7 @@ def judge_members(
     ]
     scores = aggregate(answers, len(group.members))
     for number, member in enumerate(group.members):
-        if len(group.members) == 1:
+        if len(group.members) == 1 and not ballots:
             judgement = _lone(group, scores.get(number))
         else:
             judgement = _judgement(number, ballots, scores.get(number, ""), quorum)

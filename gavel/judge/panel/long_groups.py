@@ -38,10 +38,8 @@ def characters_of(trajectories: Iterable[Trajectory]) -> int:
 
 
 def _of_choice(choice: Choice) -> int:
-    calls = choice.message.tool_calls or ()
-    return len(choice.message.content or "") + sum(
-        len(call.function.arguments) for call in calls if call.type == "function"
-    )
+    content, calls = choice.message.content or "", choice.message.tool_calls or ""  # of any type, as servers send them
+    return len(str(content)) + len(str(calls))
 
 
 def _of_message(message: Mapping[str, Any]) -> int:

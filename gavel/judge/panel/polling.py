@@ -40,7 +40,9 @@ from gavel.judge.reply.verdict import Verdict, reply_schema
 from gavel.judge.rubric import Rubric
 from gavel.llm.client import Client
 from gavel.llm.errors import ContextError, LlmError, NotAskedError, RefusedError
+from gavel.llm.message_parts import IMAGE_TOKENS
 from gavel.llm.prompt_cache import CachedPrefix
+from gavel.llm.prompt_cut import PromptCutError
 from gavel.llm.refusal import CONTENT_FILTER, filtered, is_refusal_text
 from gavel.llm.types import Message, Reply
 from gavel.prompts import template_id
@@ -114,6 +116,7 @@ class Poll:
         entries = LARGEST_WHOLE * max(1, len(self.rubric.criteria))
         room = min(client.room(entries) for client in chain.from_iterable(self.clients))
         text_bytes = sum(len(text.encode(errors="replace")) + _TEXT_OVERHEAD_BYTES for text in set(group.texts))
+        text_bytes += IMAGE_TOKENS * len(group.images)
         if text_bytes < room - _INSTRUCTION_BYTES:
             return LARGEST_WHOLE
         return max_members_per_prompt(group, self.rubric, room)
@@ -140,7 +143,7 @@ class Poll:
                 return ballot
             ballot.refused = {member: refusals.members[member] for member in scheduled if member in refusals.members}
             ballot.shown = tuple(member for member in scheduled if member not in ballot.refused)
-            if len(ballot.shown) < 2:
+            if len(ballot.shown) < min(2, len(scheduled)):
                 ballot.problem = "the judge model refuses the text of the members beside it"
                 return ballot
             await self._with_fallbacks(ballot, question)
@@ -215,7 +218,7 @@ class Poll:
                 raise VerdictError("it is reasoning without an answer")
             return read_scores(reply.text, self.rubric, labels, cut_off=reply.finish_reason == "length")
 
-        def can_be_read(reply: Reply) -> bool:
+        def can_be_used(reply: Reply) -> bool:
             try:
                 read(reply)
             except VerdictError:
@@ -225,7 +228,10 @@ class Poll:
         for _ in range(1 + self.content_retries):
             ballot.calls += 1
             try:
-                reply = await client.ask(prompt.messages + repair, reply_schema(ids), can_be_read, unusable, prefix)
+                reply = await client.ask(prompt.messages + repair, reply_schema(ids), can_be_used, unusable, prefix)
+            except PromptCutError as error:
+                ballot.replies.append(error.reply)
+                raise
             except ContextError:
                 ballot.calls -= 1  # a refused prompt is not judged, and costs nothing
                 raise

@@ -12,6 +12,7 @@ from typing import Literal
 from gavel.judge.prompt.messages import Prompt
 from gavel.judge.prompt.token_count import count_tokens
 from gavel.llm.client import Client
+from gavel.llm.message_parts import text_of
 from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, Lead, caches_prompts, min_cached_tokens
 
 CacheName = Literal["auto", "lead", "off"]
@@ -55,7 +56,7 @@ class PromptCaching:
         characters = prompt.same_in_orders
         if not self._same_members:  # calls with other members are shortened to other lengths
             characters = 0 if prompt.shortened else prompt.same_in_group
-        *before, last = (message["content"] for message in prompt.messages)
+        *before, last = (text_of(message) for message in prompt.messages)
         needed = min_cached_tokens(client.model)
         shared = "\n".join([*before, last[:characters]])
         return characters if count_tokens(shared, stop_at=needed) >= needed else 0

@@ -1,44 +1,27 @@
 """The canonical form of a group: each different attempt once, and the common beginning of all attempts once.
 
 Two attempts are equal when their agents received, said and did the same. Token ids, log-probs, call ids and reasoning
-are neither compared nor shown to the judge: attempts are compared by exactly the content that is shown.
+are neither compared nor shown to the judge: attempts are compared by exactly the content that is shown. What of a
+message becomes which event: `content.py`.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, takewhile
 from typing import Any, cast
 
+from gavel.judge.prompt.content import read_messages
+from gavel.judge.prompt.events import ROLES as ROLES
+from gavel.judge.prompt.events import Event, Image, TextEvent, ToolCallEvent, event_texts, images_of
+from gavel.judge.prompt.plain_json import plain_json
+from gavel.judge.prompt.view import View
 from gavel.llm.types import Message
 from gavel.prompts import content_hash
 from gavel.scenarios.trajectory import History, Trajectory
 
 _PIECE = 100_000
 """Characters that are hashed at once."""
-
-ROLES = ("system", "developer", "user", "assistant", "tool")
-
-
-@dataclass(frozen=True, slots=True)
-class TextEvent:
-    """A message. `role` is one of `ROLES`, or "other"."""
-
-    role: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCallEvent:
-    """A tool call by the agent, with its result (None = there is none)."""
-
-    name: str
-    arguments: str
-    result: str | None = None
-
-
-Event = TextEvent | ToolCallEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +71,27 @@ class CanonicalGroup:
     @cached_property
     def texts(self) -> tuple[str, ...]:
         """All text of the group; none of it is trusted."""
-        events = chain(self.shared, *(c.events for member in self.members for c in member.conversations))
-        return (*self.tools, *event_texts(events))
+        return (*self.tools, *event_texts(self._events))
+
+    @cached_property
+    def images(self) -> dict[Image, int]:
+        """The different images of the group, numbered from 1: the same numbers in every order of its members."""
+        return {image: number for number, image in enumerate(dict.fromkeys(images_of(self._events)), start=1)}
+
+    @property
+    def _events(self) -> Iterable[Event]:
+        return chain(self.shared, *(c.events for member in self.members for c in member.conversations))
 
 
-def canonicalize(trajectories: Mapping[int, Trajectory]) -> CanonicalGroup:
-    """The canonical group of some trajectories, given by their index in the group."""
+def canonicalize(trajectories: Mapping[int, Trajectory], view: View | None = None) -> CanonicalGroup:
+    """The canonical group of some trajectories, given by their index in the group, as a judge with this view sees it.
+
+    Raises `JudgeError` when the view's redaction fails.
+    """
+    view = view or View()
     indices: dict[tuple[Conversation, ...], list[int]] = {}
     for index, trajectory in trajectories.items():
-        indices.setdefault(tuple(_conversation(h) for h in trajectory.histories()), []).append(index)
+        indices.setdefault(tuple(_conversation(h, view) for h in trajectory.histories()), []).append(index)
     attempts = sorted(indices, key=lambda attempt: list(_parts(attempt)))
     if not attempts:
         return CanonicalGroup(members=())
@@ -124,10 +119,12 @@ def _parts(conversations: Iterable[Conversation]) -> Iterable[str]:
         yield from each.tools or ()
         for event in each.events:
             match event:
-                case TextEvent(role, text):
+                case TextEvent(role, text, attachments):
                     yield from ("said", role, text)
-                case ToolCallEvent(name, arguments, result):
+                case ToolCallEvent(name, arguments, result, attachments):
                     yield from ("called", name, arguments, "" if result is None else f"={result}")
+            for each in attachments:
+                yield from ("sent", each.tag) if isinstance(each, Image) else ("unseen", each.tag)
 
 
 def _joined(parts: Iterable[str]) -> Iterable[str]:
@@ -143,74 +140,9 @@ def _joined(parts: Iterable[str]) -> Iterable[str]:
     yield "".join(piece)
 
 
-def _conversation(history: History) -> Conversation:
-    events: list[Event] = []
-    pending: dict[int, Any] = {}  # index in `events` of each call without a result -> the call's id
-    for message in history.messages():
-        role, text = message.get("role"), _text(message)
-        if role in ("tool", "function"):
-            index = _answered_call(message, pending)
-            if index is None:
-                events.append(TextEvent("tool", text))
-            else:
-                del pending[index]
-                call = events[index]
-                assert isinstance(call, ToolCallEvent)
-                events[index] = replace(call, result=text)
-            continue
-        calls = list(_calls(message))
-        if text or not calls:
-            events.append(TextEvent(role if role in ROLES else "other", text))
-        if calls:
-            pending = {}
-        for call_id, call in calls:
-            pending[len(events)] = call_id
-            events.append(call)
-    return Conversation(tuple(events), tuple(dict.fromkeys(_signature(tool) for tool in history.tools or ())))
-
-
-def _answered_call(message: Message, pending: Mapping[int, Any]) -> int | None:
-    """The index of the pending call that a tool message answers; a message without an id answers the first."""
-    call_id = message.get("tool_call_id")
-    return next((index for index, pending_id in pending.items() if call_id in (None, pending_id)), None)
-
-
-def _calls(message: Message) -> Iterable[tuple[Any, ToolCallEvent]]:
-    for call in message.get("tool_calls") or ():
-        body: dict[str, Any] = call.get("function") or call.get("custom") or {}
-        arguments = body.get("arguments", body.get("input", ""))
-        yield call.get("id"), ToolCallEvent(str(body.get("name", "")), _plain_json(arguments, sort=True))
-    if legacy := message.get("function_call"):
-        yield None, ToolCallEvent(str(legacy.get("name", "")), _plain_json(legacy.get("arguments", ""), sort=True))
-
-
-def _text(message: Message) -> str:
-    content = message.get("content") or message.get("refusal")
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return _plain_json(content) if message.get("role") == "tool" else content
-    if isinstance(content, list):
-        return "\n".join(_part(part) for part in cast("list[Any]", content))
-    return _plain_json(content)
-
-
-def _part(part: Any) -> str:
-    fields = cast("dict[str, Any]", part) if isinstance(part, dict) else {}
-    if isinstance(text := fields.get("text", fields.get("refusal")), str):
-        return text
-    return f"[{fields.get('type', 'part')} {content_hash(_plain_json(part, sort=True))}]"
-
-
-def _plain_json(value: Any, *, sort: bool = False) -> str:
-    """Compact JSON without escapes; text that is not a JSON object or array stays unchanged."""
-    if isinstance(value, str) and not value.lstrip().startswith(("{", "[")):
-        return value
-    try:
-        parsed = json.loads(value) if isinstance(value, str) else value
-        return json.dumps(parsed, ensure_ascii=False, separators=(",", ":"), sort_keys=sort, default=str)
-    except (ValueError, RecursionError):
-        return str(value)
+def _conversation(history: History, view: View) -> Conversation:
+    tools = (view.text(_signature(tool)) for tool in history.tools or ())
+    return Conversation(read_messages(history.messages(), view), tuple(dict.fromkeys(tools)))
 
 
 def _signature(tool: Message) -> str:
@@ -218,19 +150,21 @@ def _signature(tool: Message) -> str:
     try:
         return _describe_tool(tool)
     except (AttributeError, TypeError):
-        return _plain_json(tool, sort=True)
+        return plain_json(tool, sort=True)
 
 
 def _describe_tool(tool: Message) -> str:
     function = tool.get("function") or tool
-    parameters: dict[str, Any] = function.get("parameters") or {}
+    if "name" not in function:
+        raise TypeError("a tool of the server, which has a form of its own")
+    parameters: dict[str, Any] = function.get("parameters") or function.get("input_schema") or {}
     required: Sequence[str] = parameters.get("required") or ()
     properties: dict[str, Any] = parameters.get("properties") or {}
     names = (
         f"{name}{'' if name in required else '?'}: {_parameter_type(schema)}" for name, schema in properties.items()
     )
     description = " ".join(str(function.get("description") or "").split())
-    signature = f"{function.get('name', '')}({', '.join(names)})"
+    signature = f"{function['name']}({', '.join(names)})"
     return " ".join((f"{signature}: {description}" if description else signature).split())
 
 
@@ -239,20 +173,10 @@ def _parameter_type(schema: Any) -> str:
         return "any"
     fields = cast("dict[str, Any]", schema)
     if "enum" in fields:
-        return "|".join(_plain_json(option) for option in fields["enum"])
+        return "|".join(plain_json(option) for option in fields["enum"])
     return str(fields.get("type", "any"))
 
 
 def _common_prefix(conversations: list[tuple[Event, ...]]) -> tuple[Event, ...]:
     common = takewhile(lambda events: len(set(events)) == 1, zip(*conversations, strict=False))
     return tuple(events[0] for events in common)
-
-
-def event_texts(events: Iterable[Event]) -> Iterable[str]:
-    """All text of the events, in order."""
-    for event in events:
-        match event:
-            case TextEvent(_, text):
-                yield text
-            case ToolCallEvent(name, arguments, result):
-                yield from (name, arguments, result or "")

@@ -5,6 +5,7 @@ the judge was given a cap for it. Tool output is not the agent's own text, so an
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -12,6 +13,7 @@ from unicodedata import category
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.prompt.canonical import CanonicalGroup, Event, Member, TextEvent, ToolCallEvent
+from gavel.judge.prompt.events import unseen_content
 from gavel.judge.prompt.injection import addresses_judge
 from gavel.judge.prompt.sanitize import joined_texts, normalize_for_matching
 from gavel.scenarios.judgement import Judgement
@@ -20,7 +22,8 @@ EMPTY = "empty"
 CONTENTLESS = "contentless"
 ADDRESSES_JUDGE = "addresses the judge"
 TOOL_ADDRESSES_JUDGE = "a tool's output addresses the judge"
-FLAGS = (EMPTY, CONTENTLESS, ADDRESSES_JUDGE, TOOL_ADDRESSES_JUDGE)
+UNSEEN = "unseen content"
+FLAGS = (EMPTY, CONTENTLESS, ADDRESSES_JUDGE, TOOL_ADDRESSES_JUDGE, UNSEEN)
 
 _SENTENCE_ENDS = re.compile(r"[.!?:;…\n。！？：；،؟।<>]+")
 _WORD = re.compile(r"[^\W_]+")
@@ -65,16 +68,17 @@ def with_flags(group: CanonicalGroup) -> CanonicalGroup:
     """The group with every member's flags set, in the order of `FLAGS`.
 
     A member is empty if its agent wrote nothing and called no tool, also in the shared events. It is contentless if no
-    tool was called and the agent's text (the member's own, else the shared one) is only openers and punctuation.
+    tool was called and the agent's text (the member's own, else the shared one) is only openers and punctuation. It has
+    unseen content if any of its events, or of the shared ones, has.
     """
     # Most groups contain no attack, which few searches over joined texts show quickly.
     any_attack = any(map(addresses_judge, joined_texts(group.texts)))
     is_attack = cache(addresses_judge) if any_attack else _never
-    of_shared = _attack_flags(group.shared, is_attack)
+    of_shared = _attack_flags(group.shared, is_attack) | _unseen_flags(group.shared)
 
     def flags(member: Member) -> tuple[str, ...]:
         own = [event for conversation in member.conversations for event in conversation.events]
-        found = _content_flags(own, group.shared) | of_shared | _attack_flags(own, is_attack)
+        found = _content_flags(own, group.shared) | of_shared | _attack_flags(own, is_attack) | _unseen_flags(own)
         return tuple(flag for flag in FLAGS if flag in found)
 
     return replace(group, members=tuple(replace(member, flags=flags(member)) for member in group.members))
@@ -91,6 +95,22 @@ def _content_flags(own: Sequence[Event], shared: Sequence[Event]) -> set[str]:
     if not texts:
         return {EMPTY}
     return {CONTENTLESS} if all(map(_is_contentless, texts)) else set()
+
+
+def _unseen_flags(events: Sequence[Event]) -> set[str]:
+    return {UNSEEN} if unseen_content(events) else set()
+
+
+def unseen_reasons(group: CanonicalGroup) -> dict[int, str]:
+    """What the judge is not shown, by index of the trajectory: `unseen content: 2 image_url, 1 file`."""
+    reasons: dict[int, str] = {}
+    for member in group.members:
+        own = [event for conversation in member.conversations for event in conversation.events]
+        kinds = Counter(each.tag.split()[0] for each in unseen_content([*group.shared, *own]))
+        if kinds:
+            counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+            reasons |= dict.fromkeys(member.indices, f"{UNSEEN}: {counts}")
+    return reasons
 
 
 def _attack_flags(events: Sequence[Event], is_attack: Callable[[str], bool]) -> set[str]:

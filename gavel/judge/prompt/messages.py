@@ -2,14 +2,17 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from threading import Lock
 
 from gavel.judge.prompt.canonical import CanonicalGroup, Conversation, Member
+from gavel.judge.prompt.events import images_of
 from gavel.judge.prompt.sanitize import sanitize
 from gavel.judge.prompt.token_count import TextTruncator, count_tokens
 from gavel.judge.prompt.transcript import PromptMarkers, Transcripts
 from gavel.judge.prompt.truncate import max_members_shown, truncate_group
 from gavel.judge.rubric import Rubric
+from gavel.llm.message_parts import IMAGE_TOKENS, count_images, text_of
 from gavel.llm.types import Message
 from gavel.prompts import render
 
@@ -89,8 +92,9 @@ class GroupPrompts:
     def _prompt(self, transcripts: Transcripts, order: Sequence[int], *, shortened: bool = False) -> Prompt:
         parts = transcripts.parts(order)
         text = parts.joined(order)
-        messages = _messages(text, [self.markers.labels[member] for member in order], self.rubric)
-        before = messages[-1]["content"].index(text)
+        images = _image_parts(transcripts.group, order, self.markers)
+        messages = _messages(text, [self.markers.labels[member] for member in order], self.rubric, images)
+        before = text_of(messages[-1]).index(text)
         of_group = before + len(parts.of_group)
         of_orders = of_group + len(parts.of_members) + bool(parts.of_group and parts.of_members)
         return Prompt(messages, shortened, of_group, of_orders)
@@ -103,15 +107,28 @@ def _shown(group: CanonicalGroup, order: Collection[int]) -> CanonicalGroup:
     return replace(group, members=tuple(m if n in order else _EMPTY_MEMBER for n, m in enumerate(group.members)))
 
 
-def _messages(transcripts: str, labels: Sequence[str], rubric: Rubric) -> list[Message]:
+def _messages(transcripts: str, labels: Sequence[str], rubric: Rubric, images: Sequence[Message] = ()) -> list[Message]:
     values: dict[str, object] = {"transcripts": transcripts, "labels": labels}
     if rubric.criteria:
         values["criteria"] = [(letter, sanitize(criterion.name)) for letter, criterion in rubric.lettered]
     system, user = template_names(rubric)
+    text = render(user, **values)
     return [
-        {"role": "system", "content": render(system, rubric=sanitize(rubric.words))},
-        {"role": "user", "content": render(user, **values)},
+        {"role": "system", "content": render(system, rubric=sanitize(rubric.words), images=bool(images))},
+        {"role": "user", "content": [{"type": "text", "text": text}, *images] if images else text},
     ]
+
+
+def _image_parts(group: CanonicalGroup, order: Sequence[int], markers: PromptMarkers) -> list[Message]:
+    """The different images of the members in `order`, each behind a line with its number."""
+    conversations = (conversation for member in order for conversation in group.members[member].conversations)
+    shown = set(images_of(chain(group.shared, *(conversation.events for conversation in conversations))))
+    parts: list[Message] = []
+    for image, number in group.images.items():
+        if image in shown:
+            parts.append({"type": "text", "text": f"{markers.fence}image {number}"})
+            parts.append({"type": "image_url", "image_url": {"url": image.url}})
+    return parts
 
 
 def fit_messages(prompts: GroupPrompts, order: Sequence[int], max_tokens: int) -> Prompt:
@@ -127,8 +144,11 @@ def max_members_per_prompt(group: CanonicalGroup, rubric: Rubric, max_tokens: in
 
 
 def count_message_tokens(messages: Sequence[Message], max_tokens: int = 0) -> int:
-    """Tokens of the messages; if even their bytes are within `max_tokens`, the bytes, which is faster to count."""
-    texts = [message["content"] for message in messages]
-    framing = _TOKENS_PER_MESSAGE * len(texts)
+    """Tokens of the messages; if even their bytes are within `max_tokens`, the bytes, which is faster to count.
+
+    An image counts as `IMAGE_TOKENS`.
+    """
+    texts = [text_of(message) for message in messages]
+    framing = _TOKENS_PER_MESSAGE * len(texts) + IMAGE_TOKENS * count_images(messages)
     bound = framing + sum(len(text.encode()) for text in texts)
     return bound if bound <= max_tokens else framing + sum(map(count_tokens, texts))

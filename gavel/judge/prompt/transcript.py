@@ -28,7 +28,8 @@ from gavel.judge.prompt.canonical import (
     ToolCallEvent,
     event_texts,
 )
-from gavel.judge.prompt.flags import ADDRESSES_JUDGE, CONTENTLESS, EMPTY, TOOL_ADDRESSES_JUDGE
+from gavel.judge.prompt.events import Attachment, Image, Unseen
+from gavel.judge.prompt.flags import ADDRESSES_JUDGE, CONTENTLESS, EMPTY, TOOL_ADDRESSES_JUDGE, UNSEEN
 from gavel.judge.prompt.sanitize import RESERVED, joined_texts, normalize_for_matching, sanitize
 from gavel.judge.prompt.shared_text import MIN_SHARED_CHARACTERS, PrefixTree, find_shared_prefixes, repeated_texts
 
@@ -42,6 +43,7 @@ _NOTES = {
     CONTENTLESS: "it says nothing but an opener or punctuation",
     ADDRESSES_JUDGE: "its text addresses the judge",
     TOOL_ADDRESSES_JUDGE: "text that a tool returned addresses the judge",
+    UNSEEN: "some of its content is not shown",
 }
 """What the prompt says about each flag."""
 
@@ -184,7 +186,12 @@ class Transcripts:
                     lines.append(f"call {_name(name)}{self._text(arguments, blocks, '(', ')')}")
                     if result is not None:
                         lines.append(f"result{self._text(result, blocks, ': ')}")
+            lines += map(self._attachment, event.attachments)
         return lines
+
+    def _attachment(self, each: Attachment) -> str:
+        is_sent = isinstance(each, Image)
+        return f"image {self.group.images[each]}: {each.tag}" if is_sent else f"unseen: {each.tag}"
 
     def _text(self, text: str, blocks: Mapping[str, int], before: str, after: str = "") -> str:
         return f"{_REFERENCE}{blocks[text]}" if text in blocks else f"{before}{self._sanitized(text)}{after}"
@@ -279,6 +286,10 @@ def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
             case "result" | "result:":
                 call = conversation.events.pop()
                 conversation.events.append(replace(call, result=_text_after(head, rest, blocks)))
+            case "image" | "unseen:":
+                sent = Image(rest.partition(": ")[2], "") if head == "image" else Unseen(rest)
+                event = conversation.events.pop()
+                conversation.events.append(replace(event, attachments=(*event.attachments, sent)))
             case role:
                 conversation.events.append(TextEvent(role.removesuffix(":"), _text_after(head, rest, blocks)))
     return {label: _full(common, tuple(tools.values()), *readings) for label, readings in attempts.items()}

@@ -4,13 +4,15 @@ Texts longer than a common length lose their middle; if that is not enough, conv
 events. The greatest length that fits is searched for, so no text is truncated more than necessary.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate, count
 
 from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.prompt.canonical import CanonicalGroup, Conversation, Event, TextEvent, ToolCallEvent, event_texts
+from gavel.judge.prompt.events import images_of
 from gavel.judge.prompt.token_count import TextTruncator, count_tokens, estimate_tokens, omission_mark
+from gavel.llm.message_parts import IMAGE_TOKENS
 
 MIN_READABLE_TOKENS = 64
 """Texts are cut shorter than this only when fewer members or events per prompt do not help."""
@@ -57,8 +59,8 @@ def max_members_shown(group: CanonicalGroup, limit: int) -> int:
     def tokens(text: str) -> int:
         return min(count_tokens(text, stop_at=longest), longest)
 
-    def short(events: Iterable[Event]) -> int:
-        return sum(tokens(text) + _LINE_TOKENS for text in event_texts(events))
+    def short(events: Sequence[Event]) -> int:
+        return sum(tokens(text) + _LINE_TOKENS for text in event_texts(events)) + _image_tokens(events)
 
     totals = [sum(short(conversation.events) for conversation in member.conversations) for member in group.members]
     left = limit - short(group.shared) - sum(map(tokens, group.tools))
@@ -100,10 +102,11 @@ def _with_texts(group: CanonicalGroup, length: int, truncator: TextTruncator) ->
 
     def event(of: Event) -> Event:
         match of:
-            case TextEvent(role, text):
-                return TextEvent(role, cut(text))
+            case TextEvent(_, text):
+                return replace(of, text=cut(text))
             case ToolCallEvent(name, arguments, result):
-                return ToolCallEvent(cut(name), cut(arguments), None if result is None else cut(result))
+                shortened = None if result is None else cut(result)
+                return replace(of, name=cut(name), arguments=cut(arguments), result=shortened)
 
     return _map_group(group, lambda events: tuple(map(event, events)), lambda tools: tuple(map(cut, tools)))
 
@@ -116,7 +119,8 @@ def _with_events(group: CanonicalGroup, count: int) -> CanonicalGroup:
             return of
         head, tail = of[: count // 2], of[len(of) - (count - count // 2) :]
         middle = of[count // 2 : len(of) - (count - count // 2)]
-        return (*head, TextEvent("other", omission_mark(*estimate_tokens(event_texts(middle)))), *tail)
+        omitted, estimated = estimate_tokens(event_texts(middle))
+        return (*head, TextEvent("other", omission_mark(omitted + _image_tokens(middle), estimated)), *tail)
 
     return _map_group(group, events, lambda tools: tools)
 
@@ -131,6 +135,10 @@ def _map_group(
 
     members = tuple(replace(m, conversations=tuple(map(conversation, m.conversations))) for m in group.members)
     return CanonicalGroup(members, events(group.shared), tools(group.tools))
+
+
+def _image_tokens(events: Iterable[Event]) -> int:
+    return IMAGE_TOKENS * len(images_of(events))
 
 
 def _most_events(group: CanonicalGroup) -> int:

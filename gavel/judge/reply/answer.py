@@ -76,7 +76,7 @@ def _read(text: str, known: Mapping[str, str], wrappers: Set[str]) -> _Reading:
                     position = max(position, end)
                     if start == 0:
                         rows.clear()
-            case Found(value, repairs, start, end, fragment):
+            case Found(value, repairs, start, end, fragment, comments):
                 reader = FormReader(known, wrappers)
                 reader.read(value)
                 part = reader.answer
@@ -88,6 +88,7 @@ def _read(text: str, known: Mapping[str, str], wrappers: Set[str]) -> _Reading:
                 part.repairs += repairs
                 part.broken |= fragment
                 part.spans.append((start, end))
+                part.comments += comments
                 alone = part.names() >= set(known.values()) or set(words(between)) - known.keys() - BETWEEN
                 if not rows or alone or rows[-1].broken:
                     rows.append(part)

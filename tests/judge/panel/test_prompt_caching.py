@@ -10,7 +10,7 @@ from gavel.judge.panel.juror import Juror
 from gavel.llm.providers import load_litellm
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
-from tests.endpoint import fails, labels_in
+from tests.endpoint import labels_in, says
 from tests.judge.groups import OPENING, choice, saying
 from tests.limits import HANG_SECONDS
 from tests.prompt_cache_server import CachingServer
@@ -152,8 +152,9 @@ async def test_each_juror_has_a_lead_of_its_own():
 
 
 async def test_the_others_are_asked_when_the_first_call_fails(endpoint):
-    endpoint.script = [fails(413, "no"), CachingServer()]
-    judged = await Judge(Juror("openai/gpt-5-mini", params=endpoint.params), orders=4).score(with_shared_dump())
+    endpoint.script = [lambda _: says("no"), CachingServer()]
+    juror = Juror("openai/gpt-5-mini", params=endpoint.params)
+    judged = await Judge(juror, orders=4, content_retries=0).score(with_shared_dump())
     assert judged.judgement.lost_orders == 1
     assert judged.judgement.status == "scored"
 

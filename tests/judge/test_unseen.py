@@ -1,0 +1,193 @@
+import json
+import re
+
+import pytest
+
+from gavel.judge.errors import JudgeError
+from gavel.judge.judge import Judge
+from gavel.judge.panel.juror import Juror
+from gavel.llm.message_parts import IMAGE_TOKENS
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+from tests.endpoint import says, scores
+from tests.judge.groups import OPENING, choice, saying
+from tests.judge.prompt.test_content import DATA_URL
+
+PICTURE = {"type": "image_url", "image_url": {"url": DATA_URL}}
+AUDIO = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+
+
+def with_part(part: dict, *texts: str) -> TrajectoryGroup:
+    """A group whose last member was shown `part`, and the others were not."""
+    group = saying(*texts)
+    asked = {"role": "user", "content": [{"type": "text", "text": "And this?"}, part]}
+    group.trajectories[-1].messages_and_choices = [*OPENING, asked, choice(texts[-1])]
+    return group
+
+
+def text_of(content) -> str:
+    return content if isinstance(content, str) else content[0]["text"]
+
+
+class Watches:
+    """A judge that gives everyone 0.5 and keeps the messages that it was sent."""
+
+    def __init__(self) -> None:
+        self.prompts: list[list[dict]] = []
+
+    async def __call__(self, messages, schema):
+        self.prompts.append(messages)
+        labels = schema["properties"]["scores"]["items"]["properties"]["trajectory_id"]["enum"]
+        return json.dumps({"scores": [{"trajectory_id": n, "explanation": "", "score": 0.5} for n in labels]})
+
+
+@pytest.mark.parametrize("part", [PICTURE, AUDIO], ids=["image", "audio"])
+async def test_a_member_with_content_that_is_not_shown_is_unscored_and_says_what(part):
+    watches = Watches()
+    judged = await Judge(watches).score(with_part(part, "a", "b", "c"))
+    assert [t.reward for t in judged] == [0.5, 0.5, None]
+    hidden = judged.trajectories[-1].judgement
+    assert hidden is not None
+    assert hidden.reason == f"unseen content: 1 {part['type']}"
+    assert hidden.flags == ["unseen content"]
+    assert judged.judgement is not None
+    assert judged.judgement.status == "partial"
+    assert not any("And this?" in text_of(prompt[1]["content"]) for prompt in watches.prompts)
+
+
+async def test_a_member_with_unseen_content_is_scored_with_the_flag_when_asked():
+    watches = Watches()
+    judged = await Judge(watches, unseen="flag", caps={"unseen content": 0.2}).score(with_part(AUDIO, "a", "b"))
+    assert [t.reward for t in judged] == [0.5, 0.2]
+    assert judged.trajectories[1].judgement.flags == ["unseen content"]
+    assert "note: some of its content is not shown" in watches.prompts[0][1]["content"]
+    assert "unseen: input_audio " in watches.prompts[0][1]["content"]
+
+
+async def test_a_task_that_is_a_picture_is_not_judged_blind():
+    task = {"role": "user", "content": [PICTURE]}
+    group = TrajectoryGroup(Trajectory(messages_and_choices=[task, choice(text)]) for text in ("a cat", "a dog"))
+    watches = Watches()
+    judged = await Judge(watches).score(group)
+    assert watches.prompts == []
+    assert [t.reward for t in judged] == [None, None]
+    assert judged.judgement.status == "unscored"
+    assert judged.judgement.reason == "unseen content: 1 image_url"
+
+
+async def test_pictures_are_sent_once_and_numbered_in_every_order():
+    other = {"type": "image", "source": {"type": "base64", "media_type": "image/gif", "data": "R0lGODlhAQABAAAAACw="}}
+    task = {"role": "user", "content": [{"type": "text", "text": "Which?"}, PICTURE]}
+    made = {"role": "user", "content": [other, PICTURE]}
+    group = TrajectoryGroup(
+        [
+            Trajectory(messages_and_choices=[task, choice("a cat")]),
+            Trajectory(messages_and_choices=[task, made, choice("a dog")]),
+        ]
+    )
+    watches = Watches()
+    judged = await Judge(watches, images="send", orders=2).score(group)
+    assert judged.judgement.status == "scored"
+    for system, user in watches.prompts:
+        assert 'An "image" line says which picture stood there' in system["content"]
+        text, *parts = user["content"]
+        code = text["text"].split("\n")[0].split(" ")[0]
+        assert [part.get("text") for part in parts[::2]] == [f"{code} image 1", f"{code} image 2"]
+        assert [part["image_url"]["url"] for part in parts[1::2]] == [
+            DATA_URL,
+            "data:image/gif;base64,R0lGODlhAQABAAAAACw=",
+        ]
+        lines = [line.split(" ")[2] for line in text["text"].splitlines() if line.startswith(f"{code} image")]
+        assert sorted(lines) == ["1:", "1:", "2:"]
+
+
+async def test_a_vision_model_is_sent_the_pictures_over_the_wire(endpoint):
+    def step(request):
+        content = request["messages"][1]["content"]
+        labels = re.findall(r"^¦\w+ trajectory (\w+)$", content[0]["text"], re.MULTILINE)
+        entries = [{"trajectory_id": label, "explanation": "", "score": 0.5} for label in labels]
+        return says(json.dumps({"scores": entries}))
+
+    endpoint.script = [step]
+    judged = await Judge(Juror("openai/gpt-5-mini", params=endpoint.params)).score(with_part(PICTURE, "a", "b"))
+    assert judged.judgement.status == "scored", judged.judgement
+    assert [part["type"] for part in endpoint.requests[0]["messages"][1]["content"]] == ["text", "text", "image_url"]
+
+
+async def test_a_jury_sends_pictures_only_when_all_of_it_sees_them(endpoint):
+    jury = [Juror("openai/gpt-5-mini", params=endpoint.params), Juror("openai/unknown", params=endpoint.params)]
+    judged = await Judge(jury).score(with_part(PICTURE, "a", "b", "c"))
+    assert [t.reward is None for t in judged] == [False, False, True]
+
+
+async def test_a_picture_takes_its_share_of_the_context():
+    watches = Watches()
+    group = with_part(PICTURE, "a " * 2_000, "b " * 2_000)
+    context = 2 * (1_200 + IMAGE_TOKENS)
+    judged = await Judge(Juror(watches, context=context), images="send").score(group)
+    assert judged.judgement.status == "scored"
+    assert "were shortened" in judged.judgement.warnings[0]
+
+
+@pytest.mark.parametrize(
+    "options", [{"unseen": "hide"}, {"images": "yes"}, {"alone": True}, {"redact": "all"}], ids=str
+)
+def test_an_unknown_policy_is_an_error_that_names_the_known(options):
+    with pytest.raises(JudgeError, match=r"is one of|there is no redaction"):
+        Judge("stand-in", **options)
+
+
+async def test_a_group_of_one_is_scored_when_asked():
+    watches = Watches()
+    judged = await Judge(watches, alone="scored").score(saying("a"))
+    assert judged.trajectories[0].reward == 0.5
+    assert judged.judgement.status == "scored"
+    assert (await Judge(watches).score(saying("a"))).trajectories[0].reward is None
+
+
+async def test_no_secret_leaves_for_the_judge():
+    watches = Watches()
+    group = saying("mail bob@example.com", "use sk-proj-abcdefghijklmnop1234567890")
+    group.trajectories[0].tools = [{"function": {"name": "f", "description": "for bob@example.com"}}]
+    judged = await Judge(watches, redact="secrets").score(group)
+    assert judged.judgement.status == "scored"
+    prompt = json.dumps(watches.prompts)
+    assert "bob@" not in prompt
+    assert "sk-proj" not in prompt
+    assert "[e-mail address]" in prompt
+    assert "[OpenAI key]" in prompt
+
+
+async def test_a_redaction_that_fails_sends_nothing():
+    def broken(text):
+        raise ValueError("no idea")
+
+    watches = Watches()
+    with pytest.raises(JudgeError, match="redact failed: ValueError: no idea; nothing was sent"):
+        await Judge(watches, redact=broken).score(saying("a", "b"))
+    with pytest.raises(JudgeError, match="redact returned NoneType"):
+        await Judge(watches, redact=lambda text: None).score(saying("a", "b"))  # type: ignore[arg-type, return-value]
+    assert watches.prompts == []
+
+
+async def test_votes_name_the_model_that_answered_and_a_change_is_told_once(endpoint, caplog):
+    def served_by(name):
+        def step(request):
+            answer = scores(0.2, 0.4)(request)
+            answer.body["model"] = name
+            return answer
+
+        return step
+
+    judge = Judge(Juror("openai/judge", params=endpoint.params), orders=1)
+    endpoint.script = [served_by("judge-2026-01")]
+    first = await judge.score(saying("a", "b"))
+    assert first.trajectories[0].judgement.votes[0].served_by == "judge-2026-01"
+    assert first.judgement.warnings == []
+    endpoint.script = [served_by("judge-2026-02")]
+    second = await judge.score(saying("c", "d"))
+    assert second.judgement.warnings == [
+        "openai/judge is now served by judge-2026-02, before by judge-2026-01: scores may shift"
+    ]
+    assert "judge-2026-02" in caplog.text
+    assert (await judge.score(saying("e", "f"))).judgement.warnings == []

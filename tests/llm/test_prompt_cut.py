@@ -1,0 +1,61 @@
+import pytest
+
+from gavel.llm.prompt_cut import PromptCutError, check_not_cut, expected_tokens
+from gavel.llm.types import Reply
+
+ENGLISH = "The agent looked the order up, and it was 12 days old; so it refunded 48.20 USD.\n" * 500
+CHINESE = "代理查询了订单，发现订单只有十二天，因此退款了四十八美元。\n" * 500
+HINDI = "एजेंट ने ऑर्डर देखा और पाया कि वह बारह दिन पुराना था, इसलिए उसने पैसे लौटा दिए।\n" * 300
+CODE = "def refund(order_id: str, amount: float) -> bool:\n    return api.post(f'/orders/{order_id}')\n" * 500
+
+
+def cut(counted: int, text: str, *, own_server: bool = False, cached: int = 0, limits: tuple[int, ...] = ()) -> bool:
+    reply = Reply("", counted, cached_prompt_tokens=cached)
+    try:
+        check_not_cut("m", reply, [{"role": "user", "content": text}], own_server=own_server, limits=limits)
+    except PromptCutError as error:
+        return error.reply is reply
+    return False
+
+
+TURKISH = "Temsilci siparişi kontrol etti ve on iki günlük olduğunu gördü, bu yüzden parayı iade etti.\n" * 500
+SWAHILI = "Wakala aliangalia agizo na kuona kuwa lina siku kumi na mbili, kwa hivyo alirudisha pesa.\n" * 500
+VIETNAMESE = "Đại lý đã kiểm tra đơn hàng và thấy rằng nó mới được mười hai ngày, vì vậy đã hoàn tiền.\n" * 500
+MEASURED = {
+    "English": (ENGLISH, 12_000),
+    "Chinese": (CHINESE, 8_500),
+    "Hindi": (HINDI, 7_800),
+    "code": (CODE, 12_500),
+    "Turkish": (TURKISH, 12_000),
+    "Swahili": (SWAHILI, 12_500),
+    "Vietnamese": (VIETNAMESE, 12_500),
+    "a line": ("=" * 50_000, 781),
+    "newlines": ("\n" * 20_000, 1_250),
+}
+"""Texts, and their tokens in o200k_base, which holds more of most languages than cl100k_base."""
+
+
+@pytest.mark.parametrize(("text", "tokens"), MEASURED.values(), ids=MEASURED)
+def test_what_another_tokenizer_counts_is_no_cut(text, tokens):
+    assert not cut(tokens, text)
+    assert not cut(int(0.8 * tokens), text), "a tokenizer that is more compact still"
+
+
+@pytest.mark.parametrize("text", [ENGLISH, CHINESE, CODE], ids=["English", "Chinese", "code"])
+def test_half_of_a_prompt_is_a_cut(text):
+    assert cut(expected_tokens(text) // 2, text)
+
+
+@pytest.mark.parametrize("text", [ENGLISH, CHINESE, CODE], ids=["English", "Chinese", "code"])
+def test_a_usual_context_is_a_cut_on_a_server_of_ones_own_and_chance_elsewhere(text):
+    text = text[: int(len(text) * 4096 * 1.1 / expected_tokens(text))]
+    assert cut(4096, text, own_server=True)
+    assert cut(4095, text, own_server=True)
+    assert not cut(4096, text)
+    assert not cut(4094, text, own_server=True)
+    assert cut(4094, text, own_server=True, limits=(4094,))
+
+
+def test_tokens_from_a_cache_count_as_read():
+    assert not cut(1_000, ENGLISH, cached=9_000)
+    assert not cut(30, ENGLISH)
