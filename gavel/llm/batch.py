@@ -43,6 +43,7 @@ from gavel.llm.errors import (
 from gavel.llm.failure import read_failure
 from gavel.llm.local_models import PROVIDER
 from gavel.llm.prices import Price, Prices, price
+from gavel.llm.prompt_cut import check_not_cut
 from gavel.llm.providers import load_litellm, model_info
 from gavel.llm.question import Question
 from gavel.llm.refusal import is_refusal
@@ -181,6 +182,8 @@ class Batches:
             self._paid.add(question.key)
             self._budget.spent_usd += reply.cost_usd or 0.0
             self._budget.spent_tokens += reply.prompt_tokens + reply.completion_tokens
+        own_server = bool(question.params.keys() & {"api_base", "base_url"})
+        check_not_cut(question.model, reply, question.messages, own_server=own_server)
         return reply
 
     async def collect(self, question: Question) -> Reply:

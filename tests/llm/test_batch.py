@@ -338,3 +338,11 @@ async def test_what_failed_for_an_empty_account_is_sent_again_by_the_next_comman
     service.answer = echo
     assert texts(await Asker(service, tmp_path).all(["hello"])) == ["good: hello"]
     assert len(service.batches) == 2
+
+
+async def test_a_reply_to_a_part_of_the_prompt_is_none(service, tmp_path):
+    usage = {"prompt_tokens": 4096, "completion_tokens": 20, "total_tokens": 4116}
+    service.answer = lambda request: says("good", usage)
+    [found] = await Asker(service, tmp_path).all(["many different words " * 4000])
+    assert isinstance(found, ContextError)
+    assert "only a part of the prompt" in found.message
