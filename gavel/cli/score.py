@@ -99,7 +99,7 @@ def score_and_print(
         output = None if out is None else judged_output(out, judge.settings, is_input=_same(file, out))
         answer = batches.answer if batches else None
         judged = asyncio.run(score_file(file, judge, by=by, out=output, fresh=fresh, answer_first=answer))
-        if batches:
+        if batches and judge.stopped is None:
             batches.finish()
     except KeyboardInterrupt:
         typer.echo(_kept(output, out), err=True)

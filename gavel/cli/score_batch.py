@@ -17,7 +17,7 @@ from gavel.llm.batch import BatchCassette, Batches
 from gavel.llm.batch_api import provider_of
 from gavel.llm.batch_job import BatchJob
 from gavel.llm.budget import Budget
-from gavel.llm.errors import GavelError
+from gavel.llm.errors import GavelError, first_error
 from gavel.llm.local_models import PROVIDER, model_id
 from gavel.llm.prices import prices_from_environment
 from gavel.scenarios.group import TrajectoryGroup
@@ -43,10 +43,11 @@ class BatchScoring:
             judge.check()
             for model, params in paid_models(judge):
                 provider_of(model, params)
-            async with asyncio.TaskGroup() as tasks:
-                for group in groups:
-                    if group.trajectories:
-                        tasks.create_task(judge.score(group))
+            with first_error():
+                async with asyncio.TaskGroup() as tasks:
+                    for group in groups:
+                        if group.trajectories:
+                            tasks.create_task(judge.score(group))
             if judge.cassette:
                 judge.cassette.close()
             if not await self._batches.advance():
