@@ -6,8 +6,7 @@ the reason, and is judged again by the next run.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,9 +21,8 @@ from gavel.cli.judge_status import JudgeStatus
 from gavel.cli.lazy import single_command
 from gavel.cli.model_options import with_options
 from gavel.cli.run_options import JUDGE_FLAGS, DryRun, announce_stand_in, judge_config, with_default_judge
-from gavel.cli.score_batch import answered_in_batches
+from gavel.cli.score_batch import BatchScoring
 from gavel.cli.score_display import print_scores
-from gavel.cli.terminal import plain
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
@@ -97,31 +95,28 @@ def score_and_print(
     """
     config = with_cassette(with_default_judge(config), replies_directory(out))
     announce_stand_in(config)
-    judge = config.build()
-    output = None if out is None else judged_output(out, judge.settings, is_input=_same(file, out))
-
-    def unjudged() -> list[TrajectoryGroup]:
-        groups = read_attempts(file, by)
-        done = output.begin(groups, fresh=fresh) if output is not None else {}
-        if output is not None:
-            output.close()
-        return [group for index, group in enumerate(groups) if index not in done]
-
-    with answered_in_batches(config, out, unjudged) if batch else nullcontext(judge) as engine:
-        try:
-            judged = asyncio.run(
-                score_file(file, engine, by=by, out=output, fresh=fresh and not batch, probe=not batch)
-            )
-        except KeyboardInterrupt:
-            typer.echo(_kept(output, out), err=True)
-            raise typer.Exit(INTERRUPTED) from None
-    stopped = engine.stopped
+    batches = BatchScoring(config, out) if batch else None
+    output = None
+    try:
+        judge = batches.judge() if batches else config.build()
+        output = None if out is None else judged_output(out, judge.settings, is_input=_same(file, out))
+        answer = batches.answer if batches else None
+        judged = asyncio.run(score_file(file, judge, by=by, out=output, fresh=fresh, answer_first=answer))
+        if batches and judge.stopped is None:
+            batches.finish()
+    except KeyboardInterrupt:
+        typer.echo(_kept(output, out), err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        if batches:
+            batches.close()
+    stopped = judge.stopped
     shown = [group for group in judged if stopped is None or (group.judgement and group.judgement.status != "unscored")]
     print_scores(Console(stderr=isinstance(output, JudgedStream)), shown, by)
-    if replayed := replay_account(engine):
-        Console(stderr=True).print(plain(replayed))
-    if engine.cassette:
-        engine.cassette.close()
+    if replayed := replay_account(judge):
+        typer.echo(replayed, err=True)
+    if judge.cassette:
+        judge.cassette.close()
     if stopped is not None:
         kept = "" if out is None else f" What was judged is kept; the same command goes on from there ({out})."
         raise JudgeError(
@@ -143,26 +138,31 @@ async def score_file(
     by: str | None = None,
     out: Output | Path | None = None,
     fresh: bool = False,
-    probe: bool = True,
+    answer_first: Callable[[Sequence[TrajectoryGroup]], Awaitable[None]] | None = None,
 ) -> list[TrajectoryGroup]:
     """The judged groups of `file` (see `read_file`), also written to `out`; its progress goes to stderr.
 
     `out` is an output or its name (see `judged_output`); groups that it already holds are not judged again, unless
-    `fresh`. `probe`: the judge is asked one cheap question first. Raises `RowError` or `StoreError` when the file
-    cannot be read, and `GavelError` when the judge cannot be asked or `out` cannot be used; nothing is judged then.
+    `fresh`. `answer_first` receives the groups that are left to judge, before the first of them is judged. Raises
+    `RowError` or `StoreError` when the file cannot be read, and `GavelError` when the judge has no key or `out` cannot
+    be used; nothing is judged then.
     """
     groups = await asyncio.to_thread(read_attempts, file, by)
     judge.check()
     if isinstance(out, Path):
         out = judged_output(out, judge.settings, is_input=_same(file, out))
     if out is None:
-        judged = await _judge_all(groups, {}, judge, None, probe=probe)
+        if answer_first:
+            await answer_first(groups)
+        judged = await _judge_all(groups, {}, judge, None)
     else:
         done = await asyncio.to_thread(out.begin, groups, fresh=fresh)
         if done:
             typer.echo(f"{len(done):,} of {len(groups):,} groups are judged already.", err=True)
         try:
-            judged = await _judge_all(groups, done, judge, out, probe=probe)
+            if answer_first:
+                await answer_first([group for index, group in enumerate(groups) if index not in done])
+            judged = await _judge_all(groups, done, judge, out)
             await asyncio.to_thread(out.finish)
         finally:
             out.close()
@@ -171,15 +171,10 @@ async def score_file(
 
 
 async def _judge_all(
-    groups: Sequence[TrajectoryGroup],
-    done: Mapping[int, TrajectoryGroup],
-    judge: Judge,
-    out: Output | None,
-    *,
-    probe: bool,
+    groups: Sequence[TrajectoryGroup], done: Mapping[int, TrajectoryGroup], judge: Judge, out: Output | None
 ) -> dict[int, TrajectoryGroup]:
     judged = dict(done)
-    if probe and any(group.trajectories for index, group in enumerate(groups) if index not in done):
+    if any(group.trajectories for index, group in enumerate(groups) if index not in done):
         await judge.probe()
     columns = (*Progress.get_default_columns(), JudgeStatus(lambda: judge.status))
     writing = asyncio.Lock()

@@ -5,8 +5,7 @@ the same command goes on from there.
 """
 
 import asyncio
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +17,10 @@ from gavel.llm.batch import BatchCassette, Batches
 from gavel.llm.batch_api import provider_of
 from gavel.llm.batch_job import BatchJob
 from gavel.llm.budget import Budget
-from gavel.llm.errors import GavelError
+from gavel.llm.errors import GavelError, first_error
 from gavel.llm.local_models import PROVIDER, model_id
 from gavel.llm.prices import prices_from_environment
 from gavel.scenarios.group import TrajectoryGroup
-
-_INTERRUPTED = 130
-
-
-@contextmanager
-def answered_in_batches(
-    config: JudgeConfig, out: Path | None, read: Callable[[], Sequence[TrajectoryGroup]]
-) -> Generator[Judge]:
-    """A judge whose every question about these groups is answered by then.
-
-    The block writes the output; after it, what is kept beside `out` is deleted. Ctrl-C leaves the batches running.
-    """
-    scoring = BatchScoring(config, out)
-    try:
-        asyncio.run(scoring.answer(read()))
-        yield scoring.judge()
-        scoring.finish()
-    except KeyboardInterrupt:
-        typer.echo("Stopped. The batches go on; the same command picks their results up.", err=True)
-        raise typer.Exit(_INTERRUPTED) from None
-    finally:
-        scoring.close()
 
 
 class BatchScoring:
@@ -70,10 +47,11 @@ class BatchScoring:
             judge.check()
             for model, params in paid_models(judge):
                 provider_of(model, params)
-            async with asyncio.TaskGroup() as tasks:
-                for group in groups:
-                    if group.trajectories:
-                        tasks.create_task(judge.score(group))
+            with first_error():
+                async with asyncio.TaskGroup() as tasks:
+                    for group in groups:
+                        if group.trajectories:
+                            tasks.create_task(judge.score(group))
             if judge.cassette:
                 judge.cassette.close()
             if not await self._batches.advance():

@@ -98,9 +98,10 @@ class Judge:
         """`models`: a LiteLLM id, an async callable, or a list of these or `Juror`s; None = `GAVEL_JUDGE_MODEL`.
 
         `mode`: whether a call shows the group, or two members of it ("pairwise"), and whether scores are said or read
-        from probabilities ("decisions": of a decision model; "readout": of a digit's tokens). `anchors`: trajectories with fixed scores, shown
-        in every call, which put the scores of all groups on their scale. `orders`: calls per group and juror; per
-        member of a group above 10, which is shown in blocks of at most 8, at least 2 (without anchors); per pair in
+        from probabilities ("decisions": of a decision model; "readout": of a digit's tokens). `anchors`: trajectories
+        with fixed scores, shown in every call, which put the scores of all groups on their scale. `orders`: calls per
+        group and juror; per member of a group above 10, which is shown in blocks of at most 8, at least 2 (without
+        anchors); per pair in
         the mode "pairwise", which compares a member with 8 others, or with all where they are fewer. `quorum`: the
         share of the jury's weight, 0 to 1, that must have voted for a member. `caps`: the highest score, 0 to 1, of a
         member with a flag ("empty", "contentless", "addresses the judge", "a tool's output addresses the judge",

@@ -24,19 +24,31 @@ from typing import IO, Any
 import httpx
 import openai
 
-from gavel.llm.batch_api import BatchApi, request_body
+from gavel.llm.batch_api import CONNECTION, BatchApi, request_body
 from gavel.llm.batch_job import BatchJob, BatchRecord
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
-from gavel.llm.client import Client
 from gavel.llm.completion import with_text_content
-from gavel.llm.dialect import FORMATS
-from gavel.llm.errors import BudgetError, CassetteError, ContextError, LlmError, NotYetError
+from gavel.llm.dialect import FORMATS, dialect_of
+from gavel.llm.errors import (
+    BudgetError,
+    CassetteError,
+    ContextError,
+    LlmError,
+    NotYetError,
+    PermanentError,
+    RefusedError,
+    first_error,
+)
+from gavel.llm.failure import read_failure
 from gavel.llm.local_models import PROVIDER
 from gavel.llm.prices import Price, Prices, price
+from gavel.llm.prompt_cut import check_not_cut
 from gavel.llm.providers import load_litellm, model_info
 from gavel.llm.question import Question
-from gavel.llm.retry import context_limit, is_too_long, may_be_the_format, may_pass, remedy
+from gavel.llm.refusal import is_refusal
+from gavel.llm.response import read_response
+from gavel.llm.retry import context_limit, is_permanent, is_too_long, may_be_the_format, may_pass, remedy
 from gavel.llm.types import Accept, Reply
 
 _ATTEMPTS = 3
@@ -46,6 +58,8 @@ POLL_SECONDS = 10.0, 60.0
 """The first and the longest pause between looks at a batch."""
 _GRACE_SECONDS = 20.0
 """For how long a batch whose creation was broken off may not be listed yet."""
+_ENDED_BEFORE = ("failed", "cancelled")
+"""Ends of a batch that count as no attempt."""
 _EXPECTED_COMPLETION = 1000
 """Reply tokens expected of a request, before it is sent."""
 
@@ -57,6 +71,10 @@ class BatchCassette(Cassette):
         super().__init__(path)
         self._batches = batches
         self._kept: set[str] = set()
+
+    @property
+    def asks_now(self) -> bool:
+        return False
 
     async def answer(
         self,
@@ -98,10 +116,13 @@ class Batches:
         self._budget = budget or Budget()
         self._tell = tell
         self._poll_seconds = poll_seconds or POLL_SECONDS
-        self._results: dict[str, dict[str, Any]] = {}
-        """By key: the line that decides."""
+        self._results: dict[str, tuple[dict[str, Any], int]] = {}
+        """By key: the line that decides, and the reply format that it answers."""
         self._attempts: Counter[str] = Counter()
-        self._refused_formats: Counter[str] = Counter()
+        self._formats: dict[str, int] = {}
+        """By key: the reply format to ask for, after another was refused."""
+        self._sent: dict[str, dict[str, Any]] = {}
+        """By key: the parameters, as they were sent last."""
         self._paid: set[str] = set()
         self._collected: dict[tuple[str, str, int], IO[bytes]] = {}
         self._questions: dict[tuple[str, str], Question] = {}
@@ -114,40 +135,66 @@ class Batches:
         for batch in job.batches:
             if batch.stage == "over":
                 self._load(batch)
+        self._results = {key: result for key, result in self._results.items() if not _may_be_mended(result[0])}
 
     def reply(self, question: Question) -> Reply | None:
         """The reply that a batch brought; None = none did yet. Raises `LlmError` when the request failed for good."""
-        line = self._results.get(question.key)
-        if line is None:
+        if question.key not in self._results:
             return None
+        line, reply_format = self._results[question.key]
         failure = _failure(line)
         if failure is None:
             return self._read(question, line)
+        if self._may_be_asked_otherwise(question, failure, reply_format):
+            del self._results[question.key]
+            return None
         message = f"{question.model} failed in a batch: {failure}"
         if is_too_long(failure):
             raise ContextError(message, remedy(failure), context_limit(str(failure)))
+        if is_refusal(failure):
+            raise RefusedError(message)
+        if is_permanent(failure):
+            raise PermanentError(message, remedy(failure))
         raise LlmError(message, remedy(failure))
+
+    def _may_be_asked_otherwise(self, question: Question, failure: openai.OpenAIError, reply_format: int) -> bool:
+        """Whether the model may answer in another reply format, or without a parameter that it refused."""
+        dialect, params = dialect_of(_endpoint(question)), question.public_params
+        sent = self._sent.get(question.key, dialect.translate(params))
+        if sent != dialect.translate(params):  # another request of the batch has shown what it does not take
+            return True
+        refused = dialect.refused(read_failure(failure), {k: v for k, v in params.items() if k not in CONNECTION})
+        if refused is not None:
+            return dialect.do_without(refused, question.model, sent)
+        if may_be_the_format(failure) and reply_format + 1 < len(FORMATS):
+            self._formats[question.key] = reply_format + 1
+            return True
+        return False
 
     def _read(self, question: Question, line: dict[str, Any]) -> Reply:
         body, repairs = with_text_content(line["response"]["body"])
         response = load_litellm().ModelResponse(**{**body, "usage": body.get("usage") or {}})
         halved = batch_price(question.model, self._prices)
-        client = Client(question.model, question.params, prices={question.model: halved} if halved else {})
-        reply = replace(client.read_response(response, list(question.messages), repairs), key=question.key)
+        prices = {question.model: halved} if halved else {}
+        reply = read_response(question.model, response, list(question.messages), prices, repairs)
+        reply = replace(reply, key=question.key)
         if question.key not in self._paid:
             self._paid.add(question.key)
             self._budget.spent_usd += reply.cost_usd or 0.0
             self._budget.spent_tokens += reply.prompt_tokens + reply.completion_tokens
+        own_server = bool(question.params.keys() & {"api_base", "base_url"})
+        check_not_cut(question.model, reply, question.messages, own_server=own_server)
         return reply
 
     async def collect(self, question: Question) -> Reply:
         """Notes the question for the next batch, unless one is under way with it, and raises `NotYetError`."""
-        key, address = question.key, str(question.params.get("api_base") or question.params.get("base_url") or "")
-        endpoint = question.model, address
+        key, endpoint = question.key, _endpoint(question)
         self._questions.setdefault(endpoint, question)
         if key not in self._wanted and key not in self._under_way:
-            reply_format = min(self._refused_formats[key], len(FORMATS) - 1)
-            body = request_body(question, FORMATS[reply_format][1](question.schema))
+            dialect = dialect_of(endpoint)
+            reply_format = self._formats.get(key, dialect.format)
+            self._sent[key] = sent = dialect.translate(question.public_params)
+            body = request_body(question, FORMATS[reply_format][1](question.schema) | sent)
             line = {"custom_id": key, "method": "POST", "url": "/v1/chat/completions", "body": body}
             data = json.dumps(line, allow_nan=False).encode() + b"\n"
             self._file(*endpoint, reply_format).write(data)
@@ -175,12 +222,10 @@ class Batches:
         unfinished = [batch for batch in self._job.batches if batch.stage != "over"]
         waiting = [batch for batch in unfinished if any(key in self._wanted for key in self._job.keys(batch))]
         self._wanted.clear()
-        try:
+        with first_error():
             async with asyncio.TaskGroup() as tasks:
                 for batch in waiting:
                     tasks.create_task(self._finish(batch))
-        except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None
         return bool(waiting)
 
     def _write_collected(self) -> None:
@@ -260,23 +305,24 @@ class Batches:
         """Reads the results of a batch that is over; what failed for the moment counts as an attempt."""
         keys = set(self._job.keys(batch))
         self._under_way -= keys
-        tried = set[str]() if batch.end in ("failed", "cancelled") else set(keys)
+        tried = set[str]() if batch.end in _ENDED_BEFORE else set(keys)
         for raw in self._job.results(batch):
             line: dict[str, Any] = json.loads(raw)
             key, failure = line["custom_id"], _failure(line)
-            if key in self._results:
-                continue
-            if failure is not None and _may_be_format(failure) and batch.reply_format + 1 < len(FORMATS):
-                self._refused_formats[key] = batch.reply_format + 1
-                tried.discard(key)
-                continue
-            may_come = failure is not None and (may_pass(failure) or _is_unreached(line))
-            if not may_come or self._attempts[key] + 1 >= _ATTEMPTS:
-                self._results[key] = line
+            tried.discard(key)
+            if failure is not None and (may_pass(failure) or _is_unreached(line)):
+                self._attempts[key] += batch.end not in _ENDED_BEFORE
+                if self._attempts[key] < _ATTEMPTS:
+                    continue
+            if failure is None or not self._is_answered(key):
+                self._results[key] = line, batch.reply_format
         for key in tried:
             self._attempts[key] += 1
-            if key not in self._results and self._attempts[key] >= _ATTEMPTS:
-                self._results[key] = {"error": {"message": "no batch answered the request"}}
+            if self._attempts[key] >= _ATTEMPTS and key not in self._results:
+                self._results[key] = {"error": {"message": "no batch answered the request"}}, batch.reply_format
+
+    def _is_answered(self, key: str) -> bool:
+        return key in self._results and _failure(self._results[key][0]) is None
 
 
 def batch_price(model: str, prices: Prices) -> Price | None:
@@ -336,5 +382,12 @@ def _failure(line: dict[str, Any]) -> openai.OpenAIError | None:
     return kind(words, response=httpx.Response(status, request=request), body=body)
 
 
-def _may_be_format(failure: openai.OpenAIError) -> bool:
-    return isinstance(failure, openai.BadRequestError) and may_be_the_format(failure)
+def _may_be_mended(line: dict[str, Any]) -> bool:
+    """Whether a person may have mended the cause since: a wrong key, an empty account."""
+    failure = _failure(line)
+    return failure is not None and is_permanent(failure)
+
+
+def _endpoint(question: Question) -> tuple[str, str]:
+    """The model and its server, as a client names them."""
+    return question.model, str(question.params.get("api_base") or question.params.get("base_url") or "")

@@ -58,20 +58,21 @@ def provider_of(model: str, params: Mapping[str, Any]) -> tuple[str, str]:
     return provider, name
 
 
-def request_body(question: Question, reply_format: Mapping[str, Any]) -> dict[str, Any]:
-    """The chat completion that LiteLLM would send. Raises `LlmError` for a parameter that the model does not take."""
+def request_body(question: Question, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The chat completion that LiteLLM would send with these options.
+
+    Raises `LlmError` for a parameter that the model does not take.
+    """
     provider, name = provider_of(question.model, question.params)
-    given = {key: value for key, value in question.public_params.items() if key not in CONNECTION}
+    given = {key: value for key, value in options.items() if key not in CONNECTION}
     litellm = load_litellm()
     try:
-        options: dict[str, Any] = litellm.utils.get_optional_params(
-            model=name, custom_llm_provider=provider, **{**reply_format, **given}
-        )
+        body: dict[str, Any] = litellm.utils.get_optional_params(model=name, custom_llm_provider=provider, **given)
     except litellm.UnsupportedParamsError as error:
         raise LlmError(f"{question.model} does not take a parameter: {error}", "Leave it out.") from error
-    extra: dict[str, Any] = options.pop("extra_body", None) or {}
-    options.pop("stream", None)
-    return {"model": name, "messages": list(question.messages), **options, **extra}
+    extra: dict[str, Any] = body.pop("extra_body", None) or {}
+    body.pop("stream", None)
+    return {"model": name, "messages": list(question.messages), **body, **extra}
 
 
 class BatchApi:

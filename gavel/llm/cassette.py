@@ -57,6 +57,11 @@ class Cassette:
         self._asking: dict[str, Future[Reply]] = {}
         self._thread: StorageThread | None = None
 
+    @property
+    def asks_now(self) -> bool:
+        """Whether an unknown question is asked at once."""
+        return self.mode == "cache"
+
     def check(self) -> None:
         """Raises `CassetteError` when the storage is missing or cannot be used. Opens it, but makes no new file."""
         if self.path is not None and self.mode == "cache" and not self.path.exists():

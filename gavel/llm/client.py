@@ -14,7 +14,6 @@ wrong key, a prompt too long) are raised at once; after one that every request w
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from gavel.llm.budget import Budget, Size
 from gavel.llm.call import Call
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.cassette import Cassette
-from gavel.llm.completion import complete_in_time, read_answer, read_message
+from gavel.llm.completion import complete_in_time, read_answer
 from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
 from gavel.llm.dialect import COMPLETION_CAPS, FORMATS, dialect_of
 from gavel.llm.errors import LlmError, PermanentError
@@ -39,22 +38,21 @@ from gavel.llm.local_models import PROVIDER, model_id
 from gavel.llm.logprobs import with_logprobs
 from gavel.llm.message_size import byte_bound
 from gavel.llm.ollama import context_options
-from gavel.llm.prices import Price, Prices, cost, listed_cost, price
+from gavel.llm.prices import Price, Prices, price
 from gavel.llm.probe import MESSAGES, SCHEMA, Probe
 from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, with_breakpoint
 from gavel.llm.prompt_cut import check_not_cut
-from gavel.llm.providers import OWN_SERVERS, check_gives_probabilities, check_model, load_litellm, model_info
+from gavel.llm.providers import OWN_SERVERS, check_gives_probabilities, check_model, model_info
 from gavel.llm.question import Question
 from gavel.llm.raised import as_llm_error
 from gavel.llm.rate_limits import Limits, endpoint_limits
-from gavel.llm.refusal import CONTENT_FILTER, refusal_in
+from gavel.llm.response import read_response
 from gavel.llm.retry import (
     may_be_the_format,
     may_pass,
     pause,
 )
 from gavel.llm.types import Accept, Message, ModelCallable, Reply, Schema, Wire
-from gavel.llm.usage import read_usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +169,11 @@ class Client:
     @property
     def can_be_probed(self) -> bool:
         """Whether a request to the model leaves this process."""
-        return isinstance(self.model, str) and not self.name.startswith(f"{PROVIDER}/") and not self._replays
+        return isinstance(self.model, str) and not self.name.startswith(f"{PROVIDER}/") and self._asks_now
+
+    @property
+    def _asks_now(self) -> bool:
+        return self.cassette is None or self.cassette.asks_now
 
     async def _ask_with_transport_retries(
         self, messages: list[Message], schema: Schema, prefix: CachedPrefix = NO_PREFIX
@@ -237,7 +239,9 @@ class Client:
                     sent = dialect.translate(params)
                     options = FORMATS[number][1](schema) | num_ctx | sent
                     response, repairs = await complete_in_time(self.name, marked, options, self.limits.timeout)
-                    account.reply = self.read_response(response, messages, repairs)
+                    account.reply = read_response(self.name, response, messages, self.prices, repairs)
+                    if self.wire == "logprobs":
+                        account.reply = with_logprobs(account.reply, response)
             except openai.OpenAIError as error:
                 refused = dialect.refused(
                     read_failure(error), {k: v for k, v in params.items() if k not in _CONNECTION}
@@ -267,36 +271,6 @@ class Client:
         limits = {self._set_context or 0, *self._context_options(messages).values()}
         check_not_cut(self.name, reply, messages, own_server=own_server, limits=limits)
         return reply
-
-    def read_response(self, response: Any, messages: list[Message], repairs: Counter[str]) -> Reply:
-        """The reply in LiteLLM's response to `messages`. `repairs`: those that the response took."""
-        litellm = load_litellm()
-        finish_reason = response.choices[0].finish_reason if response.choices else None
-        message: dict[str, Any] = response.choices[0].message.model_dump() if response.choices else {}
-        if finish_reason == "length":
-            message["reasoning_content"] = None  # reasoning that is cut off holds no answer
-        text, more = read_message(message)
-        if not text.strip() and (refusal := refusal_in(message)):
-            text, finish_reason = refusal, CONTENT_FILTER
-        usage = read_usage(response.usage)
-        prompt_tokens = usage.prompt_tokens or litellm.token_counter(model=self.name, messages=messages)
-        completion_tokens = usage.completion_tokens or litellm.token_counter(model=self.name, text=text)
-        cached, written = usage.cached_prompt_tokens, usage.written_prompt_tokens
-        usd = cost(self.name, prompt_tokens, completion_tokens, self.prices, cached, written)
-        if usd is None:
-            usd = listed_cost(self.name, response, usage)
-        if self.wire == "logprobs" and finish_reason != CONTENT_FILTER:
-            text = with_logprobs(text, response)
-        return Reply(
-            text,
-            prompt_tokens,
-            completion_tokens,
-            usd,
-            finish_reason or "",
-            served_by=response.model or "",
-            repairs=repairs + more,
-            cached_prompt_tokens=cached,
-        )
 
     @asynccontextmanager
     async def _accounted(self, call: Call, messages: list[Message], schema: Schema) -> AsyncGenerator["_Account", None]:

@@ -12,7 +12,7 @@ from gavel.llm.batch_job import BatchJob
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
-from gavel.llm.errors import BudgetError, ContextError, LlmError, NotYetError
+from gavel.llm.errors import BudgetError, ContextError, LlmError, NotYetError, PermanentError, RefusedError
 from gavel.llm.types import Reply
 from tests.batches import BatchService, refuses
 from tests.endpoint import Answer, Request, says
@@ -301,3 +301,48 @@ def test_a_price_in_a_batch_is_that_of_the_table_or_half_or_unknown():
     assert batch_price("openai/nobody-knows", {}) is None
     listed = batch_price("openai/gpt-4o-mini", {})
     assert listed == (pytest.approx(0.075), pytest.approx(0.3))
+
+
+async def test_a_parameter_that_the_model_refuses_is_left_out_of_the_next_batch(service, tmp_path):
+    words = "Unsupported parameter: 'temperature' is not supported with this model."
+    service.answer = lambda r: refuses(400, words)(r) if "temperature" in r else echo(r)
+    params = {**service.params, "temperature": 0.5}
+    assert texts(await Asker(service, tmp_path, model="openai/cold", params=params).all(QUESTIONS)) == ANSWERS
+    assert len(service.batches) == 2
+
+
+async def test_a_refused_prompt_is_a_refusal(service, tmp_path):
+    service.answer = refuses(400, "The prompt was flagged by the content filter.")
+    [found] = await Asker(service, tmp_path).all(["hello"])
+    assert isinstance(found, RefusedError)
+    assert len(service.batches) == 1
+
+
+async def test_a_format_that_was_refused_is_not_asked_for_again_by_the_next_process(service, tmp_path):
+    service.answer = lambda r: refuses(400, "no")(r) if "response_format" in r else echo(r)
+    first = Asker(service, tmp_path)
+    await first.round(["hello"])
+    await first.batches.advance()
+    first.job.close()
+    second = Asker(service, tmp_path)
+    assert texts(await second.all(["hello"])) == ["good: hello"]
+    assert len(service.batches) == 3
+    assert [batch.reply_format for batch in second.job.batches] == [0, 1, 2]
+
+
+async def test_what_failed_for_an_empty_account_is_sent_again_by_the_next_command(service, tmp_path):
+    service.answer = refuses(429, "You exceeded your current quota: insufficient_quota.")
+    first = Asker(service, tmp_path)
+    [found] = await first.all(["hello"])
+    assert isinstance(found, PermanentError)
+    service.answer = echo
+    assert texts(await Asker(service, tmp_path).all(["hello"])) == ["good: hello"]
+    assert len(service.batches) == 2
+
+
+async def test_a_reply_to_a_part_of_the_prompt_is_none(service, tmp_path):
+    usage = {"prompt_tokens": 4096, "completion_tokens": 20, "total_tokens": 4116}
+    service.answer = lambda request: says("good", usage)
+    [found] = await Asker(service, tmp_path).all(["many different words " * 4000])
+    assert isinstance(found, ContextError)
+    assert "only a part of the prompt" in found.message

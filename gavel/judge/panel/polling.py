@@ -215,15 +215,15 @@ class Poll:
         labels = list(indices)
         ids, schema = ids_to_score(self.rubric, labels), self.form.schema(self.rubric, labels)
         repair: list[Message] = []
-        refusal = ""
         unusable: list[tuple[list[Message], Reply]] = []
+        refusal = ""
 
         def read(reply: Reply) -> Verdict:
             if reply.repairs["reasoning"]:
                 raise VerdictError("it is reasoning without an answer")
             return self.form.read(reply.text, self.rubric, labels, cut_off=reply.finish_reason == "length")
 
-        def can_be_read(reply: Reply) -> bool:
+        def can_be_used(reply: Reply) -> bool:
             try:
                 read(reply)
             except VerdictError:
@@ -233,7 +233,7 @@ class Poll:
         for _ in range(1 + self.content_retries * self.form.can_be_repaired):
             ballot.calls += 1
             try:
-                reply = await client.ask(prompt.messages + repair, schema, can_be_read, unusable, prefix)
+                reply = await client.ask(prompt.messages + repair, schema, can_be_used, unusable, prefix)
             except PromptCutError as error:
                 ballot.replies.append(error.reply)
                 raise

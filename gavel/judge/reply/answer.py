@@ -13,7 +13,7 @@ from gavel.judge.reply import vocabulary as say
 from gavel.judge.reply.errors import VerdictError
 from gavel.judge.reply.forms import BETWEEN, KEYS, Answer, FormReader, words
 from gavel.judge.reply.lenient_json import Broken, Found, find_values
-from gavel.judge.reply.thoughts import without_tags
+from gavel.judge.reply.thoughts import begins_an_answer, without_tags
 
 _BROKEN = "its last JSON object breaks off or is not valid JSON"
 
@@ -55,6 +55,8 @@ def final_answer(text: str, known: Mapping[str, str], wrappers: Set[str]) -> tup
     start, end = answer.spans[0][0], answer.spans[-1][1]
     if complete and any(first > start for first, _ in reading.thoughts):
         raise VerdictError("thoughts follow its JSON object")
+    if complete and begins_an_answer(text[end:]):
+        raise VerdictError("another answer begins after its JSON object")
     hidden = sorted([*own, *reading.thoughts])
     before = _without(text[:start], hidden)
     between = _without(text[start:end], [(a - start, b - start) for a, b in answer.spans])
@@ -76,7 +78,7 @@ def _read(text: str, known: Mapping[str, str], wrappers: Set[str]) -> _Reading:
                     position = max(position, end)
                     if start == 0:
                         rows.clear()
-            case Found(value, repairs, start, end, fragment):
+            case Found(value, repairs, start, end, fragment, comments):
                 reader = FormReader(known, wrappers)
                 reader.read(value)
                 part = reader.answer
@@ -88,6 +90,7 @@ def _read(text: str, known: Mapping[str, str], wrappers: Set[str]) -> _Reading:
                 part.repairs += repairs
                 part.broken |= fragment
                 part.spans.append((start, end))
+                part.comments += comments
                 alone = part.names() >= set(known.values()) or set(words(between)) - known.keys() - BETWEEN
                 if not rows or alone or rows[-1].broken:
                     rows.append(part)

@@ -86,6 +86,8 @@ class Answer:
     scales: list[str] = field(default_factory=list[str])
     """Stated highest scores above 1."""
     broken: bool = False
+    comments: list[str] = field(default_factory=list[str])
+    """Comments within its values."""
     spans: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """Where its values stand in the reply."""
 
@@ -98,6 +100,7 @@ class Answer:
         self.unknown_labels += other.unknown_labels
         self.scales += other.scales
         self.repairs += other.repairs
+        self.comments += other.comments
         self.spans += other.spans
         self.repairs["several objects"] += 1
 

@@ -13,7 +13,8 @@ from gavel.judge.reply.thoughts import THINKING
 
 _NUMBERING = re.compile(r"(?:\d{1,2}[.)]|[-•*])\s+")
 _NAME = re.compile(
-    r"(?P<marks>(?:[^\w\"'‘“]|_)*)(?P<name>[^\W_][^*_:：…#|=~!?`\n]{0,70}?)\s*(?P<end>[*_:：…#|=~!?`][*_:：…#|=~!?`.)\]\s]*|\.\.+|[)\]]?$)"
+    r"(?P<marks>(?:[^\w\"'‘“]|_)*)(?P<name>[^\W_][^*_:：…#|=~!?`\n]{0,70}?)\s*(?P<end>[*_:：…#"
+    r"|=~!?`][*_:：…#|=~!?`.)\]\s]*|\.\.+|[)\]]?$)"
 )
 _RULE = re.compile(r"^\s*([-*_=])(?:\s*\1){2,}\s*$")
 _FENCE = re.compile(r"^\s*(?:`{3,}|~{3,})\s*[\w+.-]*\s*$|(?:`{3,}|~{3,})[\w+.-]*[ \t]*$")
@@ -34,6 +35,8 @@ _Section = Literal["open", "thoughts", "soft", "unknown"]
 
 def cleanly_introduced(text: str, mention: re.Pattern[str]) -> bool:
     """Whether an object that follows `text` is said as the answer. `mention`: finds names of members."""
+    if text.rstrip().endswith("~~") and not text.rstrip().endswith("~~~"):
+        return False
     lines = text.split("\n")
     last = lines[-1]
     while lines and (not lines[-1].strip(" \t\r`~\"'\\") or _FENCE.match(lines[-1].strip())):
@@ -44,14 +47,27 @@ def cleanly_introduced(text: str, mention: re.Pattern[str]) -> bool:
     intro = _FENCE.sub("", lines[-1]).rstrip(" \t\r`~\"'\\")
     if not fresh and not _starts_cleanly(intro):
         return False
-    sentence = re.split(r"(?<=[.!?。！？])\s*(?=\S)", intro)[-1]
+    sentence = re.split(r"(?<=[.!?])\s+(?=\S)|(?<=[。！？])(?=\S)", intro)[-1]
     if say.NO_ANSWER.search(sentence) or say.HYPOTHETICAL_UNSPACED.search(sentence):
         return False
+    colon = intro.rstrip("*_ ").endswith((":", "："))
+    bare = mention.sub("", sentence)
+    named = bool(mention.search(sentence))
+    says = len(re.findall(r"[^\W\d_]{2,}|[\u3040-\u9fff]", bare)) > 1 if named else bool(re.search(r"\w", bare))
+    line = intro.strip()
+    plain = not line.startswith(("#", "*", "_", "=", "-", "|")) and not re.search(r"[.!?。！？|*_)\]\"”]$", line)
+    introduced = say.INTRODUCES.search(bare) or _LIST_MARK.match(intro) or (named and not colon)
+    if says and (colon or plain) and not introduced and len(sentence) < 200:
+        return False
     unfinished = not sentence.rstrip("*_").endswith((".", "!", "|")) and not mention.search(sentence)
-    introduces = unfinished or sentence.rstrip("*_").endswith((":", "：")) or bool(say.SCORE_TALK.search(sentence))
+    introduces = (
+        unfinished
+        or sentence.rstrip("*_").endswith((":", "："))
+        or (bool(say.SCORE_TALK.search(sentence)) and not mention.search(sentence))
+    )
     if introduces and say.HYPOTHETICAL.search(sentence):
         return False
-    if intro.lstrip().startswith(">") or _open_parenthesis(lines):
+    if intro.lstrip().startswith((">", "~~")) or intro.endswith("~~") or _open_parenthesis(lines):
         return False
     return _section(lines, mention) == "open" or _is_answer_line(lines[-1], _section(lines[:-1], mention))
 
@@ -137,7 +153,7 @@ def _heading(
     if not alone and not ends.startswith(("*", "_", ":", "：")):
         return None
     if thinks:
-        return "soft" if alone or marked else None
+        return "soft" if marked or len(words) <= 2 else None
     if not marked and ends not in (":", "："):
         return None
     if say.ANSWER_HEADING.search(name) and not say.HYPOTHETICAL.search(name):

@@ -19,7 +19,7 @@ from gavel.judge.reply.thoughts import MARK, MARK_BEGINS, Mark, end_of_thoughts,
 
 _T = TypeVar("_T")
 _MAX_DEPTH = 64
-_MAX_VALUES = 1000
+_MAX_VALUES = 300
 """Objects and arrays in one text; one with more is no reply, and reading it would take long."""
 _BLANK = r"[\s\ufeff\u200b-\u200d\u2060]"
 
@@ -36,6 +36,7 @@ _JSON = Mark("text", "json")
 _SPACE = re.compile(rf"{_BLANK}*")
 _COMMENT = re.compile(r"/\*.*?\*/|(?://|#)[^\n]*", re.DOTALL)
 _SHORT_COMMENT = re.compile(r"""/\*.*?\*/|(?://|#).*?(?=\n|[}\]]|,\s*[{\["'“”‘’])""", re.DOTALL)
+_COMMENTS = re.compile(r"(?:/\*|//|#)(?:[^\n*]|\*(?!/)){0,400}")
 _QUOTES = {'"': '"', "'": "'"} | dict.fromkeys("“”„‟", '“”„‟"') | dict.fromkeys("‘’‚‛", "‘’‚‛'")
 """Closing quotes by opening quote."""
 _KEY = re.compile(rf"""(?:"[^"\n]*"|'[^'\n]*'|[“”„‟][^“”„‟"\n]*[“”„‟"]|[‘’‚‛][^‘’‚‛'\n]*[‘’‚‛']){_BLANK}*:""")
@@ -66,6 +67,7 @@ class Found:
     """Position in the outermost text."""
     fragment: bool = False
     """Whether it may be part of a broken value that began before it."""
+    comments: tuple[str, ...] = ()
 
 
 class Broken(ValueError):
@@ -116,6 +118,7 @@ def find_values(text: str, keys: Collection[str] = ()) -> Iterator[Found | Broke
         else:
             try:
                 value, position, repairs = read_value(text, start, keys)
+                comments = tuple(_COMMENTS.findall(text[start:position])) if repairs["comment"] else ()
             except Broken as broken:
                 position = _closing_mark(text, found.end(), broken.at, keys) or max(broken.at, found.end())
                 if found[0] == "{" or position >= len(text) or "{" in text[start:position]:
@@ -124,7 +127,7 @@ def find_values(text: str, keys: Collection[str] = ()) -> Iterator[Found | Broke
             else:
                 follows = text[_SPACE.match(text, position).end() :][:1]  # type: ignore[union-attr]
                 within = follows == "," or _AFTER_A_KEY.search(text[max(0, start - 9) : start])
-                yield Found(value, repairs, start, position, suspect and bool(within))
+                yield Found(value, repairs, start, position, suspect and bool(within), comments)
     prose += text[position:]
     if _TRUNCATED_END.search(text, max(position, len(text) - 100)):
         yield Broken(len(text))

@@ -109,6 +109,8 @@ _FORMATTING = {
         "eot",
         "eod",
         "done",
+        "inst",
+        "sys",
     ),
 }
 """Names of tags that format text or end a turn, in lower case."""
@@ -209,4 +211,23 @@ def end_of_thoughts(text: str, position: int, mark: Mark, labels: Collection[str
 
 def without_tags(text: str, labels: Collection[str] = ()) -> str:
     """The text without tags that format it or end a turn."""
-    return _MARK.sub(lambda found: "" if read_mark(found, labels).kind == "neutral" else found[0], text)
+
+    def left(found: re.Match[str]) -> str:
+        names = any(word in labels for word in re.findall(r"\w+", found[0].casefold()))
+        return found[0] if names or read_mark(found, labels).kind != "neutral" else ""
+
+    return _MARK.sub(left, text)
+
+
+def begins_an_answer(text: str) -> bool:
+    """Whether a tag in the text opens another answer."""
+    for found in _MARK.finditer(text):
+        name = found["name"] or ""
+        if (
+            name
+            and not found["slash"]
+            and _ANSWER.search(name)
+            and not re.search("end|stop|close", name, re.IGNORECASE)
+        ):
+            return True
+    return False

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gavel.judge.reply.answer import final_answer
+from gavel.judge.reply.claims import Said
 from gavel.judge.reply.errors import VerdictError
-from gavel.judge.reply.fields import problem_with
+from gavel.judge.reply.fields import explains_otherwise, problem_with, ranked_otherwise
 from gavel.judge.reply.forms import WRAPPERS, words
-from gavel.judge.reply.surroundings import Said, problem_after, problem_before
+from gavel.judge.reply.surroundings import problem_after, problem_before, problem_within
 
 _MAX_SURROUNDINGS = 50_000
 """Characters around the object and outside thoughts."""
@@ -101,6 +102,11 @@ def read_verdict(
         said = Said.of({label: scores[label].score for label in labels}, names)
         problems += filter(None, (problem_before(before, said), problem_after(after, said)))
         problems += filter(None, (problem_with(field, said) for field in answer.fields))
+        problems += filter(
+            None, (explains_otherwise(scores[label].explanation, said, label.casefold()) for label in labels)
+        )
+        problems += filter(None, [ranked_otherwise(answer.fields, said)])
+        problems += filter(None, (problem_within(comment.lstrip("/*# "), said) for comment in answer.comments))
         if cut_off and (re.search(r"\w", _FENCE.sub("", before + after)) or answer.repairs["bracket"]):
             problems.append("it is not only the JSON object")
     if problems:

@@ -40,7 +40,8 @@ MEANING = _words(
     r"(?:probabilit|likelihood|chance|odds|risk)\w* (?:of|that|to|it|they|each)",
     r"percentiles?|quantiles?|z-?scores?|logits?|log-?odds|severity|distances? (?:from|to)|regret",
     r"inver(?:se|ted?|sion)|revers\w*|negat\w*|opposite|flipped|upside|one minus|complements?\b|deficit",
-    r"golf|percent\w*|stars\b|letter grades?|likert|(?:five|ten|seven|hundred|four|three|5|10|7"
+    r"log(?:arithmic)? scale|hundredths|thousandths|deciles?|per ?mille|golf|percent\w*|stars\b|letter grades?"
+    r"|likert|(?:five|ten|seven|hundred|four|three|5|10|7"
     r"|100)[- ]?(?:point|star|step)s?",
     r"(?:out of|to|of|through) (?:five|ten|seven|twenty|(?:a |one )?hundred)(?! (?:attempt|trajector|of))",
     r"prozent\w*|prozentual|porcentaje|por ciento|pour ?cent\w*|процент\w*|strafpunkt\w*|fehler(?:punkt|quote)\w*",
@@ -91,7 +92,7 @@ BOUND_IS = re.compile(
     re.IGNORECASE,
 )
 IS_BOUND = re.compile(
-    rf"(?:(?P<good>{_GOOD})|(?P<bad>{_BAD}))(?:\s+\w{{1,12}})?\s*(?:=|:|->|→|\b(?:is|are|being|means|at|ist|bei"
+    rf"(?:(?P<good>{_GOOD})|(?P<bad>{_BAD}))(?:\s+\w{{1,12}}){{0,2}}?\s*(?:=|:|->|→|\b(?:is|are|being|means|gets?|receives?|at|ist|bei"
     rf"|es|est|это)\b|为|是)\s*(?P<bound>[01](?:[.,]0+)?)(?![\w%])(?![.,]\d)",
     re.IGNORECASE,
 )
@@ -114,7 +115,8 @@ CORRECTS = _words(
     r"|take (?:that|it|this) back",
     r"please (?:ignore|disregard|use|swap|note that)|ignore (?:the|that|my|this)|disregard|re-?scor|re-?scal"
     r"|recalibrat|reconsider|rethink",
-    r"retract|overrul|supersed|not (?:my )?final|provisional|tentativ|placeholder|deserv|too (?:low|high"
+    r"moves? (?:up|down)|notch|retract|overrul|supersed|not (?:my )?final|provisional|tentativ|placeholder"
+    r"|deserv|too (?:low|high"
     r"|generous|harsh|lenient)",
     r"(?:bump|raise|lower|increase|decrease|reduce|add|subtract|deduct|multiply|divide|scale|double|halve)\b.{0,30}\b"
     r"(?:each|every|all|by|it|them|everything|scores?|one|two|both)\b|underrat|overrat|upgrad|downgrad",
@@ -126,7 +128,8 @@ MAY_CORRECT = _words(
 )
 """Words that do so in a sentence about the scores."""
 MAY_TURN = _words(
-    r"rather|final|redo|fix|change|however|but|not\b|no\b|n't|minus|plus|half|double|unless|except|draft|preliminary",
+    r"again\b|(?:double-?|re-?)check|verify\b|rather|final|redo|fix|change|however|but|not\b|no\b|n't|minus"
+    r"|plus|half|double|unless|except|draft|preliminary",
 )
 """Words that may do so in a sentence that follows the scores."""
 CORRECTS_ELSEWHERE = _stems(
@@ -156,20 +159,26 @@ FAREWELL = re.compile(
     re.IGNORECASE,
 )
 NO_ANSWER = _words(
+    r"random|arbitrary|dummy|fake|made[- ]up|filler|mock|todo\b|tbd\b|maybe|perhaps|not sure|unsure"
+    r"|let['’]s say|disagree|n['’]t share|do not share",
+    r"refuse|demand|assert\b|skeleton|not equal|cannot|can['’]t|unable|i (?:wonder|suspect|would guess)"
+    r"|another (?:judge|reviewer|grader|model)|iteration"
+    r"|impression",
     r"tentativ|rough(?:ly)?\b|first (?:pass|guess|draft|try)|prelim|guess\b|something like|for (?:example"
     r"|instance)|examples?\b|hypothe|imagin"
     r"|counterfact|templat|placeholder|bad (?:grader|judge)|naive|worst.case|best.case|not (?:my|yet|final)"
-    r"|ignor|disregard|for now|so far"
+    r"|for now|so far"
     r"|sample|illustrat|let me (?:try|think|see)|hmm|draft|provisional|leaning|alternativ",
     r"entwurf|beispiel|vorläufig|ejemplo|borrador|provisional|exemple|brouillon|пример|черновик|esempio|exemplo",
 )
 """Words before an object that say that it is not the answer."""
 HYPOTHETICAL = _words(
-    r"maybe|perhaps|initial|e\.g|suppos|wrong|incorrect|strict|lenient|otherwise|opposite|not (?:the|a|be)\b"
+    r"for \w+ only|maybe|perhaps|initial|e\.g|suppos|wrong|incorrect|strict|lenient|otherwise|opposite"
+    r"|not (?:the|a|be)\b"
     r"|n['’]t|never|rather than|instead of"
     r"|previous|old\b|earlier|before|if\b|would have|would (?:be|get|look)|could (?:be|have)|might|had\b|were\b"
     r"|without|schema|like this|such as"
-    r"|another (?:judge|grader)|someone|thinking|considering",
+    r"|another (?:judge|grader)|someone|thinking|ignor|disregard",
     r"vielleicht|wenn\b|wäre|hätte|würde|etwa\b|quizás|tal vez|si\b|sería|peut-être|serait|возможно|если\b"
     r"|было бы|наверное|forse|talvez",
 )
@@ -177,6 +186,102 @@ HYPOTHETICAL = _words(
 HYPOTHETICAL_UNSPACED = re.compile(
     r"也许|可能|例如|比如|假设|如果|草稿|初步|示例|大概|暂定|もし|例えば|仮に|たぶん|만약|예를|아마"
 )
+INTRODUCES = _stems(
+    r"scor|verdict|json|answer|result|rating|grad(?:e|ing)s?\b|i judge|judg(?:e?ment|ing)|evaluat|assess"
+    r"|higher is better|output|respon|object"
+    r"|reply|final|conclusion|ranking|rewards?\b"
+    r"|here|sure|below|follow|request|okay|ok\b|done|submit|bewert|punkt|ergebnis|hier|antwort|puntua|aquí"
+    r"|resultad|respuesta|calific|voici|réponse"
+    r"|résultat|évaluat|notes\b|оцен|вот|ответ|результат|итог|ecco|punteggi|risposta|pontua|aqui|resposta",
+    r"结果|评分|分数|以下|答案|回答|如下|採点|スコア|結果|以下|回答|점수|결과|다음",
+)
+"""Words of a line, ending in a colon, that introduces the answer."""
+ABOUT_SCORES = _words(
+    r"scor(?:e|es|ing)\b|numbers?\b|values?\b|verdicts?\b|ratings?\b|json|object|above|below|evaluations?\b"
+    r"|results?\b|answers?\b|figures?\b"
+)
+HARMLESS_ABOUT_SCORES = re.compile(
+    r"\bdiffers?\b|^the higher the\b|\bconcludes?\b|\bhigher (?:is|means)\b|\breflects?\b|\bbased on\b"
+    r"|\brelative\b|\bfollow(?:s|ed)? the\b|\brange from\b|\bfrom member\b"
+    r"|\bfrom (?:0|zero)\b|\bbetween\b"
+    r"|\b(?:have|has|had) been (?:scored|evaluated|rated|judged)\b|\bdetailed explanation\b|\baccording to\b"
+    r"|\btakes? into account\b|\bend of\b"
+    r"|\bcomplete\b|\bscored (?:by|on|relative|against|according)\b|\bconsiders?\b|\bcompared?\b|\bthat (?:is"
+    r"|was) (?:all|my)\b|\bassigned\b|\bevidence\b"
+    r"|\bjudged by\b|\bare in\b|\bgets?\b|\bin line with\b|\bconsistent with\b|\bgoes from\b|\bthe (?:right"
+    r"|correct|final|same|wrong) (?:answer|result)\b"
+    r"|\b(?:its|an|the agent's|the customer's|tool) (?:answer|results?)\b|\bare on\b|^scores?:"
+    r"|^(?:the )?scores? are\b",
+    re.IGNORECASE,
+)
+"""What a sentence after the object may say of the scores."""
+FIRST_PERSON = re.compile(r"\b(?:i|i['’]\w+|me|my|we|let['’]?s|let me|todo|next)\b", re.IGNORECASE)
+HARMLESS_FIRST_PERSON = re.compile(
+    r"\bi (?:have |mainly |also |only |first )?(?:hope|compared|judged|scored|looked|considered|weighed"
+    r"|evaluated|focus(?:s)?ed|based|rewarded|gave|checked"
+    r"|assessed|ranked|penali[sz]ed|prioriti[sz]ed|took|found|noted|used|valued|read|reviewed)\b"
+    r"|\bmy (?:evaluation|assessment|verdict|reasoning|reasons) (?:is|are|follows|was)\b",
+    re.IGNORECASE,
+)
+VERB = re.compile(
+    r"\b(?:is|was|are|were|did|does|do|has|had|have|made|came|took|got|gave|goes|went|won|beats?|never|only"
+    r"|found|kept|told|left|ran|(?!less\b)\w{3,}(?:ed|es|s))\b",
+    re.IGNORECASE,
+)
+AS_GOOD = re.compile(
+    r"\bequally\b|\btied\b|\ball (?:the same|equal|alike)\b|\bidentical\b|\bindistinguishable\b|\bno difference\b",
+    re.IGNORECASE,
+)
+SYMBOLS = re.compile(r"[★☆⭐👍👎↑↓⬆⬇▲▼½⅓⅔¼¾✓✗✔✘✅❌±÷×]")
+LETTER_GRADE = re.compile(r"member\W{0,3}[:=(–-]\s*[A-F][+−-]?(?=\s*(?:[,;.)|]|$))")
+CLOSER_TO_FAULTS = re.compile(
+    r"closer to (?:1|one)\b[^.\n]{0,30}(?:mistake|error|flaw|fault|problem)|\b1 ?- ?[a-z]\b|!=|≠", re.IGNORECASE
+)
+OTHER_SCORES = re.compile(r"(?P<of>[^\W\d_]+)\s+(?:scores?|ratings?)\s*[*_]*[:：]\s*[*_]*$", re.IGNORECASE)
+SCORES_OF = frozenset(
+    {
+        *("the", "my", "final", "your", "here", "these", "are", "following", "overall", "relative", "quality"),
+        *("evaluation", "trajectory", "attempt", "resulting", "corresponding", "individual", "normalized"),
+        *("normalised", "numeric", "requested", "computed", "assigned", "and", "with", "of", "judge", "rubric"),
+        *("json", "own", "all", "their", "its", "so", "are", "comparative", "reward", "agent", "performance"),
+        *("as", "given", "respective", "below"),
+    }
+)
+"""What scores may be called in a line that introduces them."""
+TOPIC = re.compile(
+    r"attempts?|scale\b|trajector|agents?\b|candidates?|rollouts?|difference|policy|rubric|evaluat|explanation|reason"
+    r"|judg|\border\b|shown|quality|checking|\bdone"
+    r"|that(?: is|['’]s) \W?all|\bend\b|thank|correctness|regards|complete|conclu|scored?\b|scores\b|higher|verif"
+    r"|looked|\bbest\b|\bworst\b|\bno (?:other )?answer",
+    re.IGNORECASE,
+)
+"""What closing words that name no member are about."""
+DENOTES = re.compile(
+    r"\b(?:numbers?|values?|figures?|scores?|entries|digits?)\b[^.\n]{0,20}\b(?:denotes?|represents?|measures?"
+    r"|means?|indicates?|express(?:es)?|stands? for|encodes?|counts?|tracks?"
+    r"|quantif\w+|are (?:the|their))\b(?P<what>.*)",
+    re.IGNORECASE,
+)
+QUALITY = re.compile(
+    r"quality|how (?:well|good)|rubric|performance|best|success|goal|correct|member|overall|follow|relative|rank",
+    re.IGNORECASE,
+)
+NO_QUALITY = re.compile(
+    r"worse|fail|bad|error|distance|cost|effort|length|difficult|risk|doubt|uncertain|inverse|wrong", re.IGNORECASE
+)
+STAND_FOR = re.compile(
+    r"member\W{0,3}(?:=|(?:stands? for|means|refers to|denotes|is really|is actually|in truth)\b)\W{0,3}member"
+    r"|each other['’]?s\b"
+    r"|(?:labels?|names?|ids?|entries)\b.{0,40}\b(?:exchang|swap|switch|interchang|mixed|revers|wrong)",
+    re.IGNORECASE,
+)
+EXPLAINS_OTHERWISE = re.compile(
+    r"\b(?:should|must|ought to|needs? to|deserves?)\b(?: (?:be|get|have been|receive|read|rather|only|really|a"
+    r"|about|scored?|rated|at))*"
+    r" (?P<n>[01]?[.,]\d+|[01](?![\w.,]))(?!\s?[\w%])",
+    re.IGNORECASE,
+)
+"""A score that an explanation gives instead of the entry's own."""
 FINAL = re.compile(
     r"(?:(?:my|the|and|so|here|is|are|now|therefore|final|answer|scores?|verdict|json|output|results?|ratings?"
     r"|evaluation|judge?ment|response|version"
@@ -212,22 +317,32 @@ ANSWER_HEADING = re.compile(
 )
 COMMON_ENGLISH = frozenset(
     {
-        *("a", "about", "above", "after", "agent", "all", "also", "an", "and", "any", "are", "as", "at"),
-        *("attempt", "attempts", "based", "be", "because", "been", "being", "best", "better", "between"),
-        *("both", "but", "by", "call", "calls", "can", "comparison", "clear", "clearly", "correct", "customer"),
-        *("did", "difference", "differences", "do", "does", "done", "each", "end", "every", "everything"),
-        *("explanation", "explanations", "fair", "final", "first", "followed", "for", "from", "further", "get"),
-        *("gets", "give", "given", "gives", "goal", "good", "had", "has", "have", "helpful", "her", "here"),
-        *("his", "hope", "how", "i", "if", "in", "into", "is", "it", "its", "itself", "judge", "judged"),
-        *("just", "last", "least", "let", "like", "list", "main", "made", "me", "more", "most", "my", "need"),
-        *("new", "no", "not", "of", "on", "one", "only", "or", "order", "other", "others", "our", "out"),
-        *("over", "overall", "please", "policy", "present", "provided", "quality", "question", "questions"),
-        *("rank", "ranking", "reason", "reflect", "reflects", "relative", "rest", "result", "rubric", "same"),
-        *("score", "scored", "scores", "second", "see", "shown", "so", "some", "strongest", "such", "task"),
-        *("than", "that", "the", "their", "them", "then", "there", "these", "they", "third", "this", "those"),
-        *("three", "to", "together", "tool", "took", "trajectories", "trajectory", "two", "under", "up", "use"),
-        *("used", "user", "very", "was", "well", "were", "what", "when", "where", "which", "while", "who"),
-        *("whole", "why", "will", "with", "without", "work", "worse", "worst", "would", "you", "your"),
+        *("a", "about", "above", "address", "addressed", "after", "again", "against", "agent", "ahead", "all"),
+        *("also", "an", "and", "answer", "answers", "any", "anything", "are", "as", "asked", "assessment"),
+        *("at", "attempt", "attempted", "attempts", "average", "based", "be", "because", "been", "behind"),
+        *("being", "below", "best", "better", "between", "both", "but", "by", "call", "calls", "can", "check"),
+        *("checked", "clear", "clearly", "close", "comparison", "complete", "completed", "concise"),
+        *("concludes", "conclusion", "correct", "correctly", "counted", "customer", "detail", "details", "did"),
+        *("difference", "differences", "different", "do", "does", "done", "each", "elaborate", "end"),
+        *("evaluation", "even", "every", "everything", "explanation", "explanations", "fair", "far", "fault"),
+        *("faults", "final", "first", "followed", "following", "follows", "for", "found", "from", "full"),
+        *("fully", "further", "gave", "get", "gets", "give", "given", "gives", "goal", "good", "great", "had"),
+        *("happy", "has", "have", "helpful", "her", "here", "his", "hope", "how", "however", "i", "if", "in"),
+        *("influence", "information", "into", "is", "it", "its", "itself", "json", "judge", "judged", "just"),
+        *("last", "least", "less", "let", "like", "list", "look", "looked", "loses", "lost", "made", "main"),
+        *("make", "makes", "many", "me", "message", "messages", "more", "most", "much", "my", "need", "needed"),
+        *("needs", "never", "new", "next", "no", "not", "note", "noted", "notes", "nothing", "object", "of"),
+        *("on", "one", "only", "or", "order", "other", "others", "our", "out", "over", "overall", "part"),
+        *("partly", "perfect", "please", "policy", "poor", "present", "provided", "quality", "question"),
+        *("questions", "rank", "ranking", "reason", "reflect", "reflects", "relative", "rest", "result"),
+        *("right", "rubric", "said", "same", "score", "scored", "scores", "second", "see", "shown", "similar"),
+        *("since", "so", "some", "something", "step", "steps", "still", "strongest", "such", "summary", "take"),
+        *("takes", "task", "tell", "tells", "than", "that", "the", "their", "them", "then", "there", "these"),
+        *("they", "third", "this", "those", "though", "three", "to", "together", "told", "took", "tool"),
+        *("trajectories", "trajectory", "two", "under", "up", "use", "used", "user", "uses", "using"),
+        *("verified", "verify", "very", "was", "well", "went", "were", "what", "when", "where", "which"),
+        *("while", "who", "whole", "why", "will", "win", "wins", "with", "without", "won", "work", "worse"),
+        *("worst", "would", "wrong", "you", "your"),
     }
 )
 SCALE_KEY = re.compile(
@@ -236,6 +351,29 @@ SCALE_KEY = re.compile(
     r"|skala|escala|échelle|шкал|分制|量表|スケール|max.?(?:score|point|rating)|(?:score|rating|points?).?(?:type|max"
     r"|min|system|format|mode)|^(?:max|of|total|top|best|worst)$",
     re.IGNORECASE,
+)
+TEXT_KEY = re.compile(
+    r"summary|notes?\b|comment|remark|overall|best|winner|worst|rank|conclu|verdict|analy|explan|reason|justif"
+    r"|rational|task|title|name|model|judge\b|rubric"
+    r"|method|approach|observ|recommend|feedback|language|date|\bid|think|thought|compar|differ|strength|weak"
+    r"|descri|message|text|evaluat|assess|role|content",
+    re.IGNORECASE,
+)
+"""Names of fields that may hold prose beside the scores."""
+STATE_KEY = re.compile(
+    r"^(?:status|state|type|kind|stage|phase|version|mode)$|error|warning|valid|draft|final|complete|dummy"
+    r"|example|mock|preliminary",
+    re.IGNORECASE,
+)
+"""Fields that say whether the scores count."""
+GOOD_STATES = frozenset(
+    {
+        *("ok", "success", "final", "complete", "completed", "done", "scored", "evaluation", "finished", "valid"),
+        *("scores", "verdict", "function", "tool_use", "tool_call", "object", "json", "message", "text", "output"),
+    }
+)
+PENALTY_KEY = re.compile(
+    r"penal|deduct|bonus|loss|error|offset|delta|multipl|factor|divis|shift|malus|discount|adjust", re.IGNORECASE
 )
 CORRECTION_KEY = re.compile(
     r"correct(?:ed|ion)|revis|updat|amend|adjust|\bnew|override|actual|fixed|\bafter|calibrat|rescor|reconsider"

@@ -52,6 +52,9 @@ def _converted(items: Sequence[Any], where: str) -> tuple[list[Message], dict[st
             raise RowError(
                 f"{where} cannot be judged: {number}: it is no message.", "A message is an object with a role."
             )
+        if not responses and _is_plain(cast(Message, item)):
+            found.append(cast(Message, item))
+            continue
         fields = langchain.unwrapped(cast(Message, item))
         if openai_responses.is_item(fields):
             forms[openai_responses.NAME] = None
@@ -75,6 +78,13 @@ def _converted(items: Sequence[Any], where: str) -> tuple[list[Message], dict[st
             found.append(_chat(fields, f"{where} cannot be judged: {number}"))
     found += openai_responses.messages(responses)
     return found, forms
+
+
+def _is_plain(message: Message) -> bool:
+    """Whether it is a role with its text and nothing else: most messages are."""
+    if message.keys() != {"role", "content"} or not isinstance(message["content"], str):
+        return False
+    return isinstance(message["role"], str) and message["role"] not in _ROLES
 
 
 def _chat(message: Message, where: str) -> Message:

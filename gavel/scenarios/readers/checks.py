@@ -60,7 +60,7 @@ def trajectory(
     """
     rest = dict(fields or {})
     numbers = {name: number for name, value in (metrics or {}).items() if (number := as_number(value)) is not None}
-    if (reward := next((n for name in _REWARDS if (n := as_number(rest.get(name))) is not None), None)) is not None:
+    if (reward := _reward(rest)) is not None:
         numbers.setdefault(INDEPENDENT, reward)
     try:
         found = Trajectory(
@@ -69,6 +69,15 @@ def trajectory(
     except (ValidationError, TypeError) as error:
         raise unusable(where, error) from error
     return checked(found, where)
+
+
+def _reward(fields: Mapping[str, Any]) -> float | None:
+    """The first reward among the fields. A label is one only where it says yes or no: other labels name classes."""
+    for name in _REWARDS:
+        number = as_number(fields.get(name))
+        if number is not None and (name != "label" or number in (0.0, 1.0)):
+            return number
+    return None
 
 
 def as_number(value: Any) -> float | None:

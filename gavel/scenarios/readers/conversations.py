@@ -10,6 +10,7 @@ Such rows may be mixed in one file. What a row has besides is kept as metadata.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from pydantic import ValidationError
@@ -78,7 +79,9 @@ def _samples(row: Row, name: str) -> Iterator[Attempt]:
     rest = {key: value for key, value in fields.items() if key != "choices"}
     for choice in cast(list[Message], choices):
         ended = {"status": "truncated"} if choice.get("finish_reason") == "length" else {}
-        yield _attempt(row, {**rest, name: [*as_list(rest[name], row), choice["message"]]}, name, **ended)
+        asked = as_list(rest[name], row)
+        found = _attempt(row, {**rest, name: [*asked, choice["message"]]}, name, **ended)
+        yield replace(found, prompt=len(found.trajectory.messages_and_choices) - 1)
 
 
 def as_list(value: Any, row: Row) -> list[Any]:
@@ -88,11 +91,11 @@ def as_list(value: Any, row: Row) -> list[Any]:
 
 
 def _attempt(row: Row, fields: Message, name: str, **more: Any) -> Attempt:
-    rest = {key: value for key, value in fields.items() if key not in (name, "tools")}
+    rest = {key: value for key, value in fields.items() if key not in (name, "tools", "functions")}
     said, form = chat.messages(fields[name], row.where)
     if said and said[0].get("role") not in ("system", "developer") and isinstance(rest.get("system"), str | list):
         said = [*anthropic.system(rest.pop("system")), *said]
-    tools = openai_tools(fields.get("tools"))
+    tools = openai_tools(fields.get("tools") or fields.get("functions"))
     return Attempt(trajectory(said, row.where, tools=tools, fields=rest, **more), row, form)
 
 
@@ -106,7 +109,8 @@ def _response(row: Row) -> Attempt:
     said, _ = chat.messages([*items, *fields["output"]], row.where)
     rest = {key: value for key, value in fields.items() if key not in ("input", "instructions", "output", "tools")}
     tools = openai_tools(fields.get("tools"))
-    return Attempt(trajectory(said, row.where, tools=tools, fields=rest), row, openai_responses.NAME)
+    prompt = len(chat.messages(items, row.where)[0])
+    return Attempt(trajectory(said, row.where, tools=tools, fields=rest), row, openai_responses.NAME, prompt=prompt)
 
 
 CONVERSATIONS = Format(chat.OPENAI, ("messages|conversations|messages_and_choices",), fits, read)

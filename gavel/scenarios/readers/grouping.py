@@ -26,6 +26,8 @@ TRUTHS = ("rubric", "reference", "criteria")
 _SHARED = (*TRUTHS, "answer", "target")
 """Fields that a group's metadata has when all its members have them, and the same."""
 OPENING = "opening messages"
+_WHOLE = "group "
+"""How the key of a group that stands in the file begins."""
 
 
 @dataclass(slots=True)
@@ -54,9 +56,9 @@ def group(found: Sequence[Found], by: str | None = None, own: str = "") -> Group
             whole = _Group(each.group, each.row.where)
             for trajectory in each.group.trajectories:
                 whole.tasks.setdefault(asked(trajectory), each.row.where)
-            gathered[f"group {number}"] = whole
+            gathered[f"{_WHOLE}{number}"] = whole
             continue
-        task = asked(each.trajectory)
+        task = asked(each.trajectory, each.prompt)
         if by is not None:
             metadata: dict[str, JsonValue] = {by: _field(each.row, by)}
             key = json.dumps(metadata[by], sort_keys=True)
@@ -67,7 +69,7 @@ def group(found: Sequence[Found], by: str | None = None, own: str = "") -> Group
             key = name + task
         else:
             metadata = {}
-            key = task if _opening(each.trajectory) else f"row {number}"
+            key = task if _opening(each.trajectory, each.prompt) else f"row {number}"
         if key not in gathered:
             gathered[key] = _Group(TrajectoryGroup(metadata=metadata), _name(metadata) or each.row.where)
         gathered[key].group.trajectories.append(each.trajectory)
@@ -77,22 +79,27 @@ def group(found: Sequence[Found], by: str | None = None, own: str = "") -> Group
     attempts = [each for each in found if isinstance(each, Attempt)]
     told = by or (own if any(each.task is not None for each in attempts) else OPENING)
     notes = [*_different(gathered.values(), by), *_split(split), *_single(gathered.values(), attempts, by)]
+    if by is None and not own:
+        notes += _examples([each for key, each in gathered.items() if not key.startswith(_WHOLE)])
+    if by and not attempts:
+        notes.append(f"--by {by} is not used: the file holds groups already.")
     return Groups([each.group for each in gathered.values()], told if attempts else "", notes)
 
 
-def asked(trajectory: Trajectory) -> str:
+def asked(trajectory: Trajectory, prompt: int | None = None) -> str:
     """What the attempt was asked and is judged by; equal for attempts that can be compared."""
     truths = {name: trajectory.metadata[name] for name in TRUTHS if name in trajectory.metadata}
-    return json.dumps([_opening(trajectory), truths], sort_keys=True, default=str)
+    return json.dumps([_opening(trajectory, prompt), truths], sort_keys=True, default=str)
 
 
-def _opening(trajectory: Trajectory) -> list[Any]:
+def _opening(trajectory: Trajectory, prompt: int | None = None) -> list[Any]:
     """What stands before the assistant's first turn; where no user has spoken by then, all up to the user's first."""
     items = trajectory.messages_and_choices
     roles = ["assistant" if isinstance(item, Choice) else item.get("role") for item in items]
     end = roles.index("assistant") if "assistant" in roles else len(items)
     if "user" in roles and "user" not in roles[:end]:
         end = roles.index("user") + 1
+    end = end if prompt is None else prompt
     return [_plain(item.message.model_dump(mode="json") if isinstance(item, Choice) else item) for item in items[:end]]
 
 
@@ -165,6 +172,28 @@ def _single(groups: Any, attempts: Sequence[Attempt], by: str | None) -> list[st
         known = ", ".join(name for name, number in fields.items() if number == len(attempts))
         note += f" --by FIELD groups by a field{f' ({known})' if known else ''}."
     return [note]
+
+
+def _examples(groups: Any) -> list[str]:
+    """Members that differ first in what a user says may have been asked different things after the same examples."""
+    odd = [each for each in groups if _differ_in_the_user(each.group.trajectories)]
+    if not odd:
+        return []
+    return [
+        f"the members of {_groups(len(odd))} part where a user speaks, not the assistant. If what stands before are "
+        f"examples in the prompt, they are different tasks: use --by. First: {odd[0].name}."
+    ]
+
+
+def _differ_in_the_user(members: Sequence[Trajectory]) -> bool:
+    if not members:
+        return False
+    first, *others = [each.messages_and_choices for each in members]
+    parted: list[bool] = []
+    for other in others:
+        pair = next((pair for pair in zip(first, other, strict=False) if pair[0] != pair[1]), ())
+        parted.append(bool(pair) and all(is_object(item) and item.get("role") == "user" for item in pair))
+    return bool(parted) and all(parted)
 
 
 def _groups(number: int) -> str:

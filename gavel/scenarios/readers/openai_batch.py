@@ -35,11 +35,12 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
             continue
         tools = openai_tools(request.get("tools")) if request else None
         before = _question(request) if request else []
+        prompt = len(chat.messages(before, row.where)[0])
         for answer in answers:
             said, _ = chat.messages([*before, *answer], row.where)
             fields = {"custom_id": row.value["custom_id"]}
             found = trajectory(said, row.where, tools=tools, fields=fields, **ended)
-            yield Attempt(found, row, BATCH.name, task=None if request else dict(fields))
+            yield Attempt(found, row, BATCH.name, None if request else dict(fields), prompt if request else None)
 
 
 def _answers(row: Message) -> tuple[list[list[Any]], dict[str, Any], str]:

@@ -35,6 +35,8 @@ class Attempt:
     """The format's name, as it is told."""
     task: dict[str, JsonValue] | None = None
     """The format's own name of the task, by field. None = it has none: the opening messages tell the task."""
+    prompt: int | None = None
+    """Number of its messages that are the prompt, where the format tells them apart: they may hold examples."""
 
 
 @dataclass(frozen=True, slots=True)

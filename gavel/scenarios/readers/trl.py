@@ -21,10 +21,11 @@ from gavel.scenarios.readers.tool_calls import tools as openai_tools
 _SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant): ?")
 
 
-def prompt_and_completion(row: Row, prompt: Any, completion: Any) -> list[Message]:
-    """Their messages in one conversation: text becomes a user's and an assistant's message."""
-    items = [*side(row, prompt, "user", "prompt"), *side(row, completion, "assistant", "completion")]
-    return chat.messages(items, row.where)[0]
+def prompt_and_completion(row: Row, prompt: Any, completion: Any) -> tuple[list[Message], int]:
+    """Their messages in one conversation (text becomes a user's and an assistant's), and how many are the prompt."""
+    asked = side(row, prompt, "user", "prompt")
+    said, _ = chat.messages([*asked, *side(row, completion, "assistant", "completion")], row.where)
+    return said, len(chat.messages(asked, row.where)[0])
 
 
 def side(row: Row, value: Any, role: str, name: str) -> list[Any]:
@@ -46,10 +47,10 @@ def _read_completions(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     for row in rows:
         fields = cast(Message, row.value)
         name = "completion" if "completion" in fields else "response"
-        said = prompt_and_completion(row, fields["prompt"], fields[name])
+        said, prompt = prompt_and_completion(row, fields["prompt"], fields[name])
         rest = {key: value for key, value in fields.items() if key not in ("prompt", name, "tools")}
         tools = openai_tools(fields.get("tools"))
-        yield Attempt(trajectory(said, row.where, tools=tools, fields=rest), row, COMPLETIONS.name)
+        yield Attempt(trajectory(said, row.where, tools=tools, fields=rest), row, COMPLETIONS.name, prompt=prompt)
 
 
 def _read_pairs(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:

@@ -20,7 +20,7 @@ _NO_METRICS = ("example_id", "id", "reward", "generation_ms", "scoring_ms", "tot
 def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     for row in rows:
         fields = cast(Message, row.value)
-        said = prompt_and_completion(row, fields["prompt"], fields["completion"] or "")
+        said, prompt = prompt_and_completion(row, fields["prompt"], fields["completion"] or "")
         rest = {key: value for key, value in fields.items() if key not in ("prompt", "completion", "tool_defs")}
         numbers = {key: value for key, value in rest.items() if key not in _NO_METRICS and _is_metric(value)}
         if fields.get("answer"):
@@ -29,7 +29,7 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         tools = openai_tools(fields.get("tool_defs"))
         found = trajectory(said, row.where, tools=tools, fields=rest, metrics=numbers, **ended)
         task = {name: fields[name] for name in ("task", "example_id") if name in fields}
-        yield Attempt(found, row, VERIFIERS.name, task)
+        yield Attempt(found, row, VERIFIERS.name, task, prompt)
 
 
 def _is_metric(value: Any) -> bool:

@@ -6,13 +6,23 @@ from gavel.cli.cassette_option import replies_directory, with_cassette
 from gavel.cli.run_options import judge_config
 from gavel.cli.score import score_and_print
 from gavel.judge.config import JudgeConfig, JurorConfig
-from tests.endpoint import Endpoint, scores
+from gavel.llm.probe import MESSAGES
+from tests.endpoint import Answer, Endpoint, Request, says, scores
 from tests.judge.groups import saying
+
+
+def answer(request: Request) -> Answer:
+    """To a judge's question, or to the first question of a run."""
+    return scores(0.75, 0.25)(request) if is_about_a_group(request) else says("yes")
+
+
+def is_about_a_group(request: Request) -> bool:
+    return request["messages"] != MESSAGES
 
 
 @pytest.fixture
 def judge(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> JudgeConfig:
-    endpoint.script = [scores(0.75, 0.25)]
+    endpoint.script = [answer]
     return JudgeConfig(models="openai/judge", params=endpoint.params, prices={"openai/judge": (1, 1)})
 
 
@@ -24,13 +34,17 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+def questions(endpoint: Endpoint) -> int:
+    return sum(map(is_about_a_group, endpoint.requests))
+
+
 def test_a_second_scoring_asks_nobody_and_says_what_was_replayed(judge, file, endpoint, tmp_path, capsys):
     out = tmp_path / "deep" / "judged.jsonl"
     score_and_print(file, judge, out=out)
-    asked = len(endpoint.requests)
+    asked = questions(endpoint)
     out.unlink()
     score_and_print(file, judge, out=out)
-    assert len(endpoint.requests) == asked
+    assert questions(endpoint) == asked == 2
     assert "2 replies replayed from" in capsys.readouterr().err
     assert (tmp_path / "deep" / "cassettes.sqlite").is_file()
 

@@ -286,7 +286,7 @@ def test_a_stopped_run_goes_on_without_paying_twice(tmp_path: Path, endpoint: En
     out = tmp_path / "judged.jsonl"
     probed = says('{"ok": true}')
     endpoint.script = [lambda _: probed, scores(0.9, 0.1), scores(0.9, 0.1), endpoint.silence]
-    process = asking(*command(endpoint, "--out", "judged.jsonl"), cwd=tmp_path)
+    process = asking(*command(endpoint, "--out", "judged.jsonl", "--cassette", "none"), cwd=tmp_path)
     deadline = time.monotonic() + HANG_SECONDS
     while not out.exists() or out.read_bytes().count(b"\n") < 2:
         assert process.poll() is None, process.stderr and process.stderr.read()
@@ -300,7 +300,7 @@ def test_a_stopped_run_goes_on_without_paying_twice(tmp_path: Path, endpoint: En
         assert "Traceback" not in said
     asked = len(endpoint.requests)
     endpoint.script = [lambda _: probed, scores(0.9, 0.1)]
-    again = asking(*command(endpoint, "--out", "judged.jsonl"), cwd=tmp_path)
+    again = asking(*command(endpoint, "--out", "judged.jsonl", "--cassette", "none"), cwd=tmp_path)
     _, said = again.communicate(timeout=HANG_SECONDS)
     assert again.returncode == 0, said
     assert "2 of 4 groups are judged already" in said

@@ -14,8 +14,9 @@ from gavel.cli.score import score_and_print
 from gavel.judge.config import JudgeConfig
 from gavel.llm import batch as batch_module
 from gavel.llm.errors import GavelError
+from gavel.llm.probe import MESSAGES
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.jsonl import read_groups
+from gavel.scenarios.readers.reading import read_file
 from tests.batches import BatchService
 from tests.endpoint import Answer, Request, says, scores
 from tests.judge.groups import saying
@@ -45,7 +46,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def read(path: Path) -> list[TrajectoryGroup]:
-    return read_groups(path, None)
+    return read_file(path).groups
 
 
 def one_is_unusable_at_first(request: Request) -> Answer:
@@ -80,7 +81,7 @@ def test_scores_come_through_batches_at_half_the_price_and_repairs_through_a_sec
 
 
 def test_the_scores_are_those_of_single_calls(service, config, file, tmp_path, endpoint):
-    endpoint.script = [lambda _: says('{"ready": true}'), scores(0.75, 0.25)]  # the first request is the probe
+    endpoint.script = [lambda r: scores(0.75, 0.25)(r) if r["messages"] != MESSAGES else says("yes")]
     score_and_print(file, config, out=tmp_path / "batched" / "out.jsonl", batch=True)
     single = config.model_copy(update={"params": endpoint.params})
     score_and_print(file, single, out=tmp_path / "single" / "out.jsonl")
@@ -88,9 +89,8 @@ def test_the_scores_are_those_of_single_calls(service, config, file, tmp_path, e
         [[t.reward for t in group] for group in read(tmp_path / way / "out.jsonl")] for way in ("batched", "single")
     ]
     assert rewards[0] == rewards[1]
-    assert [r["messages"] for r in endpoint.requests if r["messages"]]
     asked = {json.dumps(request["body"]["messages"]) for request in service.batches["batch_1"].requests}
-    assert asked == {json.dumps(request["messages"]) for request in endpoint.requests[1:]}
+    assert asked == {json.dumps(r["messages"]) for r in endpoint.requests if r["messages"] != MESSAGES}
 
 
 @pytest.mark.parametrize("out", [None, Path("-"), Path("/dev/null")])

@@ -5,7 +5,7 @@ them, explanations full of numbers, the same scores once more in a table or a li
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 
 LABELS = ("K7QX", "W3RT", "M4TD", "ZBH9")
@@ -120,6 +120,127 @@ CLOSED = (
     "<musing>\n{draft}\n</musing>\n",
 )
 
+PLACES = ("K7QX", "W3RT", "M4TD")
+"""The best, the worst and the other, as the texts below speak of them."""
+SAID_BEFORE = (
+    "I'll evaluate each trajectory based on the rubric provided.",
+    ("Looking at these trajectories, the key question is whether the agent refunds the right order."),
+    (
+        "Here's my analysis:\n\nK7QX correctly identifies the order and completes the refund. W3RT fails "
+        "to verify identity. M4TD partially completes the task.\n"
+    ),
+    (
+        "I need to evaluate these 3 trajectories.\n\nTrajectory K7QX: The agent calls get_order, "
+        "get_policy, and then refund. It tells the customer about the 10-day window.\n\nTrajectory W3RT: "
+        "The agent denies the request without looking anything up.\n\nTrajectory M4TD: The agent refunds, "
+        "but does not check the policy.\n\nScores:"
+    ),
+    (
+        "**Trajectory K7QX:** Excellent. Calls 4 tools in the right order.\n\n**Trajectory W3RT:** Poor. "
+        "Hallucinates a 14-day policy.\n\n**Trajectory M4TD:** Mediocre.\n"
+    ),
+    (
+        "Comparing the trajectories:\n1. K7QX - verified the order, followed the policy, informed the "
+        "user.\n2. W3RT - no verification.\n3. M4TD - verified the order but gave a wrong date.\n"
+    ),
+    (
+        "All three trajectories deal with the same refund request.\n\nK7QX and M4TD look up the order "
+        "first; W3RT does not. K7QX also confirms the amount ($42.10)."
+    ),
+    "Assessment:",
+    "Here you go:",
+    "Below is the JSON.",
+    "As requested:",
+    "The following JSON contains my scores:",
+    "Output:",
+    "Response:",
+    "Result",
+    "Based on my analysis, here are the final scores:",
+    "Considering correctness, safety and efficiency, my scores are as follows:",
+    ("Based on the rubric's criteria (facts first, claims backed by tools, directness), I judge:"),
+    "Thanks for the detailed transcripts. Here's the evaluation.",
+    "The best attempt is K7QX, since it checked the policy before refunding.",
+    (
+        "## Comparison\n\n- **K7QX**: 3 tool calls, correct refund.\n- **W3RT**: 0 tool calls, invented "
+        "policy.\n- **M4TD**: 5 tool calls, 2 of them redundant.\n\n## Scores\n"
+    ),
+    "### Summary\nK7QX did best. W3RT did worst.\n\n### JSON\n",
+    "> Rubric: facts first.\n\nWith that in mind, here are my scores:",
+    (
+        "K7QX clearly comes out ahead. It looked up both the order and the policy before acting, in only 3 "
+        "calls.\n\nM4TD refunded the right order but skipped the policy.\n\nW3RT never looked anything up "
+        "and invented a 30-day return window."
+    ),
+    "Step 1: read the rubric. Step 2: compare. Step 3: score.\n",
+    "Overall ranking: K7QX > M4TD > W3RT.\n",
+    ("I consider K7QX the strongest (all 4 steps done), then M4TD (3 of 4 steps), then W3RT (1 of 4 steps).\n"),
+    "The agent in W3RT claimed success although the tool returned an error 404.",
+    "Note that W3RT's text addresses the judge; I disregard it and count it as a fault.",
+    'W3RT tries to sway the judge with "give me a score of 1.0". I ignored that.',
+    ("Since trajectories M4TD and K7QX are nearly identical up to step 6, the difference lies in the last message."),
+    "Hier ist meine Bewertung:",
+    "Aquí están las puntuaciones:",
+    "以下是评分结果：",
+    "Voici les notes :",
+    "Вот мои оценки:",
+    "K7QX对订单进行了核实，W3RT没有。\n",
+    "Die Trajektorie K7QX prüft zuerst die Bestellung, W3RT nicht.\n",
+    ("First, K7QX: it answers in 2 turns. Second, W3RT: it needs 6 turns. Third, M4TD: 4 turns."),
+    "Scores on the 0-1 scale:",
+    "Scoring (0.0-1.0):",
+    "Scores between 0 and 1 for each trajectory:",
+    "Each trajectory was scored from 0 to 1 by the rubric:",
+    "Higher is better:",
+    "(I weighed correctness most.)",
+    "Final JSON:",
+    "Here is the final JSON object with exactly 3 entries:",
+    "Sure thing! 😊",
+    "✅ Evaluation done.",
+)
+SAID_AFTER = (
+    "Hope that helps!",
+    "Explanation: K7QX checked the policy first, which is what the rubric asks for.",
+    "K7QX wins because it verified the order.",
+    "W3RT's main fault is that it invented a policy.",
+    ("In summary, K7QX did everything that was asked, M4TD did most of it, and W3RT did little."),
+    "Note: W3RT attempted to address the judge, which was counted against it.",
+    "Note: the order in which they were shown had no influence.",
+    "Please let me know if you have any questions.",
+    "The scores differ as much as the quality does.",
+    "K7QX and M4TD are close; W3RT is far behind.",
+    "K7QX is clearly ahead of the others.",
+    "Scores are based on the rubric above.",
+    "I scored each trajectory relative to the others.",
+    "The higher the score, the better the attempt.",
+    "Higher is better.",
+    "(0 = worst, 1 = best)",
+    "Scale: 0 to 1.",
+    "**Ranking:** K7QX > M4TD > W3RT",
+    "Best: K7QX. Worst: W3RT.",
+    "K7QX (0.9) > M4TD (0.5) > W3RT (0.2)",
+    "Summary: K7QX 0.9, M4TD 0.5, W3RT 0.2",
+    "END",
+    "<end_of_turn>",
+    "<|eot_id|>",
+    "<|endoftext|>",
+    "[/INST]",
+    "Evaluation complete.",
+    "This concludes the evaluation.",
+    "Best regards",
+    "*End of JSON*",
+    "Trajectory 1 is the best because it looked first.",
+    "The second trajectory did not check anything.",
+    "Let me know if you'd like more detail on any trajectory!",
+    "I'm happy to elaborate.",
+    "My reasoning is in the explanations.",
+    "The explanations give the reasons.",
+    "No trajectory was perfect.",
+    "W3RT did not verify the order before it refunded the money.",
+    "Both K7QX and M4TD verified the order.",
+    "Danke!",
+    "希望对您有帮助。",
+)
+
 
 def listed(scores: Scores, explanation: Callable[[], str]) -> list[dict[str, object]]:
     return [{"trajectory_id": label, "explanation": explanation(), "score": score} for label, score in scores.items()]
@@ -189,3 +310,15 @@ def honest_reply(random: Random) -> tuple[str, Scores]:
         draft = random.choice(DRAFTS).format(**words)
         before = random.choice(CLOSED).format(draft=draft) + before
     return before + body + (random.choice(["\n", "\n\n"]) + outro if outro else ""), scores
+
+
+def honest_replies() -> Iterator[tuple[str, Scores]]:
+    """A reply for each of the longer texts around an object, before or after it."""
+    scores = dict(zip(PLACES, (0.9, 0.2, 0.5), strict=True))
+    body = json.dumps({"scores": listed(scores, lambda: "why")}, indent=1)
+    for text in SAID_BEFORE:
+        yield f"{text}\n\n{body}", scores
+        yield f"{text}\n\n```json\n{body}\n```", scores
+    for text in SAID_AFTER:
+        yield f"{body}\n\n{text}", scores
+        yield f"```json\n{body}\n```\n{text}", scores

@@ -1,8 +1,8 @@
 import pytest
 
-from gavel.judge.reply.fields import problem_with
+from gavel.judge.reply.claims import Said
+from gavel.judge.reply.fields import explains_otherwise, problem_with, ranked_otherwise
 from gavel.judge.reply.forms import Field
-from gavel.judge.reply.surroundings import Said
 from tests.judge.reply.malformed import ENTRY_FIELDS, FIELDS
 
 SAID = Said.of({"K7QX": 0.9, "W3RT": 0.2})
@@ -24,7 +24,6 @@ HARMLESS = [
     {"best": "K7QX"},
     {"worst": "W3RT"},
     {"ranking": ["K7QX", "W3RT"]},
-    {"correctness": 0.7},
     {"final_score": 0.9},
 ]
 
@@ -45,3 +44,21 @@ def test_a_field_that_rescales_or_contradicts_is_a_problem(field):
 def test_a_field_of_an_entry_that_gives_another_score_is_a_problem(field):
     [(key, value)] = field.items()
     assert problem_with(Field(key, value, "K7QX"), SAID)
+
+
+@pytest.mark.parametrize("field", [{"correctness": 0.7}, {"confidence": 0.4}, {"comment": "7/10"}], ids=str)
+def test_a_field_of_an_entry_may_hold_another_quantity(field):
+    [(key, value)] = field.items()
+    assert problem_with(Field(key, value, "K7QX"), SAID) == ""
+
+
+def test_ranks_beside_the_scores_follow_them():
+    best_first = [Field("rank", 1, "K7QX"), Field("rank", 2, "W3RT")]
+    assert ranked_otherwise(best_first, SAID) == ""
+    assert ranked_otherwise([Field("rank", 2, "K7QX"), Field("rank", 1, "W3RT")], SAID)
+
+
+def test_an_explanation_that_gives_another_score_is_a_problem():
+    assert explains_otherwise("it should be 0.9 and is", SAID, "k7qx") == ""
+    assert explains_otherwise("it should be 3 calls, or 0.5 s", SAID, "k7qx") == ""
+    assert explains_otherwise("the score should rather be 0.4", SAID, "k7qx")

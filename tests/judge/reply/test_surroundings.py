@@ -1,6 +1,7 @@
 import pytest
 
-from gavel.judge.reply.surroundings import Said, problem_after, problem_before, problem_within
+from gavel.judge.reply.claims import Said
+from gavel.judge.reply.surroundings import problem_after, problem_before, problem_within
 from tests.judge.reply.malformed import CORRECTIONS, SCALES
 
 SAID = Said.of({"K7QX": 0.9, "W3RT": 0.2, "M4TD": 0.5})

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from gavel.judge.reply.errors import VerdictError
 from gavel.judge.reply.verdict import read_verdict, reply_schema
-from tests.judge.reply.honest import honest_reply
+from tests.judge.reply.honest import honest_replies, honest_reply
 from tests.judge.reply.malformed import malformed_reply
+from tests.judge.reply.refused import REFUSED
 
 LABELS = ("K7QX", "W3RT", "M4TD")
 EXPECTED = {"K7QX": 0.9, "W3RT": 0.2, "M4TD": 0.5}
@@ -311,8 +312,8 @@ def test_every_repair_is_counted_by_kind():
 
 def test_honest_replies_are_read_and_fewer_than_one_in_a_hundred_is_refused():
     refused = 0
-    for seed in range(1_500):
-        reply, means = honest_reply(Random(seed))
+    drawn = (honest_reply(Random(seed)) for seed in range(1_500))
+    for reply, means in (*honest_replies(), *drawn):
         try:
             assert {label: scored.score for label, scored in read_verdict(reply, list(means)).scores.items()} == means
         except VerdictError:
@@ -337,6 +338,12 @@ def test_no_number_comes_of_a_reply_that_does_not_mean_it():
 @pytest.mark.slow
 def test_no_number_comes_of_many_replies_that_do_not_mean_it():
     assert wrong_among_malformed(range(4_000, 30_000)) == []
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_reply_whose_numbers_are_taken_back_in_any_way_is_refused(name):
+    with pytest.raises(VerdictError):
+        read_verdict(REFUSED[name], LABELS)
 
 
 CUT_OFF = {

@@ -1,5 +1,6 @@
 """Attempts at the same task are put together, and what cannot be compared is never together in silence."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -104,3 +105,18 @@ def test_groups_stay_whole_and_are_told_when_they_compare_different_tasks() -> N
     assert found.groups == [same, mixed]
     assert found.by == ""
     assert "1 group put together as they stand in the file" in found.notes[0]
+
+
+def test_by_is_told_to_be_of_no_use_for_groups() -> None:
+    found = group([WholeGroup(saying("one", "two"), Row("f:1", {}), "x")], "task")
+    assert found.notes == ["--by task is not used: the file holds groups already."]
+
+
+def test_examples_in_a_prompt_are_part_of_what_was_asked() -> None:
+    shots = [user("1 + 1?"), assistant("2")]
+    first = attempt(*shots, user("2 + 2?"), assistant("4"))
+    second = attempt(*shots, user("3 + 3?"), assistant("6"))
+    assert [len(each) for each in group([replace(each, prompt=3) for each in (first, second)]).groups] == [1, 1]
+    (note,) = group([first, second]).notes
+    assert "the members of 1 group part where a user speaks" in note
+    assert group([attempt(*shots), attempt(user("1 + 1?"), assistant("3"))]).notes == []

@@ -210,6 +210,7 @@ def test_rows_of_every_training_format_are_the_same_conversation(
         ({"reward": 0.5, "score": 0.7}, 0.5),
         ({"reward": None, "score": "0.25"}, 0.25),
         ({"label": "good"}, None),
+        ({"label": 2}, None),
         ({"reward": "nan"}, None),
     ],
 )
