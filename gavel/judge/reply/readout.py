@@ -11,7 +11,9 @@ but a digit of the scale, is mass off the scale: above `MAX_OFF_SCALE` the membe
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, cast
 
 from gavel.judge.reply.criteria import ids_to_score
@@ -23,8 +25,10 @@ from gavel.judge.rubric import Rubric
 LEVELS = 10
 """The digits 0 to 9: each is one token for all tokenizers."""
 MAX_OFF_SCALE = 0.2
-_AROUND = " \t\r\n:=,;\"'`*|}\u0120\u010a\u2581"
-"""Space and punctuation around a digit in a token, also as byte-level tokenizers write them."""
+_AROUND = " \t\r\n:=,;\"'`*|}"
+"""Space and punctuation around a digit in a token."""
+_SPACES = str.maketrans({"\u0120": " ", "\u010a": "\n", "\u2581": " "})
+"""Spaces as some servers write them in tokens."""
 _NUMBER = r"[+-]?\d(?:\s*[./]\s*\d|[\d.,%])*"
 """What is taken for a number as a whole, so that 7.5 and 7/10 are not read as 7."""
 _SUM = 1.05
@@ -55,19 +59,16 @@ class _Answer:
 
     def __init__(self, text: str, tokens: Sequence[Any]) -> None:
         try:
-            self._alternatives = [{str(one): float(p) for one, p in top} for _, top in tokens]
-            self._text = "".join(str(token) for token, _ in tokens)
+            self._alternatives = [[(str(one).translate(_SPACES), float(p)) for one, p in top] for _, top in tokens]
+            pieces = [str(token).translate(_SPACES) for token, _ in tokens]
         except (TypeError, ValueError) as error:
             raise VerdictError("its tokens cannot be read") from error
-        self._begin = self._text.rfind(text.strip())
+        self._text = "".join(pieces)
+        self._begin = self._text.rfind(text.translate(_SPACES).strip())
         """Where the answer begins: some servers list the tokens of thoughts too."""
         if self._begin < 0:
             raise VerdictError("its tokens are not those of its text")
-        self._starts: list[int] = []
-        start = 0
-        for token, _ in tokens:
-            self._starts.append(start)
-            start += len(str(token))
+        self._starts = [0, *accumulate(map(len, pieces))]
 
     def distribution(self, name: str) -> Distribution | str:
         """The distribution over the digits at the place where the score of `name` stands, or why there is none."""
@@ -78,21 +79,20 @@ class _Answer:
         if len(number := found[0][1].rstrip(".,")) != 1:
             return f"its score is {number}, which is not on the scale from 0 to {LEVELS - 1}"
         position = found[0].start(1)
-        place = max(n for n, start in enumerate(self._starts) if start <= position)
-        end = self._starts[place + 1] if place + 1 < len(self._starts) else len(self._text)
-        if _digit(self._text[self._starts[place] : end]) is None:
+        place = bisect_right(self._starts, position) - 1
+        if _digit(self._text[self._starts[place] : self._starts[place + 1]]) is None:
             return "its digit is not a token of its own"
         return _weighted(self._alternatives[place])
 
 
-def _weighted(alternatives: Mapping[str, float]) -> Distribution | str:
+def _weighted(alternatives: Sequence[tuple[str, float]]) -> Distribution | str:
     if not alternatives:
         return "the server returned no log-probabilities for its digit"
-    if any(math.isnan(logprob) or logprob > math.log(_SUM) for logprob in alternatives.values()):
+    if any(math.isnan(logprob) or logprob > math.log(_SUM) for _, logprob in alternatives):
         return "a log-probability is no number up to 0"
     masses = [0.0] * LEVELS
     total = 0.0
-    for token, logprob in alternatives.items():
+    for token, logprob in alternatives:
         total += math.exp(logprob)
         if (digit := _digit(token)) is not None:
             masses[digit] += math.exp(logprob)
