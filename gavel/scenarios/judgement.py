@@ -43,7 +43,8 @@ class Judgement(BaseModel):
     """Aggregate of the votes, in [0, 1] (see the group's `mode`); None = not scored."""
     standard_error: float | None = None
     """Standard error of `score` about what the judge would give over all orders, pooled over the group (and over
-    earlier groups, with a noise prior); None where no member has two votes."""
+    earlier groups, with a noise prior); None where no member has two votes. Of scores that are read from probabilities
+    it has the votes' `spread` too, and is never None."""
     degrees_of_freedom: float | None = None
     """Degrees of freedom of `standard_error`: `gavel.judge.stats.score_interval` makes an interval of both."""
     explanation: str = ""
@@ -64,7 +65,8 @@ class GroupJudgement(BaseModel):
 
     status: GroupStatus
     mode: str = "groupwise"
-    """How members were compared: "groupwise", "pairwise" (two per call), or "anchored" (on the scale of anchors)."""
+    """How members were compared: "groupwise", "pairwise" (two per call), "anchored" (on the scale of anchors),
+    "decisions" or "readout" (scores read from probabilities)."""
     reason: str | None = None
     """Why not every member is scored."""
     calls: int = 0

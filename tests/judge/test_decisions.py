@@ -192,3 +192,12 @@ async def test_a_callable_answers_questions_too():
 def test_the_mode_is_a_setting(openai_server: DecisionServer):
     config = JudgeConfig(models=openai_server.model, mode="decisions", params=openai_server.params)
     assert config.build().settings["mode"] == "decisions"
+
+
+async def test_parameters_for_text_do_not_reach_a_decision_model(openai_server: DecisionServer):
+    params = openai_server.params | {"temperature": 0.5, "max_tokens": 100, "extra_headers": {"X-Team": "a"}}
+    judged = await Judge([Juror("openai/decider-1", params=params)], mode="decisions", orders=1).score(qualities(2, 7))
+    assert [t.reward for t in judged] == pytest.approx([2 / 9, 7 / 9])
+    ((_, body, headers),) = openai_server.requests
+    assert set(body) == {"model", "input", "questions"}
+    assert headers["x-team"] == "a"

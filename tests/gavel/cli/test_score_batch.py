@@ -168,3 +168,12 @@ def test_a_kill_at_any_moment_loses_nothing_and_pays_for_nothing_twice(service, 
     judged = read(out)
     assert [group.judgement.status for group in judged if group.judgement] == ["scored"] * GROUPS
     assert sum(group.judgement.calls for group in judged if group.judgement) == 2 * GROUPS + 1
+
+
+@pytest.mark.parametrize("mode", ["decisions", "readout"])
+def test_a_mode_that_reads_probabilities_is_refused_before_a_batch_is_sent(
+    file: Path, config: JudgeConfig, tmp_path: Path, mode: str
+):
+    with pytest.raises(GavelError, match=f"the mode {mode} reads probabilities"):
+        score_and_print(file, config.model_copy(update={"mode": mode}), out=tmp_path / "out.jsonl", batch=True)
+    assert not list(tmp_path.glob("out*"))
