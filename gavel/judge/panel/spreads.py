@@ -13,8 +13,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gavel.judge.panel.aggregate import Answer, Scores
+from gavel.judge.panel.aggregate import AggregateScore, Answer, Scores
 from gavel.judge.panel.anchors import fit_scale
+
+_NEGLIGIBLE = 1e-3
+"""Share of an error below which the differences between orders do not count for its degrees of freedom."""
 
 
 def with_spreads(scores: Scores, answers: Sequence[Answer], fixed: Mapping[int, float]) -> Scores:
@@ -23,14 +26,19 @@ def with_spreads(scores: Scores, answers: Sequence[Answer], fixed: Mapping[int, 
     `fixed`: scores of anchors, by member; a spread is put on their scale.
     """
     slopes = {juror: _slope(answers, juror, fixed) for juror in {answer.juror for answer in answers}}
-    spreads = {
-        member: score
-        if isinstance(score, str)
-        else replace(score, standard_error=math.hypot(score.standard_error or 0.0, _doubt(member, answers, slopes)))
-        for member, score in scores.items()
-        if isinstance(score, str) or any(member in answer.spreads for answer in answers)
-    }
-    return {**scores, **spreads}
+    combined = dict(scores)
+    for member, score in scores.items():
+        if isinstance(score, AggregateScore) and any(member in answer.spreads for answer in answers):
+            combined[member] = _with_doubt(score, _doubt(member, answers, slopes))
+    return combined
+
+
+def _with_doubt(score: AggregateScore, doubt: float) -> AggregateScore:
+    between, freedom = score.standard_error or 0.0, score.degrees_of_freedom
+    error = math.hypot(between, doubt)
+    if freedom is not None:  # Satterthwaite 1946: the doubts are known, not estimated
+        freedom = freedom * (error / between) ** 4 if between > _NEGLIGIBLE * error else None
+    return replace(score, standard_error=error, degrees_of_freedom=freedom)
 
 
 def _doubt(member: int, answers: Sequence[Answer], slopes: Mapping[int, float]) -> float:

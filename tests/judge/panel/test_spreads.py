@@ -41,3 +41,14 @@ def test_spreads_are_put_on_the_scale_of_the_anchors():
 def test_scores_in_words_are_left_as_they_are():
     assert errors(answer(0, None), between=0.4) == [0.4, 0.4]
     assert with_spreads({0: "no anchor"}, [answer(0, 0.1)], {}) == {0: "no anchor"}
+
+
+def test_the_more_of_an_error_is_known_the_more_degrees_of_freedom_it_has():
+    def freedom(between: float, spread: float) -> float | None:
+        (score, *_) = with_spreads({0: AggregateScore(0.5, between, 3.0)}, [answer(0, spread)], {}).values()
+        assert isinstance(score, AggregateScore)
+        return score.degrees_of_freedom
+
+    assert freedom(0.1, 0.0) == pytest.approx(3.0)
+    assert freedom(0.1, 0.1) == pytest.approx(12.0)
+    assert freedom(0.0, 0.1) is freedom(1e-99, 0.1) is None
