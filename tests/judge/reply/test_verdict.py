@@ -62,7 +62,7 @@ GOOD = {
     "a map under a name that says nothing": json.dumps({"Final evaluation": {"trajectories": EXPECTED}}),
     "a map with its scale": json.dumps({"scale": "from 0 to 1", "scores": EXPECTED}),
     "the range of a score beside it": PLAIN.replace('"score": 0.9', '"min": 0.8, "max": 0.95, "score": 0.9'),
-    "entries under any name": json.dumps({"ledger": entries()}),
+    "entries under a name of results": json.dumps({"evaluations": entries()}),
     "wrapped twice": json.dumps({"result": {"evaluation": {"scores": entries()}}}),
     "wrapped beside a draft": json.dumps(
         {"draft": {"scores": entries(dict.fromkeys(LABELS, 0.1))}, "final": entries()}
