@@ -12,10 +12,17 @@ from typing import Any, TypeGuard
 
 from gavel.judge.reply import vocabulary as say
 from gavel.judge.reply.claims import Said
+from gavel.judge.reply.explanations import declines
 from gavel.judge.reply.forms import Field, all_of, words
-from gavel.judge.reply.surroundings import problem_within, tells_a_scale
+from gavel.judge.reply.rankings import ranks_otherwise
+from gavel.judge.reply.surroundings import problem_within, sentences, tells_a_scale
 
 _NOTHING = {"", "none", "null", "n/a", "na", "no", "false", "-", "nothing"}
+_NOT_MEANT = re.compile(
+    r"\b(?:dummy|random (?:numbers?|scores?|values?)|arbitrary|made[- ]up|placeholders?|template|first guess"
+    r"|example of|not (?:actual|real|meant|final)|none of these (?:numbers|scores)|transcripts? (?:are )?missing)\b",
+    re.IGNORECASE,
+)
 _CLOSE = 1e-9
 
 
@@ -32,6 +39,8 @@ def _problem(key: str, value: Any, label: str, said: Said) -> str:
     thinks = say.OWN_THOUGHTS_KEY.search(key) or (label and re.search(r"comment|feedback|comparison", key))
     if value is None:
         return ""
+    if isinstance(value, str) and not label and _disowns(value, said):
+        return f"beside the scores it says {shown}"
     if thinks and not say.SCALE_KEY.search(key):
         return explains_otherwise(str(value), said, label or None)
     if say.STATE_KEY.search(key) and not _counts(key, value):
@@ -63,6 +72,13 @@ def _problem(key: str, value: Any, label: str, said: Said) -> str:
         return _problem_with_number(key, value, label, said, shown)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return problem_within(text if isinstance(value, str) else spoken, said) if text.strip() else ""
+
+
+def _disowns(text: str, said: Said) -> bool:
+    """Whether a text beside all scores says that they are not meant, or ranks the members otherwise."""
+    return bool(
+        declines(text) or _NOT_MEANT.search(text) or any(ranks_otherwise(part, said) for part in sentences(text))
+    )
 
 
 def explains_otherwise(text: str, said: Said, label: str | None) -> str:

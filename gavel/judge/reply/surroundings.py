@@ -33,6 +33,19 @@ _MEMBER_WORD = re.compile(
 _SAYS = re.compile(r"\w|[<>=≻≺-]")
 _LETTERS = re.compile(r"[^\W\d_]+(?:['’][a-z]+)?")
 
+_DOUBTS = re.compile(
+    r"\b(?:fix|real|actual|examples?|sample|placeholders?|rough|sketch|adjust|replace|once|proceed|correction|dry run"
+    r"|provide|instead|start|draft|change|update|swap|attached|random|dummy|wrong|exempl|beispiel|ejempl|esempi"
+    r"|inventad|aunque|erfunden|zufäll|provisional|пример|случайн|выдуман)|示例|例|随机|假|占位|仮|ダミー|虚构|编造|예시",
+    re.IGNORECASE,
+)
+"""What a polite closing says of scores that are not meant."""
+_RATIONALE = re.compile(
+    r"(?:rationale|reasoning|reasons|explanations?|justifications?|notes|comments|begründung|erklärung|justificación"
+    r"|пояснение|обоснование|评分说明|说明|理由|補足)",
+    re.IGNORECASE,
+)
+
 
 def problem_before(text: str, said: Said) -> str:
     """What is wrong with the text before the object; empty = nothing."""
@@ -181,10 +194,15 @@ def _takes_back(sentence: str, said: Said) -> bool:
     mentions, bare = _without_members(sentence, said)
     if not re.search(r"\w", bare):
         return False
+    if _RATIONALE.fullmatch(bare.strip("#*_ :")):
+        return False
     polite = say.POLITE.search(bare)
+    farewell = mentions == 0 and say.FAREWELL.search(bare)
+    if (polite or farewell) and (mentions or _DOUBTS.search(bare)):
+        return True
     if polite and not re.match(r"(?:wait|oops|whoops|correct|actually|sorry)", bare, re.IGNORECASE):
         return False
-    if mentions == 0 and say.FAREWELL.search(bare) and not say.CORRECTS_ELSEWHERE.search(bare.partition(",")[0]):
+    if farewell and not say.CORRECTS_ELSEWHERE.search(bare.partition(",")[0]):
         return False
     if _corrects(sentence, said):
         return True

@@ -92,7 +92,8 @@ BOUND_IS = re.compile(
     re.IGNORECASE,
 )
 IS_BOUND = re.compile(
-    rf"(?:(?P<good>{_GOOD})|(?P<bad>{_BAD}))(?:\s+\w{{1,12}}){{0,2}}?\s*(?:=|:|->|→|\b(?:is|are|being|means|gets?|receives?|at|ist|bei"
+    rf"(?:(?P<good>{_GOOD})|(?P<bad>{_BAD}))(?:\s+\w{{1,12}}){{0,2}}?\s*(?:=|:|->|→|\b(?:is|are|being|means"
+    rf"|gets?|receives?|at|ist|bei"
     rf"|es|est|это)\b|为|是)\s*(?P<bound>[01](?:[.,]0+)?)(?![\w%])(?![.,]\d)",
     re.IGNORECASE,
 )
@@ -244,14 +245,15 @@ SCORES_OF = frozenset(
         *("evaluation", "trajectory", "attempt", "resulting", "corresponding", "individual", "normalized"),
         *("normalised", "numeric", "requested", "computed", "assigned", "and", "with", "of", "judge", "rubric"),
         *("json", "own", "all", "their", "its", "so", "are", "comparative", "reward", "agent", "performance"),
-        *("as", "given", "respective", "below"),
+        *("as", "given", "respective", "below", "les", "mes", "vos", "nos", "voici", "le", "los", "mis"),
     }
 )
 """What scores may be called in a line that introduces them."""
 TOPIC = re.compile(
     r"attempts?|scale\b|trajector|agents?\b|candidates?|rollouts?|difference|policy|rubric|evaluat|explanation|reason"
     r"|judg|\border\b|shown|quality|checking|\bdone"
-    r"|that(?: is|['’]s) \W?all|\bend\b|thank|correctness|regards|complete|conclu|scored?\b|scores\b|higher|verif"
+    r"|that(?: is|['’]s) \W?all|\bno further comments?\b|\bend\b|thank|correctness|regards|complete|conclu"
+    r"|scored?\b|scores\b|higher|verif"
     r"|looked|\bbest\b|\bworst\b|\bno (?:other )?answer",
     re.IGNORECASE,
 )

@@ -62,3 +62,19 @@ def test_an_explanation_that_gives_another_score_is_a_problem():
     assert explains_otherwise("it should be 0.9 and is", SAID, "k7qx") == ""
     assert explains_otherwise("it should be 3 calls, or 0.5 s", SAID, "k7qx") == ""
     assert explains_otherwise("the score should rather be 0.4", SAID, "k7qx")
+
+
+@pytest.mark.parametrize("key", ["reasoning", "explanation", "analysis", "notes", "overall", "message", "rationale"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "W3RT is the best attempt, K7QX the worst.",
+        "These are dummy values.",
+        "None of these numbers is meant seriously.",
+        "I could not read any trajectory.",
+        "Example of a valid reply.",
+    ],
+)
+def test_a_text_beside_all_scores_may_not_disown_them(key, text):
+    assert problem_with(Field(key, text), SAID)
+    assert problem_with(Field(key, "K7QX is the best attempt, W3RT the worst."), SAID) == ""

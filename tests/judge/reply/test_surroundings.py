@@ -64,3 +64,30 @@ def test_a_text_beside_the_scores_may_neither_rescale_nor_correct_them():
 
 def test_a_problem_shows_the_sentence():
     assert '"So K7QX should be 0.2."' in problem_after("So K7QX should be 0.2.", SAID)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Let me know if you want me to fix the K7QX score.",
+        "Let me know if I should use real scores instead of these placeholders.",
+        "I hope this example helps!",
+        "Feel free to adjust the scores as you see fit.",
+        "Ich hoffe, dieses Beispiel hilft.",
+        "Espero que sea de ayuda, aunque las cifras son inventadas.",
+        "希望这个示例对您有帮助。",
+        "以上为随机分数。",
+    ],
+)
+def test_polite_words_do_not_hide_that_scores_are_not_meant(text):
+    assert problem_after(text, SAID)
+
+
+@pytest.mark.parametrize("text", ["No further comments.", "### Rationale\n\n- K7QX: did verify the order."])
+def test_a_rationale_and_plain_closing_words_are_harmless(text):
+    assert problem_after(text, SAID) == ""
+
+
+@pytest.mark.parametrize("text", ["Voici les scores :", "Voici mes scores :", "Les scores :"])
+def test_french_introductions_are_harmless(text):
+    assert problem_before(f"{text}\n", SAID) == ""
