@@ -313,8 +313,8 @@ async def report(arguments: argparse.Namespace) -> list[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--groups", type=int, default=150)
-    parser.add_argument("--faulty", type=int, default=50, help="number of groups judged again with failing calls")
+    parser.add_argument("--groups", type=int, default=100)
+    parser.add_argument("--faulty", type=int, default=30, help="number of groups judged again with failing calls")
     parser.add_argument("--words", type=int, default=180, help="mean length of an attempt")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", action="append", help="a package to compare with, instead of all; repeatable")
