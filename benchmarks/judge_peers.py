@@ -13,7 +13,7 @@ a package index) and asks a simulated judge behind a loopback server (`peers/ser
     10 % fail  shares of members without a score, and with another score than without failures, and the change of tau;
                each call fails with probability .1 (500, 429, a refusal, a reply cut off, an empty one)
 
-Takes 6 minutes on one core when the environments exist. Exits with 1 when a number of Gavel's is wrong.
+Takes 7 minutes on one core when the environments exist. Exits with 1 when a number of Gavel's is wrong.
 """
 
 import argparse
@@ -46,6 +46,8 @@ from gavel.scenarios.trajectory import MessageOrChoice, Trajectory
 
 MEMBERS = 8
 ORDERS = (1, 2, 4, 8)
+OF_PAIRS = ("winner", "rank", "pair")
+"""Reply formats of ways that take up to 56 calls a group."""
 VOCABULARY = (
     "order refund policy customer shipped window receipt account carrier item lookup confirmed notes status amount "
     "days request result checked found because before after next answer balance transfer agreed missing reference"
@@ -99,7 +101,8 @@ def requests_of(variant: Variant, url: str, groups: Sequence[Group], faulty: int
         return {"id": f"{variant.name}/{kind}/{name}", **ask}
 
     asked = [request("clean", n, "clean", g.task, g.attempts) for n, g in enumerate(groups)]
-    asked += [request("faulty", n, "faulty", g.task, g.attempts) for n, g in enumerate(groups[:faulty])]
+    again = groups[:faulty] if variant.form in OF_PAIRS else groups
+    asked += [request("faulty", n, "faulty", g.task, g.attempts) for n, g in enumerate(again)]
     if variant.is_scripted:
         named = [*CASES, *(FILED if variant.form in ("labels", "numbers") else ())]
         attempts = [f"Attempt {name} says so." for name in GOOD]
@@ -314,7 +317,7 @@ async def report(arguments: argparse.Namespace) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--groups", type=int, default=100)
-    parser.add_argument("--faulty", type=int, default=30, help="number of groups judged again with failing calls")
+    parser.add_argument("--faulty", type=int, default=30, help="groups judged again with failing calls, by pairs")
     parser.add_argument("--words", type=int, default=180, help="mean length of an attempt")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", action="append", help="a package to compare with, instead of all; repeatable")

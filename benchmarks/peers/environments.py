@@ -10,6 +10,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+PYTHON = "python3.11"
 DRIVERS = Path(__file__).parent / "drivers"
 
 
@@ -31,9 +32,8 @@ class Peer:
     version: str
     driver: str
     variants: tuple[Variant, ...]
-    python: str = "python3.11"
     alone: bool = False
-    """Installed without its dependencies; `also` is what it imports here."""
+    """Installed without its dependencies and whichever Python it asks for; `also` is what its judging code imports."""
     also: str = ""
 
 
@@ -94,7 +94,6 @@ PEERS = (
             Variant("circular", "genrm_compare, circular", "pair", is_scripted=True),
             Variant("allpairs", "genrm_compare, all pairs", "pair"),
         ),
-        python="python3.12",
         alone=True,
         also="fastapi itsdangerous uvicorn hydra-core omegaconf rich aiohttp orjson requests openai<=2.7.2 ray wandb "
         "pydantic tqdm devtools yappi gprof2dot pydot psutil numpy pandas",
@@ -110,17 +109,17 @@ def prepare(peer: Peer, cache: Path) -> Path:
     """The Python of the library's environment, which is made if it is not there."""
     home = cache / f"{peer.package}-{peer.version}"
     python, made = home / "bin" / "python", home / "made.json"
-    wanted = json.dumps([peer.python, peer.alone, peer.also])
+    wanted = json.dumps([PYTHON, peer.alone, peer.also])
     if made.exists() and made.read_text(encoding="utf-8") == wanted:
         return python
     shutil.rmtree(home, ignore_errors=True)
-    interpreter = shutil.which(peer.python)
+    interpreter = shutil.which(PYTHON)
     if interpreter is None:
-        raise EnvironmentFailed(f"there is no {peer.python} here")
+        raise EnvironmentFailed(f"there is no {PYTHON} here")
     pip = [str(python), "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
     wheel = f"{peer.package}=={peer.version}"
     _run([interpreter, "-m", "venv", str(home)])
-    _run([*pip, *(["--no-deps"] if peer.alone else []), wheel])
+    _run([*pip, *(["--no-deps", "--ignore-requires-python"] if peer.alone else []), wheel])
     if peer.also:
         _run([*pip, *peer.also.split()])
     made.write_text(wanted, encoding="utf-8")
@@ -138,7 +137,10 @@ def versions(python: Path) -> str:
 
 
 def _run(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    except subprocess.TimeoutExpired:
+        raise EnvironmentFailed(f"{' '.join(command[:4])} … took more than 15 minutes") from None
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
         raise EnvironmentFailed(f"{' '.join(command[:4])} …: {last}"[:300])

@@ -73,13 +73,14 @@ class JudgeServer:
         shown = form.shown(prompt)
         if not shown:  # a request that shows no member, such as a library's test call
             return Reply({"content": "test"})
-        key = f"{model}/{shown}/{body.get('seed')}"
-        self._asked[key] += 1
+        question = f"{form_name}/{shown}/{body.get('seed')}"
+        request = f"{model}/{question}"
+        self._asked[request] += 1
         if mode == "scripted":
             return self._scripted(form, prompt, shown)
         scores = self.judge.mean_scores(shown, [range(len(shown))], f"{shown}/{body.get('seed')}")
-        text = form.write(scores, prompt, Random(key))
-        chance = Random(f"{key}/{self._asked[key]}")
+        text = form.write(scores, prompt, Random(question))
+        chance = Random(f"{request}/{self._asked[request]}")
         if mode == "faulty" and chance.random() < FAILED:
             return _fault(chance.choice(FAULTS), text)
         return Reply({"content": text})
