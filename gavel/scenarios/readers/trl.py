@@ -79,11 +79,8 @@ def _read_pairs(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     for row in rows:
         fields = _named(row.value)
         before = _before(row, fields)
-        rest = {
-            key: value
-            for key, value in fields.items()
-            if key not in (*_PROMPTS, *_SYSTEM, "chosen", "rejected", "tools")
-        }
+        used = (*_PROMPTS, *(_SYSTEM if before else ()), "chosen", "rejected", "tools")
+        rest = {key: value for key, value in fields.items() if key not in used}
         tools = openai_tools(fields.get("tools"))
         for name, reward in (("chosen", 1.0), ("rejected", 0.0)):
             said, _ = chat.messages([*before, *_answer(row, fields[name], name, alone=not before)], row.where)
