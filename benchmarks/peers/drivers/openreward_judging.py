@@ -2,6 +2,7 @@
 """openreward.judging: pairs in a knockout or round robin, and the judge of a whole group in one call."""
 
 from functools import cache, partial
+from zlib import crc32
 
 from driver import run
 from openreward.chat_backends.openai import OpenAIChatBackend, OpenAIChatConfig
@@ -19,12 +20,14 @@ def context(task):
 
 
 async def pairs(url, model, task, attempts, topology, both_orders=False):
-    judge = PairwiseJudge(model=model, backend=backend(url), both_orders=both_orders, seed=0)
-    return await rank_group(attempts, judge, context=context(task), topology=topology, seed=0)
+    seed = crc32(task.encode())  # every group is shuffled in its own way
+    judge = PairwiseJudge(model=model, backend=backend(url), both_orders=both_orders, seed=seed)
+    return await rank_group(attempts, judge, context=context(task), topology=topology, seed=seed)
 
 
 async def group(url, model, task, attempts):
-    return await GroupwiseJudge(model=model, backend=backend(url), seed=0).score(attempts, context=context(task))
+    judge = GroupwiseJudge(model=model, backend=backend(url), seed=crc32(task.encode()))
+    return await judge.score(attempts, context=context(task))
 
 
 if __name__ == "__main__":
