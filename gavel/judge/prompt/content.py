@@ -181,7 +181,7 @@ class _Reader:
             self.events.append(TextEvent("tool", text, attachments))
             return
         del self._pending[index]
-        self.events[index] = replace(call, result=text, attachments=attachments)
+        self.events[index] = replace(call, result=text, attachments=(*call.attachments, *attachments))
 
     def _joined(self, said: Iterable[str | Attachment]) -> tuple[str, tuple[Attachment, ...]]:
         """The text with the tags of attachments in their places, and the attachments."""
@@ -189,7 +189,9 @@ class _Reader:
         attachments: list[Attachment] = []
         for piece in said:
             if isinstance(piece, str):
-                texts.append(self._view.text(piece))
+                text, media = self._view.text_and_media(piece)
+                texts.append(text)
+                attachments += media
             else:
                 texts.append(f"[{piece.tag}]")
                 attachments.append(piece)
@@ -341,7 +343,8 @@ class _Reader:
 
     def _call(self, call_id: Any, name: Any, arguments: str) -> _Call:
         shown = name if isinstance(name, str) else plain_json(_or_empty(name))
-        return _Call(call_id, ToolCallEvent(self._view.text(shown), self._view.text(arguments)))
+        text, media = self._view.text_and_media(arguments)
+        return _Call(call_id, ToolCallEvent(self._view.text(shown), text, attachments=media))
 
     def _rest(self, fields: Mapping[str, Any], used: Iterable[str]) -> Iterator[str]:
         """The fields of a part that are neither used nor bookkeeping, as JSON."""
