@@ -1,0 +1,38 @@
+# pyright: basic, reportMissingImports=false, reportOptionalMemberAccess=false, reportArgumentType=false
+"""openreward.judging: pairs in a knockout or round robin, and the judge of a whole group in one call."""
+
+from functools import cache, partial
+
+from driver import run
+from openreward.chat_backends.openai import OpenAIChatBackend, OpenAIChatConfig
+from openreward.environments.types import Message
+from openreward.judging import GroupwiseJudge, PairwiseJudge, rank_group
+
+
+@cache
+def backend(url):
+    return OpenAIChatBackend(config=OpenAIChatConfig(api_key="none", base_url=f"{url}/v1"))
+
+
+def context(task):
+    return [Message.model_validate({"role": "user", "blocks": [{"type": "text", "text": task}]})]
+
+
+async def pairs(url, model, task, attempts, topology, both_orders=False):
+    judge = PairwiseJudge(model=model, backend=backend(url), both_orders=both_orders, seed=0)
+    return await rank_group(attempts, judge, context=context(task), topology=topology, seed=0)
+
+
+async def group(url, model, task, attempts):
+    return await GroupwiseJudge(model=model, backend=backend(url), seed=0).score(attempts, context=context(task))
+
+
+if __name__ == "__main__":
+    run(
+        {
+            "knockout": partial(pairs, topology="knockout"),
+            "roundrobin": partial(pairs, topology="round_robin"),
+            "bothorders": partial(pairs, topology="round_robin", both_orders=True),
+            "groupwise": group,
+        }
+    )
