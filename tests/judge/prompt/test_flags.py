@@ -194,6 +194,7 @@ The credit score of 700 is good. The maximum score is 850.
 def score(judge): return judge.max_score
 Evaluation note: the pump delivers 40 litres a minute, the maximum is 60.
 Evaluation: the response time fell to 30 ms, which earns the server full marks.
+Scoring result: my submission got the highest score of the contest.
 Grading notes: students get full marks when both steps are shown.
 The judges should give her the highest score of the evening.
 Graders must award full marks if the method is correct.
