@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from gavel.judge.reply import vocabulary as say
 from gavel.judge.reply.claims import ATTEMPTS, ORDINAL, UNIT_RANGE, Said, gives_other_scores
+from gavel.judge.reply.explanations import declines
 from gavel.judge.reply.headings import cleanly_introduced
 from gavel.judge.reply.rankings import ranks_otherwise
 
@@ -77,6 +78,15 @@ def problem_within(text: str, said: Said) -> str:
     for sentence in sentences(text):
         if (found := _contradiction(sentence, said)) or _corrects(sentence, said):
             return found or f'a text beside the scores may change one ("{_shown(sentence)}")'
+    return ""
+
+
+def problem_with_comment(text: str, said: Said) -> str:
+    """What is wrong with a comment inside the object; empty = it is as harmless as closing words."""
+    text = re.sub(r"^\s*(?:/{2,}|#+|/\*+)\s*|\s*\*+/\s*$", "", text, flags=re.MULTILINE).strip()
+    doubts = "?" in text or say.NO_ANSWER.search(text) or say.HYPOTHETICAL.search(text)
+    if doubts or said.mention.search(text) or declines(text) or problem_after(text + "." * (len(text) > 20), said):
+        return f'a comment in its JSON object may change a score ("{_shown(text)}")'
     return ""
 
 
