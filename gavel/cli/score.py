@@ -94,7 +94,6 @@ def score_and_print(
     Ctrl-C says what is kept, and exits with status 130.
     """
     config = with_cassette(with_default_judge(config), replies_directory(out))
-    announce_stand_in(config)
     batches = BatchScoring(config, out) if batch else None
     output = None
     try:
@@ -148,6 +147,7 @@ async def score_file(
     be used; nothing is judged then.
     """
     groups = await asyncio.to_thread(read_attempts, file, by)
+    announce_stand_in(judge.names)
     judge.check()
     if isinstance(out, Path):
         out = judged_output(out, judge.settings, is_input=_same(file, out))

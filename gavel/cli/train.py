@@ -57,7 +57,7 @@ def train(
         lengths = {"At most, every rollout at --max-context": longest, "At an eighth of that": max(longest // 8, 1)}
         return print_run_estimate(judge, config.loop, lengths)
     if judge is not None:
-        announce_stand_in(config.judge)
+        announce_stand_in(judge.names)
         if config.judge.models == STAND_IN:
             check_tasks(judge.rubric, [task.truth for task in scenario.tasks()])
         if "RANK" not in os.environ:  # which launched processes have

@@ -368,7 +368,7 @@ class Judge:
         biased = {size: bias for size in sorted(sizes) if (bias := self.position_bias.get(size)) and bias.is_biased}
         return [
             f"this judge has a position bias: of {size} members shown, the last has gained {2 * bias.slope:+.2f} over "
-            f"the first ({bias.ballots} ballots); an even number of orders balances that"
+            f"the first ({bias.ballots} ballots); an even number of orders balances its linear part"
             for size, bias in biased.items()
         ]
 

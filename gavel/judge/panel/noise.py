@@ -148,7 +148,8 @@ def standard_errors(
         sums[2] += vote.weight * effect
     errors: dict[int, tuple[float, float]] = {}
     for member, (weight, squares, effect) in totals.items():
-        errors[member] = ((variance * squares / weight**2 + (effect / weight) ** 2) ** 0.5, df)
+        squared = variance * squares / weight**2 + (effect / weight) ** 2
+        errors[member] = (squared**0.5 if squared > _RESIDUE else 0.0, df)
     return errors
 
 
