@@ -162,7 +162,7 @@ FAREWELL = re.compile(
 NO_ANSWER = _words(
     r"random|arbitrary|dummy|fake|made[- ]up|filler|mock|todo\b|tbd\b|maybe|perhaps|not sure|unsure"
     r"|let['’]s say|disagree|n['’]t share|do not share",
-    r"refuse|demand|assert\b|skeleton|not equal|cannot|can['’]t|unable|i (?:wonder|suspect|would guess)"
+    r"refuse|demand(?!é)|assert\b|skeleton|not equal|cannot|can['’]t|unable|i (?:wonder|suspect|would guess)"
     r"|another (?:judge|reviewer|grader|model)|iteration"
     r"|impression",
     r"tentativ|rough(?:ly)?\b|first (?:pass|guess|draft|try)|prelim|guess\b|something like|for (?:example"

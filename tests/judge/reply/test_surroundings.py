@@ -88,6 +88,6 @@ def test_a_rationale_and_plain_closing_words_are_harmless(text):
     assert problem_after(text, SAID) == ""
 
 
-@pytest.mark.parametrize("text", ["Voici les scores :", "Voici mes scores :", "Les scores :"])
+@pytest.mark.parametrize("text", ["Voici les scores :", "Les scores :", "Voici l'évaluation demandée :"])
 def test_french_introductions_are_harmless(text):
     assert problem_before(f"{text}\n", SAID) == ""
