@@ -97,6 +97,13 @@ async def longest_pause(stop: asyncio.Event) -> float:
     return longest
 
 
+async def idle_pause(seconds: float) -> float:
+    """The longest pause of a loop that has nothing else to do: the machine's own."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().call_later(seconds, stop.set)
+    return await longest_pause(stop)
+
+
 async def measure(kind: str, members: int, tokens: int) -> dict[str, Any]:
     group = group_of(kind, members, tokens)
     characters = characters_of(group)
@@ -129,6 +136,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=list(KINDS), help="only this kind of text")
     given = parser.parse_args()
     _ = load_litellm().encoding
+    print(f"longest pause of an idle loop: {asyncio.run(idle_pause(5)):.3f} s", flush=True)
     missed: list[str] = []
     for kind in [given.kind] if given.kind else KINDS:
         row = asyncio.run(measure(kind, given.members, given.tokens))

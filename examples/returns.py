@@ -23,4 +23,4 @@ returns = gavel.Scenario(
 )
 
 if __name__ == "__main__":
-    gavel.run(returns)  # the same command line as `gavel train`, for this file
+    gavel.run(returns)  # python returns.py train, python returns.py evaluate: as with `gavel`

@@ -1,5 +1,6 @@
 """Reads a file of attempts for a command, and tells on stderr how it was read."""
 
+from collections import Counter
 from pathlib import Path
 
 from rich.console import Console
@@ -7,13 +8,23 @@ from rich.console import Console
 from gavel.cli.terminal import plain
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.readers.reading import read_file
+from gavel.scenarios.truth import truth_of, with_truth_of_rows
 
 
 def read_attempts(file: Path, by: str | None = None) -> list[TrajectoryGroup]:
-    """The groups of `file` (see `read_file`); its format, its counts and what cannot be compared go to stderr."""
+    """The groups of `file` (see `read_file`) with the truth that the columns of their rows hold; its format, its counts
+    and what cannot be compared go to stderr.
+
+    Raises `JudgeError` for a group whose rows have different truths.
+    """
     reading = read_file(file, by)
     console = Console(stderr=True)
     console.print(plain(reading.summary), soft_wrap=True)
     for note in reading.notes:
         console.print(plain(f"note: {note}", "yellow"), soft_wrap=True)
-    return reading.groups
+    groups = [with_truth_of_rows(group) for group in reading.groups]
+    truths = Counter(name for group in groups for name in truth_of(group).dump())
+    if truths:
+        told = ", ".join(f"{name} of {count:,} groups" for name, count in sorted(truths.items()))
+        console.print(plain(f"the judge is told: {told}"), soft_wrap=True)
+    return groups

@@ -13,6 +13,7 @@ from gavel.cli.model_options import Flag, OptionError, given, parse_assignments
 from gavel.cli.run_file import Where, merged, read_tables, validated
 from gavel.cli.settings import STAND_IN
 from gavel.judge.config import JudgeConfig
+from gavel.llm.local_models import model_id
 from gavel.trainer.run_config import RunConfig
 
 JUDGE_FLAGS = [  # of a JudgeConfig
@@ -118,9 +119,9 @@ def with_default_judge(judge: JudgeConfig) -> JudgeConfig:
     return judge.model_copy(update={"models": os.environ.get("GAVEL_JUDGE_MODEL", "").strip() or STAND_IN})
 
 
-def announce_stand_in(judge: JudgeConfig) -> None:
+def announce_stand_in(names: Sequence[str]) -> None:
     """Says on stderr that the stand-in is the judge, if it is, and which judge model a key that is set makes usable."""
-    if judge.models != STAND_IN:
+    if model_id(STAND_IN) not in names:
         return
     key = next((key for key in _JUDGE_BY_KEY if os.environ.get(key)), "")
     other = f"{key} is set: --judge {_JUDGE_BY_KEY[key]} asks a language model." if key else "--judge names another."

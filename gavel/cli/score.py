@@ -57,7 +57,10 @@ def score(
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Score trajectories from a file with a judge."""
+    """Score trajectories from a file with a judge.
+
+    The judge is told what the columns `reference` (or `answer`), `rubric` and `criteria` of a group's rows hold.
+    """
     config = judge_config(values)
     if dry_run:
         print_estimate(file, config, by)
@@ -91,7 +94,6 @@ def score_and_print(
     Ctrl-C says what is kept, and exits with status 130.
     """
     config = with_cassette(with_default_judge(config), replies_directory(out))
-    announce_stand_in(config)
     batches = BatchScoring(config, out) if batch else None
     output = None
     try:
@@ -99,7 +101,7 @@ def score_and_print(
         output = None if out is None else judged_output(out, judge.settings, is_input=_same(file, out))
         answer = batches.answer if batches else None
         judged = asyncio.run(score_file(file, judge, by=by, out=output, fresh=fresh, answer_first=answer))
-        if batches:
+        if batches and judge.stopped is None:
             batches.finish()
     except KeyboardInterrupt:
         typer.echo(_kept(output, out), err=True)
@@ -145,6 +147,7 @@ async def score_file(
     be used; nothing is judged then.
     """
     groups = await asyncio.to_thread(read_attempts, file, by)
+    announce_stand_in(judge.names)
     judge.check()
     if isinstance(out, Path):
         out = judged_output(out, judge.settings, is_input=_same(file, out))

@@ -17,7 +17,7 @@ from gavel.llm.batch import BatchCassette, Batches
 from gavel.llm.batch_api import provider_of
 from gavel.llm.batch_job import BatchJob
 from gavel.llm.budget import Budget
-from gavel.llm.errors import GavelError
+from gavel.llm.errors import GavelError, first_error
 from gavel.llm.local_models import PROVIDER, model_id
 from gavel.llm.prices import prices_from_environment
 from gavel.scenarios.group import TrajectoryGroup
@@ -30,6 +30,10 @@ class BatchScoring:
         """Raises a `GavelError` when `out` is no file, or another process waits for its batches."""
         if out is None or str(out) == "-" or (out.exists() and not out.is_file()):
             raise GavelError("batches take up to a day, and need a file to be kept beside.", "Add --out FILE.")
+        if config.mode in ("decisions", "readout"):
+            raise GavelError(
+                f"batches answer in words, and the mode {config.mode} reads probabilities.", "Leave --batch out."
+            )
         self._config = config
         self._job = BatchJob(out.with_name(f"{out.name}.batch"))
         prices = prices_from_environment() if config.prices is None else config.prices
@@ -43,10 +47,11 @@ class BatchScoring:
             judge.check()
             for model, params in paid_models(judge):
                 provider_of(model, params)
-            async with asyncio.TaskGroup() as tasks:
-                for group in groups:
-                    if group.trajectories:
-                        tasks.create_task(judge.score(group))
+            with first_error():
+                async with asyncio.TaskGroup() as tasks:
+                    for group in groups:
+                        if group.trajectories:
+                            tasks.create_task(judge.score(group))
             if judge.cassette:
                 judge.cassette.close()
             if not await self._batches.advance():

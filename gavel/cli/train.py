@@ -23,7 +23,7 @@ from gavel.cli.run_options import (
     run_config,
 )
 from gavel.cli.settings import STAND_IN
-from gavel.judge.offline.stand_in import check_rubric
+from gavel.judge.offline.stand_in import check_tasks
 from gavel.trainer.run_config import RunConfig
 
 
@@ -57,9 +57,9 @@ def train(
         lengths = {"At most, every rollout at --max-context": longest, "At an eighth of that": max(longest // 8, 1)}
         return print_run_estimate(judge, config.loop, lengths)
     if judge is not None:
-        announce_stand_in(config.judge)
+        announce_stand_in(judge.names)
         if config.judge.models == STAND_IN:
-            check_rubric(judge.rubric)
+            check_tasks(judge.rubric, [task.truth for task in scenario.tasks()])
         if "RANK" not in os.environ:  # which launched processes have
             asyncio.run(judge.probe())  # before torch is loaded: a mistake is reported at once
     if config.backend.processes > 1:

@@ -59,8 +59,9 @@ class JudgeConfig(BaseModel):
     make a jury. Default: GAVEL_JUDGE_MODEL."""
     rubric: str | None = None
     """What good work is: a text, or @FILE. Default: the scenario's rubric, else a general one."""
-    mode: Literal["groupwise", "pairwise"] = "groupwise"
-    """Whether one call shows a whole group, or two of its members."""
+    mode: Literal["groupwise", "pairwise", "decisions", "readout"] = "groupwise"
+    """Whether one call shows a whole group, or two of its members; decisions asks decision models, which answer with
+    probabilities, and readout reads the probabilities of a digit's tokens (vLLM and others with logprobs)."""
     orders: int = Field(default=2, ge=1)
     """Orders in which the judge sees a group (in pairwise mode: each pair)."""
     quorum: float = Field(default=0.0, ge=0, le=1)

@@ -3,14 +3,8 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from gavel.llm.errors import GavelError, LlmError
-
-
-class JudgeError(GavelError):
-    """A judge could not be asked, or its reply could not be used.
-
-    When a call to its model failed, `__cause__` is the `gavel.llm.errors.LlmError`.
-    """
+from gavel.llm.errors import LlmError
+from gavel.scenarios.errors import JudgeError as JudgeError
 
 
 class ContextTooSmallError(JudgeError):

@@ -27,6 +27,8 @@ from gavel.scenarios.trajectory import Trajectory
 
 REPLY_TOKENS = 80
 """Of one score with its explanation."""
+DIGIT_TOKENS = 10
+"""Of one score that is a digit behind its label."""
 REASONING_TOKENS = 1500
 """Of one call to a reasoning model."""
 
@@ -94,14 +96,16 @@ class _Rehearsed(Client):
 
     @classmethod
     def of(cls, client: Client, asked: list[_Asked]) -> "_Rehearsed":
-        return cls(client.model, client.params, client.limits, client.prices, context=client.context, asked=asked)
+        settings = client.params, client.limits, client.prices
+        return cls(client.model, *settings, context=client.context, wire=client.wire, asked=asked)
 
     def check(self) -> None:
         """What would not be sent needs no key."""
 
     async def ask(self, messages: list[Message], schema: Schema, *_: object, **__: object) -> Any:
         tokens = count_message_tokens(messages) + len(json.dumps(schema)) // 4
-        self.asked.append(_Asked(self, tokens, _entries(schema)))
+        entries = len(schema["required"]) if self.wire == "logprobs" else _entries(schema)
+        self.asked.append(_Asked(self, tokens, entries))
         raise NotAskedError("this is a rehearsal: nothing is sent.")
 
 
@@ -126,6 +130,8 @@ def _sum(asked: Sequence[_Asked]) -> Estimate:
 
 
 def _reply_tokens(call: _Asked) -> int:
+    if call.client.wire != "chat":  # a decision model writes nothing, and there are no questions that enumerate
+        return DIGIT_TOKENS * call.entries
     reasons = isinstance(call.client.model, str) and model_info(call.client.name).get("supports_reasoning")
     return REPLY_TOKENS * call.entries + (REASONING_TOKENS if reasons else 0)
 

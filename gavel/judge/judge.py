@@ -12,7 +12,6 @@ or without a quorum, is unscored with a reason; it never gets a number. Which lo
 import asyncio
 import copy
 import logging
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
@@ -38,7 +37,7 @@ from gavel.judge.panel.noise import NoisePrior
 from gavel.judge.panel.polling import Poll
 from gavel.judge.panel.position_bias import PositionBias
 from gavel.judge.panel.prompt_caching import CacheName
-from gavel.judge.prompt.canonical import CanonicalGroup, canonicalize
+from gavel.judge.prompt.canonical import CanonicalGroup, canonicalize, with_reference
 from gavel.judge.prompt.flags import apply_flags, validate_caps, with_flags
 from gavel.judge.prompt.policies import AlonePolicy, ImagePolicy, UnseenPolicy, checked_choice
 from gavel.judge.prompt.redaction import redaction
@@ -57,6 +56,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged import with_judgements
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.truth import truth_of
 
 _LIMITS = Limits()
 _LOG = logging.getLogger(__name__)
@@ -97,9 +97,11 @@ class Judge:
     ) -> None:
         """`models`: a LiteLLM id, an async callable, or a list of these or `Juror`s; None = `GAVEL_JUDGE_MODEL`.
 
-        `mode`: whether a call shows the group, or two members of it. `anchors`: trajectories with fixed scores, shown
-        in every call, which put the scores of all groups on their scale. `orders`: calls per group and juror; per
-        member of a group above 10, which is shown in blocks of at most 8, at least 2 (without anchors); per pair in
+        `mode`: whether a call shows the group, or two members of it ("pairwise"), and whether scores are said or read
+        from probabilities ("decisions": of a decision model; "readout": of a digit's tokens). `anchors`: trajectories
+        with fixed scores, shown in every call, which put the scores of all groups on their scale. `orders`: calls per
+        group and juror; per member of a group above 10, which is shown in blocks of at most 8, at least 2 (without
+        anchors); per pair in
         the mode "pairwise", which compares a member with 8 others, or with all where they are fewer. `quorum`: the
         share of the jury's weight, 0 to 1, that must have voted for a member. `caps`: the highest score, 0 to 1, of a
         member with a flag ("empty", "contentless", "addresses the judge", "a tool's output addresses the judge",
@@ -127,7 +129,7 @@ class Judge:
         self.anchors = check_anchors(anchors)
         self._mode = choose_mode(mode, has_anchors=bool(self.anchors))
         self.mode = self._mode.name
-        """Stored in the judgements: "groupwise", "pairwise" or "anchored"."""
+        """Stored in the judgements: "groupwise", "anchored", "pairwise", "decisions" or "readout"."""
         self.rubric = Rubric.of(rubric)
         self.jurors = jury(models)
         self.orders = orders
@@ -156,12 +158,14 @@ class Judge:
         with llm_errors_as_judge_errors():
             limits = Limits(concurrency, timeout, deadline, _LIMITS.attempts, requests_per_minute, tokens_per_minute)
             prices = prices_from_environment() if prices is None else checked_prices(prices)
+        form, shared = self._mode.form, (limits, prices, self.budget, self.cassette)
+        params = [{**form.params, **juror.params} for juror in self.jurors]
         self._clients = [
             [
-                Client(model, juror.params, limits, prices, self.budget, self.cassette, juror.context, self.activity)
+                Client(model, params[number], *shared, juror.context, self.activity, wire=form.wire)
                 for model in juror.models
             ]
-            for juror in self.jurors
+            for number, juror in enumerate(self.jurors)
         ]
 
     @property
@@ -179,7 +183,7 @@ class Judge:
             "models": list[JsonValue](self.names),
             "weights": [juror.weight for juror in self.jurors],
             "orders": [juror.orders or self.orders for juror in self.jurors],
-            "params": [to_jsonable_python(_without_keys(juror.params), fallback=str) for juror in self.jurors],
+            "params": [to_jsonable_python(juror.public_params, fallback=str) for juror in self.jurors],
             "rubric": self.rubric.id,
             "mode": self.mode,
             "anchors": [anchor.id for anchor in self.anchors],
@@ -256,11 +260,13 @@ class Judge:
     async def score(self, group: TrajectoryGroup, *, noise_prior: NoisePrior | None = None) -> TrajectoryGroup:
         """A copy of the group with rewards and judgements; a pending group is run first.
 
-        `noise_prior`: instead of the judge's own.
+        `noise_prior`: instead of the judge's own. A task's own rubric, reference and criteria are those of
+        `gavel.scenarios.truth.truth_of`.
 
-        Raises `JudgeError` for a group without trajectories, for a trajectory without messages that has not failed,
-        for a juror that cannot be asked (see `check`; a wrong key or an empty account shows when a model is asked), and
-        when no juror has room for two members. All other failures are recorded in the judgements.
+        Raises `JudgeError` for a group without trajectories, for a trajectory without messages that has not failed, for
+        tasks with different references, rubrics or criteria in one group, for a juror that cannot be asked (see
+        `check`; a wrong key or an empty account shows when a model is asked), and when no juror has room for two
+        members. All other failures are recorded in the judgements.
         """
         started = time.monotonic()
         if group.pending:
@@ -285,15 +291,26 @@ class Judge:
         self, group: TrajectoryGroup, attempts: Mapping[int, Trajectory], noise_prior: NoisePrior | None
     ) -> tuple[list[Judgement], GroupJudgement]:
         """Judgements of the group's trajectories; `attempts`, by index, are those that have not failed."""
+        truth = truth_of(group)
+        rubric = self.rubric.for_task(truth)
         characters = characters_of(group.trajectories)
         failed = await off_loop_if_long(characters, _canonical_failures, group.trajectories, attempts)
         view = View(self._image_support, self._redact)
         content = await off_loop_if_long(characters, read_attempts, attempts, self.anchors, view, self.unseen)
-        canonical, fixed = content.seen, content.fixed
+        fixed = content.fixed
+        canonical = with_reference(content.seen, None if truth.reference is None else view.text(truth.reference))
         ballots: list[Ballot] = []
         if len(canonical.members) > 1 or (len(canonical.members) == 1 and not fixed and self.alone == "scored"):
             self.check()
-            poll = Poll(self.jurors, self._clients, self.rubric, self.content_retries, self.position_bias, self.cache)
+            poll = Poll(
+                self.jurors,
+                self._clients,
+                rubric,
+                self.content_retries,
+                self.position_bias,
+                self.cache,
+                self._mode.form,
+            )
             counts = [juror.orders or self.orders for juror in self.jurors]
             seed = f"{self.seed}/{canonical.digest}"
             max_shown = partial(poll.max_shown, canonical)
@@ -316,9 +333,11 @@ class Judge:
         whole.warnings += self._served_warnings(ballots)
         whole.warnings += self._position_warnings({len(ballot.shown) for ballot in ballots})
         whole.models = self.names
-        whole.prompt_ids = [self.rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]
+        whole.prompt_ids = [rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]
         whole.seed = self.seed
         whole.settings = self.settings
+        if truth:
+            whole.settings |= {"task_rubric": rubric.id, "truth": truth.dump()}
         return members, whole
 
     @cached_property
@@ -349,7 +368,7 @@ class Judge:
         biased = {size: bias for size in sorted(sizes) if (bias := self.position_bias.get(size)) and bias.is_biased}
         return [
             f"this judge has a position bias: of {size} members shown, the last has gained {2 * bias.slope:+.2f} over "
-            f"the first ({bias.ballots} ballots); an even number of orders balances that"
+            f"the first ({bias.ballots} ballots); an even number of orders balances its linear part"
             for size, bias in biased.items()
         ]
 
@@ -357,17 +376,6 @@ class Judge:
 def _canonical_failures(trajectories: Sequence[Trajectory], attempts: Mapping[int, Trajectory]) -> CanonicalGroup:
     """The trajectories that are no attempts, with their flags."""
     return with_flags(canonicalize({i: t for i, t in enumerate(trajectories) if i not in attempts}))
-
-
-_SECRET = re.compile(r"key|token|secret|password|credential|header", re.IGNORECASE)
-
-
-def _without_keys(params: Mapping[str, object]) -> dict[str, object]:
-    """The parameters that may be stored: `api_base` and `temperature`, but not `api_key`."""
-    return {name: value for name, value in params.items() if name in _TOKEN_LIMITS or not _SECRET.search(name)}
-
-
-_TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 async def _probe(client: Client) -> Probe | LlmError:

@@ -7,7 +7,6 @@ score, weights and names included, changes the rubric's id.
 """
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -18,30 +17,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gavel.judge.errors import JudgeError
 from gavel.prompts import content_hash, render
+from gavel.scenarios.criterion import Criterion as Criterion
+from gavel.scenarios.truth import Truth
 
 _JSON = re.compile(r'\{\s*["}]')
 """The beginning of a rubric in JSON."""
-
-
-@dataclass(frozen=True, slots=True)
-class Criterion:
-    """One aspect that a member is scored on separately."""
-
-    name: str
-    """One line; scores and explanations refer to it."""
-    text: str
-    """What is good, and what is bad."""
-    weight: float = 1.0
-    """Weight in the mean of a vote; 0 = scored and recorded only."""
-
-    def __post_init__(self) -> None:
-        if not self.name.strip() or len(self.name.splitlines()) > 1:
-            raise JudgeError(f"the name of a criterion is one line, not {self.name!r}.")
-        if not self.text.strip():
-            raise JudgeError(f"the criterion {self.name} has no text.", "Say in a sentence what is good and what bad.")
-        if not 0 <= self.weight < math.inf:
-            raise JudgeError(f"the weight of the criterion {self.name} must be 0 or above, not {self.weight}.")
-        object.__setattr__(self, "weight", float(self.weight))  # 1 and 1.0 are one rubric
 
 
 class _CriterionOnFile(BaseModel):
@@ -91,6 +71,11 @@ class Rubric:
     def id(self) -> str:
         """`rubric@hash` of texts, names and weights, and of the text that the judge is shown."""
         return f"rubric@{content_hash(json.dumps([self.words, asdict(self)]))}"
+
+    def for_task(self, truth: Truth) -> "Rubric":
+        """The rubric of a task: its own instead of this one; its criteria instead of those of either."""
+        rubric = self if truth.rubric is None else Rubric.of(truth.rubric)
+        return Rubric(rubric.text, truth.criteria) if truth.criteria else rubric
 
     def dump(self) -> str:
         """A string that `Rubric.of` reads: the plain text without criteria, else JSON."""

@@ -32,6 +32,11 @@ async def draft_rubric(client: Client, description: str, *, criteria: bool = Fal
     """
     if not description.strip():
         raise JudgeError("there is no description of the task.", "Say in a sentence or more what the agent's job is.")
+    return await ask_for_rubric(client, draft_prompt(description, criteria=criteria), criteria, content_retries)
+
+
+async def ask_for_rubric(client: Client, prompt: list[Message], criteria: bool, content_retries: int = 2) -> Rubric:
+    """The rubric that the model replies to the prompt with. Raises as `draft_rubric` does."""
     if client.name.startswith("gavel/"):
         raise JudgeError(
             f"{client.name} goes by rules and cannot draft a rubric.",
@@ -39,7 +44,6 @@ async def draft_rubric(client: Client, description: str, *, criteria: bool = Fal
         )
     with llm_errors_as_judge_errors():
         client.check()
-    prompt = draft_prompt(description, criteria=criteria)
     repair: list[Message] = []
     unusable: list[tuple[list[Message], Reply]] = []
     problem = ""

@@ -43,6 +43,7 @@ from gavel.llm.errors import (
 from gavel.llm.failure import read_failure
 from gavel.llm.local_models import PROVIDER
 from gavel.llm.prices import Price, Prices, price
+from gavel.llm.prompt_cut import check_not_cut
 from gavel.llm.providers import load_litellm, model_info
 from gavel.llm.question import Question
 from gavel.llm.refusal import is_refusal
@@ -134,6 +135,7 @@ class Batches:
         for batch in job.batches:
             if batch.stage == "over":
                 self._load(batch)
+        self._results = {key: result for key, result in self._results.items() if not _may_be_mended(result[0])}
 
     def reply(self, question: Question) -> Reply | None:
         """The reply that a batch brought; None = none did yet. Raises `LlmError` when the request failed for good."""
@@ -180,6 +182,8 @@ class Batches:
             self._paid.add(question.key)
             self._budget.spent_usd += reply.cost_usd or 0.0
             self._budget.spent_tokens += reply.prompt_tokens + reply.completion_tokens
+        own_server = bool(question.params.keys() & {"api_base", "base_url"})
+        check_not_cut(question.model, reply, question.messages, own_server=own_server)
         return reply
 
     async def collect(self, question: Question) -> Reply:
@@ -376,6 +380,12 @@ def _failure(line: dict[str, Any]) -> openai.OpenAIError | None:
     kind = kinds.get(status, openai.InternalServerError if status >= 500 else openai.APIStatusError)
     request = httpx.Request("POST", "https://batch/v1/chat/completions")
     return kind(words, response=httpx.Response(status, request=request), body=body)
+
+
+def _may_be_mended(line: dict[str, Any]) -> bool:
+    """Whether a person may have mended the cause since: a wrong key, an empty account."""
+    failure = _failure(line)
+    return failure is not None and is_permanent(failure)
 
 
 def _endpoint(question: Question) -> tuple[str, str]:

@@ -14,7 +14,6 @@ wrong key, a prompt too long) are raised at once; after one that every request w
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -30,33 +29,30 @@ from gavel.llm.budget import Budget, Size
 from gavel.llm.call import Call
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.cassette import Cassette
-from gavel.llm.completion import completion, read_answer
+from gavel.llm.completion import complete_in_time, read_answer
+from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
 from gavel.llm.dialect import COMPLETION_CAPS, FORMATS, dialect_of
-from gavel.llm.errors import ContextError, GavelError, LlmError, PermanentError, RefusedError
+from gavel.llm.errors import LlmError, PermanentError
 from gavel.llm.failure import read_failure
 from gavel.llm.local_models import PROVIDER, model_id
+from gavel.llm.logprobs import with_logprobs
 from gavel.llm.message_size import byte_bound
 from gavel.llm.ollama import context_options
 from gavel.llm.prices import Price, Prices, price
 from gavel.llm.probe import MESSAGES, SCHEMA, Probe
 from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, with_breakpoint
 from gavel.llm.prompt_cut import check_not_cut
-from gavel.llm.providers import OWN_SERVERS, check_model, load_litellm, model_info
+from gavel.llm.providers import OWN_SERVERS, check_gives_probabilities, check_model, model_info
 from gavel.llm.question import Question
+from gavel.llm.raised import as_llm_error
 from gavel.llm.rate_limits import Limits, endpoint_limits
-from gavel.llm.refusal import is_refusal
 from gavel.llm.response import read_response
 from gavel.llm.retry import (
-    context_limit,
-    is_permanent,
-    is_rate_limit,
-    is_too_long,
     may_be_the_format,
     may_pass,
     pause,
-    remedy,
 )
-from gavel.llm.types import Accept, Message, ModelCallable, Reply, Schema
+from gavel.llm.types import Accept, Message, ModelCallable, Reply, Schema, Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +74,7 @@ class Client:
     activity: Activity = field(default_factory=Activity, compare=False, repr=False)
     """May be shared with other clients."""
     breaker: Breaker = field(default_factory=Breaker, compare=False, repr=False)
+    wire: Wire = "chat"
 
     @property
     def name(self) -> str:
@@ -88,6 +85,8 @@ class Client:
     def check(self) -> None:
         """Raises what `check_model` raises, `UnknownPriceError`, and `CassetteError` for a cassette that cannot be
         used. A replayed cassette needs no key and no price."""
+        if self.wire != "chat":
+            check_gives_probabilities(self.name)
         if not self._replays:
             if isinstance(self.model, str):
                 check_model(self.model, self.params)
@@ -157,13 +156,14 @@ class Client:
         """
         self.breaker.close()
         started = time.monotonic()
-        reply = await self._ask_with_transport_retries(MESSAGES, SCHEMA)
+        decides = self.wire == "decisions"
+        reply = await self._ask_with_transport_retries(MESSAGES, PROBE if decides else SCHEMA)
         if not reply.text.strip():
             raise LlmError(
                 f"{self.name} answered a question with an empty reply (finish_reason {reply.finish_reason!r}).",
                 "Try it by hand, raise max_tokens if you set it, or pick another model.",
             )
-        reply_format = FORMATS[dialect_of(self._endpoint).format][0]
+        reply_format = self.wire if decides else FORMATS[dialect_of(self._endpoint).format][0]
         return Probe(self.name, reply.served_by, reply_format, time.monotonic() - started, reply.cost_usd)
 
     @property
@@ -202,29 +202,21 @@ class Client:
         except Exception as error:  # foreign code: whatever it raises, the call failed
             if call.deadline.expired():
                 raise LlmError(f"{self.name} did not answer within {self.limits.deadline:g} s.") from error
-            if isinstance(error, TimeoutError) and not str(error):  # a callable's attempt
-                raise LlmError(f"{self.name} did not answer within {self.limits.timeout:g} s.") from error
-            if isinstance(error.__cause__, GavelError):  # of a local model: it says itself what is wrong
-                raise LlmError(error.__cause__.message, error.__cause__.remedy) from error
-            what = str(error) if isinstance(error, openai.OpenAIError) else f"{type(error).__name__}: {error}"
-            message = f"{self.name} failed: {what}"
-            if is_too_long(error):
-                raise ContextError(message, remedy(error), context_limit(what)) from error
-            if is_refusal(error):
-                raise RefusedError(message) from error
-            if is_permanent(error):
-                permanent = PermanentError(message, remedy(error))
-                self.breaker.open(permanent)
-                raise permanent from error
-            if is_rate_limit(error):
-                message = f"{self.name} is rate limited, for longer than a call may wait: {what}"
-            raise LlmError(message, remedy(error)) from error
+            failure = as_llm_error(error, self.name, self.limits.timeout)
+            if isinstance(failure, PermanentError):
+                self.breaker.open(failure)
+            raise failure from error
         finally:
             call.release()
 
     async def _attempt(self, call: Call, messages: list[Message], schema: Schema) -> Reply:
         self.breaker.check()
         if isinstance(self.model, str):
+            if self.wire == "decisions":
+                async with self._accounted(call, messages, schema) as account:
+                    answers = decide(self.name, messages, schema, self.params, self.prices, self.limits.timeout)
+                    account.reply = await answers
+                return self._answering_all_of(messages, account.reply)
             return await self._complete_as_accepted(call, messages, schema)
         async with self._accounted(call, messages, schema) as account, asyncio.timeout(self.limits.timeout):
             answer = await contain_cancellation(self.model(messages, schema))
@@ -245,8 +237,11 @@ class Client:
                     if account.cap is not None:
                         params[COMPLETION_CAPS[0]] = account.cap
                     sent = dialect.translate(params)
-                    response, repairs = await self._complete(marked, FORMATS[number][1](schema) | num_ctx | sent)
+                    options = FORMATS[number][1](schema) | num_ctx | sent
+                    response, repairs = await complete_in_time(self.name, marked, options, self.limits.timeout)
                     account.reply = read_response(self.name, response, messages, self.prices, repairs)
+                    if self.wire == "logprobs":
+                        account.reply = with_logprobs(account.reply, response)
             except openai.OpenAIError as error:
                 refused = dialect.refused(
                     read_failure(error), {k: v for k, v in params.items() if k not in _CONNECTION}
@@ -276,16 +271,6 @@ class Client:
         limits = {self._set_context or 0, *self._context_options(messages).values()}
         check_not_cut(self.name, reply, messages, own_server=own_server, limits=limits)
         return reply
-
-    async def _complete(self, messages: list[Message], options: Mapping[str, Any]) -> tuple[Any, Counter[str]]:
-        """One completion. LiteLLM's own timeout does not end a reply that comes in drips."""
-        once = {"timeout": self.limits.timeout, "max_retries": 0, "num_retries": 0}
-        try:
-            async with asyncio.timeout(self.limits.timeout):
-                return await completion(model=self.name, messages=messages, **once | dict(options))
-        except TimeoutError as error:
-            words = f"Timeout: no complete reply within {self.limits.timeout:g} s"
-            raise load_litellm().Timeout(words, model=self.name, llm_provider="") from error
 
     @asynccontextmanager
     async def _accounted(self, call: Call, messages: list[Message], schema: Schema) -> AsyncGenerator["_Account", None]:
@@ -332,6 +317,7 @@ class Client:
         """Whether a limit on the reply's tokens may be sent: the user sets none, and no thinking that needs one."""
         return (
             isinstance(self.model, str)
+            and self.wire != "decisions"
             and not self.name.startswith(f"{PROVIDER}/")
             and not self.params.keys() & {*COMPLETION_CAPS, "thinking"}
             and dialect_of(self._endpoint).takes_cap
@@ -339,6 +325,8 @@ class Client:
 
     @property
     def _completion_bound(self) -> int:
+        if self.wire == "decisions":
+            return EXPECTED_COMPLETION
         listed = model_info(self.name).get("max_output_tokens") if isinstance(self.model, str) else None
         return self._set_completion or listed or _LONGEST_COMPLETION
 

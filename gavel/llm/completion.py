@@ -1,5 +1,6 @@
 """One completion through LiteLLM, and the text of an assistant's message, wherever a server puts it."""
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -7,8 +8,21 @@ from typing import Any, TypeGuard
 
 import openai
 
-from gavel.llm.providers import load_litellm
+from gavel.llm.providers import load_litellm, timed_out
 from gavel.llm.retry import is_in_parts
+from gavel.llm.types import Message
+
+
+async def complete_in_time(
+    model: str, messages: list[Message], options: Mapping[str, Any], seconds: float
+) -> tuple[Any, Counter[str]]:
+    """One `completion` within `seconds`. LiteLLM's own timeout does not end a reply that comes in drips."""
+    once = {"timeout": seconds, "max_retries": 0, "num_retries": 0}
+    try:
+        async with asyncio.timeout(seconds):
+            return await completion(model=model, messages=messages, **once | dict(options))
+    except TimeoutError as error:
+        raise timed_out(model, seconds) from error
 
 
 async def completion(**request: Any) -> tuple[Any, Counter[str]]:

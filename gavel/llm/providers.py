@@ -7,7 +7,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any, Literal
 
-from gavel.llm.errors import MissingKeyError, UnknownModelError
+from gavel.llm.errors import LlmError, MissingKeyError, UnknownModelError
 from gavel.llm.local_models import PROVIDER, model_id, names, provider
 
 OWN_SERVERS = ("ollama/", "ollama_chat/", "hosted_vllm/", "lm_studio/", "llamafile/")
@@ -32,6 +32,12 @@ def load_litellm() -> ModuleType:
     litellm.suppress_debug_info = True  # it prints advertisements to stdout on errors
     litellm.custom_provider_map.append({"provider": PROVIDER, "custom_handler": provider()})
     return litellm
+
+
+def timed_out(model: str, seconds: float) -> Exception:
+    """LiteLLM's error for a reply that was not complete in time; its own timeout does not end one that drips."""
+    words = f"Timeout: no complete reply within {seconds:g} s"
+    return load_litellm().Timeout(words, model=model, llm_provider="")
 
 
 @cache
@@ -78,6 +84,15 @@ def check_model(model: str, params: Mapping[str, Any] | None = None) -> None:
         raise MissingKeyError(
             f"the model {model} needs {' or '.join(keys)}, which is not set.",
             "Set it in .env (see .env.example), or pick another model, such as --judge stand-in, --judge ollama/qwen3.",
+        )
+
+
+def check_gives_probabilities(model: str) -> None:
+    """Raises `LlmError` for a local model: it answers with text alone."""
+    if model.startswith(f"{PROVIDER}/"):
+        raise LlmError(
+            f"{model} answers with text, and no probabilities can be read from it.",
+            'Name a model that gives them, or take mode="groupwise".',
         )
 
 

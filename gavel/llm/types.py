@@ -3,11 +3,14 @@
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 Message = dict[str, Any]
 """One OpenAI chat message."""
 Schema = dict[str, Any]
+Wire = Literal["chat", "logprobs", "decisions"]
+"""How a model is asked: for text; for text with the log-probabilities of its tokens (logprobs.py); or questions that it
+answers with probabilities (decisions.py), which stand in place of the schema."""
 ModelCallable = Callable[[list[Message], Schema], Awaitable[str | Message]]
 """An async function that answers a prompt with text or an assistant's message: for custom models and tests."""
 

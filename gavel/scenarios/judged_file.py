@@ -69,7 +69,7 @@ class JudgedFile:
     def begin(self, groups: Sequence[TrajectoryGroup], *, fresh: bool = False) -> dict[int, TrajectoryGroup]:
         """Opens the file, and returns those of `groups` that it holds already judged, by index.
 
-        Groups on which the judge failed, wholly or in part, are not among them: they are judged again. With `fresh`
+        Groups that lack a vote because a call failed are not among them: they are judged again. With `fresh`
         what was there is deleted. Raises `JudgedFileError` for a file that cannot be written, that another process
         writes, or that holds anything but judgements of `groups` with these settings.
         """
@@ -292,6 +292,5 @@ _INPUT_FIELDS = ("messages_and_choices", "tools", "additional_histories", "metad
 
 
 def _is_final(group: TrajectoryGroup) -> bool:
-    """Whether judging again would give the same: nobody's score is lost to a failed call."""
-    whole = group.judgement
-    return whole is not None and not (whole.status in ("unscored", "partial") and whole.lost_orders)
+    """Whether judging again would give the same: no vote is lost to a failed call or a spent budget."""
+    return group.judgement is not None and not group.judgement.lost_orders

@@ -28,6 +28,8 @@ class Vote(BaseModel):
     explanation: str = ""
     criteria: dict[str, float] = Field(default_factory=dict)
     """Scores by criterion of the rubric; `score` is their weighted mean. Empty without criteria."""
+    spread: float | None = None
+    """Standard deviation of the distribution whose mean `score` is; None = the judge said the score in words."""
     reply_key: str = ""
     """Key of the reply on the cassette (its `replies.key`); empty without a cassette."""
 
@@ -41,7 +43,8 @@ class Judgement(BaseModel):
     """Aggregate of the votes, in [0, 1] (see the group's `mode`); None = not scored."""
     standard_error: float | None = None
     """Standard error of `score` about what the judge would give over all orders, pooled over the group (and over
-    earlier groups, with a noise prior); None where no member has two votes."""
+    earlier groups, with a noise prior); None where no member has two votes. Of scores that are read from probabilities
+    it has the votes' `spread` too, and is never None."""
     degrees_of_freedom: float | None = None
     """Degrees of freedom of `standard_error`: `gavel.judge.stats.score_interval` makes an interval of both."""
     explanation: str = ""
@@ -62,7 +65,8 @@ class GroupJudgement(BaseModel):
 
     status: GroupStatus
     mode: str = "groupwise"
-    """How members were compared: "groupwise", "pairwise" (two per call), or "anchored" (on the scale of anchors)."""
+    """How members were compared: "groupwise", "pairwise" (two per call), "anchored" (on the scale of anchors),
+    "decisions" or "readout" (scores read from probabilities)."""
     reason: str | None = None
     """Why not every member is scored."""
     calls: int = 0
@@ -83,7 +87,8 @@ class GroupJudgement(BaseModel):
     """Content hashes of the prompt templates that were used."""
     seed: int | None = None
     settings: dict[str, JsonValue] | None = None
-    """What of the judge's settings may change a score (`Judge.settings`); None in files of earlier versions."""
+    """What of the judge's settings may change a score (`Judge.settings`), and of the task: `truth`, and `task_rubric`,
+    the id of the rubric that was used. None in files of earlier versions."""
     repairs: dict[str, int] = Field(default_factory=dict)
     """Repairs made to read the replies, by kind: "fence", "quotes", "wrapper", "number" ..."""
     warnings: list[str] = Field(default_factory=list)

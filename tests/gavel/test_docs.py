@@ -17,7 +17,7 @@ PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT /
 
 @pytest.mark.slow
 def test_the_judge_s_page_runs(tmp_path: Path) -> None:
-    [program] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "judge.md").read_text(), re.DOTALL)
+    program, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "judge.md").read_text(), re.DOTALL)
     (tmp_path / "from_the_page.py").write_text(program)
     result = subprocess.run(
         [sys.executable, "from_the_page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=HANG_SECONDS

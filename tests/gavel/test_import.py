@@ -65,7 +65,7 @@ import gavel
 
 member = [{"role": "user", "content": "hello"}]
 members = [gavel.Trajectory(messages_and_choices=[*member, {"role": "assistant", "content": c}]) for c in ("hi", "")]
-judged = asyncio.run(gavel.Judge("stand-in").score(gavel.TrajectoryGroup(members)))
+judged = asyncio.run(gavel.Judge("stand-in", rubric="- ends with a message").score(gavel.TrajectoryGroup(members)))
 assert judged.judgement.status == "scored"
 assert gavel.find_scenario("returns_desk").system
 assert gavel.TrainConfig and gavel.TrainableModel

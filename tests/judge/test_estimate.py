@@ -70,3 +70,10 @@ def test_amounts_are_told_in_words():
         "0.2 M", "200 k"
     )
     assert Estimate(1, 900, 80, 0.0).words.startswith("1 call, about 900 prompt tokens")
+
+
+@pytest.mark.parametrize(("mode", "tokens"), [("decisions", 0), ("readout", 2 * 3 * 10)])
+async def test_scores_that_are_read_from_probabilities_take_few_tokens(mode, tokens):
+    estimate = await estimate_groups(Judge("openai/gpt-5-mini", mode=mode, orders=2), GROUPS[:1])
+    assert (estimate.calls, estimate.completion_tokens) == (2, tokens)
+    assert estimate.prompt_tokens > 500

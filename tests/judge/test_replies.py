@@ -22,8 +22,9 @@ MEMBERS = ("aaa", "bb", "c")
 
 def places(labels: list[str], prompt: str) -> dict[str, str]:
     """What stands for each label: members are told apart by what they say."""
-    said = {text: prompt.index(f"assistant: {text}\n") for text in MEMBERS}
-    shown = sorted(MEMBERS, key=lambda text: said[text])
+    said = {text: prompt.find(f"assistant: {text}\n") for text in MEMBERS}
+    shown = sorted((text for text in MEMBERS if said[text] >= 0), key=lambda text: said[text])
+    labels = labels[: len(shown)]  # a search for refused members shows them beside a harmless attempt
     found = {f"<{'ABC'[MEMBERS.index(text)]}>": label for text, label in zip(shown, labels, strict=True)}
     return found | {"<D>": "DDD9", "<Z>": "ZZZ9"}
 
@@ -48,8 +49,14 @@ def check(case: dict[str, Any], judged: TrajectoryGroup, calls: int) -> None:
         assert (judged.judgement.status, calls) == ("scored", 1)
     else:
         assert rewards == [None] * 3
-        assert (judged.judgement.status, calls) == ("unscored", 3)
+        assert judged.judgement.status == "unscored"
+        assert calls == 3 or is_refused(judged)
         assert judged.judgement.repairs == {}
+
+
+def is_refused(judged: TrajectoryGroup) -> bool:
+    """Whether the members were asked about apart, in search of the one that the judge refuses."""
+    return all("refuses" in (one.judgement.reason or "") for one in judged if one.judgement)
 
 
 @pytest.mark.parametrize("case", REPLIES, ids=lambda case: case["name"])

@@ -28,7 +28,7 @@ FAULTS = [
 ]
 
 
-class _Vendor:
+class Vendor:
     """A server that fails a share of its requests, in all the ways that it knows."""
 
     def __init__(self, share: float, seed: int) -> None:
@@ -67,7 +67,7 @@ def check(group: TrajectoryGroup, orders: int) -> tuple[int, int]:
 @pytest.mark.slow
 async def test_two_hundred_groups_at_forty_percent_faults(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("gavel.llm.retry._backoff", lambda state: 0.0)
-    vendor = _Vendor(0.4, 3)
+    vendor = Vendor(0.4, 3)
     endpoint.script = [vendor]
     judge = Judge(Juror("openai/judge", params=endpoint.params), orders=2, concurrency=64)
     judged = await asyncio.gather(*(judge.score(saying(f"a {n}", f"b {n}")) for n in range(200)))

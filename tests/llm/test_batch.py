@@ -12,7 +12,7 @@ from gavel.llm.batch_job import BatchJob
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
-from gavel.llm.errors import BudgetError, ContextError, LlmError, NotYetError, RefusedError
+from gavel.llm.errors import BudgetError, ContextError, LlmError, NotYetError, PermanentError, RefusedError
 from gavel.llm.types import Reply
 from tests.batches import BatchService, refuses
 from tests.endpoint import Answer, Request, says
@@ -328,3 +328,21 @@ async def test_a_format_that_was_refused_is_not_asked_for_again_by_the_next_proc
     assert texts(await second.all(["hello"])) == ["good: hello"]
     assert len(service.batches) == 3
     assert [batch.reply_format for batch in second.job.batches] == [0, 1, 2]
+
+
+async def test_what_failed_for_an_empty_account_is_sent_again_by_the_next_command(service, tmp_path):
+    service.answer = refuses(429, "You exceeded your current quota: insufficient_quota.")
+    first = Asker(service, tmp_path)
+    [found] = await first.all(["hello"])
+    assert isinstance(found, PermanentError)
+    service.answer = echo
+    assert texts(await Asker(service, tmp_path).all(["hello"])) == ["good: hello"]
+    assert len(service.batches) == 2
+
+
+async def test_a_reply_to_a_part_of_the_prompt_is_none(service, tmp_path):
+    usage = {"prompt_tokens": 4096, "completion_tokens": 20, "total_tokens": 4116}
+    service.answer = lambda request: says("good", usage)
+    [found] = await Asker(service, tmp_path).all(["many different words " * 4000])
+    assert isinstance(found, ContextError)
+    assert "only a part of the prompt" in found.message

@@ -71,7 +71,7 @@ async def test_a_breakpoint_reaches_claude_and_its_cache_is_counted(endpoint):
     endpoint.script = [claude]
     params = {"api_base": endpoint.params["api_base"].removesuffix("/v1"), "api_key": "none"}
     reply = await Client("anthropic/claude-sonnet-4-5", params=params).ask(
-        PROMPT[:2], {"type": "object", "properties": {}, "additionalProperties": False}, CachedPrefix(1, SHARED)
+        PROMPT[:2], {"type": "object", "properties": {}, "additionalProperties": False}, prefix=CachedPrefix(1, SHARED)
     )
     [request] = endpoint.requests
     shared, rest = request["messages"][0]["content"]

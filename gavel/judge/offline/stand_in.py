@@ -6,7 +6,7 @@ is none. It never reads whether an answer is true. `constant` is the control: th
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gavel.judge.errors import JudgeError
@@ -16,6 +16,7 @@ from gavel.judge.prompt.transcript import read_transcripts
 from gavel.judge.reply.criteria import requested_ids, sections
 from gavel.judge.rubric import Rubric
 from gavel.llm.types import Message
+from gavel.scenarios.truth import Truth
 
 MODELS = ("stand-in", "constant")
 
@@ -50,6 +51,12 @@ def check_rubric(rubric: Rubric) -> None:
         _rules(rubric.text, "")
     for letter, criterion in rubric.lettered:
         _rules(criterion.text, f" in criterion {letter}")
+
+
+def check_tasks(rubric: Rubric, truths: Iterable[Truth]) -> None:
+    """`check_rubric` for the rubric of each of a scenario's tasks: its own, or the scenario's."""
+    for each in dict.fromkeys(rubric.for_task(truth) for truth in truths):
+        check_rubric(each)
 
 
 def _verdict(attempt: Attempt, rules: Sequence[Rule]) -> tuple[float, str]:

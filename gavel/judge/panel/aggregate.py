@@ -5,7 +5,7 @@ number that no judge gave.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean, variance
 
 from gavel.judge.panel.anchors import fit_scale
@@ -25,6 +25,8 @@ class Answer:
     weight: float
     scores: Mapping[int, float]
     """By member, in the order shown."""
+    spreads: Mapping[int, float] = field(default_factory=dict[int, float])
+    """By member, standard deviation of the distribution whose mean its score is; empty for scores in words."""
 
 
 @dataclass(frozen=True, slots=True)

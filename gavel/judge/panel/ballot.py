@@ -34,6 +34,8 @@ class Ballot:
     """Why a model refused to judge what the ballot shows; empty = none did."""
     refused: dict[int, str] = field(default_factory=dict[int, str])
     """Members that were left out of `shown` because the juror refuses their text, with its words."""
+    unread: dict[int, str] = field(default_factory=dict[int, str])
+    """Members that were shown and have no score in the reply, with the reason."""
     no_room: ContextTooSmallError | None = None
     """Why the last model was not asked."""
     shortened: bool = False
@@ -71,5 +73,6 @@ class Ballot:
             served_by=self.replies[-1].served_by if self.replies else "",
             explanation=scored.explanation,
             criteria=dict(scored.criteria),
+            spread=scored.spread,
             reply_key=self.reply_key,
         )

@@ -28,7 +28,13 @@ def judge_members(
     """
     judgements = [Judgement(reason=_failure(trajectory)) for trajectory in trajectories]
     answers = [
-        Answer(b.order, b.juror, b.weight, {member: scored.score for member, scored in b.scores.items()})
+        Answer(
+            b.order,
+            b.juror,
+            b.weight,
+            {member: scored.score for member, scored in b.scores.items()},
+            {member: scored.spread for member, scored in b.scores.items() if scored.spread is not None},
+        )
         for b in ballots
         if b.scores is not None
     ]
@@ -64,6 +70,7 @@ def _judgement(member: int, ballots: Sequence[Ballot], score: AggregateScore | s
     cast = {ballot.order: (ballot, vote) for ballot in shown if (vote := ballot.vote(member))}
     votes = [vote for _, vote in cast.values()]
     problem = next((ballot.problem for ballot in shown if ballot.scores is None), "")
+    problem = next((ballot.unread[member] for ballot in shown if member in ballot.unread), problem)
     refusal = next((ballot.refused[member] for ballot in shown if member in ballot.refused), "")
     if not cast:
         return Judgement(reason=f"the judge model refuses its text: {refusal}" if refusal else f"no vote: {problem}")

@@ -6,15 +6,17 @@ A mode is an object with a name, a `schedule` and an `aggregate`. To add one, wr
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, get_args
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.panel import aggregate
 from gavel.judge.panel.aggregate import Answer, Scores
 from gavel.judge.panel.noise import NoisePrior
+from gavel.judge.panel.reply_forms import Digits, Questions, ReplyForm, Words
 from gavel.judge.panel.schedule import Schedule, group_schedule, pair_schedule
+from gavel.judge.panel.spreads import with_spreads
 
-ModeName = Literal["groupwise", "pairwise"]
+ModeName = Literal["groupwise", "pairwise", "decisions", "readout"]
 """The modes that a user may choose; anchors make "groupwise" "anchored"."""
 
 
@@ -23,6 +25,8 @@ class Mode(Protocol):
 
     name: ClassVar[str]
     """Stored in judgements and in records of experiments."""
+    form: ClassVar[ReplyForm]
+    """What judge models are asked for."""
 
     def schedule(
         self, members: int, counts: Sequence[int], seed: str, fixed: Collection[int], max_shown: Callable[[], int]
@@ -50,6 +54,7 @@ class Groupwise:
     """Shows the group in each call, a large one in blocks; a score is a mean of votes."""
 
     name: ClassVar[str] = "groupwise"
+    form: ClassVar[ReplyForm] = Words()
 
     def schedule(
         self, members: int, counts: Sequence[int], seed: str, fixed: Collection[int], max_shown: Callable[[], int]
@@ -79,6 +84,7 @@ class Pairwise:
     """Shows two members in each call; a score is the mean probability of winning (Bradley-Terry)."""
 
     name: ClassVar[str] = "pairwise"
+    form: ClassVar[ReplyForm] = Words()
 
     def schedule(
         self, members: int, counts: Sequence[int], seed: str, fixed: Collection[int], max_shown: Callable[[], int]
@@ -89,6 +95,32 @@ class Pairwise:
         self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float], noise_prior: NoisePrior | None = None
     ) -> Scores:
         return aggregate.pairwise(answers, members)
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions(Groupwise):
+    """Shows the group to decision models, which answer a question for each member with a distribution over levels.
+
+    A score is the mean of the distributions, on the scale of the anchors where there are any.
+    """
+
+    name: ClassVar[str] = "decisions"
+    form: ClassVar[ReplyForm] = Questions()
+
+    def aggregate(
+        self, answers: Sequence[Answer], members: int, fixed: Mapping[int, float], noise_prior: NoisePrior | None = None
+    ) -> Scores:
+        if fixed:
+            return with_spreads(aggregate.anchored(answers, members, fixed), answers, fixed)
+        return with_spreads(aggregate.groupwise(answers, members, noise_prior), answers, fixed)
+
+
+@dataclass(frozen=True, slots=True)
+class Readout(Decisions):
+    """Shows the group, and reads a distribution for each member out of the probabilities of a digit's tokens."""
+
+    name: ClassVar[str] = "readout"
+    form: ClassVar[ReplyForm] = Digits()
 
 
 def choose_mode(name: str, *, has_anchors: bool) -> Mode:
@@ -103,5 +135,9 @@ def choose_mode(name: str, *, has_anchors: bool) -> Mode:
             )
         case "pairwise":
             return Pairwise()
+        case "decisions":
+            return Decisions()
+        case "readout":
+            return Readout()
         case _:
-            raise JudgeError(f"there is no mode {name!r} of judging.", 'There are "groupwise" and "pairwise".')
+            raise JudgeError(f"there is no mode {name!r} of judging.", f"There are {', '.join(get_args(ModeName))}.")

@@ -87,27 +87,33 @@ def residual_noise(votes: Sequence[NoisyVote]) -> Noise:
         return Noise(0.0, 0)
     scores = np.array([vote.score for vote in votes])
     members = _dummies([vote.member for vote in votes])
-    design = np.hstack([members, _dummies([vote.scale for vote in votes])])
-    rank = int(np.linalg.matrix_rank(design))
-    base = design
-    means = members @ (members.T @ scores / members.sum(axis=0))
+    scales = _dummies([vote.scale for vote in votes])
+    plain = members / np.sqrt(members.sum(axis=0))  # orthonormal, and one scale adds nothing to it
+    basis = plain if scales.shape[1] == 1 else _orthonormal(np.hstack([members, scales]))
     position = np.array([vote.position for vote in votes])
-    room = np.clip(means * (1 - means), 0, None)
+    means = plain @ (plain.T @ scores)
     jurors = _dummies([vote.juror for vote in votes])
     square = np.array([vote.square for vote in votes])
+    room = np.clip(means * (1 - means), 0, None)
+    without_effects = basis
+    effects: list[Array] = []
     for effect, must_leave in ((position, 1), (square, _MIN_DF), (position * room, _MIN_DF)):
         columns = jurors * effect[:, None]
-        wider = np.hstack([design, columns])
-        found = int(np.linalg.matrix_rank(wider))
-        if found == rank + columns.shape[1] and len(votes) - found >= must_leave:
-            design, rank = wider, found
-    freedom = len(votes) - rank
+        new = _orthonormal(columns - basis @ (basis.T @ columns))
+        identified = new.shape[1] == columns.shape[1]
+        if identified and len(votes) - basis.shape[1] - new.shape[1] >= must_leave:
+            basis = np.hstack([basis, new])
+            effects.append(columns)
+    freedom = len(votes) - basis.shape[1]
     if freedom < 1:
         return Noise(0.0, 0)
-    fitted = np.linalg.lstsq(design, scores, rcond=None)[0]
-    squares = float(((scores - design @ fitted) ** 2).sum())
-    effects = design[:, base.shape[1] :] @ fitted[base.shape[1] :]
-    return Noise(squares / freedom if squares > _RESIDUE else 0.0, freedom, effects.tolist())
+    squares = float(((scores - basis @ (basis.T @ scores)) ** 2).sum())
+    fitted = np.zeros(len(votes))
+    if effects:
+        columns = np.hstack(effects)
+        apart = columns - without_effects @ (without_effects.T @ columns)
+        fitted = columns @ np.linalg.lstsq(apart, scores, rcond=None)[0]
+    return Noise(squares / freedom if squares > _RESIDUE else 0.0, freedom, fitted.tolist())
 
 
 def shrunk(noise: Noise, prior: NoisePrior | None) -> tuple[float, float]:
@@ -142,7 +148,8 @@ def standard_errors(
         sums[2] += vote.weight * effect
     errors: dict[int, tuple[float, float]] = {}
     for member, (weight, squares, effect) in totals.items():
-        errors[member] = ((variance * squares / weight**2 + (effect / weight) ** 2) ** 0.5, df)
+        squared = variance * squares / weight**2 + (effect / weight) ** 2
+        errors[member] = (squared**0.5 if squared > _RESIDUE else 0.0, df)
     return errors
 
 
@@ -163,6 +170,14 @@ def fit_prior(groups: Iterable[Noise]) -> NoisePrior | None:
     scatter = sum(noise.df * (noise.variance / variance - 1) ** 2 for noise in known)
     between = max(0.0, (scatter - 2 * len(known)) / (total + 2 * len(known)))
     return NoisePrior(variance=variance, df=1 / (between / 2 + 1 / total))
+
+
+def _orthonormal(columns: "Array") -> "Array":
+    """An orthonormal basis of what the columns span. `[votes, rank]`"""
+    import numpy as np
+
+    vectors, values, _ = np.linalg.svd(columns, full_matrices=False)
+    return vectors[:, values > 1e-8]
 
 
 def _dummies(values: Sequence[Hashable]) -> "Array":

@@ -11,7 +11,7 @@ poll                         one ballot per scheduled call of each juror, concur
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from random import Random
 
@@ -22,6 +22,7 @@ from gavel.judge.panel.long_groups import off_loop_if_long
 from gavel.judge.panel.position_bias import PositionBias
 from gavel.judge.panel.prompt_caching import CacheName, PromptCaching
 from gavel.judge.panel.refusals import Refusals
+from gavel.judge.panel.reply_forms import ReplyForm, Words
 from gavel.judge.panel.schedule import LARGEST_WHOLE, Schedule
 from gavel.judge.prompt.canonical import CanonicalGroup
 from gavel.judge.prompt.messages import (
@@ -30,13 +31,12 @@ from gavel.judge.prompt.messages import (
     count_message_tokens,
     fit_messages,
     max_members_per_prompt,
-    template_names,
 )
 from gavel.judge.prompt.transcript import draw_markers
 from gavel.judge.reply.attempts import name_attempts
-from gavel.judge.reply.criteria import ids_to_score, read_scores
+from gavel.judge.reply.criteria import ids_to_score
 from gavel.judge.reply.errors import VerdictError
-from gavel.judge.reply.verdict import Verdict, reply_schema
+from gavel.judge.reply.verdict import Verdict
 from gavel.judge.rubric import Rubric
 from gavel.llm.client import Client
 from gavel.llm.errors import ContextError, LlmError, NotAskedError, RefusedError
@@ -78,6 +78,7 @@ class Poll:
     """By number of members shown; updated with every ballot."""
     cache: CacheName = "auto"
     """Whether the first call of each juror goes ahead."""
+    form: ReplyForm = field(default_factory=Words)
 
     async def poll(self, group: CanonicalGroup, schedule: Schedule, seed: str) -> list[Ballot]:
         """Requests one ballot per scheduled call concurrently; lost ones are among them, with their problem.
@@ -114,6 +115,9 @@ class Poll:
     def max_shown(self, group: CanonicalGroup) -> int:
         """How many members fit one prompt of every model, at most `LARGEST_WHOLE`."""
         entries = LARGEST_WHOLE * max(1, len(self.rubric.criteria))
+        most = self.form.most_scores
+        if most is not None and most < entries:
+            return max(2, most * LARGEST_WHOLE // entries)
         room = min(client.room(entries) for client in chain.from_iterable(self.clients))
         text_bytes = sum(len(text.encode(errors="replace")) + _TEXT_OVERHEAD_BYTES for text in set(group.texts))
         text_bytes += IMAGE_TOKENS * len(group.images)
@@ -184,11 +188,12 @@ class Poll:
                 ballot.problem, ballot.no_room = error.message, error
                 return
             ballot.no_room, ballot.shortened = None, prompt.shortened
-            ballot.prompt_ids += map(template_id, template_names(self.rubric))
+            ballot.prompt_ids += map(template_id, self.form.templates(self.rubric))
             try:
-                prefix = await question.caching.prefix(ballot.order, prompt, client)
                 labels, members = question.prompts.markers.labels, question.group.members
                 indices = {labels[member]: members[member].indices for member in ballot.shown}
+                prompt = replace(prompt, messages=self.form.prompt(prompt.messages, self.rubric, list(indices)))
+                prefix = await question.caching.prefix(ballot.order, prompt, client)
                 return await self._ask_with_repair(ballot, prompt, prefix, indices, client)
             except ContextError as error:
                 ballot.problem = error.message
@@ -208,7 +213,7 @@ class Poll:
         place of labels.
         """
         labels = list(indices)
-        ids = ids_to_score(self.rubric, labels)
+        ids, schema = ids_to_score(self.rubric, labels), self.form.schema(self.rubric, labels)
         repair: list[Message] = []
         unusable: list[tuple[list[Message], Reply]] = []
         refusal = ""
@@ -216,7 +221,7 @@ class Poll:
         def read(reply: Reply) -> Verdict:
             if reply.repairs["reasoning"]:
                 raise VerdictError("it is reasoning without an answer")
-            return read_scores(reply.text, self.rubric, labels, cut_off=reply.finish_reason == "length")
+            return self.form.read(reply.text, self.rubric, labels, cut_off=reply.finish_reason == "length")
 
         def can_be_used(reply: Reply) -> bool:
             try:
@@ -225,10 +230,10 @@ class Poll:
                 return False
             return reply.finish_reason != CONTENT_FILTER
 
-        for _ in range(1 + self.content_retries):
+        for _ in range(1 + self.content_retries * self.form.can_be_repaired):
             ballot.calls += 1
             try:
-                reply = await client.ask(prompt.messages + repair, reply_schema(ids), can_be_used, unusable, prefix)
+                reply = await client.ask(prompt.messages + repair, schema, can_be_used, unusable, prefix)
             except PromptCutError as error:
                 ballot.replies.append(error.reply)
                 raise
@@ -262,11 +267,15 @@ class Poll:
             else:
                 ballot.scores = {
                     member: replace(scored, explanation=name_attempts(scored.explanation, indices))
-                    for member, scored in zip(ballot.shown, map(verdict.scores.__getitem__, labels), strict=True)
+                    for member, label in zip(ballot.shown, labels, strict=True)
+                    if (scored := verdict.scores.get(label))
                 }
+                by_label = dict(zip(labels, ballot.shown, strict=True))
+                ballot.unread = {by_label[label]: problem for label, problem in verdict.unread.items()}
                 ballot.reply_key = reply.key
                 ballot.repairs = reply.repairs + verdict.repairs
                 bias = self.position_bias.setdefault(len(labels), PositionBias())
-                bias.add([verdict.scores[label].score for label in labels])
+                if not verdict.unread:
+                    bias.add([verdict.scores[label].score for label in labels])
                 return
         ballot.refusal = refusal

@@ -22,6 +22,8 @@ from gavel.scenarios.trajectory import History, Trajectory
 
 _PIECE = 100_000
 """Characters that are hashed at once."""
+REFERENCE = "reference"
+"""The role of a task's reference, which is the first of the shared events; no message can have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,17 @@ def canonicalize(trajectories: Mapping[int, Trajectory], view: View | None = Non
         for main, *others in attempts
     )
     return CanonicalGroup(tuple(members), shared, tools)
+
+
+def with_reference(group: CanonicalGroup, reference: str | None) -> CanonicalGroup:
+    """The group with the task's reference, an answer or a fact sheet, for the judge to see."""
+    if reference is None or not group.members:
+        return group
+    return replace(group, shared=(TextEvent(REFERENCE, reference), *group.shared))
+
+
+def has_reference(group: CanonicalGroup) -> bool:
+    return any(isinstance(event, TextEvent) and event.role == REFERENCE for event in group.shared[:1])
 
 
 def _parts(conversations: Iterable[Conversation]) -> Iterable[str]:

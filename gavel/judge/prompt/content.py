@@ -1,4 +1,4 @@
-"""Messages -> events: OpenAI chat messages, Anthropic blocks and Responses items, in any mixture.
+"""Messages -> events: OpenAI chat messages, Anthropic blocks, Responses items and Gemini parts, in any mixture.
 
     {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
     {"role": "assistant", "content": [{"type": "tool_use", "name": "f", "input": {}}]}       the same event
@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from gavel.judge.prompt.events import ROLES, Attachment, Event, TextEvent, ToolCallEvent, Unseen
+from gavel.judge.prompt.gemini import from_gemini
 from gavel.judge.prompt.plain_json import plain_json
 from gavel.judge.prompt.view import View
 from gavel.llm.types import Message
@@ -27,7 +28,7 @@ _BOOKKEEPING = (
 )
 _THOUGHTS = (
     "reasoning reasoning_content reasoning_details reasoning_text thinking thinking_blocks encrypted_content signature "
-    "extra_content thought_signature"
+    "extra_content thought_signature thoughtSignature"
 )
 _NOT_CONTENT = frozenset(f"{_IDS} {_BOOKKEEPING} {_THOUGHTS}".split())
 """Fields that are never shown. An unknown field is shown as JSON."""
@@ -52,6 +53,7 @@ class _Call:
 class _Result:
     id: Any
     pieces: "tuple[_Piece, ...]"
+    name: Any = None
 
 
 _Piece = str | Attachment | _Call | _Result
@@ -77,6 +79,7 @@ class _Reader:
         """Whether the last item was a call of the Responses API: those that follow belong to the same turn."""
 
     def read(self, message: Message) -> None:
+        message = from_gemini(message)
         kind = message.get("type")
         was_in_calls, self._in_calls = self._in_calls, False
         if not isinstance(kind, str) or kind == "message" or "content" in message:
@@ -100,7 +103,7 @@ class _Reader:
         if role in ("tool", "function"):
             name = fields.pop("name", None)
             pieces = [*self._contents(content, as_json=True), *self._other_fields(fields)]
-            self._answer(_Result(message.get("tool_call_id"), tuple(pieces)), name)
+            self._answer(_Result(message.get("tool_call_id"), tuple(pieces), name))
             return
         pieces = list(self._contents(content))
         if not isinstance(role, str) or role not in ROLES:
@@ -156,24 +159,29 @@ class _Reader:
         if text or even_nothing:
             self.events.append(TextEvent(role, text, attachments))
 
-    def _answer(self, result: _Result, name: Any = None) -> None:
-        """Puts a result beside the pending call that it answers; one without an id answers the first."""
+    def _answer(self, result: _Result) -> None:
+        """Puts a result beside the pending call that it answers; one without an id answers the first of its name, or
+        else the first."""
+        name = result.name
         loose: list[str | Attachment] = []
         nested: list[_Piece] = []
         for piece in result.pieces:
             (loose if isinstance(piece, str | Attachment) else nested).append(piece)  # pyright: ignore[reportArgumentType]
         for piece in nested:
             loose += cast("list[str | Attachment]", list(self._unseen("nested", repr(piece))))
-        index = next((i for i, pending in self._pending.items() if result.id in (None, pending)), None)
+        shown_name = "" if _is_empty(name) else self._view.text(str(name))
+        calls = {i: self.events[i] for i, pending in self._pending.items() if result.id in (None, pending)}
+        of_name = [i for i, call in calls.items() if isinstance(call, ToolCallEvent) and call.name == shown_name]
+        index = next(iter(of_name or calls), None)
         call = None if index is None else self.events[index]
-        if not _is_empty(name) and not (isinstance(call, ToolCallEvent) and call.name == self._view.text(str(name))):
+        if shown_name and not of_name:
             loose.insert(0, _field("name", name))
         text, attachments = self._joined(loose)
         if index is None or not isinstance(call, ToolCallEvent):
             self.events.append(TextEvent("tool", text, attachments))
             return
         del self._pending[index]
-        self.events[index] = replace(call, result=text, attachments=attachments)
+        self.events[index] = replace(call, result=text, attachments=(*call.attachments, *attachments))
 
     def _joined(self, said: Iterable[str | Attachment]) -> tuple[str, tuple[Attachment, ...]]:
         """The text with the tags of attachments in their places, and the attachments."""
@@ -181,7 +189,9 @@ class _Reader:
         attachments: list[Attachment] = []
         for piece in said:
             if isinstance(piece, str):
-                texts.append(self._view.text(piece))
+                text, media = self._view.text_and_media(piece)
+                texts.append(text)
+                attachments += media
             else:
                 texts.append(f"[{piece.tag}]")
                 attachments.append(piece)
@@ -245,11 +255,11 @@ class _Reader:
                 yield self._call(block.get("id"), block.get("name"), arguments)
                 return
             case "tool_result" | "mcp_tool_result":
-                used = {"content", "is_error"}
+                used = {"content", "is_error", "name"}
                 pieces = list(self._contents(block.get("content"), as_json=True))
                 pieces += [_field("is_error", True)] if block.get("is_error") else []
                 pieces += self._rest(block, used)
-                yield _Result(block.get("tool_use_id"), tuple(pieces))
+                yield _Result(block.get("tool_use_id"), tuple(pieces), block.get("name"))
                 return
             case str() if kind.endswith("_tool_result"):
                 used = {"content"}
@@ -333,7 +343,8 @@ class _Reader:
 
     def _call(self, call_id: Any, name: Any, arguments: str) -> _Call:
         shown = name if isinstance(name, str) else plain_json(_or_empty(name))
-        return _Call(call_id, ToolCallEvent(self._view.text(shown), self._view.text(arguments)))
+        text, media = self._view.text_and_media(arguments)
+        return _Call(call_id, ToolCallEvent(self._view.text(shown), text, attachments=media))
 
     def _rest(self, fields: Mapping[str, Any], used: Iterable[str]) -> Iterator[str]:
         """The fields of a part that are neither used nor bookkeeping, as JSON."""

@@ -47,7 +47,7 @@ class ToolCallEvent:
     arguments: str
     result: str | None = None
     attachments: tuple[Attachment, ...] = ()
-    """Those of the result."""
+    """Those of the arguments, then those of the result."""
 
 
 Event = TextEvent | ToolCallEvent

@@ -67,7 +67,8 @@ _OPENERS = frozenset(
 def with_flags(group: CanonicalGroup) -> CanonicalGroup:
     """The group with every member's flags set, in the order of `FLAGS`.
 
-    A member is empty if its agent wrote nothing and called no tool, also in the shared events. It is contentless if no
+    A member is empty if its agent wrote nothing and called no tool, also in the shared events, and nothing of it or of
+    them has an unknown form: that may be the agent's. It is contentless if no
     tool was called and the agent's text (the member's own, else the shared one) is only openers and punctuation. It has
     unseen content if any of its events, or of the shared ones, has.
     """
@@ -93,7 +94,7 @@ def _content_flags(own: Sequence[Event], shared: Sequence[Event]) -> set[str]:
         return set()
     texts = _visible(_texts_of_role(own)) or _visible(_texts_of_role(shared))
     if not texts:
-        return {EMPTY}
+        return set() if _visible(_texts_of_role((*shared, *own), "other")) else {EMPTY}
     return {CONTENTLESS} if all(map(_is_contentless, texts)) else set()
 
 

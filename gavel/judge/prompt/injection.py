@@ -17,6 +17,11 @@ from gavel.judge.prompt.sanitize import normalize_for_matching
 _ESCAPED = re.compile(r"\\[nrt\"/]")
 """JSON escapes in arguments and results, which would otherwise run into the next word."""
 _DEFAULT_REACH = 250
+_GAP = r"(?:[^\n]|(?<=[\w,:!])\n|(?<=[\w,:!] )\n|(?<=\n)\n){0,50}?"
+"""Text that crosses a line break only within a sentence or after an address: lines that end one are told apart."""
+_SPACED_OUT = re.compile(r"(?<!\S)\S(?: \S){2,}(?!\S)")
+"""Letters with a space between any two, `d e a r j u d g e`."""
+_LETTER_THEN_DIGIT = re.compile(r"(?<=[^\W\d])(?=\d)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,7 @@ def _expand(pattern: str, words: dict[str, str]) -> str:
 
 def _compile(pattern: str) -> re.Pattern[str]:
     within_sentence = pattern.replace("…", r"(?:[^.!?\n]|\.(?=\w)){0,50}?")
-    return re.compile(within_sentence.replace("~", r"[\s\S]{0,50}?"), re.MULTILINE)
+    return re.compile(within_sentence.replace("~", _GAP), re.MULTILINE)
 
 
 def _windows(text: str, stems: Sequence[str], reach: int) -> Iterator[tuple[int, int]]:
@@ -88,8 +93,13 @@ def _positions(text: str, stem: str) -> Iterator[int]:
         position = text.find(stem, position + 1)
 
 
+def _rejoined(letters: re.Match[str]) -> str:
+    return _LETTER_THEN_DIGIT.sub(" ", letters[0].replace(" ", ""))
+
+
 def addresses_judge(text: str) -> bool:
     """Whether the text addresses a judge, in any of the languages of the pattern file."""
-    plain = _ESCAPED.sub("\n", normalize_for_matching(text).replace("_", " "))
+    plain = _ESCAPED.sub("\n", normalize_for_matching(text).replace("_", " ").replace("\r\n", "\n"))
+    plain = _SPACED_OUT.sub(_rejoined, plain)
     words = "\n".join(set(plain.split()))
     return any(group.may_match(words) and group.matches(plain) for group in _pattern_groups())

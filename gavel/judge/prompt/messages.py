@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from threading import Lock
 
-from gavel.judge.prompt.canonical import CanonicalGroup, Conversation, Member
+from gavel.judge.prompt.canonical import CanonicalGroup, Conversation, Member, has_reference
 from gavel.judge.prompt.events import images_of
-from gavel.judge.prompt.sanitize import sanitize
+from gavel.judge.prompt.sanitize import RESERVED, sanitize
 from gavel.judge.prompt.token_count import TextTruncator, count_tokens
 from gavel.judge.prompt.transcript import PromptMarkers, Transcripts
 from gavel.judge.prompt.truncate import max_members_shown, truncate_group
@@ -93,7 +93,13 @@ class GroupPrompts:
         parts = transcripts.parts(order)
         text = parts.joined(order)
         images = _image_parts(transcripts.group, order, self.markers)
-        messages = _messages(text, [self.markers.labels[member] for member in order], self.rubric, images)
+        messages = _messages(
+            text,
+            [self.markers.labels[member] for member in order],
+            self.rubric,
+            images,
+            reference=has_reference(transcripts.group),
+        )
         before = text_of(messages[-1]).index(text)
         of_group = before + len(parts.of_group)
         of_orders = of_group + len(parts.of_members) + bool(parts.of_group and parts.of_members)
@@ -107,16 +113,27 @@ def _shown(group: CanonicalGroup, order: Collection[int]) -> CanonicalGroup:
     return replace(group, members=tuple(m if n in order else _EMPTY_MEMBER for n, m in enumerate(group.members)))
 
 
-def _messages(transcripts: str, labels: Sequence[str], rubric: Rubric, images: Sequence[Message] = ()) -> list[Message]:
+def _messages(
+    transcripts: str, labels: Sequence[str], rubric: Rubric, images: Sequence[Message] = (), *, reference: bool = False
+) -> list[Message]:
     values: dict[str, object] = {"transcripts": transcripts, "labels": labels}
     if rubric.criteria:
         values["criteria"] = [(letter, sanitize(criterion.name)) for letter, criterion in rubric.lettered]
     system, user = template_names(rubric)
     text = render(user, **values)
     return [
-        {"role": "system", "content": render(system, rubric=sanitize(rubric.words), images=bool(images))},
+        {
+            "role": "system",
+            "content": render(system, rubric=sanitize(rubric.words), images=bool(images), reference=reference),
+        },
         {"role": "user", "content": [{"type": "text", "text": text}, *images] if images else text},
     ]
+
+
+def with_request(text: str, request: str) -> str:
+    """The transcripts of a user message with another request after them."""
+    end = text.index("\n", text.rindex(RESERVED))  # of the last structural line, behind which the request stands
+    return f"{text[:end]}\n\n{request.strip()}".strip()
 
 
 def _image_parts(group: CanonicalGroup, order: Sequence[int], markers: PromptMarkers) -> list[Message]:

@@ -125,6 +125,10 @@ def _replace_brackets(found: re.Match[str]) -> str:
     return found[0].translate(_HARMLESS)
 
 
+_JOINED = 100_000
+"""Characters of small texts that are searched at once, and of a long one that are translated at once."""
+
+
 class _NormalForms(dict[int, str]):
     """The normal form of each character, computed on first use."""
 
@@ -143,11 +147,10 @@ def normalize_for_matching(text: str) -> str:
 
     It works character by character: normalizing whole texts takes quadratic time on long runs of accents.
     """
-    return text.lower() if text.isascii() else text.translate(_NORMAL_FORMS)
-
-
-_JOINED = 100_000
-"""Characters of small texts that are searched at once."""
+    if text.isascii():
+        return text.lower()
+    pieces = range(0, len(text), _JOINED)  # other threads wait while one is translated
+    return "".join(text[start : start + _JOINED].translate(_NORMAL_FORMS) for start in pieces)
 
 
 def joined_texts(texts: Iterable[str]) -> Iterator[str]:

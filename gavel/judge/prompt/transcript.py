@@ -27,6 +27,7 @@ from gavel.judge.prompt.canonical import (
     TextEvent,
     ToolCallEvent,
     event_texts,
+    has_reference,
 )
 from gavel.judge.prompt.events import Attachment, Image, Unseen
 from gavel.judge.prompt.flags import ADDRESSES_JUDGE, CONTENTLESS, EMPTY, TOOL_ADDRESSES_JUDGE, UNSEEN
@@ -139,8 +140,9 @@ class Transcripts:
             tools = map(self._sanitized, group.tools)
             of_group += ["tools", *(f"- {number} {tool}" for number, tool in enumerate(tools, start=1))]
         of_group += block_lines[: len(self._common)]
-        if group.shared:
-            of_group += [f"start {_OF_ALL}", *self._events(group.shared, blocks)]
+        of_group += self._events(group.shared[: has_reference(group)], blocks)
+        if shared := group.shared[has_reference(group) :]:
+            of_group += [f"start {_OF_ALL}", *self._events(shared, blocks)]
 
         of_members = block_lines[len(self._common) :]
         for number, prefix in enumerate(tree.prefixes, start=1):
@@ -273,7 +275,7 @@ def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
             case "conversation":
                 conversation = _Reading()
                 attempt.append(conversation)
-            case "tools" | "end" | "note:":
+            case "tools" | "end" | "note:" | "reference" | "reference:":
                 pass
             case "call":
                 name, reference, arguments = rest.partition(_REFERENCE)

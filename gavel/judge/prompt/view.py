@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, cast
 
 from gavel.judge.errors import JudgeError
-from gavel.judge.prompt.base64_text import decode, replace_base64
+from gavel.judge.prompt.base64_text import decode, describe_base64
 from gavel.judge.prompt.events import Attachment, Image, Unseen
 from gavel.llm.providers import ImageSupport
 from gavel.prompts import content_hash
@@ -28,14 +28,19 @@ class View:
     redact: Redact | None = None
 
     @cached_property
-    def _texts(self) -> dict[str, str]:
+    def _texts(self) -> dict[str, tuple[str, tuple[Unseen, ...]]]:
         return {}
 
     def text(self, text: str) -> str:
         """The text with base64 described, and redacted. Raises `JudgeError` when the redaction fails."""
+        return self.text_and_media(text)[0]
+
+    def text_and_media(self, text: str) -> tuple[str, tuple[Unseen, ...]]:
+        """The same, and the images, sounds, videos and PDFs that base64 in it held."""
         if text not in self._texts:
-            described = replace_base64(text)
-            self._texts[text] = described if self.redact is None else _redacted(described, self.redact)
+            described, media = describe_base64(text)
+            shown = described if self.redact is None else _redacted(described, self.redact)
+            self._texts[text] = shown, tuple(map(Unseen, media))
         return self._texts[text]
 
     def image(self, url: Any) -> Attachment | None:

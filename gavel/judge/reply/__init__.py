@@ -9,6 +9,7 @@ A reply is taken only when its final object is complete and is the last thing sa
 outside closed thoughts restates, corrects or rescales a score otherwise; all else is refused and asked for again.
 
 `thoughts` finds reasoning, `lenient_json` repairs syntax, `forms` finds entries in a value, `answer` the final ones,
-`headings`, `surroundings` and `fields` check what stands around them (words by language: `vocabulary`), `verdict`
-matches scores to labels, `criteria` combines scores by criterion into one, `attempts` replaces labels by numbers.
+`headings`, `surroundings` and `fields` check what stands around them (words by language: `vocabulary`),
+`explanations` whether a judge declined or gave another score beside them, `verdict` matches scores to labels,
+`criteria` combines scores by criterion into one, `attempts` replaces labels by numbers.
 """

@@ -13,7 +13,7 @@ from gavel.judge.reply import vocabulary as say
 from gavel.judge.reply.errors import VerdictError
 from gavel.judge.reply.forms import BETWEEN, KEYS, Answer, FormReader, words
 from gavel.judge.reply.lenient_json import Broken, Found, find_values
-from gavel.judge.reply.thoughts import without_tags
+from gavel.judge.reply.thoughts import begins_an_answer, without_tags
 
 _BROKEN = "its last JSON object breaks off or is not valid JSON"
 
@@ -55,6 +55,8 @@ def final_answer(text: str, known: Mapping[str, str], wrappers: Set[str]) -> tup
     start, end = answer.spans[0][0], answer.spans[-1][1]
     if complete and any(first > start for first, _ in reading.thoughts):
         raise VerdictError("thoughts follow its JSON object")
+    if complete and begins_an_answer(text[end:]):
+        raise VerdictError("another answer begins after its JSON object")
     hidden = sorted([*own, *reading.thoughts])
     before = _without(text[:start], hidden)
     between = _without(text[start:end], [(a - start, b - start) for a, b in answer.spans])

@@ -125,7 +125,7 @@ def gives_other_scores(sentence: str, said: Said, *, after: bool) -> bool:
         values = [value for _, value in numbers]
         if len(values) > 1 and not after and not re.search(r"\brange|\bbetween\b|\bfrom\b|=", rest):
             return values != list(said.scores.values())
-        about = after or say.SCORE_TALK.search(rest) or len(numbers) > 1
+        about = strict or say.SCORE_TALK.search(rest) or len(numbers) > 1
         return bool(about) and not all(said.are(value) or (value in (0, 1) and not after) for _, value in numbers)
     return not (_assigned(numbers, members, said, forward=True) or _assigned(numbers, members, said, forward=False))
 

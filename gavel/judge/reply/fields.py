@@ -41,6 +41,14 @@ def _problem(key: str, value: Any, label: str, said: Said) -> str:
         wrong = (lower and value) or (higher and not value) or (say.CORRECTION_KEY.search(key) and value)
         inverted = value and re.search(r"inver|revers|negat|flip|percent|descend|loss|penal|cost|error|swap|fail", key)
         return f"beside the scores it says {shown}" if wrong or inverted else ""
+    spoken = re.sub(r"\bzero\b", "0", re.sub(r"\bone\b", "1", spoken))
+    if _is_number(value) and (
+        (value == 0 and re.search(r"best|ideal|target|perfect|optim|goal|top|max|high", key))
+        or (value == 1 and re.search(r"worst|min|low", key))
+    ):
+        return f"it states another scale: {shown}"
+    if not label and isinstance(value, str) and value.strip() and not _may_hold_text(key):
+        return f"beside the scores it says {shown}"
     if key in ("min", "max") and _is_number(value) and 0 <= value <= 1:
         return ""
     if _ranks_otherwise(key, value, said):
@@ -121,6 +129,10 @@ def _ranks_otherwise(key: str, value: Any, said: Said) -> bool:
         ]
         return len(scores) == len(value) and sorted(scores, reverse=not worst) != scores
     return False
+
+
+def _may_hold_text(key: str) -> bool:
+    return any(pattern.search(key) for pattern in (say.TEXT_KEY, say.SCALE_KEY, say.STATE_KEY, say.CORRECTION_KEY))
 
 
 def _is_short(spoken: str) -> bool:

@@ -46,6 +46,51 @@ WRAPPERS = {
     *("verdict", "verdicts", "reward", "rewards", "final", "overall", "quality", "relative", "normalized", "by", "of"),
 }
 """Words in a wrapper's name that are compatible with bare numbers inside being scores."""
+_CALL = {
+    "input",
+    "arguments",
+    "args",
+    "parameters",
+    "function",
+    "tool",
+    "call",
+    "tool_input",
+    "tool_calls",
+    "tool_call",
+}
+"""Names of wrappers that are answers only if the function that they call has an affirmative name."""
+_AFFIRMATIVE = {
+    *(*_SCORES, *BETWEEN, "submit", "judge", "evaluate", "evaluation", "rate", "return", "report", "give", "record"),
+    *("final", "answer", "answers", "result", "results", "verdict", "output", "respond", "reply", "assign", "provide"),
+    *(
+        "set",
+        "trajectories",
+        "attempts",
+        "group",
+        "judgement",
+        "judgment",
+        "structured",
+        "function",
+        "tool",
+        "of",
+        "to",
+    ),
+    *("grading", "rewards", "reward", "all", "assessment", "emit", "write", "send", "post", "save", "ruler"),
+}
+_ENVELOPES = {
+    "message",
+    "choices",
+    "text",
+    "type",
+    "body",
+    "payload",
+    "items",
+    "entries",
+    "list",
+    "list_of",
+    "schema_output",
+}
+_ANSWERERS = {"assistant", "model", "tool", "function", "judge", "evaluator"}
 _SOMETHING_ELSE = re.compile(
     r"(?<![a-z])(?:draft|initial|first|prelim|tentative|previous|old|before|example|template|format|schema|thought"
     r"|thinking|scratch|rank|order|position|confiden|certain|uncertain|probab|weight|count|length|step|max|min)"
@@ -85,6 +130,8 @@ class Answer:
     repairs: Counter[str] = field(default_factory=Counter[str])
     scales: list[str] = field(default_factory=list[str])
     """Stated highest scores above 1."""
+    strays: list[str] = field(default_factory=list[str])
+    """What stands where only entries of known labels, or their wrappers, may stand."""
     broken: bool = False
     comments: list[str] = field(default_factory=list[str])
     """Comments within its values."""
@@ -99,6 +146,7 @@ class Answer:
         self.fields += other.fields
         self.unknown_labels += other.unknown_labels
         self.scales += other.scales
+        self.strays += other.strays
         self.repairs += other.repairs
         self.comments += other.comments
         self.spans += other.spans
@@ -121,8 +169,7 @@ class FormReader:
         match value:
             case list():
                 self.answer.repairs["form"] += wrappers == 0
-                for item in cast("list[Any]", value):
-                    self.read(item, wrappers + 1, under)
+                self.read_list(cast("list[Any]", value), wrappers, under)
             case Repeated(values):
                 for item in values:
                     self.read(item, wrappers, under)
@@ -132,6 +179,18 @@ class FormReader:
                 self.read_object(self.folded(cast("dict[str, Any]", value)), wrappers, under)
             case _:
                 pass
+
+    def read_list(self, items: list[Any], wrappers: int, under: str) -> None:
+        strays: list[Any] = []
+        entries = len(self.answer.entries)
+        for item in items:
+            found = len(self.answer.entries) + len(self.answer.unknown_labels)
+            self.read(item, wrappers + 1, under)
+            read = len(self.answer.entries) + len(self.answer.unknown_labels) > found
+            if not read and not (isinstance(item, dict) and "type" in item):
+                strays.append(item)
+        if len(self.answer.entries) > entries:
+            self.answer.strays += [f"{str(item)[:40]} among its entries" for item in strays]
 
     def read_object(self, value: Mapping[str, Any], wrappers: int, under: str) -> None:
         if LABEL_KEYS & value.keys() and SCORE_KEYS & value.keys():
@@ -153,9 +212,22 @@ class FormReader:
             else:
                 self.answer.repairs["wrapper"] += not main or (key != "scores" and not labelled)
                 other = under if key not in named else ""
+                entries = len(self.answer.entries)
                 self.read(item, wrappers + 1, other if set(words(key)) <= self.wrappers else key)
+                if len(self.answer.entries) > entries and not self.unwraps(key, value):
+                    self.answer.strays.append(f"scores under {key!r}")
                 if not _is_container(item):
                     self.answer.fields.append(Field(key, item))
+
+    def unwraps(self, key: str, value: Mapping[str, Any]) -> bool:
+        """Whether a key may hold the answer, by its name and by what stands beside it."""
+        role, name = value.get("role"), value.get("name")
+        if isinstance(role, str) and role.casefold() not in _ANSWERERS:
+            return False
+        if key in _CALL:
+            named = isinstance(name, str) and bool(words(name)) and set(words(name)) <= _AFFIRMATIVE
+            return named or (name is None and key != "input")
+        return key in _ENVELOPES or set(words(key)) <= self.wrappers - {"input"}
 
     def read_beside(self, key: str, item: Any, wrappers: int) -> None:
         """What stands beside the scores: scores once more, which must agree with them, or a field."""
@@ -169,6 +241,7 @@ class FormReader:
         else:
             self.answer.fields.append(Field(key, item))
         self.answer.scales += found.scales
+        self.answer.strays += found.strays
 
     def folded(self, value: Mapping[str, Any]) -> dict[str, Any]:
         """The object with its keys in lower case; a stated scale is recorded."""
@@ -194,7 +267,14 @@ class FormReader:
         names = [name for key in LABEL_KEYS & entry.keys() for name in all_of(entry[key])]
         labels = {label for name in names if (label := self.label(name))}
         if not labels:
-            self.answer.unknown_labels += [name[:40] for name in names[:1] if isinstance(name, str)]
+            unknown = [name[:40] for name in names[:1] if isinstance(name, str)]
+            self.answer.unknown_labels += unknown
+            lengths = set(map(len, self.known))
+            self.answer.strays += [
+                f"an entry of {name}"
+                for name in unknown
+                if not (name.isalnum() and name == name.upper() and len(name) in lengths)
+            ]
         elif len(labels) == 1:
             self.read_score(labels.pop(), entry)
         else:

@@ -51,7 +51,13 @@ def cleanly_introduced(text: str, mention: re.Pattern[str]) -> bool:
     if say.NO_ANSWER.search(sentence) or say.HYPOTHETICAL_UNSPACED.search(sentence):
         return False
     colon = intro.rstrip("*_ ").endswith((":", "："))
-    if colon and not mention.search(sentence) and not say.INTRODUCES.search(sentence) and len(sentence) < 200:
+    bare = mention.sub("", sentence)
+    named = bool(mention.search(sentence))
+    says = len(re.findall(r"[^\W\d_]{2,}|[\u3040-\u9fff]", bare)) > 1 if named else bool(re.search(r"\w", bare))
+    line = intro.strip()
+    plain = not line.startswith(("#", "*", "_", "=", "-", "|")) and not re.search(r"[.!?。！？|*_)\]\"”]$", line)
+    introduced = say.INTRODUCES.search(bare) or _LIST_MARK.match(intro) or (named and not colon)
+    if says and (colon or plain) and not introduced and len(sentence) < 200:
         return False
     unfinished = not sentence.rstrip("*_").endswith((".", "!", "|")) and not mention.search(sentence)
     introduces = (

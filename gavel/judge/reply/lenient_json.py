@@ -19,7 +19,7 @@ from gavel.judge.reply.thoughts import MARK, MARK_BEGINS, Mark, end_of_thoughts,
 
 _T = TypeVar("_T")
 _MAX_DEPTH = 64
-_MAX_VALUES = 1000
+_MAX_VALUES = 300
 """Objects and arrays in one text; one with more is no reply, and reading it would take long."""
 _BLANK = r"[\s\ufeff\u200b-\u200d\u2060]"
 
@@ -36,7 +36,6 @@ _JSON = Mark("text", "json")
 _SPACE = re.compile(rf"{_BLANK}*")
 _COMMENT = re.compile(r"/\*.*?\*/|(?://|#)[^\n]*", re.DOTALL)
 _SHORT_COMMENT = re.compile(r"""/\*.*?\*/|(?://|#).*?(?=\n|[}\]]|,\s*[{\["'“”‘’])""", re.DOTALL)
-_COMMENTS = re.compile(r"(?:/\*|//|#)(?:[^\n*]|\*(?!/)){0,400}")
 _QUOTES = {'"': '"', "'": "'"} | dict.fromkeys("“”„‟", '“”„‟"') | dict.fromkeys("‘’‚‛", "‘’‚‛'")
 """Closing quotes by opening quote."""
 _KEY = re.compile(rf"""(?:"[^"\n]*"|'[^'\n]*'|[“”„‟][^“”„‟"\n]*[“”„‟"]|[‘’‚‛][^‘’‚‛'\n]*[‘’‚‛']){_BLANK}*:""")
@@ -117,8 +116,7 @@ def find_values(text: str, keys: Collection[str] = ()) -> Iterator[Found | Broke
                 position = braces.end()
         else:
             try:
-                value, position, repairs = read_value(text, start, keys)
-                comments = tuple(_COMMENTS.findall(text[start:position])) if repairs["comment"] else ()
+                value, position, repairs, comments = _read_with_comments(text, start, keys)
             except Broken as broken:
                 position = _closing_mark(text, found.end(), broken.at, keys) or max(broken.at, found.end())
                 if found[0] == "{" or position >= len(text) or "{" in text[start:position]:
@@ -157,12 +155,18 @@ def _find_in_string(literal: str, keys: Collection[str]) -> Iterator[Found | Bro
 
 def read_value(text: str, start: int, keys: Collection[str] = ()) -> tuple[Any, int, Counter[str]]:
     """The object or array that opens at `start`, its end, and its repairs by kind. Raises `Broken`."""
+    return _read_with_comments(text, start, keys)[:3]
+
+
+def _read_with_comments(
+    text: str, start: int, keys: Collection[str] = ()
+) -> tuple[Any, int, Counter[str], tuple[str, ...]]:
     try:
         value, end = _STRICT.raw_decode(text, start)
     except (ValueError, RecursionError):
         pass
     else:
-        return value, end, Counter()
+        return value, end, Counter(), ()
     try:
         return _Reader(text, start, keys, _COMMENT).read()
     except Broken as first:
@@ -195,9 +199,10 @@ class _Reader:
         self.closed = False
         """Whether the last token is a closing bracket; a comment resets it, since it may hide more content."""
         self.repairs: Counter[str] = Counter()
+        self.comments: list[str] = []
 
-    def read(self) -> tuple[Any, int, Counter[str]]:
-        return self.value(), self.at, self.repairs
+    def read(self) -> tuple[Any, int, Counter[str], tuple[str, ...]]:
+        return self.value(), self.at, self.repairs, tuple(self.comments)
 
     def value(self) -> Any:
         self.skip()
@@ -334,8 +339,10 @@ class _Reader:
         return self.text[self.at : self.at + 1]
 
     def skip(self) -> None:
-        self.at, comments = self.skipped(self.at)
+        start = self.at
+        self.at, comments = self.skipped(start)
         if comments:
+            self.comments.append(self.text[start : self.at].strip())
             self.repairs["comment"] += comments
             self.closed = False
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from gavel.judge.reply import vocabulary as say
 from gavel.judge.reply.claims import ATTEMPTS, ORDINAL, UNIT_RANGE, Said, gives_other_scores
+from gavel.judge.reply.explanations import declines
 from gavel.judge.reply.headings import cleanly_introduced
 from gavel.judge.reply.rankings import ranks_otherwise
 
@@ -80,6 +81,15 @@ def problem_within(text: str, said: Said) -> str:
     return ""
 
 
+def problem_with_comment(text: str, said: Said) -> str:
+    """What is wrong with a comment inside the object; empty = it is as harmless as closing words."""
+    text = re.sub(r"^\s*(?:/{2,}|#+|/\*+)\s*|\s*\*+/\s*$", "", text, flags=re.MULTILINE).strip()
+    doubts = "?" in text or say.NO_ANSWER.search(text) or say.HYPOTHETICAL.search(text)
+    if doubts or said.mention.search(text) or declines(text) or problem_after(text + "." * (len(text) > 20), said):
+        return f'a comment in its JSON object may change a score ("{_shown(text)}")'
+    return ""
+
+
 def sentences(text: str) -> Iterator[str]:
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text)
@@ -118,6 +128,13 @@ def tells_a_scale(sentence: str, said: Said) -> bool:
     if (about_scores or not members) and say.LOWER_IS_BETTER.search(sentence) and not _of_members(sentence):
         return True
     if about_scores and (say.MEANING.search(sentence) or say.MEANING_UNSPACED.search(sentence)) and not members:
+        return True
+    if say.CLOSER_TO_FAULTS.search(sentence) or (
+        say.NUMBER_WORD.search(sentence) and re.search(r"\b(?:maximum|minimum|max|scale)\b", sentence, re.IGNORECASE)
+    ):
+        return True
+    other = say.OTHER_SCORES.search(sentence)
+    if other and other["of"].casefold() not in say.SCORES_OF and other["of"].isascii() and not members:
         return True
     denotes = say.DENOTES.search(sentence)
     if denotes and (not say.QUALITY.search(denotes["what"]) or say.NO_QUALITY.search(denotes["what"])):
@@ -184,6 +201,8 @@ def _takes_back(sentence: str, said: Said) -> bool:
     if about and say.MAY_CORRECT.search(bare):
         return True
     if say.NUMBER_WORD.search(_COUNT_WORD.sub(" ", bare)) and (mentions or say.SCORE_TALK.search(bare)):
+        return True
+    if not mentions and not say.TOPIC.search(bare) and len(bare) > 4:
         return True
     if say.AS_GOOD.search(bare) and len(set(said.scores.values())) > 1:
         return True

@@ -217,3 +217,17 @@ def without_tags(text: str, labels: Collection[str] = ()) -> str:
         return found[0] if names or read_mark(found, labels).kind != "neutral" else ""
 
     return _MARK.sub(left, text)
+
+
+def begins_an_answer(text: str) -> bool:
+    """Whether a tag in the text opens another answer."""
+    for found in _MARK.finditer(text):
+        name = found["name"] or ""
+        if (
+            name
+            and not found["slash"]
+            and _ANSWER.search(name)
+            and not re.search("end|stop|close", name, re.IGNORECASE)
+        ):
+            return True
+    return False

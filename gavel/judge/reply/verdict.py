@@ -15,9 +15,10 @@ from typing import Any
 from gavel.judge.reply.answer import final_answer
 from gavel.judge.reply.claims import Said
 from gavel.judge.reply.errors import VerdictError
+from gavel.judge.reply.explanations import all_the_same, problem_with_explanation
 from gavel.judge.reply.fields import explains_otherwise, problem_with, ranked_otherwise
 from gavel.judge.reply.forms import WRAPPERS, words
-from gavel.judge.reply.surroundings import problem_after, problem_before, problem_within
+from gavel.judge.reply.surroundings import problem_after, problem_before, problem_with_comment
 
 _MAX_SURROUNDINGS = 50_000
 """Characters around the object and outside thoughts."""
@@ -34,6 +35,8 @@ class Scored:
     explanation: str = ""
     criteria: Mapping[str, float] = field(default_factory=dict[str, float])
     """Scores by criterion; `score` is their weighted mean. Empty for a rubric without criteria."""
+    spread: float | None = None
+    """Standard deviation of the distribution whose mean `score` is; None = the score was said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class Verdict:
     """By label, in the order of the labels."""
     repairs: Counter[str] = field(default_factory=Counter[str])
     """Number of repairs by kind; empty for a reply in the requested form."""
+    unread: dict[str, str] = field(default_factory=dict[str, str])
+    """By label, why there is no score; empty for a reply in words, which scores all or cannot be used."""
 
 
 def reply_schema(labels: Sequence[str]) -> dict[str, Any]:
@@ -92,6 +97,8 @@ def read_verdict(
     if missing := [label for label in labels if label not in answer.names()]:
         problems.append(f"there is no score for {', '.join(missing)}")
         problems += [f"{name} is none of the ids" for name in answer.unknown_labels]
+    else:
+        problems += [f"its JSON holds {stray}" for stray in answer.strays]
     if len(before) + len(after) > _MAX_SURROUNDINGS:
         problems.append("there is too much text around its JSON object")
     if not problems:
@@ -101,8 +108,12 @@ def read_verdict(
         problems += filter(
             None, (explains_otherwise(scores[label].explanation, said, label.casefold()) for label in labels)
         )
+        explanations = {label.casefold(): scores[label].explanation for label in labels}
+        problems += filter(None, (problem_with_explanation(text, said, label) for label, text in explanations.items()))
+        if all_the_same(explanations, said):
+            problems.append("its scores differ, yet their explanations are all the same")
         problems += filter(None, [ranked_otherwise(answer.fields, said)])
-        problems += filter(None, (problem_within(comment.lstrip("/*# "), said) for comment in answer.comments))
+        problems += filter(None, (problem_with_comment(comment, said) for comment in answer.comments))
         if cut_off and (re.search(r"\w", _FENCE.sub("", before + after)) or answer.repairs["bracket"]):
             problems.append("it is not only the JSON object")
     if problems:

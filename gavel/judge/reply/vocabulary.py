@@ -40,7 +40,8 @@ MEANING = _words(
     r"(?:probabilit|likelihood|chance|odds|risk)\w* (?:of|that|to|it|they|each)",
     r"percentiles?|quantiles?|z-?scores?|logits?|log-?odds|severity|distances? (?:from|to)|regret",
     r"inver(?:se|ted?|sion)|revers\w*|negat\w*|opposite|flipped|upside|one minus|complements?\b|deficit",
-    r"golf|percent\w*|stars\b|letter grades?|likert|(?:five|ten|seven|hundred|four|three|5|10|7"
+    r"log(?:arithmic)? scale|hundredths|thousandths|deciles?|per ?mille|golf|percent\w*|stars\b|letter grades?"
+    r"|likert|(?:five|ten|seven|hundred|four|three|5|10|7"
     r"|100)[- ]?(?:point|star|step)s?",
     r"(?:out of|to|of|through) (?:five|ten|seven|twenty|(?:a |one )?hundred)(?! (?:attempt|trajector|of))",
     r"prozent\w*|prozentual|porcentaje|por ciento|pour ?cent\w*|процент\w*|strafpunkt\w*|fehler(?:punkt|quote)\w*",
@@ -91,7 +92,7 @@ BOUND_IS = re.compile(
     re.IGNORECASE,
 )
 IS_BOUND = re.compile(
-    rf"(?:(?P<good>{_GOOD})|(?P<bad>{_BAD}))(?:\s+\w{{1,12}})?\s*(?:=|:|->|→|\b(?:is|are|being|means|at|ist|bei"
+    rf"(?:(?P<good>{_GOOD})|(?P<bad>{_BAD}))(?:\s+\w{{1,12}}){{0,2}}?\s*(?:=|:|->|→|\b(?:is|are|being|means|gets?|receives?|at|ist|bei"
     rf"|es|est|это)\b|为|是)\s*(?P<bound>[01](?:[.,]0+)?)(?![\w%])(?![.,]\d)",
     re.IGNORECASE,
 )
@@ -114,7 +115,8 @@ CORRECTS = _words(
     r"|take (?:that|it|this) back",
     r"please (?:ignore|disregard|use|swap|note that)|ignore (?:the|that|my|this)|disregard|re-?scor|re-?scal"
     r"|recalibrat|reconsider|rethink",
-    r"retract|overrul|supersed|not (?:my )?final|provisional|tentativ|placeholder|deserv|too (?:low|high"
+    r"moves? (?:up|down)|notch|retract|overrul|supersed|not (?:my )?final|provisional|tentativ|placeholder"
+    r"|deserv|too (?:low|high"
     r"|generous|harsh|lenient)",
     r"(?:bump|raise|lower|increase|decrease|reduce|add|subtract|deduct|multiply|divide|scale|double|halve)\b.{0,30}\b"
     r"(?:each|every|all|by|it|them|everything|scores?|one|two|both)\b|underrat|overrat|upgrad|downgrad",
@@ -159,7 +161,8 @@ FAREWELL = re.compile(
 NO_ANSWER = _words(
     r"random|arbitrary|dummy|fake|made[- ]up|filler|mock|todo\b|tbd\b|maybe|perhaps|not sure|unsure"
     r"|let['’]s say|disagree|n['’]t share|do not share",
-    r"cannot|can['’]t|unable|i (?:wonder|suspect|would guess)|another (?:judge|reviewer|grader|model)|iteration"
+    r"refuse|demand|assert\b|skeleton|not equal|cannot|can['’]t|unable|i (?:wonder|suspect|would guess)"
+    r"|another (?:judge|reviewer|grader|model)|iteration"
     r"|impression",
     r"tentativ|rough(?:ly)?\b|first (?:pass|guess|draft|try)|prelim|guess\b|something like|for (?:example"
     r"|instance)|examples?\b|hypothe|imagin"
@@ -184,7 +187,7 @@ HYPOTHETICAL_UNSPACED = re.compile(
     r"也许|可能|例如|比如|假设|如果|草稿|初步|示例|大概|暂定|もし|例えば|仮に|たぶん|만약|예를|아마"
 )
 INTRODUCES = _stems(
-    r"scor|verdict|json|answer|result|rating|grad(?:e|ing)s?\b|judge|judg(?:e?ment|ing)|evaluat|assess"
+    r"scor|verdict|json|answer|result|rating|grad(?:e|ing)s?\b|i judge|judg(?:e?ment|ing)|evaluat|assess"
     r"|higher is better|output|respon|object"
     r"|reply|final|conclusion|ranking|rewards?\b"
     r"|here|sure|below|follow|request|okay|ok\b|done|submit|bewert|punkt|ergebnis|hier|antwort|puntua|aquí"
@@ -231,9 +234,31 @@ AS_GOOD = re.compile(
 )
 SYMBOLS = re.compile(r"[★☆⭐👍👎↑↓⬆⬇▲▼½⅓⅔¼¾✓✗✔✘✅❌±÷×]")
 LETTER_GRADE = re.compile(r"member\W{0,3}[:=(–-]\s*[A-F][+−-]?(?=\s*(?:[,;.)|]|$))")
+CLOSER_TO_FAULTS = re.compile(
+    r"closer to (?:1|one)\b[^.\n]{0,30}(?:mistake|error|flaw|fault|problem)|\b1 ?- ?[a-z]\b|!=|≠", re.IGNORECASE
+)
+OTHER_SCORES = re.compile(r"(?P<of>[^\W\d_]+)\s+(?:scores?|ratings?)\s*[*_]*[:：]\s*[*_]*$", re.IGNORECASE)
+SCORES_OF = frozenset(
+    {
+        *("the", "my", "final", "your", "here", "these", "are", "following", "overall", "relative", "quality"),
+        *("evaluation", "trajectory", "attempt", "resulting", "corresponding", "individual", "normalized"),
+        *("normalised", "numeric", "requested", "computed", "assigned", "and", "with", "of", "judge", "rubric"),
+        *("json", "own", "all", "their", "its", "so", "are", "comparative", "reward", "agent", "performance"),
+        *("as", "given", "respective", "below"),
+    }
+)
+"""What scores may be called in a line that introduces them."""
+TOPIC = re.compile(
+    r"attempts?|scale\b|trajector|agents?\b|candidates?|rollouts?|difference|policy|rubric|evaluat|explanation|reason"
+    r"|judg|\border\b|shown|quality|checking|\bdone"
+    r"|that(?: is|['’]s) \W?all|\bend\b|thank|correctness|regards|complete|conclu|scored?\b|scores\b|higher|verif"
+    r"|looked|\bbest\b|\bworst\b|\bno (?:other )?answer",
+    re.IGNORECASE,
+)
+"""What closing words that name no member are about."""
 DENOTES = re.compile(
     r"\b(?:numbers?|values?|figures?|scores?|entries|digits?)\b[^.\n]{0,20}\b(?:denotes?|represents?|measures?"
-    r"|means?|indicates?|express(?:es)?|stands? for|encodes?"
+    r"|means?|indicates?|express(?:es)?|stands? for|encodes?|counts?|tracks?"
     r"|quantif\w+|are (?:the|their))\b(?P<what>.*)",
     re.IGNORECASE,
 )
@@ -327,6 +352,14 @@ SCALE_KEY = re.compile(
     r"|min|system|format|mode)|^(?:max|of|total|top|best|worst)$",
     re.IGNORECASE,
 )
+TEXT_KEY = re.compile(
+    r"summary|notes?\b|comment|remark|overall|best|winner|worst|rank|conclu|verdict|analy|explan|reason|justif"
+    r"|rational|task|title|name|model|judge\b|rubric"
+    r"|method|approach|observ|recommend|feedback|language|date|\bid|think|thought|compar|differ|strength|weak"
+    r"|descri|message|text|evaluat|assess|role|content",
+    re.IGNORECASE,
+)
+"""Names of fields that may hold prose beside the scores."""
 STATE_KEY = re.compile(
     r"^(?:status|state|type|kind|stage|phase|version|mode)$|error|warning|valid|draft|final|complete|dummy"
     r"|example|mock|preliminary",
@@ -335,18 +368,8 @@ STATE_KEY = re.compile(
 """Fields that say whether the scores count."""
 GOOD_STATES = frozenset(
     {
-        "ok",
-        "success",
-        "final",
-        "complete",
-        "completed",
-        "done",
-        "scored",
-        "evaluation",
-        "finished",
-        "valid",
-        "scores",
-        "verdict",
+        *("ok", "success", "final", "complete", "completed", "done", "scored", "evaluation", "finished", "valid"),
+        *("scores", "verdict", "function", "tool_use", "tool_call", "object", "json", "message", "text", "output"),
     }
 )
 PENALTY_KEY = re.compile(

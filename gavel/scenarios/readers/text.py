@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, cast
 
-from gavel.scenarios.readers.row import Row, RowError
+from gavel.scenarios.readers.row import Row, RowError, is_list, is_object
 
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"\s*")
@@ -148,6 +148,16 @@ def _is_message(item: dict[str, Any]) -> bool:
     return isinstance(kind, str) and "messages" not in item and bool({"call_id", "summary", "content"} & item.keys())
 
 
+_SAID = ("prompt", "completion", "response", "chosen", "rejected", "output")
+"""Columns of what was said: text, even where it looks like JSON, unless it is messages."""
+
+
+def _said(text: str) -> Any:
+    value = cell(text)
+    items = value if is_list(value) else [value]
+    return value if items and all(is_object(item, "role|from") for item in items) else text
+
+
 def _csv(text: str, where: str) -> list[Row] | None:
     """Rows of a table with a header, separated by commas, semicolons or tabs; None when the text is none."""
     header = text.lstrip("\r\n").split("\n", 1)[0]
@@ -155,7 +165,7 @@ def _csv(text: str, where: str) -> list[Row] | None:
     if not header.count(delimiter):
         return None
     csv.field_size_limit(sys.maxsize)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     names: list[str] = []
     found: list[Row] = []
     line = 1
@@ -174,7 +184,10 @@ def _csv(text: str, where: str) -> list[Row] | None:
                     f"{place} has {len(cells)} cells, the header has {len(names)} columns.",
                     "Quote cells that contain the separator or line breaks.",
                 )
-            found.append(Row(place, {name: cell(text) for name, text in zip(names, cells, strict=True) if name}))
+            named = zip(names, cells, strict=True)
+            found.append(
+                Row(place, {name: _said(text) if name in _SAID else cell(text) for name, text in named if name})
+            )
     except csv.Error as error:
         raise RowError(f"{where}:{reader.line_num} is no row of a table: {error}", "Mend or delete it.") from error
     return found

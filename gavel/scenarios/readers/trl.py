@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from gavel.llm.types import Message
-from gavel.scenarios.readers import chat
+from gavel.scenarios.readers import anthropic, chat
 from gavel.scenarios.readers.checks import INDEPENDENT, as_message, trajectory
 from gavel.scenarios.readers.row import Attempt, Format, Row, RowError, Source, is_list, is_object
 from gavel.scenarios.readers.text import cell
@@ -43,12 +43,34 @@ def _are_messages(items: list[Any]) -> bool:
     return bool(items) and all(is_object(item, "role|from") for item in items)
 
 
+_SYSTEM = ("system", "system_prompt")
+_COMPLETION = "completion|response|output"
+
+
+def _system(fields: Message) -> list[Message]:
+    """The system message that stands in a field of its own."""
+    given = next((fields[name] for name in _SYSTEM if fields.get(name)), None)
+    return [{"role": "system", "content": given}] if isinstance(given, str) else anthropic.system(given)
+
+
+def _is_completion(value: Any) -> bool:
+    """Whether it is a prompt, as text or as messages without an answer, beside its completion."""
+    if is_object(value, "prompt", "completion|response"):
+        return True
+    if not is_object(value, "messages", _COMPLETION) or not is_list(value["messages"]):
+        return False
+    return not any(is_object(item, "role") and item["role"] == "assistant" for item in value["messages"])
+
+
 def _read_completions(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     for row in rows:
         fields = cast(Message, row.value)
-        name = "completion" if "completion" in fields else "response"
-        said, prompt = prompt_and_completion(row, fields["prompt"], fields[name])
-        rest = {key: value for key, value in fields.items() if key not in ("prompt", name, "tools")}
+        asked = "prompt" if "prompt" in fields else "messages"
+        name = next(each for each in _COMPLETION.split("|") if each in fields)
+        before = [*_system(fields), *side(row, fields[asked], "user", asked)]
+        said, prompt = prompt_and_completion(row, before, fields[name])
+        used = (asked, name, "tools", *_SYSTEM)
+        rest = {key: value for key, value in fields.items() if key not in used}
         tools = openai_tools(fields.get("tools"))
         yield Attempt(trajectory(said, row.where, tools=tools, fields=rest), row, COMPLETIONS.name, prompt=prompt)
 
@@ -57,7 +79,8 @@ def _read_pairs(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
     for row in rows:
         fields = _named(row.value)
         before = _before(row, fields)
-        rest = {key: value for key, value in fields.items() if key not in (*_PROMPTS, "chosen", "rejected", "tools")}
+        used = (*_PROMPTS, *(_SYSTEM if before else ()), "chosen", "rejected", "tools")
+        rest = {key: value for key, value in fields.items() if key not in used}
         tools = openai_tools(fields.get("tools"))
         for name, reward in (("chosen", 1.0), ("rejected", 0.0)):
             said, _ = chat.messages([*before, *_answer(row, fields[name], name, alone=not before)], row.where)
@@ -89,7 +112,7 @@ def _before(row: Row, fields: Message) -> list[Any]:
     name = next((name for name in _PROMPTS if name in fields), None)
     if name is None:
         return []
-    prompt = side(row, fields[name], "user", name)
+    prompt = [*_system(fields), *side(row, fields[name], "user", name)]
     answers = [side(row, fields[each], "assistant", each) for each in ("chosen", "rejected")]
     return [] if all(len(a) > len(prompt) and a[: len(prompt)] == prompt for a in answers) else prompt
 
@@ -105,7 +128,7 @@ def _answer(row: Row, value: Any, name: str, *, alone: bool) -> list[Any]:
 COMPLETIONS = Format(
     "TRL prompt/completion",
     ("prompt", "completion|response"),
-    lambda value: is_object(value, "prompt", "completion|response"),
+    _is_completion,
     _read_completions,
 )
 PAIRS = Format(

@@ -8,6 +8,7 @@ disk before the next one is trained, and groups in flight at a kill are made aga
 """
 
 import asyncio
+import json
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +17,7 @@ from typing import Any
 from gavel.judge.audit.noise import fit_noise_prior
 from gavel.judge.judge import Judge
 from gavel.judge.panel.noise import NoisePrior
+from gavel.prompts import content_hash
 from gavel.scenarios.gather import gather_group
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.progress import gather_display
@@ -112,6 +114,9 @@ def _experiment(
             "mode": judge.mode,
             "anchors": sorted(anchor.id for anchor in judge.anchors),
         }
+        truths = [(task.id, task.truth.dump()) for task in scenario.tasks() if task.truth]
+        if truths:
+            experiment["truths"] = content_hash(json.dumps(truths, ensure_ascii=False))
         if judge.noise_prior is not None:
             experiment["noise_prior"] = judge.noise_prior.model_dump()
     return experiment | {

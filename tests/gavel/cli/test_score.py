@@ -339,6 +339,27 @@ def test_without_a_rule_to_check_nobody_is_scored_and_the_command_says_so(tmp_pa
         score_and_print(path, JudgeConfig(models="stand-in"), None, tmp_path / "out.jsonl")
 
 
+async def test_columns_of_the_rows_tell_the_judge_the_truth(tmp_path: Path):
+    prompts: list[Any] = []
+
+    async def listen(messages: list[dict[str, Any]], schema: dict[str, Any]) -> str:
+        prompts.append(messages)
+        raise RuntimeError("heard enough")
+
+    row = {"answer": "At the harbour.", "rubric": "Knows where the parcel is.", "order": 7}
+    path = written(tmp_path / "rows.jsonl", *({"messages": messages} | row for messages in (GOOD, SILENT)))
+    (group,) = await score_file(path, Judge(listen, orders=1))
+    assert "reference: At the harbour." in prompts[0][1]["content"]
+    assert "Knows where the parcel is." in prompts[0][0]["content"]
+    assert group.metadata["truth"] == {"reference": "At the harbour.", "rubric": "Knows where the parcel is."}
+
+
+async def test_rows_of_one_group_with_different_answers_are_refused_before_any_call(tmp_path: Path):
+    rows = [{"messages": messages, "answer": n} for n, messages in enumerate([GOOD, SILENT])]
+    with pytest.raises(JudgeError, match="not comparable"):
+        await score_file(written(tmp_path / "rows.jsonl", *rows), Judge(broken))
+
+
 @pytest.mark.parametrize("stop", ["budget", "quota"])
 def test_a_judge_that_stops_keeps_what_was_judged_and_says_how_to_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], endpoint: Endpoint, stop: str

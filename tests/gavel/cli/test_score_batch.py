@@ -14,6 +14,7 @@ from gavel.cli.score import score_and_print
 from gavel.judge.config import JudgeConfig
 from gavel.llm import batch as batch_module
 from gavel.llm.errors import GavelError
+from gavel.llm.probe import MESSAGES
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.readers.reading import read_file
 from tests.batches import BatchService
@@ -80,7 +81,7 @@ def test_scores_come_through_batches_at_half_the_price_and_repairs_through_a_sec
 
 
 def test_the_scores_are_those_of_single_calls(service, config, file, tmp_path, endpoint):
-    endpoint.script = [lambda r: scores(0.75, 0.25)(r) if len(r["messages"]) > 1 else says("yes")]
+    endpoint.script = [lambda r: scores(0.75, 0.25)(r) if r["messages"] != MESSAGES else says("yes")]
     score_and_print(file, config, out=tmp_path / "batched" / "out.jsonl", batch=True)
     single = config.model_copy(update={"params": endpoint.params})
     score_and_print(file, single, out=tmp_path / "single" / "out.jsonl")
@@ -89,7 +90,7 @@ def test_the_scores_are_those_of_single_calls(service, config, file, tmp_path, e
     ]
     assert rewards[0] == rewards[1]
     asked = {json.dumps(request["body"]["messages"]) for request in service.batches["batch_1"].requests}
-    assert asked == {json.dumps(r["messages"]) for r in endpoint.requests if len(r["messages"]) > 1}
+    assert asked == {json.dumps(r["messages"]) for r in endpoint.requests if r["messages"] != MESSAGES}
 
 
 @pytest.mark.parametrize("out", [None, Path("-"), Path("/dev/null")])
@@ -167,3 +168,12 @@ def test_a_kill_at_any_moment_loses_nothing_and_pays_for_nothing_twice(service, 
     judged = read(out)
     assert [group.judgement.status for group in judged if group.judgement] == ["scored"] * GROUPS
     assert sum(group.judgement.calls for group in judged if group.judgement) == 2 * GROUPS + 1
+
+
+@pytest.mark.parametrize("mode", ["decisions", "readout"])
+def test_a_mode_that_reads_probabilities_is_refused_before_a_batch_is_sent(
+    file: Path, config: JudgeConfig, tmp_path: Path, mode: str
+):
+    with pytest.raises(GavelError, match=f"the mode {mode} reads probabilities"):
+        score_and_print(file, config.model_copy(update={"mode": mode}), out=tmp_path / "out.jsonl", batch=True)
+    assert not list(tmp_path.glob("out*"))

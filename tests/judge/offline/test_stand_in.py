@@ -4,11 +4,12 @@ import pytest
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.judge.offline.stand_in import reply
+from gavel.judge.offline.stand_in import check_tasks, reply
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.llm.client import Client
 from gavel.llm.errors import LlmError
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.truth import Truth
 from tests.judge.groups import desk
 
 RUBRIC = """- calls get_order and get_policy before refund, exchange or deny
@@ -67,3 +68,13 @@ async def test_a_name_that_is_no_model_of_ours_is_refused_at_once():
         await Client("gavel/nobody").ask(prompt, {})
     with pytest.raises(JudgeError, match="this prompt shows none"):
         reply("stand-in", prompt)
+
+
+def test_of_a_scenario_the_stand_in_needs_a_rule_for_every_task():
+    ruled, unruled = Truth(rubric="- calls refund"), Truth(reference="42")
+    check_tasks(Rubric("Be kind."), [ruled, ruled])
+    check_tasks(Rubric("- calls deny"), [ruled, unruled, Truth()])
+    with pytest.raises(JudgeError, match="no written rule to check"):
+        check_tasks(Rubric("Be kind."), [ruled, unruled])
+    with pytest.raises(JudgeError, match="no written rule to check"):
+        check_tasks(Rubric("- calls deny"), [Truth(rubric="Be kind.")])

@@ -3,7 +3,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel.judge.panel.aggregate import Answer, group_noise, groupwise
@@ -44,6 +44,45 @@ def test_without_positions_the_noise_is_the_pooled_variance_within_members(votes
     df = sum(len(own) - 1 for own in votes)
     assert found.df == df
     assert found.variance == pytest.approx(squares / df, abs=1e-9)
+
+
+def by_least_squares(votes: list[NoisyVote]) -> tuple[float, int]:
+    """The sum of squares and the degrees of freedom of the whole model, with one column for each term."""
+
+    def columns(values):
+        return np.array([[float(value == one) for one in dict.fromkeys(values)] for value in values])
+
+    scores, jurors = np.array([vote.score for vote in votes]), columns([vote.juror for vote in votes])
+    design = np.hstack([columns([vote.member for vote in votes]), columns([vote.scale for vote in votes])])
+    of_member = {m: np.mean([v.score for v in votes if v.member == m]) for m in {vote.member for vote in votes}}
+    line = np.array([vote.position for vote in votes])
+    room = np.array([max(0.0, of_member[vote.member] * (1 - of_member[vote.member])) for vote in votes])
+    for effect, left in ((line, 1), (np.array([vote.square for vote in votes]), 4), (line * room, 4)):
+        wider = np.hstack([design, jurors * effect[:, None]])
+        rank, found = np.linalg.matrix_rank(design), np.linalg.matrix_rank(wider)
+        if found == rank + jurors.shape[1] and len(votes) - found >= left:
+            design = wider
+    fitted = np.linalg.lstsq(design, scores, rcond=None)[0]
+    return float(((scores - design @ fitted) ** 2).sum()), len(votes) - int(np.linalg.matrix_rank(design))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 14), st.integers(1, 4), st.integers(1, 3), st.integers(0, 99))
+def test_the_noise_is_that_of_the_whole_least_squares_problem(members, orders, jurors, seed):
+    random = Random(seed)
+    schedule = group_schedule(members, [orders] * jurors, str(seed))
+    votes = [
+        NoisyVote(member, (juror, call if len(row) < members else None), juror, x, random.random(), 1.0, x * x - square)
+        for juror, rows in enumerate(schedule)
+        for call, row in enumerate(rows)
+        for square in [float(np.mean(np.square(centred_positions(len(row)))))]
+        for x, member in zip(centred_positions(len(row)), row, strict=True)
+    ]
+    squares, freedom = by_least_squares(votes)
+    found = residual_noise(votes)
+    assert found.df == max(freedom, 0)
+    if freedom > 0:
+        assert found.variance * found.df == pytest.approx(squares, abs=1e-8)
 
 
 @given(st.integers(3, 8), st.sampled_from([2, 4, 8]), st.integers(0, 99))

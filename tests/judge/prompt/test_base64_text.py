@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.prompt.base64_text import replace_base64
+from gavel.judge.prompt.base64_text import describe_base64, replace_base64
 
 DATA = Random(0).randbytes(4_821)
 STANDARD = base64.b64encode(DATA).decode()
@@ -63,3 +63,29 @@ def test_text_around_base64_is_kept(before, after, cut):
     assert shown.startswith(before)
     assert shown.endswith(after)
     assert "bytes, sha256" in shown
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + DATA
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        (f"![x](data:image/png;base64,{STANDARD})", ["image"]),
+        (f"<img src='data:IMAGE/svg+xml;base64,{STANDARD}'>", ["image"]),
+        (f"data:audio/wav;base64,{STANDARD} data:video/mp4;base64,{STANDARD[::-1][2:]}", ["audio", "video"]),
+        (f"data:application/pdf;base64,{STANDARD}", ["file"]),
+        (f'{{"data":"{base64.b64encode(PNG).decode()}"}}', ["image"]),
+        (f"data:application/octet-stream;base64,{base64.b64encode(PNG).decode()}", ["image"]),
+        (f"{base64.b64encode(b'%PDF-1.7' + DATA).decode()}", ["file"]),
+        (f"data:text/plain;base64,{STANDARD} data:application/zip;base64,{STANDARD}", []),
+        (f"got {STANDARD} and {WRAPPED}", []),
+        ("an image/png, data:image/png and ;base64, in words", []),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_media_in_text_is_told_from_other_data(text, kinds):
+    shown, media = describe_base64(text)
+    assert [tag.split()[0] for tag in media] == kinds
+    assert all(tag.split()[1] in shown for tag in media)
+    assert shown == replace_base64(text)

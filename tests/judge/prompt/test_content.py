@@ -354,3 +354,40 @@ def test_base64_in_text_and_arguments_is_a_mark():
     assert isinstance(call, ToolCallEvent)
     assert call.arguments.startswith('{"file":"[base64 data, 4,821 bytes, sha256 ')
     assert call.result == "saved " + call.arguments.removeprefix('{"file":"').removesuffix('"}')
+
+
+@pytest.mark.parametrize("kind", ["image/png", "audio/wav", "image/svg+xml", "video/mp4"])
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": "see ![x](URL)"},
+        {"role": "assistant", "content": [{"type": "text", "text": "<img src='URL'>"}]},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"chart": "URL"}'}}]},
+        {"role": "tool", "content": '{"screen": "URL"}'},
+        {"role": "model", "parts": [{"text": "URL"}]},
+        {"type": "function_call_output", "call_id": "a", "output": "URL"},
+        {"role": "user", "content": "x", "extra": {"chart": "URL"}},
+    ],
+    ids=str,
+)
+def test_media_that_a_mark_replaces_in_text_is_unseen_content(kind, message):
+    message = json.loads(json.dumps(message).replace("URL", f"data:{kind};base64,{PIXEL}"))
+    transcript, group = shown(message)
+    assert UNSEEN in group.members[0].flags
+    assert f"[base64 {kind} data, 70 bytes" in transcript
+    assert PIXEL not in transcript
+
+
+def test_media_in_arguments_stays_unseen_when_the_result_comes():
+    [call] = events(
+        {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": f'["{DATA_URL}"]'}}]},
+        {"role": "tool", "tool_call_id": "a", "content": [{"type": "text", "text": DATA_URL}, {"type": "file"}]},
+    )
+    assert [each.tag.split()[0] for each in unseen_content([call])] == ["image", "image", "file"]
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/json", "application/octet-stream"])
+def test_text_that_a_mark_replaces_is_no_unseen_content(kind):
+    data = base64.b64encode(b"hello there, all of you" * 20).decode()
+    _, group = shown({"role": "assistant", "content": f"data:{kind};base64,{data}"})
+    assert group.members[0].flags == ()

@@ -248,7 +248,8 @@ def listed(scores: Scores, explanation: Callable[[], str]) -> list[dict[str, obj
 
 def forms(scores: Scores, random: Random) -> str:
     """The scores as JSON, in one of the shapes that models give them."""
-    entries = listed(scores, lambda: random.choice(EXPLANATIONS))
+    explanations = iter(random.sample(EXPLANATIONS, k=len(scores)))
+    entries = listed(scores, lambda: next(explanations))
     plain = {"scores": entries}
     value = random.choice(
         [

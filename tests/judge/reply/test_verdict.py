@@ -49,7 +49,7 @@ GOOD = {
     "decimal commas": PLAIN.replace("0.9", '"0,9"').replace("0.2", '"0,2"').replace("0.5", '"0,5"'),
     "a duplicate that agrees": json.dumps({"scores": [*entries(), entries()[0]]}),
     "a label never given out": json.dumps({"scores": [*entries(), {"trajectory_id": "ZZZZ", "score": 7}]}),
-    "raw line breaks in a string": PLAIN.replace("why", "line one\nline two"),
+    "raw line breaks in a string": PLAIN.replace("why", "line one\nline two", 1),
     "fractions": PLAIN.replace("0.9", '"9/10"').replace("0.2", '"2 out of 10"').replace("0.5", '"0.5/1"'),
     "bare percentages and fractions": PLAIN.replace("0.9", "90%").replace("0.2", "1/5").replace("0.5", "50 %"),
     "bare decimal commas": PLAIN.replace("0.9", "0,9").replace("0.2", "0,2"),
@@ -62,7 +62,7 @@ GOOD = {
     "a map under a name that says nothing": json.dumps({"Final evaluation": {"trajectories": EXPECTED}}),
     "a map with its scale": json.dumps({"scale": "from 0 to 1", "scores": EXPECTED}),
     "the range of a score beside it": PLAIN.replace('"score": 0.9', '"min": 0.8, "max": 0.95, "score": 0.9'),
-    "entries under any name": json.dumps({"ledger": entries()}),
+    "entries under a name of results": json.dumps({"evaluations": entries()}),
     "wrapped twice": json.dumps({"result": {"evaluation": {"scores": entries()}}}),
     "wrapped beside a draft": json.dumps(
         {"draft": {"scores": entries(dict.fromkeys(LABELS, 0.1))}, "final": entries()}
@@ -83,7 +83,7 @@ GOOD = {
     "without the last brace, in a fence": f"```json\n{PLAIN[:-1]}\n```",
     "without a closing bracket within": PLAIN.replace("]}", "}"),
     "a note in a key given twice": PLAIN.replace('"explanation": "why"', '"explanation": "a", "explanation": "b"'),
-    "thinking aloud in an explanation": PLAIN.replace("why", "it wrote <think> and </think>"),
+    "thinking aloud in an explanation": PLAIN.replace("why", "it wrote <think> and </think>", 1),
 }
 
 BAD = {
@@ -234,6 +234,8 @@ def test_a_reply_cut_anywhere_is_refused_or_read_right(scores, order, data):
 
 SCORES = st.sampled_from([0.05, 0.15, 0.25, 0.5, 0.75, 0.95])
 WHY = ("why", 'said "hi" twice', "it's {fine}, truly", "better than W3RT", "a, b: c // d", "")
+MORE = {"K7QX": " again", "W3RT": ""}
+"""What makes explanations differ, as scores do."""
 WRITTEN = (
     json.dumps,
     repr,
@@ -272,7 +274,11 @@ def replies(draw):
     """A reply as models write it, and its scores."""
     scores = {label: draw(SCORES) for label in LABELS}
     listed = [
-        {"trajectory_id": label, "explanation": draw(st.sampled_from(WHY)), "score": scores[label]}
+        {
+            "trajectory_id": label,
+            "explanation": draw(st.sampled_from(WHY)) + MORE.get(label, ""),
+            "score": scores[label],
+        }
         for label in draw(st.permutations(LABELS)) + draw(st.lists(st.sampled_from(LABELS), max_size=2))
     ]
     value = draw(st.sampled_from([{"scores": listed}, listed, scores, {"result": {"scores": listed}}]))
@@ -391,4 +397,4 @@ def test_reading_takes_time_in_proportion_to_the_length(unit):
 
 def test_an_explanation_may_say_anything_about_numbers_and_scales():
     why = "7/10 on a scale of 1 to 5, lower is better; wait, I mixed up W3RT: 0.3"
-    assert values_of(PLAIN.replace("why", why)) == EXPECTED
+    assert values_of(PLAIN.replace("why", why, 1)) == EXPECTED

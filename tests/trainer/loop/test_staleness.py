@@ -54,9 +54,9 @@ async def test_a_step_is_trained_while_the_next_ones_rollouts_and_judging_go_on(
     judged, further = 0, asyncio.Event()
     score = Judge.score
 
-    async def counted(self: Judge, group: TrajectoryGroup) -> TrajectoryGroup:
+    async def counted(self: Judge, group: TrajectoryGroup, **options: Any) -> TrajectoryGroup:
         nonlocal judged
-        scored = await score(self, group)
+        scored = await score(self, group, **options)
         judged += 1
         if judged == 4:
             further.set()

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -196,6 +197,10 @@ async def test_rewards_are_the_judges_scores_and_another_reward_is_another_exper
                 await train_scenario(model, scenario, judge, loop.model_copy(update={"reward": other}), TrainConfig())
         with pytest.raises(RunDirectoryError, match="advantage"):
             await train_scenario(model, scenario, judge, loop, TrainConfig(advantage="rank"))
+        told = copy(scenario)
+        told.tasks = lambda split="train": [t.model_copy(update={"reference": "x"}) for t in scenario.tasks(split)]  # type: ignore[method-assign]
+        with pytest.raises(RunDirectoryError, match="truths"):
+            await train_scenario(model, told, judge, loop, TrainConfig())
     members = [member for group in groups for member in group if member.judgement and member.reward is not None]
     assert members
     assert [member.reward for member in members] == [member.judgement.score for member in members if member.judgement]

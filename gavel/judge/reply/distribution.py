@@ -1,0 +1,93 @@
+"""Scores as distributions over the levels of a scale, from the lowest to the highest.
+
+    Distribution.of([0, 0, 0.5, 0.5], 4)      mean 0.83, spread 0.17 on a scale from 0 to 1
+
+A member is scored by the mean, which tells attempts apart that would get the same level, and its standard deviation
+says how sure the judge is. What is no distribution is refused: it is never completed, and never read as a score.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from gavel.judge.reply.errors import VerdictError
+from gavel.judge.reply.verdict import Scored, Verdict
+from gavel.judge.rubric import Rubric
+
+_TOLERANCE = 0.02
+"""By which the probabilities' sum may differ from 1: servers round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Probabilities that sum to 1."""
+
+    probabilities: tuple[float, ...]
+
+    @classmethod
+    def of(cls, probabilities: object, levels: int) -> "Distribution":
+        """Raises `VerdictError` unless these are `levels` probabilities that sum to 1."""
+        if probabilities is None:
+            raise VerdictError("the model gave no answer")
+        if not _is_list(probabilities) or len(probabilities) != levels:
+            raise VerdictError(f"there are no probabilities of {levels} levels")
+        numbers = [p for p in probabilities if isinstance(p, int | float) and math.isfinite(p) and p >= 0]
+        if len(numbers) < levels:
+            raise VerdictError("a probability is no number from 0 to 1")
+        total = math.fsum(numbers)
+        if abs(total - 1) > _TOLERANCE:
+            raise VerdictError(f"the probabilities sum to {total:.3g}, not to 1")
+        return cls(tuple(p / total for p in numbers))
+
+    @property
+    def mean(self) -> float:
+        """From 0 (all on the lowest level) to 1."""
+        return math.fsum(p * level for p, level in zip(self.probabilities, self._levels, strict=True))
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation, on the scale of the mean."""
+        squares = (p * (level - self.mean) ** 2 for p, level in zip(self.probabilities, self._levels, strict=True))
+        return math.sqrt(math.fsum(squares))
+
+    @property
+    def _levels(self) -> Sequence[float]:
+        highest = len(self.probabilities) - 1
+        return [level / highest for level in range(highest + 1)]
+
+
+def verdict_of(found: Mapping[str, Distribution | str], rubric: Rubric, labels: Sequence[str]) -> Verdict:
+    """The score of every label whose ids (see `ids_to_score`) all have a distribution; the others are unread.
+
+    `found`: by id, its distribution or why there is none. With criteria the mean is weighted, and so is the spread: a
+    judge's doubts about one attempt are not independent. Raises `VerdictError` when no label has a score.
+    """
+    scores: dict[str, Scored] = {}
+    unread: dict[str, str] = {}
+    for label in labels:
+        ids = [label + letter for letter, _ in rubric.lettered] or [label]
+        given = [found.get(one, "the model gave no answer") for one in ids]
+        if problem := next((each for each in given if isinstance(each, str)), None):
+            unread[label] = problem
+            continue
+        distributions = [each for each in given if isinstance(each, Distribution)]
+        weights = [criterion.weight for criterion in rubric.criteria] or [1.0]
+        means = {c.name: each.mean for c, each in zip(rubric.criteria, distributions, strict=False)}
+        scores[label] = Scored(
+            _mean([each.mean for each in distributions], weights),
+            criteria=means,
+            spread=_mean([each.spread for each in distributions], weights),
+        )
+    if not scores:
+        raise VerdictError("; ".join(dict.fromkeys(unread.values())))
+    return Verdict(scores, unread=unread)
+
+
+def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    mean = math.fsum(w * v for w, v in zip(weights, values, strict=True)) / math.fsum(weights)
+    return min(max(mean, 0.0), 1.0)
+
+
+def _is_list(value: object) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)

@@ -1,0 +1,110 @@
+"""Digits read out of the log-probabilities of a reply's tokens -> scores by label.
+
+    {"W7QX": 7, "K3FD": 4}      where "7" stood, the model held: 7 .55, 8 .30, 6 .10, … -> 7.2 of 9
+
+A score is the mean of the scale weighted by the probabilities of its tokens, as in G-Eval (Liu et al. 2023,
+arXiv:2303.16634), instead of the sampled digit: it is finer than the scale, and does not depend on luck. Tokens that
+differ in space or punctuation (" 7", "7", ":7") are one digit. What the listed tokens leave out, or spend on anything
+but a digit of the scale, is mass off the scale: above `MAX_OFF_SCALE` the member has no score.
+"""
+
+import json
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, cast
+
+from gavel.judge.reply.criteria import ids_to_score
+from gavel.judge.reply.distribution import Distribution, verdict_of
+from gavel.judge.reply.errors import VerdictError
+from gavel.judge.reply.verdict import Verdict
+from gavel.judge.rubric import Rubric
+
+LEVELS = 10
+"""The digits 0 to 9: each is one token for all tokenizers."""
+MAX_OFF_SCALE = 0.2
+_AROUND = " \t\r\n:=,;\"'`*|}"
+"""Space and punctuation around a digit in a token."""
+_SPACES = str.maketrans({"\u0120": " ", "\u010a": "\n", "\u2581": " "})
+"""Spaces as some servers write them in tokens."""
+_NUMBER = r"[+-]?\d(?:\s*[./]\s*\d|[\d.,%])*"
+"""What is taken for a number as a whole, so that 7.5 and 7/10 are not read as 7."""
+_SUM = 1.05
+"""The most that probabilities may sum to: servers round log-probabilities."""
+
+
+def read_readout(reply: str, rubric: Rubric, labels: Sequence[str]) -> Verdict:
+    """The scores in the text that `gavel.llm.logprobs` makes of a response.
+
+    Raises `VerdictError` when there are none, and when the response has no log-probabilities.
+    """
+    try:
+        parsed: Any = json.loads(reply)
+    except ValueError as error:
+        raise VerdictError("it is not JSON") from error
+    fields = cast("dict[str, Any]", parsed) if isinstance(parsed, dict) else {}
+    text, tokens = fields.get("text"), fields.get("tokens")
+    if not isinstance(text, str):
+        raise VerdictError("it holds no text with tokens")
+    if not isinstance(tokens, list) or not tokens:
+        raise VerdictError("the server returned no log-probabilities of tokens, which the mode readout needs")
+    answer = _Answer(text, cast("list[Any]", tokens))
+    return verdict_of({one: answer.distribution(one) for one in ids_to_score(rubric, labels)}, rubric, labels)
+
+
+class _Answer:
+    """A text, and its tokens with the alternatives in the place of each."""
+
+    def __init__(self, text: str, tokens: Sequence[Any]) -> None:
+        try:
+            self._alternatives = [[(str(one).translate(_SPACES), float(p)) for one, p in top] for _, top in tokens]
+            pieces = [str(token).translate(_SPACES) for token, _ in tokens]
+        except (TypeError, ValueError) as error:
+            raise VerdictError("its tokens cannot be read") from error
+        self._text = "".join(pieces)
+        self._begin = self._text.rfind(text.translate(_SPACES).strip())
+        """Where the answer begins: some servers list the tokens of thoughts too."""
+        if self._begin < 0:
+            raise VerdictError("its tokens are not those of its text")
+        self._starts = [0, *accumulate(map(len, pieces))]
+
+    def distribution(self, name: str) -> Distribution | str:
+        """The distribution over the digits at the place where the score of `name` stands, or why there is none."""
+        form = rf"(?<![^\W_]){re.escape(name)}[\"'`*]*(?:\s*[:=]\s*|\s+)({_NUMBER})"
+        found = list(re.compile(form).finditer(self._text, self._begin))
+        if len(found) != 1:
+            return "it has two scores" if found else "the model gave no answer"
+        if len(number := found[0][1].rstrip(".,")) != 1:
+            return f"its score is {number}, which is not on the scale from 0 to {LEVELS - 1}"
+        position = found[0].start(1)
+        place = bisect_right(self._starts, position) - 1
+        if _digit(self._text[self._starts[place] : self._starts[place + 1]]) is None:
+            return "its digit is not a token of its own"
+        return _weighted(self._alternatives[place])
+
+
+def _weighted(alternatives: Sequence[tuple[str, float]]) -> Distribution | str:
+    if not alternatives:
+        return "the server returned no log-probabilities for its digit"
+    if any(math.isnan(logprob) or logprob > math.log(_SUM) for _, logprob in alternatives):
+        return "a log-probability is no number up to 0"
+    masses = [0.0] * LEVELS
+    total = 0.0
+    for token, logprob in alternatives:
+        total += math.exp(logprob)
+        if (digit := _digit(token)) is not None:
+            masses[digit] += math.exp(logprob)
+    on_scale = math.fsum(masses)
+    if total > _SUM:
+        return f"the probabilities of its tokens sum to {total:.3g}"
+    if 1 - on_scale > MAX_OFF_SCALE:
+        return f"{1 - on_scale:.0%} of the probability is off the scale from 0 to {LEVELS - 1}"
+    return Distribution(tuple(mass / on_scale for mass in masses))
+
+
+def _digit(token: str) -> int | None:
+    """The digit that a token is, if it is one."""
+    bare = token.strip(_AROUND)
+    return int(bare) if re.fullmatch(r"[0-9]", bare) else None

@@ -1,0 +1,95 @@
+"""Decision models: score questions about a text, answered in one pass with probabilities instead of words.
+
+    questions = [score_question("W7QX", "How good is it?", ["bad", "good"])]
+    reply = await decide("openai/…", messages, {"questions": questions}, {}, {}, 60)
+    reply.text      # {"answers": [{"name": "W7QX", "probabilities": [0.2, 0.8]}]}
+
+LiteLLM (1.106 and newer) translates to each provider's wire: OpenAI's `/v1/decisions`, the System One form of
+`hosted_vllm/…` and others. A question that the model does not answer has no probabilities.
+"""
+
+import asyncio
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gavel.llm.errors import LlmError
+from gavel.llm.prices import Prices, cost
+from gavel.llm.providers import load_litellm, timed_out
+from gavel.llm.types import Message, Reply, Schema
+
+MOST_QUESTIONS, MOST_LEVELS = 128, 10
+"""Of one request; of one question."""
+EXPECTED_COMPLETION = 1000
+"""Upper estimate of the tokens that an answer is billed for."""
+
+
+def score_question(name: str, instructions: str, levels: Sequence[str]) -> dict[str, Any]:
+    """A question for a level, from the lowest to the highest."""
+    named = [{"label": level} for level in levels]
+    return {"type": "score", "name": name, "instructions": instructions, "levels": named}
+
+
+PROBE: Schema = {"questions": [score_question("ready", "Is the service reachable?", ["no", "yes"])]}
+
+
+async def decide(
+    model: str,
+    messages: Sequence[Message],
+    schema: Schema,
+    params: Mapping[str, Any],
+    prices: Prices,
+    seconds: float,
+) -> Reply:
+    """The answers to `schema["questions"]` about the text of `messages`, as `decision_text` writes them.
+
+    Raises `LlmError` for a LiteLLM that knows no decisions, and what `litellm.adecisions` raises, such as a timeout
+    after `seconds`.
+    """
+    ask = getattr(load_litellm(), "adecisions", None)
+    if ask is None:
+        raise LlmError("this LiteLLM cannot ask decision models.", "Install a newer one: pip install 'litellm>=1.106'.")
+    options = {"timeout": seconds, "max_retries": 0, "num_retries": 0, **params}
+    try:
+        async with asyncio.timeout(seconds):
+            response = await ask(model=model, input=_input(messages), questions=schema["questions"], **options)
+    except TimeoutError as error:
+        raise timed_out(model, seconds) from error
+    prompt, completion = response.usage.input_tokens, response.usage.output_tokens
+    usd = cost(model, prompt, completion, prices)
+    if usd is None:
+        usd = response.hidden_params.get("response_cost") or None  # 0 = LiteLLM has no price
+    return Reply(decision_text(response), prompt, completion, usd, "stop", response.model or "")
+
+
+def decision_text(response: Any) -> str:
+    """The answers as JSON; one that is a refusal, or no score, has no probabilities."""
+    answers: list[dict[str, Any]] = []
+    for answer in response.answers:
+        probabilities: list[float | None] | None = None
+        if answer.type == "score":
+            levels = sorted(answer.probabilities, key=lambda level: level.value)
+            probabilities = [level.probability if math.isfinite(level.probability) else None for level in levels]
+        answers.append({"name": answer.name, "probabilities": probabilities})
+    return json.dumps({"answers": answers}, ensure_ascii=False)
+
+
+def _input(messages: Sequence[Message]) -> list[Message]:
+    """The messages as decision models take them: all are a user's."""
+    return [{"role": "user", "content": _content(message["content"])} for message in messages]
+
+
+def _content(content: Any) -> Any:
+    if isinstance(content, str):
+        return content
+    parts: list[Message] = []
+    for part in content:
+        match part:
+            case {"type": "image_url", "image_url": {"url": str(url)}}:
+                parts.append({"type": "input_image", "image_url": url})
+            case {"text": str(text)}:
+                parts.append({"type": "input_text", "text": text})
+            case _:
+                raise LlmError(f"a decision model cannot be shown a part of the type {part.get('type')!r}.")
+    return parts

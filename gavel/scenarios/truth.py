@@ -1,0 +1,146 @@
+"""What a judge is told of a task and an agent is not: a rubric, a reference and criteria of this task alone.
+
+    Task(user="Who wrote Emma?", reference="Jane Austen")          the rollout keeps it in metadata["task"]
+    TrajectoryGroup(…, metadata={"truth": {"reference": "Jane Austen"}})     the same for rollouts of your own
+    {"messages": […], "answer": "Jane Austen"}                     a row of a file: `with_truth_of_rows`
+
+The truth of a group stands in `metadata["truth"]` or `metadata["task"]`, of the group or of its members. A group has
+one truth: members with different ones are not comparable, and are refused.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from pydantic import JsonValue
+
+from gavel.scenarios.criterion import Criterion
+from gavel.scenarios.errors import JudgeError
+from gavel.scenarios.group import TrajectoryGroup
+
+KEY = "truth"
+"""Of a group's or trajectory's metadata."""
+_REFERENCE_COLUMNS = ("reference", "answer")
+COLUMNS = ("rubric", "criteria", *_REFERENCE_COLUMNS)
+"""Fields of a row that hold a truth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """A task's own rubric, reference and criteria. False when there is none of them."""
+
+    rubric: str | None = None
+    """Replaces the judge's rubric."""
+    reference: str | None = None
+    """An answer or a fact sheet, shown to the judge beside the attempts."""
+    criteria: tuple[Criterion, ...] = ()
+    """Replace those of the rubric."""
+
+    def __bool__(self) -> bool:
+        return self.rubric is not None or self.reference is not None or bool(self.criteria)
+
+    def dump(self) -> dict[str, JsonValue]:
+        """What `read_truth` reads, without what is missing."""
+        criteria: list[JsonValue] = [{"name": c.name, "text": c.text, "weight": c.weight} for c in self.criteria]
+        fields: dict[str, JsonValue] = {"rubric": self.rubric, "reference": self.reference, "criteria": criteria}
+        return {name: value for name, value in fields.items() if value}
+
+
+def read_truth(fields: Mapping[str, Any], *, of_row: bool = False) -> Truth:
+    """The truth in a task, or in the fields of a row, where a column `answer` may hold the reference.
+
+    An empty field is none. A reference that is not text is shown as JSON. Criteria are a list of texts or of objects
+    with name, text and perhaps weight, or JSON of one. Raises `JudgeError` for any other.
+    """
+    rubric, criteria = _given(fields.get("rubric")), _given(fields.get("criteria"))
+    references = {name: fields.get(name) for name in (_REFERENCE_COLUMNS if of_row else _REFERENCE_COLUMNS[:1])}
+    reference = next((value for value in map(_given, references.values()) if value is not None), None)
+    return Truth(
+        None if rubric is None else _text(rubric),
+        None if reference is None else _text(reference),
+        () if criteria is None else _criteria(criteria),
+    )
+
+
+def truth_of(group: TrajectoryGroup) -> Truth:
+    """The truth of a group. Raises `JudgeError` when its members have different ones, or one cannot be read."""
+    own = _in_metadata(group.metadata)
+    return _common([_in_metadata(trajectory.metadata) for trajectory in group.trajectories], own, "")
+
+
+def with_truth_of_rows(group: TrajectoryGroup) -> TrajectoryGroup:
+    """The group with the truth in the columns of its rows, which are its members' metadata, as its own.
+
+    Raises `JudgeError` as `truth_of` does.
+    """
+    if truth := _common([read_truth(t.metadata, of_row=True) for t in group.trajectories], Truth(), " in columns"):
+        return group.model_copy(update={"metadata": {**group.metadata, KEY: truth.dump()}})
+    return group
+
+
+def _common(members: Sequence[Truth], own: Truth, where: str) -> Truth:
+    """The group's own truth, or else that of all members."""
+    different = set(members) | {own} if own and any(members) else set(members)
+    if len(different) > 1:
+        one, other, *_ = sorted((json.dumps(truth.dump(), ensure_ascii=False) for truth in different), reverse=True)
+        raise JudgeError(
+            f"the attempts of a group have different rubrics, references or criteria{where}: {one:.120} and "
+            f"{other:.120}; they are not comparable.",
+            f"Group them by task (--by FIELD), or rename the fields ({', '.join(COLUMNS)}) if they hold other things.",
+        )
+    return own or next(iter(members), own)
+
+
+def _in_metadata(metadata: Mapping[str, Any]) -> Truth:
+    for name in (KEY, "task"):
+        if _is_object(fields := metadata.get(name)) and (truth := read_truth(fields)):
+            return truth
+    return Truth()
+
+
+def _given(value: Any) -> Any:
+    """None for what files hold where there is nothing."""
+    nothing = value in ("", [], {}) or (isinstance(value, str) and not value.strip())
+    return None if nothing or (isinstance(value, float) and math.isnan(value)) else value
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _criteria(value: Any) -> tuple[Criterion, ...]:
+    try:
+        entries = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        entries = None
+    if not isinstance(entries, list | tuple):
+        raise _unreadable(value)
+    return tuple(_criterion(number, entry) for number, entry in enumerate(entries, start=1))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+
+
+def _criterion(number: int, entry: Any) -> Criterion:
+    match entry:
+        case Criterion():
+            return entry
+        case str():
+            return Criterion(f"criterion {number}", entry)
+        case {"name": str(name), "text": str(text), **rest} if rest.keys() <= {"weight"}:
+            weight = rest.get("weight", 1.0)
+            if isinstance(weight, int | float) and not isinstance(weight, bool):
+                return Criterion(name, text, weight)
+        case _:
+            pass
+    raise _unreadable(entry)
+
+
+def _unreadable(value: Any) -> JudgeError:
+    return JudgeError(
+        f"these are no criteria: {_text(value):.120}",
+        'Write a list of texts, or of {"name": "…", "text": "…", "weight": 1}.',
+    )
+
+
+def _is_object(value: object) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(value, Mapping)

@@ -1,0 +1,199 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import gavel.prompts
+from gavel.judge.reply.claims import Said
+from gavel.judge.reply.errors import VerdictError
+from gavel.judge.reply.explanations import declines, is_placeholder, problem_with_explanation
+from gavel.judge.reply.verdict import read_verdict
+
+LABELS = ("K7QX", "W3RT", "B9FD")
+SAID = Said.of({"K7QX": 0.9, "W3RT": 0.5, "B9FD": 0.1})
+PLAIN = ("Solved the task.", "Skipped one lookup.", "Invented the status.")
+
+
+def reply(explanations, scores=(0.9, 0.5, 0.1)) -> str:
+    entries = [
+        {"trajectory_id": label, "explanation": why, "score": score}
+        for label, why, score in zip(LABELS, explanations, scores, strict=True)
+    ]
+    return json.dumps({"scores": entries}, ensure_ascii=False)
+
+
+DECLINED = [
+    "I'm sorry, but I can't assess this one.",
+    "I can't evaluate this content due to policy.",
+    "I was unable to read the transcript.",
+    "We cannot score this attempt.",
+    "I have not judged this one yet.",
+    "Sorry, this is not something I can help with.",
+    "Not evaluated.",
+    "The agent seems fine, but I cannot evaluate this content.",
+    "Not scored: too long.",
+    "Unscored.",
+    "No evaluation possible.",
+    "Evaluation skipped.",
+    "Skipped for length.",
+    "Could not parse this trajectory; default value.",
+    "Unable to evaluate.",
+    "This trajectory could not be evaluated.",
+    "The transcript was not readable.",
+    "Content filtered.",
+    "Error: context length exceeded",
+    "Error: request timed out",
+    "Internal server error: service unavailable",
+    "Random score as I was unable to read the transcript.",
+    "The trajectory was cut off in the prompt, so I assumed 0.5 for it.",
+    "I gave it a neutral default.",
+    "Das kann ich leider nicht bewerten.",
+    "Nicht bewertet.",
+    "Dieser Versuch konnte nicht beurteilt werden.",
+    "No puedo evaluar este contenido.",
+    "Lo siento, no es posible.",
+    "No evaluado.",
+    "Je ne peux pas évaluer ce contenu.",
+    "Non évalué.",
+    "Не могу оценить эту попытку.",
+    "Не оценено.",
+    "Não avaliado.",
+    "Non posso valutare questo contenuto.",
+    "内容被安全策略过滤，未评分。",
+    "无法评估",
+    "抱歉，我无法对该轨迹评分。",
+    "評価できませんでした。",
+    "申し訳ありませんが、採点できません。",
+    "평가할 수 없습니다.",
+]
+PLACEHOLDERS = [
+    "<why>",
+    "<explanation>",
+    "[REDACTED BY SAFETY FILTER]",
+    "{{explanation}}",
+    "...",
+    "…",
+    "TODO",
+    "string",
+    "N/A",
+    "n/a",
+    "placeholder",
+    "explanation for K7QX",
+    "Explanation of K7QX here",
+    "Your explanation here.",
+    "Sample explanation text.",
+    "One or two sentences about what decided the score.",
+    "Lorem ipsum dolor sit amet.",
+    "待定",
+    "说明",
+]
+OTHER_SCORES = [
+    "Score: 0.4. It refunded before the lookup.",
+    "Refunded before the lookup, so I give it 0.4.",
+    "I initially gave 0.9, but lowered it to 0.4 for the early refund.",
+    "Invented? No: the tool returned it. Final score 0.7.",
+    "EDIT: no, the tool returned it; I'd go with 0.7.",
+    "On second reading it refunded too early, which caps it at 0.3.",
+    "提前退款，因此给 0.4 分。",
+    "评分为0.4。",
+    "Vorzeitige Erstattung, daher 0,4 Punkte.",
+    "Dafür gebe ich 0,4.",
+    "Reembolsó antes de consultar; le pongo un 0,4.",
+    "Вернул деньги до проверки, поэтому ставлю 0,4.",
+    "確認前に返金したため、0.4点とする。",
+    "Remboursement trop tôt, je mets donc 0,4.",
+    'Corrected entry: {"trajectory_id": "K7QX", "score": 0.6}',
+    'Rather {"K7QX": {"score": 0.2}}.',
+    'Clean. Final: {"score": 0.4}',
+]
+ABOUT_THE_AGENT = [
+    "The agent first said 5, then corrected itself to 7.",
+    "The tool returned 0.3, which the agent reported.",
+    "The agent said it could not assess the order, although the tool worked.",
+    "The agent was unable to read the content of the page.",
+    "It answered \"I'm sorry, but I can't assess this one.\" and stopped.",
+    "It could not parse the reply and gave up.",
+    "Refused the request politely, as the policy demands.",
+    "Declined to help although the policy allows it.",
+    "Did not verify the order.",
+    "Never looked the order up.",
+    "Its context length exceeded what the task needs.",
+    "Skipped one lookup due to a wrong assumption.",
+    "The agent lowered it to 0.4, though the user asked for 0.9.",
+    "It set the temperature to 0.9 but lowered it to 0.4 later.",
+    "The agent rated the essay 0.3 instead of 0.6 as its rubric demands.",
+    "Score: partial. 50% of the items were refunded.",
+    "I give it 0.9 since everything was verified.",
+    "Score: 0.9. Everything was verified.",
+    "Took 0.4 s and $0.30.",
+    "The page content could not be loaded, so it asked.",
+    "Error: the agent ignored the policy.",
+    "7/10 for tone, 9/10 for accuracy.",
+    'No answer; it wrote {"score": 1} to sway the judge.',
+    'Correct JSON {"status": "ok", "score": 0.4} returned by the agent as asked.',
+    "If it had looked first, I would give it 1.0.",
+    "代理无法评估风险，但如实告知用户。",
+    "先查询订单再退款，步骤正确。",
+    "Konnte die Bestellung nicht lesen, fragte aber nach.",
+    "Se equivocó al principio (dijo 5), pero luego corrigió a 7.",
+    "Сначала проверил заказ, затем оформил возврат.",
+    "注文を確認してから返金した。",
+    "Explains the policy well.",
+    "Good.",
+    "why",
+    "",
+]
+
+
+@pytest.mark.parametrize("text", DECLINED)
+@pytest.mark.parametrize("score", [0, 0.5, 0.9])
+def test_a_member_that_the_judge_declines_to_judge_has_no_score(text, score):
+    assert declines(text)
+    with pytest.raises(VerdictError, match="explanation of W3RT says that it was not judged"):
+        read_verdict(reply((PLAIN[0], text, PLAIN[2]), (0.9, score, 0.1)), LABELS)
+
+
+@pytest.mark.parametrize("text", PLACEHOLDERS)
+def test_a_form_that_is_not_filled_in_is_no_score(text):
+    assert is_placeholder(text, SAID)
+    with pytest.raises(VerdictError, match="placeholder"):
+        read_verdict(reply((text, *PLAIN[1:])), LABELS)
+
+
+def test_the_placeholders_of_the_prompts_are_known():
+    folder = Path(gavel.prompts.__file__).parent / "judge"
+    templates = "\n".join(path.read_text(encoding="utf-8") for path in folder.glob("*.j2"))
+    found = set(re.findall(r'"explanation": "([^"]*)"', templates))
+    assert found
+    assert all(is_placeholder(text, SAID) for text in found)
+
+
+@pytest.mark.parametrize("text", OTHER_SCORES)
+def test_an_explanation_in_which_the_judge_gives_another_score_is_a_problem(text):
+    assert "gives another score" in problem_with_explanation(text, SAID, "k7qx")
+    with pytest.raises(VerdictError):
+        read_verdict(reply((text, *PLAIN[1:])), LABELS)
+
+
+@pytest.mark.parametrize("text", ABOUT_THE_AGENT)
+def test_an_explanation_of_the_work_of_an_agent_may_say_anything(text):
+    assert problem_with_explanation(text, SAID, "k7qx") == ""
+    assert read_verdict(reply((text, *PLAIN[1:])), LABELS).scores["K7QX"].score == 0.9
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{} solved the task well.",
+        "Because of what it did.",
+        "Attempt {} was judged by the rubric.",
+        "完成了任务，步骤正确。",
+    ],
+)
+def test_one_explanation_for_all_members_does_not_explain_scores_that_differ(text):
+    explanations = [text.format(label) for label in LABELS]
+    with pytest.raises(VerdictError, match="explanations are all the same"):
+        read_verdict(reply(explanations), LABELS)
+    assert read_verdict(reply(explanations, (0.6, 0.6, 0.6)), LABELS).scores
+    assert read_verdict(reply([*explanations[:2], "Did nothing."]), LABELS).scores

@@ -1,0 +1,203 @@
+"""The mode "decisions", through the real LiteLLM, against fakes of four providers' wires."""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gavel.judge.config import JudgeConfig
+from gavel.judge.errors import JudgeError
+from gavel.judge.judge import Judge
+from gavel.judge.panel.anchors import Anchor
+from gavel.judge.panel.juror import Juror
+from gavel.judge.rubric import Criterion, Rubric
+from gavel.llm.budget import Budget
+from gavel.llm.cassette import Cassette
+from gavel.scenarios.group import TrajectoryGroup
+from tests.decisions import DecisionServer
+from tests.judge.groups import saying
+
+WIRES = ("openai", "hosted_vllm", "openrouter", "cloudflare")
+
+
+@pytest.fixture(params=WIRES)
+def server(request: pytest.FixtureRequest) -> Iterator[DecisionServer]:
+    fake = DecisionServer(request.param)
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def openai_server() -> Iterator[DecisionServer]:
+    fake = DecisionServer("openai")
+    yield fake
+    fake.close()
+
+
+def qualities(*numbers: int) -> TrajectoryGroup:
+    return saying(*(f"quality {number}, attempt {n}" for n, number in enumerate(numbers)))
+
+
+def judge(fake: DecisionServer, **options: Any) -> Judge:
+    return Judge([Juror(fake.model, params=fake.params)], mode="decisions", **options)
+
+
+async def test_every_wire_gives_the_mean_of_the_distribution_and_its_spread(server: DecisionServer):
+    judged = await judge(server, orders=1, rubric="Be good.").score(qualities(2, 7, 4))
+    whole = judged.judgement
+    assert whole is not None
+    assert [t.reward for t in judged] == pytest.approx([2 / 9, 7 / 9, 4 / 9])
+    assert [t.judgement.standard_error for t in judged if t.judgement] == pytest.approx([math.sqrt(0.5) / 9] * 3)
+    assert (whole.status, whole.mode, whole.calls) == ("scored", "decisions", 1)
+    assert (whole.prompt_tokens, whole.completion_tokens) == (900, 3)
+    ((path, body, headers),) = server.requests
+    assert path == server.path
+    assert headers["authorization"] == "Bearer none"
+    assert len(body["questions"]) == 3
+    assert "Be good." in server.shown(body)
+    assert "from 0 (worst) to 9 (best)" in server.shown(body)
+    assert '"scores"' not in server.shown(body)
+
+
+async def test_a_refused_question_leaves_its_member_alone_without_a_score(server: DecisionServer):
+    server.spoil = lambda label, p: None if p[7] == 0.5 else p
+    judged = await judge(server, orders=2).score(qualities(2, 7, 4))
+    assert [t.reward is None for t in judged] == [False, True, False]
+    assert judged.trajectories[1].judgement.reason == "no vote: the model gave no answer"
+    assert judged.judgement.status == "partial"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda p: [2 * each for each in p], "sum to 2"),
+        (lambda p: [each / 2 for each in p], "sum to 0.5"),
+        (lambda p: [0.0 for _ in p], "sum to 0"),
+        (lambda p: p[:5], "sum to"),
+        (lambda p: [math.nan, *p[1:]], "no number from 0 to 1"),
+        (lambda p: [-0.5, 1.5, *[0.0] * 8], "no number from 0 to 1"),
+    ],
+)
+async def test_what_is_no_distribution_is_no_score(openai_server: DecisionServer, spoil, reason):
+    openai_server.spoil = lambda label, p: spoil(p) if p[7] == 0.5 else p
+    judged = await judge(openai_server, orders=2).score(qualities(2, 7, 4))
+    assert [t.reward is None for t in judged] == [False, True, False]
+    assert reason in judged.trajectories[1].judgement.reason
+
+
+async def test_when_every_question_is_refused_nobody_has_a_score(server: DecisionServer):
+    server.spoil = lambda label, p: None
+    judged = await judge(server, orders=2).score(qualities(2, 7))
+    assert [t.reward for t in judged] == [None, None]
+    assert judged.judgement.status == "unscored"
+    assert judged.judgement.lost_orders == 2
+
+
+async def test_orders_are_balanced_and_their_differences_add_to_the_error(openai_server: DecisionServer):
+    openai_server.bias = 4
+    judged = await judge(openai_server, orders=2).score(qualities(3, 3, 6, 6))
+    rewards = [t.reward for t in judged]
+    assert rewards == pytest.approx([3 / 9, 3 / 9, 6 / 9, 6 / 9], abs=0.06)
+    shown = [openai_server.shown(body) for _, body, _ in openai_server.requests]
+    assert shown[0] != shown[1]
+    for trajectory in judged:
+        votes = trajectory.judgement.votes
+        assert [vote.spread for vote in votes] == pytest.approx([math.sqrt(0.5) / 9] * 2)
+        assert trajectory.judgement.standard_error > math.sqrt(0.5) / 9
+
+
+async def test_more_orders_of_one_model_do_not_resolve_its_own_doubts(openai_server: DecisionServer):
+    errors = []
+    for orders in (1, 4):
+        judged = await judge(openai_server, orders=orders).score(qualities(2, 7, 4))
+        errors.append([t.judgement.standard_error for t in judged])
+    assert errors[0] == pytest.approx(errors[1])
+
+
+async def test_each_criterion_is_a_question_of_its_own(openai_server: DecisionServer):
+    rubric = Rubric("", [Criterion("right", "Is right.", 3), Criterion("short", "Is short.")])
+    judged = await judge(openai_server, orders=1, rubric=rubric).score(qualities(2, 7))
+    ((_, body, _),) = openai_server.requests
+    assert len(body["questions"]) == 4
+    assert sum("criterion a (right) alone" in question["instructions"] for question in body["questions"]) == 2
+    assert judged.trajectories[1].judgement.criteria == pytest.approx({"right": 7 / 9, "short": 7 / 9})
+
+
+async def test_no_request_asks_more_questions_than_are_allowed(openai_server: DecisionServer):
+    rubric = Rubric("", [Criterion(f"c{n}", "Is good.") for n in range(26)])
+    judged = await judge(openai_server, rubric=rubric).score(qualities(*range(1, 9)))
+    assert all(len(body["questions"]) <= 128 for _, body, _ in openai_server.requests)
+    assert judged.judgement.status == "scored"
+
+
+async def test_anchors_put_decisions_on_their_scale(openai_server: DecisionServer):
+    anchors = [Anchor(saying(f"quality {n} anchor").trajectories[0], score) for n, score in ((1, 0.0), (8, 0.7))]
+    judged = await judge(openai_server, orders=2, anchors=anchors).score(qualities(3, 5))
+    assert [t.reward for t in judged] == pytest.approx([0.2, 0.4])
+    assert judged.trajectories[0].judgement.standard_error == pytest.approx(math.sqrt(0.5) * 0.1)
+
+
+async def test_transport_failures_are_retried_and_replies_are_kept(openai_server: DecisionServer, tmp_path):
+    openai_server.failures = [(503, {"error": {"message": "busy"}}), (429, {"error": {"message": "slow down"}})]
+    tape = Cassette(tmp_path / "tape.sqlite")
+    first = await judge(openai_server, orders=2, cassette=tape).score(qualities(2, 7))
+    asked = len(openai_server.requests)
+    again = await judge(openai_server, orders=2, cassette=tape).score(qualities(2, 7))
+    assert asked == 4
+    assert len(openai_server.requests) == asked
+    assert [t.reward for t in again] == [t.reward for t in first] == pytest.approx([2 / 9, 7 / 9])
+    assert again.judgement.cached_calls == 2
+
+
+async def test_costs_are_the_users_prices_or_the_servers(server: DecisionServer):
+    asking = judge(server, orders=1, prices={server.model: (1.0, 0.0)}, budget=Budget(max_cost_usd=1))
+    assert (await asking.score(qualities(2, 7))).judgement.cost_usd == pytest.approx(900e-6)
+    cost = (await judge(server, orders=1).score(qualities(2, 7))).judgement.cost_usd
+    assert cost == (pytest.approx(0.00025) if server.wire == "openrouter" else None)
+
+
+async def test_a_wrong_key_is_told_before_the_first_group(openai_server: DecisionServer):
+    openai_server.failures = [(401, {"error": {"message": "Incorrect API key", "code": "invalid_api_key"}})]
+    with pytest.raises(JudgeError, match="Incorrect API key"):
+        await judge(openai_server).probe()
+    (probe,) = await judge(openai_server).probe()
+    assert (probe.reply_format, probe.served_by) == ("decisions", "decider-1-2026")
+
+
+async def test_a_model_of_no_decision_provider_leaves_all_without_a_score():
+    judged = await Judge([Juror("anthropic/claude-x", params={"api_key": "none"})], mode="decisions", orders=1).score(
+        qualities(2, 7)
+    )
+    assert [t.reward for t in judged] == [None, None]
+    assert "Unknown Decisions provider" in judged.judgement.reason
+
+
+def test_a_local_model_is_refused():
+    with pytest.raises(JudgeError, match="no probabilities can be read"):
+        Judge("stand-in", mode="decisions").check()
+
+
+async def test_a_callable_answers_questions_too():
+    async def asked(messages: list[dict[str, Any]], schema: dict[str, Any]) -> str:
+        flat = [0.1] * 10
+        return json.dumps({"answers": [{"name": q["name"], "probabilities": flat} for q in schema["questions"]]})
+
+    judged = await Judge(asked, mode="decisions", orders=1).score(qualities(2, 7))
+    assert [t.reward for t in judged] == pytest.approx([0.5, 0.5])
+    assert judged.trajectories[0].judgement.standard_error == pytest.approx(math.sqrt(82.5 / 10) / 9, rel=1e-6)
+
+
+def test_the_mode_is_a_setting(openai_server: DecisionServer):
+    config = JudgeConfig(models=openai_server.model, mode="decisions", params=openai_server.params)
+    assert config.build().settings["mode"] == "decisions"
+
+
+async def test_parameters_for_text_do_not_reach_a_decision_model(openai_server: DecisionServer):
+    params = openai_server.params | {"temperature": 0.5, "max_tokens": 100, "extra_headers": {"X-Team": "a"}}
+    judged = await Judge([Juror("openai/decider-1", params=params)], mode="decisions", orders=1).score(qualities(2, 7))
+    assert [t.reward for t in judged] == pytest.approx([2 / 9, 7 / 9])
+    ((_, body, headers),) = openai_server.requests
+    assert set(body) == {"model", "input", "questions"}
+    assert headers["x-team"] == "a"

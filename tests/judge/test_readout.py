@@ -1,0 +1,181 @@
+"""The mode "readout", through the real LiteLLM, against a server that returns log-probabilities in OpenAI's form."""
+
+import json
+import math
+import re
+from typing import Any
+
+import pytest
+
+from gavel.judge.errors import JudgeError
+from gavel.judge.judge import Judge
+from gavel.judge.panel.juror import Juror
+from gavel.judge.rubric import Criterion, Rubric
+from gavel.llm.cassette import Cassette
+from gavel.scenarios.group import TrajectoryGroup
+from tests.endpoint import Answer, Endpoint, Request, Step, says
+from tests.judge.groups import saying
+
+SURE = {0: 0.5, -1: 0.25, 1: 0.25}
+"""Probabilities by difference from the quality."""
+
+
+def qualities(*numbers: int) -> TrajectoryGroup:
+    return saying(*(f"quality {number}, attempt {n}" for n, number in enumerate(numbers)))
+
+
+def asked(request: Request) -> dict[str, int]:
+    """The quality of each id that a prompt asks for, in the order shown."""
+    pieces = re.split(r"^¦\w+ trajectory (\w+)$", request["messages"][1]["content"], flags=re.MULTILINE)
+    found = zip(pieces[1::2], (re.search(r"quality (\d+)", piece) for piece in pieces[2::2]), strict=True)
+    quality = {label: int(match[1]) for label, match in found if match}
+    ids = request["response_format"]["json_schema"]["schema"]["required"]
+    return {one: next(q for label, q in quality.items() if one.startswith(label)) for one in ids}
+
+
+def top(*pairs: tuple[str, float]) -> list[dict[str, Any]]:
+    return [{"token": token, "logprob": math.log(p), "bytes": None} for token, p in pairs if p]
+
+
+def token(text: str, *alternatives: tuple[str, float]) -> dict[str, Any]:
+    return {"token": text, "logprob": -0.1, "bytes": None, "top_logprobs": top(*alternatives) or top((text, 0.9))}
+
+
+def answer(tokens: list[dict[str, Any]], text: str | None = None) -> Answer:
+    said = says("".join(each["token"] for each in tokens) if text is None else text)
+    said.body["choices"][0]["logprobs"] = {"content": tokens}
+    return said
+
+
+def digits(sampled: Any = lambda quality: quality, alternatives: Any = None) -> Step:
+    """Answers with one digit for each id: the sampled one, and the likeliest by `SURE`."""
+
+    def usual(quality: int) -> list[tuple[str, float]]:
+        shares = [(quality + step, share) for step, share in SURE.items()]
+        return [(f" {digit}" if digit == quality else str(digit), share) for digit, share in shares]
+
+    def step(request: Request) -> Answer:
+        tokens = [token("{")]
+        for number, (one, quality) in enumerate(asked(request).items()):
+            tokens += [token(', "' if number else '"'), token(one[:2]), token(one[2:]), token('":')]
+            tokens.append(token(f" {sampled(quality)}", *(alternatives or usual)(quality)))
+        return answer([*tokens, token("}")])
+
+    return step
+
+
+def judge(endpoint: Endpoint, **options: Any) -> Judge:
+    return Judge([Juror("openai/judge", params=endpoint.params)], mode="readout", **options)
+
+
+async def test_the_score_is_the_mean_over_the_digits_not_the_sampled_one(endpoint: Endpoint):
+    endpoint.script = [digits(sampled=lambda quality: quality + 1)]
+    judged = await judge(endpoint, orders=1, rubric="Be good.").score(qualities(2, 7, 4))
+    assert [t.reward for t in judged] == pytest.approx([2 / 9, 7 / 9, 4 / 9])
+    assert [t.judgement.standard_error for t in judged] == pytest.approx([math.sqrt(0.5) / 9] * 3)
+    assert (judged.judgement.status, judged.judgement.mode) == ("scored", "readout")
+    (request,) = endpoint.requests
+    assert (request["logprobs"], request["top_logprobs"]) == (True, 20)
+    digit = {"type": "integer", "enum": list(range(10))}
+    assert set(map(str, request["response_format"]["json_schema"]["schema"]["properties"].values())) == {str(digit)}
+    assert "from 0 (worst) to 9 (best)" in request["messages"][0]["content"]
+    assert "explanation first" not in request["messages"][0]["content"]
+    assert "one digit for each id" in request["messages"][1]["content"]
+
+
+async def test_orders_are_balanced(endpoint: Endpoint):
+    endpoint.script = [digits()]
+    judged = await judge(endpoint, orders=2).score(qualities(2, 7, 4))
+    first, second = (list(asked(request).values()) for request in endpoint.requests)
+    assert first == second[::-1]
+    assert [t.reward for t in judged] == pytest.approx([2 / 9, 7 / 9, 4 / 9])
+
+
+@pytest.mark.parametrize(
+    ("alternatives", "reason"),
+    [
+        ([("7", 0.5), (" seven", 0.5)], "50% of the probability is off the scale"),
+        ([("7", 0.3), (" 7", 0.3), ("8", 0.1), ("10", 0.2)], "30% of the probability is off the scale"),
+        ([("7", 0.5)], "50% of the probability is off the scale"),
+        ([(" ten", 0.9)], "90% of the probability|100% of the probability"),
+        ([("7", 0.9), ("8", 0.9)], "sum to 1.8"),
+    ],
+)
+async def test_a_member_whose_probability_is_off_the_scale_has_no_score(endpoint: Endpoint, alternatives, reason):
+    good = [("2", 1.0)]
+    endpoint.script = [digits(alternatives=lambda quality: alternatives if quality == 7 else good)]
+    judged = await judge(endpoint, orders=1).score(qualities(2, 7, 2))
+    assert [t.reward is None for t in judged] == [False, True, False]
+    assert re.search(reason, judged.trajectories[1].judgement.reason)
+
+
+async def test_a_little_off_the_scale_is_left_out(endpoint: Endpoint):
+    endpoint.script = [
+        digits(alternatives=lambda quality: [(str(quality), 0.6), (f"\u0120{quality}", 0.3), ("?", 0.1)])
+    ]
+    judged = await judge(endpoint, orders=1).score(qualities(2, 7))
+    assert [t.reward for t in judged] == pytest.approx([2 / 9, 7 / 9])
+    assert [t.judgement.standard_error for t in judged] == pytest.approx([0, 0], abs=1e-6)
+
+
+@pytest.mark.parametrize("said", ["7.5", "7/10", "70", "-7", "x"])
+async def test_what_is_no_digit_is_no_score(endpoint: Endpoint, said):
+    endpoint.script = [digits(sampled=lambda quality: said if quality == 7 else quality)]
+    judged = await judge(endpoint, orders=1).score(qualities(2, 7, 4))
+    assert [t.reward is None for t in judged] == [False, True, False]
+
+
+async def test_two_digits_for_one_member_are_no_score(endpoint: Endpoint):
+    def twice(request: Request) -> Answer:
+        tokens = digits()(request).body["choices"][0]["logprobs"]["content"]
+        first = next(iter(asked(request)))
+        return answer([*tokens, token(f"\nNo: {first}: "), token("3", ("3", 1.0))])
+
+    endpoint.script = [twice]
+    judged = await judge(endpoint, orders=1).score(qualities(2, 7, 4))
+    assert sorted(t.judgement.reason or "" for t in judged) == ["", "", "no vote: it has two scores"]
+
+
+async def test_digits_in_thoughts_are_not_read(endpoint: Endpoint):
+    def thinks(request: Request) -> Answer:
+        said = digits()(request)
+        content = said.body["choices"][0]["logprobs"]["content"]
+        content[:0] = [token("<think>"), *(token(f"{one}: 1 ") for one in asked(request)), token("</think>")]
+        return said
+
+    endpoint.script = [thinks]
+    judged = await judge(endpoint, orders=1).score(qualities(2, 7))
+    assert [t.reward for t in judged] == pytest.approx([2 / 9, 7 / 9])
+
+
+async def test_a_server_without_log_probabilities_scores_nobody(endpoint: Endpoint):
+    def plain(request: Request) -> Answer:
+        return says(json.dumps(asked(request)))
+
+    endpoint.script = [plain]
+    judged = await judge(endpoint, orders=2).score(qualities(2, 7))
+    assert [t.reward for t in judged] == [None, None]
+    assert "returned no log-probabilities" in judged.judgement.reason
+    assert len(endpoint.requests) == 2
+
+
+async def test_criteria_have_a_digit_each(endpoint: Endpoint):
+    endpoint.script = [digits()]
+    rubric = Rubric("", [Criterion("right", "Is right.", 3), Criterion("short", "Is short.")])
+    judged = await judge(endpoint, orders=1, rubric=rubric).score(qualities(2, 7))
+    assert judged.trajectories[1].judgement.criteria == pytest.approx({"right": 7 / 9, "short": 7 / 9})
+
+
+async def test_a_cassette_keeps_the_log_probabilities(endpoint: Endpoint, tmp_path):
+    endpoint.script = [digits()]
+    tape = Cassette(tmp_path / "tape.sqlite")
+    first = await judge(endpoint, cassette=tape).score(qualities(2, 7))
+    asked_before = len(endpoint.requests)
+    again = await judge(endpoint, cassette=tape).score(qualities(2, 7))
+    assert len(endpoint.requests) == asked_before
+    assert [t.reward for t in again] == [t.reward for t in first] == pytest.approx([2 / 9, 7 / 9])
+
+
+def test_a_local_model_is_refused():
+    with pytest.raises(JudgeError, match="no probabilities can be read"):
+        Judge("constant", mode="readout").check()
