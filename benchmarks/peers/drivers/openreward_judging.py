@@ -20,13 +20,13 @@ def context(task):
 
 
 async def pairs(url, model, task, attempts, topology, both_orders=False):
-    seed = crc32(task.encode())  # every group is shuffled in its own way
+    seed = crc32(attempts[0].encode())  # every group is shuffled in its own way
     judge = PairwiseJudge(model=model, backend=backend(url), both_orders=both_orders, seed=seed)
     return await rank_group(attempts, judge, context=context(task), topology=topology, seed=seed)
 
 
 async def group(url, model, task, attempts):
-    judge = GroupwiseJudge(model=model, backend=backend(url), seed=crc32(task.encode()))
+    judge = GroupwiseJudge(model=model, backend=backend(url), seed=crc32(attempts[0].encode()))
     return await judge.score(attempts, context=context(task))
 
 
