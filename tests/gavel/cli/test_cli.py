@@ -175,7 +175,8 @@ def test_the_demo_leaves_a_report_and_a_summary(tmp_path: Path, judge: str) -> N
 def test_a_rubric_that_the_stand_in_cannot_check_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
     source = (EXAMPLES / "returns.py").read_text()
     (tmp_path / "mine.py").write_text(re.sub(r"    rubric=.*", '    rubric="Prefer polite answers.",', source))
-    assert "no written rule to check" in mistake("train", "mine.py", "--steps", "1", cwd=tmp_path)
+    said = mistake("train", "mine.py", "--steps", "1", cwd=tmp_path, PYTHONDONTWRITEBYTECODE="1")
+    assert "no written rule to check" in said
 
 
 def test_ctrl_c_ends_the_demo_with_a_word_on_how_to_go_on(tmp_path: Path) -> None:
