@@ -12,6 +12,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import chain
 from random import Random
 
@@ -218,10 +219,14 @@ class Poll:
         unusable: list[tuple[list[Message], Reply]] = []
         refusal = ""
 
+        @cache  # a reply is read to decide whether a cassette keeps it, and again for its scores
+        def read_text(text: str, cut_off: bool) -> Verdict:
+            return self.form.read(text, self.rubric, labels, cut_off=cut_off)
+
         def read(reply: Reply) -> Verdict:
             if reply.repairs["reasoning"]:
                 raise VerdictError("it is reasoning without an answer")
-            return self.form.read(reply.text, self.rubric, labels, cut_off=reply.finish_reason == "length")
+            return read_text(reply.text, reply.finish_reason == "length")
 
         def can_be_used(reply: Reply) -> bool:
             try:

@@ -26,10 +26,6 @@ _HARD = re.compile(
 )
 _INTRODUCES = re.compile(r"[:：=>→\-—–.。!！|*_#`\])\"”]$|\A$")
 _LIST_MARK = re.compile(r"^[ \t]*(?:[-*•]|\d{1,3}[.)])?[ \t]*[`\"'“]?$")
-_TURNS_PLAIN = re.compile(
-    r"^\s*(?:okay|ok|alright|right|hmm+|so|well|first|let me|let's|i need|i'm|i am|we need|the user)\b", re.IGNORECASE
-)
-
 _Section = Literal["open", "thoughts", "soft", "unknown"]
 
 
