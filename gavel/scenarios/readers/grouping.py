@@ -189,11 +189,11 @@ def _differ_in_the_user(members: Sequence[Trajectory]) -> bool:
     if not members:
         return False
     first, *others = [each.messages_and_choices for each in members]
-    parted: list[bool] = []
     for other in others:
         pair = next((pair for pair in zip(first, other, strict=False) if pair[0] != pair[1]), ())
-        parted.append(bool(pair) and all(is_object(item) and item.get("role") == "user" for item in pair))
-    return bool(parted) and all(parted)
+        if pair and all(is_object(item) and item.get("role") == "user" for item in pair):
+            return True
+    return False
 
 
 def _groups(number: int) -> str:

@@ -1,5 +1,6 @@
 """Attempts at the same task are put together, and what cannot be compared is never together in silence."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.scenarios.readers.grouping import group
+from gavel.scenarios.readers.reading import read_file
 from gavel.scenarios.readers.row import Attempt, Row, WholeGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.judge.groups import choice, saying
@@ -120,3 +122,14 @@ def test_examples_in_a_prompt_are_part_of_what_was_asked() -> None:
     (note,) = group([first, second]).notes
     assert "the members of 1 group part where a user speaks" in note
     assert group([attempt(*shots), attempt(user("1 + 1?"), assistant("3"))]).notes == []
+
+
+def test_two_attempts_at_each_of_two_tasks_after_the_same_example_are_told(tmp_path):
+    def said(role: str, text: str) -> dict[str, str]:
+        return {"role": role, "content": text}
+
+    example = [said("user", "2 + 2?"), said("assistant", "4")]
+    rows = [[*example, said("user", f"task {n // 2}"), said("assistant", f"answer {n}")] for n in range(4)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
+    (note,) = read_file(tmp_path / "rows.jsonl").notes
+    assert "part where a user speaks" in note
