@@ -54,7 +54,7 @@ ROWS = (
             Box("panel/", ("ballots of all jurors and", "orders become scores"), "aggregate.py"),
             Box("reply/", ("one score for each label,", "or the reply is refused"), "verdict.py"),
             Box("llm/", ("the call: limits, retries,", "budget, cassette"), "client.py"),
-            Box("prompt/", ("canonical members, labels,", "fences, hostile text"), "transcript.py"),
+            Box("prompt/", ("canonical members, labels,", "fences, hostile text"), "fenced_transcript.py"),
         ),
     ),
     Row(

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from gavel.judge.audit.noise import fit_noise_prior
+from gavel.judge.audit.noise_prior import fit_noise_prior
 from gavel.judge.judge import Judge
-from gavel.judge.panel.noise import NoisePrior
+from gavel.judge.panel.standard_errors import NoisePrior
 from gavel.prompts import content_hash
 from gavel.scenarios.gather import gather_group
 from gavel.scenarios.group import TrajectoryGroup

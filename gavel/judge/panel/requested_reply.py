@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from gavel.judge.prompt.messages import template_names, with_request
+from gavel.judge.prompt.call_prompt import template_names, with_request
 from gavel.judge.prompt.sanitize import sanitize
 from gavel.judge.reply import readout
 from gavel.judge.reply.criteria import ids_to_score, read_scores

@@ -7,8 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel.judge.panel.aggregate import Answer, group_noise, groupwise
-from gavel.judge.panel.noise import Noise, NoisePrior, NoisyVote, fit_prior, residual_noise, shrunk, standard_errors
 from gavel.judge.panel.schedule import group_schedule
+from gavel.judge.panel.standard_errors import (
+    Noise,
+    NoisePrior,
+    NoisyVote,
+    fit_prior,
+    residual_noise,
+    shrunk,
+    standard_errors,
+)
 from gavel.judge.stats import centred_positions
 
 PRIOR = NoisePrior(variance=0.01, df=12)

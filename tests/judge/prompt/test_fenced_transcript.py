@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.prompt.canonical import ROLES, CanonicalGroup, Conversation, Member, TextEvent, ToolCallEvent
+from gavel.judge.prompt.canonical_group import ROLES, CanonicalGroup, Conversation, Member, TextEvent, ToolCallEvent
+from gavel.judge.prompt.fenced_transcript import PromptMarkers, draw_markers, read_transcripts, render_transcripts
 from gavel.judge.prompt.flags import ADDRESSES_JUDGE, FLAGS
 from gavel.judge.prompt.sanitize import normalize_for_matching, sanitize
-from gavel.judge.prompt.transcript import PromptMarkers, draw_markers, read_transcripts, render_transcripts
 
 MARKS = PromptMarkers("k3v", ("W7QX", "M4TT", "K9ZD"))
 

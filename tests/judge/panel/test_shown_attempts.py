@@ -2,8 +2,8 @@ import pytest
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.panel.anchors import Anchor
-from gavel.judge.panel.attempts import read_attempts
-from gavel.judge.prompt.view import View
+from gavel.judge.panel.shown_attempts import read_attempts
+from gavel.judge.prompt.shown_content import View
 from gavel.scenarios.trajectory import Trajectory
 
 AUDIO = {"type": "input_audio", "input_audio": {"data": "AAAA"}}

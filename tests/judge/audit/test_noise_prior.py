@@ -1,7 +1,7 @@
 import pytest
 
 from gavel.judge.audit.engine_quality import simulated_groups
-from gavel.judge.audit.noise import fit_noise_prior, noise_of
+from gavel.judge.audit.noise_prior import fit_noise_prior, noise_of
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import Bias, Latent, SimulatedJudge
 from gavel.scenarios.group import TrajectoryGroup

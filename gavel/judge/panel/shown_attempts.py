@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.panel.anchors import Anchor, insert_anchors
-from gavel.judge.prompt.canonical import CanonicalGroup, canonicalize
+from gavel.judge.prompt.canonical_group import CanonicalGroup, canonicalize
+from gavel.judge.prompt.content_policies import UnseenPolicy
 from gavel.judge.prompt.flags import UNSEEN, unseen_reasons, with_flags
-from gavel.judge.prompt.policies import UnseenPolicy
-from gavel.judge.prompt.view import View
+from gavel.judge.prompt.shown_content import View
 from gavel.scenarios.trajectory import Trajectory
 
 

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.judge.panel.schedule import orders
-from gavel.judge.prompt import messages, token_count, transcript
-from gavel.judge.prompt.canonical import canonicalize
-from gavel.judge.prompt.messages import GroupPrompts, count_message_tokens, fit_messages
+from gavel.judge.prompt import call_prompt, fenced_transcript, token_count
+from gavel.judge.prompt.call_prompt import GroupPrompts, count_message_tokens, fit_messages
+from gavel.judge.prompt.canonical_group import canonicalize
+from gavel.judge.prompt.fenced_transcript import draw_markers, read_transcripts
 from gavel.judge.prompt.sanitize import sanitize
-from gavel.judge.prompt.transcript import draw_markers, read_transcripts
 from gavel.judge.rubric import Rubric
 from gavel.scenarios.trajectory import Trajectory
 from tests.judge.groups import OPENING, choice
@@ -71,7 +71,7 @@ def test_each_text_is_made_safe_once_whatever_the_number_of_calls(monkeypatch):
         return sanitize(text)
 
     prompts = prompts_of(*LONG)
-    monkeypatch.setattr(transcript, "sanitize", counted)
+    monkeypatch.setattr(fenced_transcript, "sanitize", counted)
     for order in [*orders(4, 8, "seed"), (0, 1), (2, 3), (1, 2)]:
         fit_messages(prompts, order, 100_000)
     assert {seen[text] for text in (DUMP, *LONG)} == {1}
@@ -84,8 +84,8 @@ def test_a_group_is_truncated_once_for_all_orders_of_its_members(monkeypatch):
         truncated.append(len(group.members))
         return truncate_group(group, *arguments)
 
-    truncate_group = messages.truncate_group
-    monkeypatch.setattr(messages, "truncate_group", counted)
+    truncate_group = call_prompt.truncate_group
+    monkeypatch.setattr(call_prompt, "truncate_group", counted)
     prompts = prompts_of(*LONG)
     made = [fit_messages(prompts, order, 8_000) for order in orders(4, 8, "seed")]
     assert truncated == [4]

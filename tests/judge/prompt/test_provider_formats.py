@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gavel.judge.prompt.canonical import CanonicalGroup, canonicalize
-from gavel.judge.prompt.content import read_messages
+from gavel.judge.prompt.canonical_group import CanonicalGroup, canonicalize
 from gavel.judge.prompt.events import Image, TextEvent, ToolCallEvent, Unseen, unseen_content
+from gavel.judge.prompt.fenced_transcript import draw_markers, render_transcripts
 from gavel.judge.prompt.flags import UNSEEN, with_flags
-from gavel.judge.prompt.transcript import draw_markers, render_transcripts
-from gavel.judge.prompt.view import View
+from gavel.judge.prompt.provider_formats import read_messages
+from gavel.judge.prompt.shown_content import View
 from gavel.scenarios.trajectory import Trajectory
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

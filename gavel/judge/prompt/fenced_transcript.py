@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from random import Random
 
-from gavel.judge.prompt.canonical import (
+from gavel.judge.prompt.canonical_group import (
     CanonicalGroup,
     Conversation,
     Event,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.judge.panel.ballot import Ballot
-from gavel.judge.panel.refusals import Refusals
+from gavel.judge.panel.refusal_search import Refusals
 from gavel.judge.reply.verdict import Scored
 
 

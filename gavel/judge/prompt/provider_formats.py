@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from gavel.judge.prompt.events import ROLES, Attachment, Event, TextEvent, ToolCallEvent, Unseen
-from gavel.judge.prompt.gemini import from_gemini
+from gavel.judge.prompt.gemini_format import from_gemini
 from gavel.judge.prompt.plain_json import plain_json
-from gavel.judge.prompt.view import View
+from gavel.judge.prompt.shown_content import View
 from gavel.llm.types import Message
 from gavel.prompts import content_hash
 

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from gavel.judge.panel.long_groups import LONG, characters_of, off_loop_if_long
+from gavel.judge.panel.thread_offload import LONG, characters_of, off_loop_if_long
 from gavel.scenarios.trajectory import History, Trajectory
 from tests.judge.groups import choice
 

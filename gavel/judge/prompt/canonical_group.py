@@ -2,7 +2,7 @@
 
 Two attempts are equal when their agents received, said and did the same. Token ids, log-probs, call ids and reasoning
 are neither compared nor shown to the judge: attempts are compared by exactly the content that is shown. What of a
-message becomes which event: `content.py`.
+message becomes which event: `provider_formats.py`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,11 +11,11 @@ from functools import cached_property
 from itertools import chain, takewhile
 from typing import Any, cast
 
-from gavel.judge.prompt.content import read_messages
 from gavel.judge.prompt.events import ROLES as ROLES
 from gavel.judge.prompt.events import Event, Image, TextEvent, ToolCallEvent, event_texts, images_of
 from gavel.judge.prompt.plain_json import plain_json
-from gavel.judge.prompt.view import View
+from gavel.judge.prompt.provider_formats import read_messages
+from gavel.judge.prompt.shown_content import View
 from gavel.llm.types import Message
 from gavel.prompts import content_hash
 from gavel.scenarios.trajectory import History, Trajectory

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from gavel.judge.panel.aggregate import AggregateScore, Answer
-from gavel.judge.panel.spreads import with_spreads
+from gavel.judge.panel.distribution_spread import with_spreads
 
 
 def answer(call: int, spread: float | None, juror: int = 0, weight: float = 1.0) -> Answer:

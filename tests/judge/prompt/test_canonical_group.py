@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.judge.prompt.canonical import CanonicalGroup, Conversation, Member, TextEvent, ToolCallEvent, canonicalize
+from gavel.judge.prompt.canonical_group import (
+    CanonicalGroup,
+    Conversation,
+    Member,
+    TextEvent,
+    ToolCallEvent,
+    canonicalize,
+)
 from gavel.scenarios.trajectory import History, Trajectory
 from tests.judge.groups import OPENING, TOOLS, choice, desk
 

@@ -1,4 +1,4 @@
-"""Messages of the Gemini API -> messages whose content is blocks that `content.py` reads.
+"""Messages of the Gemini API -> messages whose content is blocks that `provider_formats.py` reads.
 
     {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {}}}]}
     {"role": "assistant", "content": [{"type": "tool_use", "name": "f", "input": {}}]}

@@ -2,12 +2,12 @@ import base64
 
 import pytest
 
-from gavel.judge.prompt.canonical import canonicalize
-from gavel.judge.prompt.content import read_messages
+from gavel.judge.prompt.canonical_group import canonicalize
 from gavel.judge.prompt.events import Image, TextEvent, ToolCallEvent, unseen_content
 from gavel.judge.prompt.flags import with_flags
-from gavel.judge.prompt.gemini import from_gemini
-from gavel.judge.prompt.view import View
+from gavel.judge.prompt.gemini_format import from_gemini
+from gavel.judge.prompt.provider_formats import read_messages
+from gavel.judge.prompt.shown_content import View
 from gavel.scenarios.trajectory import Trajectory
 
 PIXEL = base64.b64encode(b"not really an image").decode()

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from gavel.judge.audit.votes import distinct_members, judge_calls
 from gavel.judge.panel.aggregate import Answer, group_noise
-from gavel.judge.panel.noise import Noise, NoisePrior, fit_prior
+from gavel.judge.panel.standard_errors import Noise, NoisePrior, fit_prior
 from gavel.scenarios.group import TrajectoryGroup
 
 
