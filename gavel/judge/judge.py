@@ -53,7 +53,7 @@ from gavel.llm.probe import Probe
 from gavel.llm.providers import ImageSupport, image_support
 from gavel.llm.rate_limits import Limits
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judged import with_judgements
+from gavel.scenarios.judged_copy import with_judgements
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import truth_of

@@ -31,7 +31,7 @@ from gavel.scenarios.readers.row import Format, Found, Row, RowError, Source, Wh
 from gavel.scenarios.readers.trl import COMPLETIONS, PAIRS
 from gavel.scenarios.readers.verifiers import VERIFIERS
 from gavel.scenarios.readers.verifiers_traces import TRACES
-from gavel.scenarios.store import TrajectoryStore
+from gavel.scenarios.trajectory_store import TrajectoryStore
 
 FORMATS = (JUDGED, INSPECT, ATIF, BATCH, VERIFIERS, TRACES, PAIRS, LANGSMITH, LANGFUSE, COMPLETIONS, CONVERSATIONS)
 """From the most specific to the most general: a row is of the first that fits."""

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import Reinforce, SftConfig, TrainConfig
-from gavel.trainer.data.batch import Batch, TrainedSequence
 from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.token_sequences import TokenError, TokenSequence, join_turns
+from gavel.trainer.data.training_batch import Batch, TrainedSequence
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.sft.demonstrations import DemonstrationError, UnsayableError, demonstrated
 

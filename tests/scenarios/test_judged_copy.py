@@ -1,5 +1,5 @@
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judged import unscored, with_judgements
+from gavel.scenarios.judged_copy import unscored, with_judgements
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Trajectory
 

@@ -18,13 +18,13 @@ import pytest
 import zstandard
 
 from gavel.scenarios.group import PendingGroupError, TrajectoryGroup
-from gavel.scenarios.store import CHUNK, StoreError, TrajectoryStore
 from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory_store import CHUNK, StoreError, TrajectoryStore
 from tests.limits import HANG_SECONDS
 
 WRITER = """
 import random, sys
-from gavel.scenarios.store import TrajectoryStore
+from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.scenarios.group import TrajectoryGroup
 
 path, writer, count, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -308,7 +308,7 @@ def test_cutting_an_end_is_logged(path: Path, caplog: pytest.LogCaptureFixture) 
     store.append(group(0))
     with open(path, "ab") as file:
         file.write(b"\x28\xb5")
-    with caplog.at_level(logging.WARNING, logger="gavel.scenarios.store"):
+    with caplog.at_level(logging.WARNING, logger="gavel.scenarios.trajectory_store"):
         store.append(group(1))
     assert "cut off an unfinished record at its end (2 bytes)" in caplog.text
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import openai
 
-from gavel.llm.failure import read_failure
+from gavel.llm.provider_failure import read_failure
 
 CONTENT_FILTER = "content_filter"
 """Finish reason of a reply that was refused or filtered."""

@@ -11,10 +11,10 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import History, Trajectory
 from gavel.trainer.config import TrainConfig
-from gavel.trainer.data import batch as room
-from gavel.trainer.data.batch import Batch, mini_batches
+from gavel.trainer.data import training_batch as room
 from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.token_sequences import TokenError
+from gavel.trainer.data.training_batch import Batch, mini_batches
 from tests.trainer.conftest import Letters, attempt, sampled_turn, spelled
 
 CONFIG = TrainConfig()

@@ -1,6 +1,6 @@
 """Makes the embedded policy from scratch: tokenizer, model, behavior cloning on noisy demonstrations.
 
-    python -m gavel.trainer.embedded.cloning --out DIR       about a quarter of an hour on one core
+    python -m gavel.trainer.embedded.behavior_cloning --out DIR       about a quarter of an hour on one core
 
 The mixture of clerks changes between stages: mostly careful ones first, so that the policy learns the task; then mostly
 hasty ones, so that it learns the habit that the judge's reward removes. (A policy that hardly ever looks an order up

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from gavel.trainer.config import VllmSettings
+from gavel.trainer.engines.child_process import ServerProcess
 from gavel.trainer.engines.protocol import EngineError
-from gavel.trainer.engines.server_process import ServerProcess
 from gavel.trainer.engines.vllm import VllmEngine
 
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)

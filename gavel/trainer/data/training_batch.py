@@ -18,10 +18,10 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import Ppo, TrainConfig
 from gavel.trainer.data.advantages import group_advantages
 from gavel.trainer.data.left_out import LeftOut
-from gavel.trainer.data.mismatch import MismatchKind, mismatches
 from gavel.trainer.data.packing import unique_tokens
 from gavel.trainer.data.step_rewards import fits_its_turns, token_rewards
 from gavel.trainer.data.token_sequences import TokenError, TokenSequence, sequences
+from gavel.trainer.data.turn_mismatch import MismatchKind, mismatches
 
 _ROUNDING = 1e-3
 """Nats by which rounding may bring a log-prob above 0."""

@@ -14,14 +14,14 @@ from gavel.llm.errors import GavelError
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
-from gavel.scenarios.store import TrajectoryStore
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, RewardName, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
-from gavel.trainer.loop.reward_weights import check_rewards, programmed_parts, set_rewards, weighted_reward
 from gavel.trainer.loop.train_loop import LoopError, train_scenario
+from gavel.trainer.loop.weighted_reward import check_rewards, programmed_parts, set_rewards, weighted_reward
 from gavel.trainer.model import TrainableModel
 
 DESK = find_scenario("returns_desk")

@@ -2,7 +2,7 @@ import httpx
 import openai
 import pytest
 
-from gavel.llm.refusal import filtered, is_refusal, is_refusal_text, refusal_in
+from gavel.llm.refusal_wording import filtered, is_refusal, is_refusal_text, refusal_in
 
 RESPONSE = httpx.Response(400, request=httpx.Request("POST", "http://x"))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gavel.trainer.runs.replaced_run import replacing_run
+from gavel.trainer.runs.fresh_run import replacing_run
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
 
 

@@ -40,13 +40,13 @@ from gavel.llm.errors import (
     RefusedError,
     first_error,
 )
-from gavel.llm.failure import read_failure
 from gavel.llm.local_models import PROVIDER
 from gavel.llm.prices import Price, Prices, price
 from gavel.llm.prompt_cut import check_not_cut
+from gavel.llm.provider_failure import read_failure
 from gavel.llm.providers import load_litellm, model_info
 from gavel.llm.question import Question
-from gavel.llm.refusal import is_refusal
+from gavel.llm.refusal_wording import is_refusal
 from gavel.llm.response import read_response
 from gavel.llm.retry import context_limit, is_permanent, is_too_long, may_be_the_format, may_pass, remedy
 from gavel.llm.types import Accept, Reply

@@ -18,12 +18,12 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import Endpoint, TrainResult
 from gavel.trainer.backends.publish_proof import prove_engine, publish_gap
 from gavel.trainer.config import SftConfig, TrainConfig, VllmSettings
-from gavel.trainer.data.batch import Batch, make_batch
+from gavel.trainer.data.training_batch import Batch, make_batch
 from gavel.trainer.distributed import World, WorldError
 from gavel.trainer.engines.kv_cache import slots_that_fit
 from gavel.trainer.engines.protocol import Engine
 from gavel.trainer.engines.transformers import TransformersEngine
-from gavel.trainer.engines.vllm_server import Served, vllm_engine
+from gavel.trainer.engines.vllm_launch import Served, vllm_engine
 from gavel.trainer.learner.replicas import LearnerReplicas
 from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.policy.loading import BaseModelError
@@ -32,7 +32,7 @@ from gavel.trainer.runs.format_version import FORMAT_VERSION, check_format_versi
 from gavel.trainer.runs.metrics import judge_totals, trajectory_means
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
 from gavel.trainer.serving.openai_server import EndpointServer
-from gavel.trainer.sft.batch import METRICS, as_training, make_sft_batch
+from gavel.trainer.sft.sft_batch import METRICS, as_training, make_sft_batch
 
 _STATE = Path("trainer_state") / "state.pt"
 

@@ -3,7 +3,7 @@
 import openai
 
 from gavel.llm.errors import ContextError, GavelError, LlmError, PermanentError, RefusedError
-from gavel.llm.refusal import is_refusal
+from gavel.llm.refusal_wording import is_refusal
 from gavel.llm.retry import context_limit, is_permanent, is_rate_limit, is_too_long, remedy
 
 

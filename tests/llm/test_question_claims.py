@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from gavel.llm import claims, storage_thread
+from gavel.llm import question_claims, storage_thread
 from gavel.llm.cassette import Cassette
 from gavel.llm.cassette_file import SqliteStorage
 from gavel.llm.cassette_storage import Claim
-from gavel.llm.claims import ClaimWatch, holder_name, is_dead
 from gavel.llm.errors import LlmError
+from gavel.llm.question_claims import ClaimWatch, holder_name, is_dead
 from gavel.llm.types import Reply
 from tests.limits import HANG_SECONDS
 from tests.llm.questions import never, question, rows, said
@@ -89,7 +89,7 @@ assert asyncio.run(Cassette(sys.argv[1]).answer(question(), never)).text == "the
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Claims that expire soon."""
-    monkeypatch.setattr(claims, "EXPIRY", 0.5)
+    monkeypatch.setattr(question_claims, "EXPIRY", 0.5)
     monkeypatch.setattr(storage_thread, "BEAT", 0.05)
 
 
@@ -148,7 +148,7 @@ async def test_a_claim_that_nobody_renews_expires_whatever_the_clocks_say(tmp_pa
 
 
 async def test_a_claim_that_is_renewed_for_ever_is_waited_for_only_so_long(tmp_path, monkeypatch):
-    monkeypatch.setattr(claims, "PATIENCE", 0.2)
+    monkeypatch.setattr(question_claims, "PATIENCE", 0.2)
     foreign(tmp_path / "c.sqlite", time.time() + 3600)
     reply = await asyncio.wait_for(Cassette(tmp_path / "c.sqlite").answer(question(), said), HANG_SECONDS)
     assert not reply.cached
@@ -246,10 +246,10 @@ def test_a_holder_is_dead_when_its_process_is_gone_and_only_then():
 
 def test_a_watch_trusts_a_claim_as_long_as_it_is_renewed(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(claims.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(question_claims.time, "monotonic", lambda: now[0])
     watch = ClaimWatch()
     for beat in range(10):
-        now[0] += claims.EXPIRY - 1
+        now[0] += question_claims.EXPIRY - 1
         assert not watch.is_void(Claim("elsewhere 1 ff", beat, 0.0))
-    now[0] += claims.EXPIRY + 1
+    now[0] += question_claims.EXPIRY + 1
     assert watch.is_void(Claim("elsewhere 1 ff", 9, 0.0))

@@ -14,22 +14,22 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.library.returns_desk import scenario
 from gavel.scenarios.library.returns_desk.demonstrations import Call, demonstrate
 from gavel.scenarios.rollout import rollout
-from gavel.scenarios.store import TrajectoryStore
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import SftConfig, TrainConfig
-from gavel.trainer.data.batch import mini_batches
 from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.packing import assign_to_ranks, unique_tokens
 from gavel.trainer.data.token_sequences import TokenError
+from gavel.trainer.data.training_batch import mini_batches
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.runs.run_directory import RunDirectoryError
-from gavel.trainer.sft.batch import as_training, make_sft_batch
 from gavel.trainer.sft.demonstrations import DemonstrationError
+from gavel.trainer.sft.sft_batch import as_training, make_sft_batch
 from tests.trainer.conftest import OPENING, attempt, sampled_turn
 
 CLOSING: Message = {"role": "assistant", "content": "Your money is on its way."}
