@@ -144,6 +144,15 @@ class Cassette:
         finally:
             thread.release(key)
 
+    async def has_replies_of(self, model: str) -> bool:
+        """Whether a reply of this model is stored."""
+        if self.path is not None and not self.path.exists():
+            return False
+        stored = await asyncio.wrap_future(
+            self._current_thread().submit(lambda storage: storage.similar(Question(model, {}, {}, [])))
+        )
+        return any(parts["model"] == model for parts in stored)
+
     async def keep(self, question: Question, reply: Reply, repairs: Sequence[tuple[Question, Reply]] = ()) -> None:
         """Stores a reply that came by another way. Raises `CassetteError`."""
         thread = self._current_thread()
