@@ -35,7 +35,7 @@ from gavel.scenarios.readers.shortfalls import shortfalls
 from gavel.scenarios.readers.trl import COMPLETIONS, PAIRS
 from gavel.scenarios.readers.verifiers import VERIFIERS
 from gavel.scenarios.readers.verifiers_traces import TRACES
-from gavel.scenarios.store import TrajectoryStore
+from gavel.scenarios.trajectory_store import TrajectoryStore
 
 FORMATS = (
     *(JUDGED, INSPECT, ATIF, BATCH, EXCHANGES, VERIFIERS, TRACES, PAIRS, LANGSMITH, LANGFUSE),

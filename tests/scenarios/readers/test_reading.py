@@ -19,7 +19,7 @@ import zstandard
 from gavel.scenarios.judged_table import write_table
 from gavel.scenarios.readers.reading import read_file
 from gavel.scenarios.readers.row import RowError
-from gavel.scenarios.store import StoreError, TrajectoryStore
+from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
 from tests.judge.groups import desk, saying
 
 DATA = Path(__file__).parent / "data"
