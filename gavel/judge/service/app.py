@@ -31,8 +31,8 @@ _DESCRIPTION = """Scores groups of agent trajectories with a language model as t
 Every accepted group is stored first, and judged even when the connection ends. Refusals are problems of RFC 9457."""
 
 
-def create_app(config: ServiceConfig) -> FastAPI:
-    """The application; its database is opened when it starts, and closed when it stops."""
+def create_app(config: ServiceConfig, engine: Engine | None = None) -> FastAPI:
+    """The application around an engine that runs; without one it makes its own when it starts."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
@@ -52,10 +52,10 @@ def create_app(config: ServiceConfig) -> FastAPI:
         summary="The auto-reward service",
         description=_DESCRIPTION,
         version=version("gavel-rl"),
-        lifespan=lifespan,
+        lifespan=None if engine else lifespan,
         redoc_url=None,
     )
-    app.state.engine = None
+    app.state.engine = engine
 
     def metrics() -> Metrics | None:
         engine: Engine | None = app.state.engine

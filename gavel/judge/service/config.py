@@ -35,6 +35,8 @@ class ServiceLimits(BaseModel):
     """Groups that one process judges at once; others wait in the database."""
     waiting_groups: int = Field(default=10_000, ge=1)
     """Groups that may wait in the database; further requests are refused (429)."""
+    connections: int = Field(default=10_000, ge=1)
+    """Connections at once; further ones are answered with 503."""
     body_seconds: float = Field(default=30.0, gt=0)
     """Seconds in which a request's body must have arrived."""
     wait_seconds: float = Field(default=900.0, gt=0)

@@ -15,6 +15,7 @@ import time
 
 import sqlalchemy as sa
 
+from gavel.judge.judge import Judge
 from gavel.judge.service.caller import ANYONE, Caller
 from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.database import Database
@@ -35,6 +36,8 @@ from gavel.judge.service.store import Store
 from gavel.judge.service.waiters import Waiters
 from gavel.judge.service.worker import Worker
 from gavel.scenarios.errors import JudgeError
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import truth_of
 
 _LOG = logging.getLogger(__name__)
@@ -68,18 +71,26 @@ class Engine:
     async def start(self) -> None:
         """Goes on with what is unfinished. Raises `JudgeError` for a judge that cannot be asked."""
         self.judges.default.check()
+        await _load_libraries()
         self.worker.start()
         self._loops = [asyncio.create_task(self._watch()), asyncio.create_task(self._count())]
         if self.config.retention_days is not None:
             self._loops.append(asyncio.create_task(self._expire(self.config.retention_days)))
 
+    def begin_stopping(self) -> None:
+        """Accepts nothing more; those who wait are answered with what there is once the time to stop is over."""
+        if not self.is_stopping:
+            self.is_stopping = True
+            asyncio.get_running_loop().call_later(self.config.limits.shutdown_seconds, self.waiters.give_up)
+
     async def stop(self) -> None:
         """Finishes what is being judged, if it takes no longer than allowed, and leaves the rest to the next start."""
-        self.is_stopping = True
+        self.begin_stopping()
         await self.worker.stop(self.config.limits.shutdown_seconds)
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
+        self.waiters.give_up()
         self.cassette.close()
 
     async def submit(
@@ -237,6 +248,12 @@ class Engine:
             except DatabaseUnavailableError as error:
                 _LOG.warning("old judgements are not deleted: %s", error.message)
             await asyncio.sleep(_RETENTION_SECONDS)
+
+
+async def _load_libraries() -> None:
+    """Judges a group for nothing, so that no request waits for libraries that are loaded on first use."""
+    group = TrajectoryGroup(Trajectory(messages_and_choices=[{"role": "user", "content": text}]) for text in "ab")
+    await Judge("constant").score(group)
 
 
 def _not_found(judgement: str) -> NotFoundError:

@@ -32,6 +32,13 @@ class Waiters:
             if not future.done():
                 future.set_result(record)
 
+    def give_up(self) -> None:
+        """Ends all waits as if their time were over."""
+        for futures in self._futures.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(TimeoutError())
+
     @property
     def ids(self) -> Collection[str]:
         """The judgements that somebody waits for."""
