@@ -167,7 +167,7 @@ class Engine:
             raise InvalidRequestError("two members have the same id.", "Give each an id of its own, or none.")
         try:
             judge = self.judges.of(request)
-            truth_of(request.group(self.judges.rubric(request)))
+            judge.rubric.for_task(truth_of(request.group(self.judges.rubric(request))))
         except JudgeError as error:
             raise InvalidRequestError(error.message, error.remedy) from error
         payload = request.model_dump_json(exclude_defaults=True).encode()
