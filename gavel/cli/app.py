@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gavel.cli.lazy import lazy_app
+from gavel.cli.lazy_commands import lazy_app
 from gavel.cli.settings import load_dotenv
 from gavel.cli.terminal import print_error, silence_libraries
 from gavel.llm.errors import GavelError

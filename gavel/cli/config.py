@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from gavel.cli.lazy import single_command
+from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import with_options
 from gavel.cli.run_file import to_toml
 from gavel.cli.run_options import RUN_FLAGS, Assignments, MinSpread, Shaping, Source, run_config

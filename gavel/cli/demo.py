@@ -9,7 +9,7 @@ import typer
 
 from gavel.cli.dry_run import print_run_estimate
 from gavel.cli.execution import RESUME, need_training, run_to_end, scenario_named
-from gavel.cli.lazy import single_command
+from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import Flag, with_options
 from gavel.cli.run_options import JUDGE_FLAGS, DryRun, run_config
 from gavel.trainer.run_config import RunConfig

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 import gavel.judge.offline  # noqa: F401 - makes the stand-in known by name
-from gavel.cli.lazy import single_command
+from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import with_options
 from gavel.cli.run_options import JUDGE_FLAGS, judge_config
 from gavel.cli.settings import STAND_IN, Settings

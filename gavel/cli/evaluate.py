@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gavel.cli.execution import need_training, run_to_end, scenario_named
-from gavel.cli.lazy import single_command
+from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import Flag, with_options
 from gavel.cli.run_options import ENGINE_FLAGS, MODEL_FLAGS, Assignments, Source, run_config
 from gavel.trainer.run_config import RunConfig

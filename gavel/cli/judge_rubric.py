@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gavel.cli.lazy import single_command
+from gavel.cli.lazy_commands import single_command
 from gavel.llm.errors import GavelError
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from gavel.cli.lazy import single_command
+from gavel.cli.lazy_commands import single_command
 from gavel.judge.errors import JudgeError
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from gavel.cli.attempts import read_attempts
 from gavel.cli.cassette_option import replay_account, replies_directory, with_cassette
 from gavel.cli.execution import INTERRUPTED
 from gavel.cli.judge_status import JudgeStatus
-from gavel.cli.lazy import single_command
+from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import with_options
 from gavel.cli.run_options import JUDGE_FLAGS, DryRun, announce_stand_in, judge_config, with_default_judge
 from gavel.cli.score_batch import BatchScoring
@@ -28,7 +28,7 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.llm.errors import first_error
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judged import unscored
+from gavel.scenarios.judged_copy import unscored
 from gavel.scenarios.judged_file import JudgedFile, JudgedStream, judged_output
 
 Output = JudgedFile | JudgedStream

@@ -13,8 +13,8 @@ import typer
 
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
-from gavel.llm.batch import BatchCassette, Batches
 from gavel.llm.batch_api import provider_of
+from gavel.llm.batch_cassette import BatchCassette, Batches
 from gavel.llm.batch_job import BatchJob
 from gavel.llm.budget import Budget
 from gavel.llm.errors import GavelError, first_error

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
-from gavel.judge.panel.noise import NoisePrior
-from gavel.judge.prompt.policies import AlonePolicy, ImagePolicy, UnseenPolicy
+from gavel.judge.panel.standard_errors import NoisePrior
+from gavel.judge.prompt.content_policies import AlonePolicy, ImagePolicy, UnseenPolicy
 from gavel.llm.rate_limits import Limits
 
 if TYPE_CHECKING:

@@ -27,21 +27,21 @@ from pydantic_core import to_jsonable_python
 import gavel.judge.offline  # noqa: F401 # pyright: ignore[reportUnusedImport] - registers the stand-in
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
 from gavel.judge.panel.anchors import Anchor, check_anchors
-from gavel.judge.panel.attempts import read_attempts
 from gavel.judge.panel.ballot import Ballot
 from gavel.judge.panel.judgements import judge_group, judge_members
 from gavel.judge.panel.juror import Models, jury
-from gavel.judge.panel.long_groups import characters_of, off_loop_if_long
 from gavel.judge.panel.modes import ModeName, choose_mode
-from gavel.judge.panel.noise import NoisePrior
 from gavel.judge.panel.polling import Poll
 from gavel.judge.panel.position_bias import PositionBias
 from gavel.judge.panel.prompt_caching import CacheName
-from gavel.judge.prompt.canonical import CanonicalGroup, canonicalize, with_reference
+from gavel.judge.panel.shown_attempts import read_attempts
+from gavel.judge.panel.standard_errors import NoisePrior
+from gavel.judge.panel.thread_offload import characters_of, off_loop_if_long
+from gavel.judge.prompt.canonical_group import CanonicalGroup, canonicalize, with_reference
+from gavel.judge.prompt.content_policies import AlonePolicy, ImagePolicy, UnseenPolicy, checked_choice
 from gavel.judge.prompt.flags import apply_flags, validate_caps, with_flags
-from gavel.judge.prompt.policies import AlonePolicy, ImagePolicy, UnseenPolicy, checked_choice
 from gavel.judge.prompt.redaction import redaction
-from gavel.judge.prompt.view import Redact, View
+from gavel.judge.prompt.shown_content import Redact, View
 from gavel.judge.rubric import Rubric
 from gavel.llm.activity import Activity
 from gavel.llm.budget import Budget
@@ -53,7 +53,7 @@ from gavel.llm.probe import Probe
 from gavel.llm.providers import ImageSupport, image_support
 from gavel.llm.rate_limits import Limits
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judged import with_judgements
+from gavel.scenarios.judged_copy import with_judgements
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import truth_of
@@ -119,8 +119,8 @@ class Judge:
         `budget`: may be shared with other judges. `cassette`: stores replies, so that none is paid for twice; a path
         or a `Cassette`. `prices`: USD per million prompt and completion tokens, and if you like a third number per
         million cached prompt tokens; None = `GAVEL_PRICES`. `noise_prior`: the noise of this judge's votes in other
-        groups (`gavel.judge.audit.noise.fit_noise_prior`), with which standard errors are estimated; None = from the
-        group's own votes.
+        groups (`gavel.judge.audit.noise_prior.fit_noise_prior`), with which standard errors are estimated; None = from
+        the group's own votes.
         """
         if orders < 1 or content_retries < 0:
             raise JudgeError(f"a judge needs orders >= 1 and content_retries >= 0, not {orders}, {content_retries}.")

@@ -20,9 +20,9 @@ from typing import Literal, TypeVar
 
 from gavel.llm.cassette_file import SqliteStorage, check_directory
 from gavel.llm.cassette_storage import Entry, Storage, StoredReply
-from gavel.llm.claims import ClaimWatch
 from gavel.llm.errors import CassetteError, CassetteMissError
 from gavel.llm.question import Question, differences_from_nearest
+from gavel.llm.question_claims import ClaimWatch
 from gavel.llm.storage_thread import StorageThread
 from gavel.llm.types import Accept, Reply
 

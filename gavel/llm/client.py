@@ -9,7 +9,7 @@ The loops of `Client.ask`, outermost first; all of them run within one deadline:
 
 An attempt has a timeout, and a call that sleeps does not count as running. Errors that asking again cannot mend (a
 wrong key, a prompt too long) are raised at once; after one that every request would meet, nothing more is sent
-(breaker.py).
+(circuit_breaker.py).
 """
 
 import asyncio
@@ -24,16 +24,16 @@ import openai
 from tenacity import AsyncRetrying, retry_if_exception
 
 from gavel.llm.activity import Activity
-from gavel.llm.breaker import Breaker
 from gavel.llm.budget import Budget, Size
 from gavel.llm.call import Call
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.cassette import Cassette
+from gavel.llm.circuit_breaker import Breaker
 from gavel.llm.completion import complete_in_time, read_answer
 from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
 from gavel.llm.dialect import COMPLETION_CAPS, FORMATS, dialect_of
+from gavel.llm.error_mapping import as_llm_error
 from gavel.llm.errors import LlmError, PermanentError
-from gavel.llm.failure import read_failure
 from gavel.llm.local_models import PROVIDER, model_id
 from gavel.llm.logprobs import with_logprobs
 from gavel.llm.message_size import byte_bound
@@ -42,9 +42,9 @@ from gavel.llm.prices import Price, Prices, price
 from gavel.llm.probe import MESSAGES, SCHEMA, Probe
 from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, with_breakpoint
 from gavel.llm.prompt_cut import check_not_cut
+from gavel.llm.provider_failure import read_failure
 from gavel.llm.providers import OWN_SERVERS, check_gives_probabilities, check_model, model_info
 from gavel.llm.question import Question
-from gavel.llm.raised import as_llm_error
 from gavel.llm.rate_limits import Limits, endpoint_limits
 from gavel.llm.response import read_response
 from gavel.llm.retry import (

@@ -6,8 +6,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from gavel.llm.cassette_storage import Claim, Storage, StoredReply
-from gavel.llm.claims import BEAT, holder_name
 from gavel.llm.errors import CassetteError
+from gavel.llm.question_claims import BEAT, holder_name
 
 _T = TypeVar("_T")
 

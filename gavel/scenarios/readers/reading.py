@@ -28,10 +28,11 @@ from gavel.scenarios.readers.langfuse import LANGFUSE
 from gavel.scenarios.readers.langsmith import LANGSMITH
 from gavel.scenarios.readers.openai_batch import BATCH
 from gavel.scenarios.readers.row import Format, Found, Row, RowError, Source, WholeGroup, is_object
+from gavel.scenarios.readers.shortfalls import shortfalls
 from gavel.scenarios.readers.trl import COMPLETIONS, PAIRS
 from gavel.scenarios.readers.verifiers import VERIFIERS
 from gavel.scenarios.readers.verifiers_traces import TRACES
-from gavel.scenarios.store import TrajectoryStore
+from gavel.scenarios.trajectory_store import TrajectoryStore
 
 FORMATS = (JUDGED, INSPECT, ATIF, BATCH, VERIFIERS, TRACES, PAIRS, LANGSMITH, LANGFUSE, COMPLETIONS, CONVERSATIONS)
 """From the most specific to the most general: a row is of the first that fits."""
@@ -79,7 +80,7 @@ def read_file(path: Path, by: str | None = None) -> Reading:
     count = f"{_many(len(rows), 'row')} in {_many(len(grouped.groups), 'group')}"
     summary = f"reads as: {forms}, {count}{f' by {grouped.by}' if grouped.by else ''}"
     notes = [f"left out: {number:,} × {reason}" for reason, number in source.left_out.items()]
-    return Reading(grouped.groups, summary, [*notes, *source.notes, *grouped.notes])
+    return Reading(grouped.groups, summary, [*notes, *source.notes, *shortfalls(found), *grouped.notes])
 
 
 def _many(number: int, noun: str) -> str:

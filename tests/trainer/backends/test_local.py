@@ -14,10 +14,10 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import find_scenario
-from gavel.scenarios.store import TrajectoryStore
 from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.backends.session import SaveError
+from gavel.trainer.backends.training_run import SaveError
 from gavel.trainer.config import LoraSettings, TrainConfig
 from gavel.trainer.data.token_sequences import TokenError
 from gavel.trainer.embedded import EMBEDDED_POLICY
