@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gavel.cli.lazy import single_command
+from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import Flag, given, parse_assignments, with_options
 from gavel.cli.run_file import Where, merged, read_tables, validated
 from gavel.cli.run_options import JUDGE_FLAGS, announce_stand_in, with_default_judge

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from gavel.judge.service.records import LeasedWork
 from gavel.judge.service.rows import SUMMARY, decompress, record_of
 from gavel.judge.service.tables import judgements
-from gavel.llm.claims import is_dead
+from gavel.llm.question_claims import is_dead
 
 _c = judgements.c
 _UNFINISHED = _c.finished_at.is_(None)

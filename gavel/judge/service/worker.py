@@ -23,7 +23,7 @@ from gavel.judge.service.records import LeasedWork, Record
 from gavel.judge.service.schemas import ScoreRequest
 from gavel.judge.service.store import Store
 from gavel.judge.service.verdict import Verdict
-from gavel.llm.claims import holder_name
+from gavel.llm.question_claims import holder_name
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 1.0
