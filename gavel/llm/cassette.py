@@ -40,8 +40,9 @@ class Cassette:
     and a question that is not stored is a `CassetteMissError`. A new file is created with its parent directories.
     """
 
-    def __init__(self, storage: str | Path | Callable[[], Storage], mode: Mode = "cache") -> None:
-        """A function opens the storage anew in every process, in the thread that uses it."""
+    def __init__(self, storage: str | Path | Callable[[], Storage] | StorageThread, mode: Mode = "cache") -> None:
+        """A function opens the storage anew in every process, in the thread that uses it. A thread that has a storage
+        already belongs to this process alone."""
         if mode not in ("cache", "replay"):
             raise CassetteError(f'a cassette has the mode "cache" or "replay", not "{mode}".')
         self.path = Path(storage) if isinstance(storage, str | Path) else None
@@ -55,7 +56,7 @@ class Cassette:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._asking: dict[str, Future[Reply]] = {}
-        self._thread: StorageThread | None = None
+        self._thread: StorageThread | None = storage if isinstance(storage, StorageThread) else None
 
     @property
     def asks_now(self) -> bool:
