@@ -12,8 +12,8 @@ from typing import Any
 from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.judge.judge import Judge
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.store import TrajectoryStore
 from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.loop.evaluation import interval
 from gavel.trainer.loop.train_loop import EVALUATION, TIMES
 
