@@ -178,7 +178,7 @@ async def _judge_all(
 ) -> dict[int, TrajectoryGroup]:
     judged = dict(done)
     if any(group.trajectories for index, group in enumerate(groups) if index not in done):
-        await judge.probe()
+        judge.probe_when_asked()
     columns = (*Progress.get_default_columns(), JudgeStatus(lambda: judge.status))
     writing = asyncio.Lock()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:

@@ -62,7 +62,7 @@ def train(
         if config.judge.models == STAND_IN:
             check_tasks(judge.rubric, [task.truth for task in scenario.tasks()])
         if "RANK" not in os.environ:  # which launched processes have
-            run_interruptibly(judge.probe())  # before torch is loaded: a mistake is reported at once
+            run_interruptibly(judge.probe(replayed=False))  # before torch is loaded: a mistake is reported at once
     if config.backend.processes > 1:
         from gavel.trainer.distributed import launch, launched
 

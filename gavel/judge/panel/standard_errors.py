@@ -83,7 +83,7 @@ def residual_noise(votes: Sequence[NoisyVote]) -> Noise:
     """
     import numpy as np
 
-    if not votes:
+    if len(votes) <= len({vote.member for vote in votes}):  # such as one order: nothing is left for the noise
         return Noise(0.0, 0)
     scores = np.array([vote.score for vote in votes])
     members = _dummies([vote.member for vote in votes])

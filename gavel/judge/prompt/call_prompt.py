@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
 from threading import Lock
 
@@ -119,15 +120,16 @@ def _messages(
     values: dict[str, object] = {"transcripts": transcripts, "labels": labels}
     if rubric.criteria:
         values["criteria"] = [(letter, sanitize(criterion.name)) for letter, criterion in rubric.lettered]
-    system, user = template_names(rubric)
-    text = render(user, **values)
+    text = render(template_names(rubric)[1], **values)
     return [
-        {
-            "role": "system",
-            "content": render(system, rubric=sanitize(rubric.words), images=bool(images), reference=reference),
-        },
+        {"role": "system", "content": _instructions(rubric, images=bool(images), reference=reference)},
         {"role": "user", "content": [{"type": "text", "text": text}, *images] if images else text},
     ]
+
+
+@lru_cache
+def _instructions(rubric: Rubric, *, images: bool, reference: bool) -> str:
+    return render(template_names(rubric)[0], rubric=sanitize(rubric.words), images=images, reference=reference)
 
 
 def with_request(text: str, request: str) -> str:

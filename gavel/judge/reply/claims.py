@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from gavel.judge.reply import vocabulary as say
+from gavel.judge.reply.mentions import Mentions
 
 _UNITS = r"%|％|percent|per cent|prozent|por ciento|процент\w*|points?|pts?|stars?|★|punkte?|puntos?|балл\w*|分|点|점"
 _NUMBER = re.compile(
@@ -67,14 +68,13 @@ class Said:
 
     scores: Mapping[str, float]
     """By label in lower case, in the order of the labels."""
-    mention: re.Pattern[str]
+    mention: Mentions
 
     @classmethod
     def of(cls, scores: Mapping[str, float], names: Collection[str] = ()) -> "Said":
         """`names`: further names of members that prose may use."""
-        words = "|".join(map(re.escape, sorted({*scores, *names}, key=len, reverse=True)))
         folded = {label.casefold(): score for label, score in scores.items()}
-        return cls(folded, re.compile(rf"(?<![A-Za-z0-9])(?:{words})(?![A-Za-z0-9])", re.IGNORECASE))
+        return cls(folded, Mentions({*scores, *names}))
 
     def are(self, value: float, name: str | None = None) -> bool:
         """Whether a number is the score of a member, or of any. A member may have a score for each criterion."""

@@ -88,7 +88,7 @@ def test_a_file_is_told_by_what_it_holds(tmp_path: Path, name: str, packed: str)
         text = json.dumps(ROWS, indent=2 if name == "pretty.json" else None)
     if name == "rows.csv":
         cells = [json.dumps(row["messages"]).replace('"', '""') for row in ROWS]
-        text = "task,messages\r\n" + "".join(f'{n},"{cell}"\r\n' for n, cell in enumerate(cells))
+        text = "number,messages\r\n" + "".join(f'{n},"{cell}"\r\n' for n, cell in enumerate(cells))
     data = text.encode("utf-8-sig")
     if packed:
         data = gzip.compress(data) if packed == ".gz" else zstandard.compress(data)
