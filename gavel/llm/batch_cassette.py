@@ -1,4 +1,4 @@
-"""Questions asked in batches, at half the price: a cassette that collects what it cannot answer.
+"""Questions asked in batches, mostly at half the price: a cassette that collects what it cannot answer.
 
     batches = Batches(BatchJob(directory), prices, budget)
     while True:
