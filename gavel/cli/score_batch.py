@@ -1,4 +1,4 @@
-"""`gavel score --batch`: the judge's calls go through the vendor's batch interface, within a day and mostly at half the price.
+"""`gavel score --batch`: the calls of the judge go through the vendor's batch interface, mostly at half the price.
 
 The batches of an output are kept in `<output>.batch/` beside it until they are scored: after Ctrl-C, a kill or days,
 the same command goes on from there.
