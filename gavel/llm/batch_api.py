@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import httpx
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
 
-from gavel.llm.batch_vendors import CONNECTION, connection, vendor_of
+from gavel.llm.batch_vendors import connection, vendor_of
+from gavel.llm.dialect import CONNECTION
 from gavel.llm.errors import LlmError
 from gavel.llm.provider_failure import read_failure
 from gavel.llm.providers import load_litellm
