@@ -178,7 +178,8 @@ async def report(count: int, seed: int) -> list[dict[str, Any]]:
         ways: list[tuple[Form, float]] = [("groupwise", 0), *((f, s) for f in ("decisions", "readout") for s in SHARES)]
         for mode, sampling in ways:
             asked = TokenCountingJudge(table, POSITION_BIASED, mode, sampling, seed)
-            name = f"{mode}, orders={orders}" + (f", {sampling:.0%} of noise is sampling" if mode != "groupwise" else "")
+            luck = "" if mode == "groupwise" else f", {sampling:.0%} of noise is sampling"
+            name = f"{mode}, orders={orders}{luck}"
             await row(name, engine_scorer(Judge(asked, mode=mode, orders=orders)), of_8[:few])
             rows[-1]["tokens_per_group"] = round(asked.tokens / few)
     pairs = groups_with_shared_member(few, seed + 1, table)
