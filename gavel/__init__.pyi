@@ -24,12 +24,12 @@ from .scenarios.judgement import Judgement as Judgement
 from .scenarios.rollout import rollout as rollout
 from .scenarios.scenario import Scenario as Scenario
 from .scenarios.scenario import find_scenario as find_scenario
-from .scenarios.store import TrajectoryStore as TrajectoryStore
 from .scenarios.task import Task as Task
 from .scenarios.tools import Toolbox as Toolbox
 from .scenarios.tools import done as done
 from .scenarios.trajectory import History as History
 from .scenarios.trajectory import Trajectory as Trajectory
+from .scenarios.trajectory_store import TrajectoryStore as TrajectoryStore
 from .trainer.backends.local import LocalBackend as LocalBackend
 from .trainer.backends.protocol import TrainResult as TrainResult
 from .trainer.config import Cispo as Cispo

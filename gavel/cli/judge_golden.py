@@ -4,7 +4,6 @@ Replies are stored on a cassette, so a repeated run requests only what a change 
 first run are recorded beside the cassette, and later runs name each verdict that changed.
 """
 
-import asyncio
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from gavel.cli.lazy import single_command
+from gavel.cli.interrupts import run_interruptibly
+from gavel.cli.lazy_commands import single_command
 from gavel.llm.errors import GavelError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def golden(
     models = [name.strip() for name in model.split(",")] if model else None
     engine = Judge(models, rubric=read_text_option(rubric, "rubric"), cassette=tape)
     name = " + ".join(engine.names)
-    results = asyncio.run(check_golden(engine, load_golden(groups or SHIPPED)))
+    results = run_interruptibly(check_golden(engine, load_golden(groups or SHIPPED)))
     tape.close()
     _print_results(results, name)
     _print_learnt(results)
@@ -148,7 +148,7 @@ def _print_results(results: "Sequence[GoldenResult]", judge: str) -> None:
 def _print_learnt(results: "Sequence[GoldenResult]") -> None:
     """Prints what these groups tell of the judge's noise and of the weights of a jury, as settings."""
     from gavel.judge.audit.jury_weights import golden_scores, jury_weights
-    from gavel.judge.audit.noise import fit_noise_prior
+    from gavel.judge.audit.noise_prior import fit_noise_prior
 
     prior = fit_noise_prior(result.judged for result in results if result.judged is not None and result.scores)
     if prior is not None:

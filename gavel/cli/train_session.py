@@ -22,7 +22,7 @@ from gavel.trainer.loop.evaluation import evaluate, interval
 from gavel.trainer.loop.train_loop import EVALUATION, train_scenario
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.run_config import RunConfig
-from gavel.trainer.runs.replaced_run import ReplacedRun, replacing_run
+from gavel.trainer.runs.fresh_run import ReplacedRun, replacing_run
 from gavel.trainer.runs.run_directory import RunDirectoryError, run_path, runs_root
 
 _COUNTS = ("step", "split", "time", "trajectories", "exceptions", "failed")

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from gavel.judge.judge import Judge
-from gavel.judge.prompt.messages import count_message_tokens
+from gavel.judge.prompt.call_prompt import count_message_tokens
 from gavel.llm.client import Client
 from gavel.llm.errors import NotAskedError
 from gavel.llm.prices import price

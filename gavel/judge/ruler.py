@@ -15,16 +15,16 @@ from gavel.judge.judge import Judge
 from gavel.judge.panel.anchors import Anchor
 from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.modes import ModeName
-from gavel.judge.panel.noise import NoisePrior
-from gavel.judge.prompt.policies import AlonePolicy, ImagePolicy, UnseenPolicy
-from gavel.judge.prompt.view import Redact
+from gavel.judge.panel.standard_errors import NoisePrior
+from gavel.judge.prompt.content_policies import AlonePolicy, ImagePolicy, UnseenPolicy
+from gavel.judge.prompt.shown_content import Redact
 from gavel.judge.rubric import Rubric
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.prices import Prices
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judged import unscored
+from gavel.scenarios.judged_copy import unscored
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 

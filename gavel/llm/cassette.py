@@ -20,9 +20,9 @@ from typing import Literal, TypeVar
 
 from gavel.llm.cassette_file import SqliteStorage, check_directory
 from gavel.llm.cassette_storage import Entry, Storage, StoredReply
-from gavel.llm.claims import ClaimWatch
 from gavel.llm.errors import CassetteError, CassetteMissError
 from gavel.llm.question import Question, differences_from_nearest
+from gavel.llm.question_claims import ClaimWatch
 from gavel.llm.storage_thread import Claimed, StorageThread
 from gavel.llm.types import Accept, Reply
 
@@ -40,8 +40,9 @@ class Cassette:
     and a question that is not stored is a `CassetteMissError`. A new file is created with its parent directories.
     """
 
-    def __init__(self, storage: str | Path | Callable[[], Storage], mode: Mode = "cache") -> None:
-        """A function opens the storage anew in every process, in the thread that uses it."""
+    def __init__(self, storage: str | Path | Callable[[], Storage] | StorageThread, mode: Mode = "cache") -> None:
+        """A function opens the storage anew in every process, in the thread that uses it. A thread that has a storage
+        already belongs to this process alone."""
         if mode not in ("cache", "replay"):
             raise CassetteError(f'a cassette has the mode "cache" or "replay", not "{mode}".')
         self.path = Path(storage) if isinstance(storage, str | Path) else None
@@ -55,7 +56,7 @@ class Cassette:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._asking: dict[str, Future[Reply]] = {}
-        self._thread: StorageThread | None = None
+        self._thread: StorageThread | None = storage if isinstance(storage, StorageThread) else None
 
     @property
     def asks_now(self) -> bool:
@@ -147,6 +148,15 @@ class Cassette:
         finally:
             if may_hold_claim:
                 thread.release(key)
+
+    async def has_replies_of(self, model: str) -> bool:
+        """Whether a reply of this model is stored."""
+        if self.path is not None and not self.path.exists():
+            return False
+        stored = await asyncio.wrap_future(
+            self._current_thread().submit(lambda storage: storage.similar(Question(model, {}, {}, [])))
+        )
+        return any(parts["model"] == model for parts in stored)
 
     async def keep(self, question: Question, reply: Reply, repairs: Sequence[tuple[Question, Reply]] = ()) -> None:
         """Stores a reply that came by another way. Raises `CassetteError`."""

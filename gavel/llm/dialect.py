@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from gavel.llm.failure import Failure
+from gavel.llm.provider_failure import Failure
 from gavel.llm.types import Schema
 
 FORMATS: tuple[tuple[str, Callable[[Schema], dict[str, Any]]], ...] = (

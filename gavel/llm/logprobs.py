@@ -11,7 +11,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from gavel.llm.refusal import CONTENT_FILTER
+from gavel.llm.refusal_wording import CONTENT_FILTER
 from gavel.llm.types import Reply
 
 PARAMS = {"logprobs": True, "top_logprobs": 20}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gavel.llm.cassette_storage import Claim, Entry, Storage, StoredReply
-from gavel.llm.claims import BEAT, holder_name
 from gavel.llm.errors import CassetteError
+from gavel.llm.question_claims import BEAT, holder_name
 
 _T = TypeVar("_T")
 

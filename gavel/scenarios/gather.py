@@ -14,7 +14,7 @@ from typing import cast
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judged import unscored
+from gavel.scenarios.judged_copy import unscored
 from gavel.scenarios.progress import GroupTally, completion_tokens, gather_display
 from gavel.scenarios.run_members import discard, member_runner, run_member
 from gavel.scenarios.trajectory import RolloutError, Trajectory

@@ -27,7 +27,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_table import SUFFIXES as TABLE_SUFFIXES
 from gavel.scenarios.judged_table import read_table, write_table
 from gavel.scenarios.record_format import RecordVersionError, from_row, to_line
-from gavel.scenarios.store import TrajectoryStore, write_whole
+from gavel.scenarios.trajectory_store import TrajectoryStore, write_whole
 
 STORE_SUFFIX = ".zst"
 _OTHER = "Choose another file with --out, or replace it with --fresh."

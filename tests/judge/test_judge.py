@@ -9,7 +9,7 @@ import pytest
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
-from gavel.judge.prompt.canonical import canonicalize
+from gavel.judge.prompt.canonical_group import canonicalize
 from gavel.llm.errors import PermanentError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory

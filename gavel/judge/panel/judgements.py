@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from gavel.judge.panel.aggregate import Aggregate, AggregateScore, Answer, groupwise
 from gavel.judge.panel.agreement import agreement_of
 from gavel.judge.panel.ballot import Ballot
-from gavel.judge.prompt.canonical import CanonicalGroup
+from gavel.judge.prompt.canonical_group import CanonicalGroup
 from gavel.judge.stats import mean_and_error
 from gavel.scenarios.judgement import GroupJudgement, GroupStatus, Judgement
 from gavel.scenarios.trajectory import Trajectory

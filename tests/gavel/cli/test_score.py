@@ -24,8 +24,8 @@ from gavel.scenarios.judged_table import read_table
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.readers.reading import read_groups
 from gavel.scenarios.readers.row import RowError
-from gavel.scenarios.store import StoreError, TrajectoryStore
 from gavel.scenarios.trajectory import RolloutError, Trajectory
+from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
 from tests.endpoint import Answer, Endpoint, fails, says, scores
 from tests.judge.groups import TOOLS, desk, saying
 from tests.limits import HANG_SECONDS

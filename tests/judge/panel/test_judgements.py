@@ -2,7 +2,7 @@ import pytest
 
 from gavel.judge.panel.ballot import Ballot
 from gavel.judge.panel.judgements import judge_group, judge_members
-from gavel.judge.prompt.canonical import canonicalize
+from gavel.judge.prompt.canonical_group import canonicalize
 from gavel.judge.reply.verdict import Scored
 from gavel.judge.stats import score_interval
 from gavel.llm.types import Reply

@@ -1,0 +1,35 @@
+"""Notes on attempts that hold less than an attempt: those that failed, and those in which nobody answers."""
+
+from collections.abc import Sequence
+
+from openai.types.chat.chat_completion import Choice
+
+from gavel.scenarios.readers.row import Attempt, Found
+from gavel.scenarios.trajectory import Trajectory
+
+
+def shortfalls(found: Sequence[Found]) -> list[str]:
+    """A note for each kind, with the first attempt of that kind. Groups that stand in the file are not looked at."""
+    attempts = [each for each in found if isinstance(each, Attempt)]
+    failed = [each for each in attempts if each.trajectory.status == "failed"]
+    silent = [each for each in attempts if each.trajectory.status != "failed" and not _answers(each.trajectory)]
+    notes: list[str] = []
+    if failed:
+        notes.append(
+            f"{len(failed):,} of {_attempts(len(attempts))} failed, and get{'s' * (len(failed) == 1)} no score. "
+            f"First: {failed[0].row.where} ({failed[0].trajectory.status_reason or 'no reason is recorded'})."
+        )
+    if silent:
+        notes.append(
+            f"{len(silent):,} of {_attempts(len(attempts))} hold{'s' * (len(silent) == 1)} no turn of the assistant: "
+            f"there is nothing in them to judge. First: {silent[0].row.where}."
+        )
+    return notes
+
+
+def _attempts(number: int) -> str:
+    return f"{number:,} attempt{'s' * (number != 1)}"
+
+
+def _answers(trajectory: Trajectory) -> bool:
+    return any(isinstance(item, Choice) or item.get("role") == "assistant" for item in trajectory.messages_and_choices)
