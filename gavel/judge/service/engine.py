@@ -71,7 +71,7 @@ class Engine:
     async def start(self) -> None:
         """Goes on with what is unfinished. Raises `JudgeError` for a judge that cannot be asked."""
         self.judges.default.check()
-        await _load_libraries()
+        await load_libraries()
         self.worker.start()
         self._loops = [asyncio.create_task(self._watch()), asyncio.create_task(self._count())]
         if self.config.retention_days is not None:
@@ -250,7 +250,7 @@ class Engine:
             await asyncio.sleep(_RETENTION_SECONDS)
 
 
-async def _load_libraries() -> None:
+async def load_libraries() -> None:
     """Judges a group for nothing, so that no request waits for libraries that are loaded on first use."""
     group = TrajectoryGroup(Trajectory(messages_and_choices=[{"role": "user", "content": text}]) for text in "ab")
     await Judge("constant").score(group)
