@@ -72,3 +72,9 @@ def missing_parts(extra: str) -> list[str]:
         elif installed_version(found["name"]) is None:
             missing.append(found["name"])
     return missing
+
+
+def need_extra(extra: str, what: str) -> None:
+    """Raises `MissingExtraError` when the extra is not installed, which `what` needs."""
+    if missing := missing_parts(extra):
+        raise MissingExtraError(what, missing[0], extra)

@@ -16,7 +16,7 @@ settings.register_profile("ci", derandomize=True)  # on a build machine, the sam
 if os.environ.get("CI"):
     settings.load_profile("ci")
 
-# A shell without job control starts its background jobs with Ctrl-C ignored, and every process of the tests inherits it.
+# A shell without job control starts its background jobs with Ctrl-C ignored, and their children inherit it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gavel.cli.interrupts import INTERRUPTED, stop_at_next_interrupt
 from gavel.cli.lazy_commands import lazy_app
 from gavel.cli.settings import load_dotenv
-from gavel.cli.terminal import print_error, silence_libraries
+from gavel.cli.terminal import print_error, replace_unprintable, silence_libraries
 from gavel.llm.errors import GavelError
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def run(scenario: "Scenario") -> None:
 
     A run.toml may follow `train` there too; it names the scenario by its name.
     """
-    from gavel.cli.execution import own_scenarios
+    from gavel.cli.named_scenario import own_scenarios
 
     arguments = sys.argv[1:]
     names_a_file = len(arguments) > 1 and arguments[1].endswith(".toml")
@@ -82,6 +83,7 @@ def run(scenario: "Scenario") -> None:
 def _main(arguments: list[str]) -> None:
     """Runs a command. A user's mistake is printed as one sentence with its remedy; the exit status is then 1."""
     gc.set_threshold(*_GC_THRESHOLDS)
+    replace_unprintable()
     try:
         load_dotenv()
         silence_libraries()
@@ -89,3 +91,7 @@ def _main(arguments: list[str]) -> None:
     except GavelError as error:
         print_error(error)
         sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    finally:
+        stop_at_next_interrupt()  # Python waits for threads when it ends, and would print where
