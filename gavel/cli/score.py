@@ -54,7 +54,7 @@ def score(
         bool, typer.Option("--fresh", help="Replace the output file instead of going on with it.")
     ] = False,
     batch: Annotated[
-        bool, typer.Option("--batch", help="Ask in batches: half the price, within a day. Needs --out FILE.")
+        bool, typer.Option("--batch", help="Ask in batches: mostly half the price, within a day. Needs --out FILE.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:

@@ -48,10 +48,12 @@ def _account(groups: Sequence[TrajectoryGroup]) -> str:
     asked = [whole for whole in wholes if whole.calls]
     unknown = sum(whole.calls for whole in asked if whole.cost_usd is None)
     cost = cost_in_words(sum(whole.cost_usd or 0.0 for whole in asked), sum(whole.calls for whole in asked), unknown)
+    opposed = sum(whole.order_agreement is not None and whole.order_agreement <= 0 for whole in wholes)
     return " · ".join(
         [
-            f"{len(groups):,} group{'s' * (len(groups) != 1)}",
+            counted(len(groups), "group"),
             f"{scored:,} of {len(members):,} trajector{'y' if len(members) == 1 else 'ies'} scored",
+            *([f"orders contradict each other in {counted(opposed, 'group')}"] if opposed else []),
             f"judge {', '.join(models)}",
             counted(sum(whole.calls for whole in wholes), "call"),
             f"{sum(w.prompt_tokens for w in wholes):,} + {sum(w.completion_tokens for w in wholes):,} tokens",

@@ -21,7 +21,7 @@ from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_table import SUFFIXES as TABLE_SUFFIXES
 from gavel.scenarios.judged_table import read_table
-from gavel.scenarios.judgement import Judgement
+from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.readers.reading import read_groups
 from gavel.scenarios.readers.row import RowError
 from gavel.scenarios.trajectory import RolloutError, Trajectory
@@ -387,3 +387,13 @@ def test_a_judge_that_stops_keeps_what_was_judged_and_says_how_to_go_on(
     endpoint.script = [scores(0.9, 0.1)]
     score_and_print(path, config.model_copy(update={"max_tokens": None}), "n", out)
     assert len(endpoint.requests) - asked == 1 + 6 - len(kept)
+
+
+@pytest.mark.parametrize(
+    ("agreements", "told"), [((0.5, None), ""), ((-0.2, 0.5), "in 1 group ·"), ((-1, 0), "in 2 groups ·")]
+)
+def test_groups_whose_orders_contradict_each_other_are_counted(agreements: tuple[float | None, ...], told: str):
+    judgements = [GroupJudgement(status="scored", order_agreement=agreement) for agreement in agreements]
+    text = printed([TrajectoryGroup(judgement=judgement) for judgement in judgements])
+    assert ("contradict each other" in text) == bool(told)
+    assert told in text
