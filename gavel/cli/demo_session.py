@@ -22,6 +22,7 @@ from gavel.cli.display import RunDisplay
 from gavel.cli.settings import STAND_IN
 from gavel.cli.train_session import say_cost, starting_over
 from gavel.judge.config import JudgeConfig
+from gavel.llm.counted import counted
 from gavel.reports.demo_page import CurvePoint, DemoReport, RewardPoint, SummaryRow, write_report
 from gavel.reports.run_outcome import Outcome, judged_pair, read_outcome
 from gavel.scenarios.scenario import find_scenario
@@ -220,7 +221,8 @@ def _print(console: Console, outcome: Outcome, report: Path) -> None:
     tau = "no order to compare" if outcome.tau is None else f"tau {outcome.tau:.2f}"
     unscored, degenerate = outcome.statuses["unscored"], outcome.statuses["degenerate"]
     console.print(
-        f"judge vs truth: {tau}, {unscored} unscored, {degenerate} degenerate groups left out", highlight=False
+        f"judge vs truth: {tau}, {unscored} unscored, {counted(degenerate, 'degenerate group')} left out",
+        highlight=False,
     )
     for reason, count in outcome.left_out.most_common():
         console.print(f"left out: {count} {sentence_of(reason)}", highlight=False)

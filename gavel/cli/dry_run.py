@@ -5,6 +5,7 @@ import asyncio
 import typer
 
 from gavel.judge.judge import Judge
+from gavel.llm.counted import counted
 from gavel.trainer.config import LoopConfig
 
 
@@ -16,7 +17,8 @@ def print_run_estimate(judge: Judge | None, loop: LoopConfig, member_tokens: dic
     from gavel.judge.estimate import estimate_run
 
     groups = loop.steps * loop.tasks_per_step
-    typer.echo(f"{loop.steps:,} steps of {loop.tasks_per_step:,} groups of {loop.group_size}. Nothing was asked.")
+    steps, each = counted(loop.steps, "step"), counted(loop.tasks_per_step, "group")
+    typer.echo(f"{steps} of {each} of {loop.group_size}. Nothing was asked.")
     for label, tokens in member_tokens.items():
         estimate = asyncio.run(estimate_run(judge, groups, loop.group_size, tokens))
         typer.echo(f"{label} ({tokens:,} tokens each): {estimate.words}")

@@ -16,6 +16,7 @@ from gavel.cli.cassette_option import replay_account
 from gavel.cli.display import RunDisplay
 from gavel.cli.run_file import to_toml
 from gavel.judge.judge import Judge
+from gavel.llm.counted import counted
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.loop.evaluation import evaluate, interval
@@ -119,7 +120,7 @@ async def run_evaluation(config: RunConfig, scenario: Scenario, *, must_exist: b
             _say(console, f"Gavel · {scenario.name} · {model.get_inference_name()}")
             evaluation = await evaluate(model, scenario, config.loop.final_tasks, config.loop)
     table = Table(box=None)
-    table.add_column(f"{evaluation.tasks} held-out tasks")
+    table.add_column(counted(evaluation.tasks, "held-out task"))
     table.add_column("mean", justify="right")
     for name, value in evaluation.measures.items():
         width = f" ± {interval(value, evaluation.tasks):.3f}" if name == "success" else ""
@@ -151,7 +152,7 @@ def say_cost(console: Console, judge: Judge | None) -> None:
     """Prints what the judge came to, if it asked a server."""
     if judge is not None and judge.asks_servers:
         calls = judge.budget.calls
-        _say(console, f"Judge: {calls:,} call{'s' * (calls != 1)}, {judge.budget.cost}")
+        _say(console, f"Judge: {counted(calls, 'call')}, {judge.budget.cost}")
 
 
 def _say(console: Console, line: str) -> None:
