@@ -1,5 +1,6 @@
 """The `gavel` command, and the same command line for a scenario's own file (`gavel.run`)."""
 
+import errno
 import gc
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +9,7 @@ import typer
 
 from gavel.cli.lazy_commands import lazy_app
 from gavel.cli.settings import load_dotenv
-from gavel.cli.terminal import print_error, silence_libraries
+from gavel.cli.terminal import print_error, print_in_any_encoding, silence_libraries
 from gavel.llm.errors import GavelError
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ COMMANDS = {
     "runs": "List the runs with their state and best figure.",
     "doctor": "Show what is installed, which keys are set, and what to do next.",
 }
+
+_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 _GC_THRESHOLDS = 20_000, 20, 20
 """With Python's own thresholds a run's million objects are scanned so often that a demo takes an eighth longer. These
@@ -81,10 +84,16 @@ def run(scenario: "Scenario") -> None:
 def _main(arguments: list[str]) -> None:
     """Runs a command. A user's mistake is printed as one sentence with its remedy; the exit status is then 1."""
     gc.set_threshold(*_GC_THRESHOLDS)
+    print_in_any_encoding()
     try:
         load_dotenv()
         silence_libraries()
         app(arguments)
     except GavelError as error:
         print_error(error)
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in _NO_ROOM or error.filename is not None:
+            raise
+        print_error(GavelError(f"the output cannot be printed: {error.strerror}.", "Make room, or print elsewhere."))
         sys.exit(1)

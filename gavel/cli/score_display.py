@@ -40,7 +40,7 @@ def print_scores(
             last = member == len(group)
             table.add_row(plain(label if member == 1 else ""), str(member), *_score_cells(trajectory), end_section=last)
     console.print(table)
-    console.print(plain(_account(groups, earlier, cost)))
+    console.print(plain(_account(groups, earlier, cost)), soft_wrap=True)
 
 
 def _score_cells(trajectory: Trajectory) -> tuple[Text, Text]:

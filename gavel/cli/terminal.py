@@ -1,5 +1,7 @@
 """What is printed: Gavel's own lines only, and text from files and models as plain characters."""
 
+import codecs
+import io
 import logging
 import os
 import sys
@@ -17,6 +19,25 @@ _QUIET = {
     "TOKENIZERS_PARALLELISM": "false",
     "LITELLM_LOG": "ERROR",
 }
+
+
+_PLAINER = {"·": "-", "…": "...", "±": "+/-", "–": "-", "—": "-", "→": "->", "≥": ">=", "≤": "<=", "×": "x", "✓": "yes"}
+"""What Gavel's own signs become where an encoding lacks them."""
+_HANDLER = "gavel.plainer"
+
+
+def _plainer(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    lacking = error.object[error.start : error.end]
+    return "".join(_PLAINER.get(character, "?") for character in lacking), error.end
+
+
+def print_in_any_encoding() -> None:
+    """Lets standard output and error take any text: what their encoding lacks, such as ASCII the "±", is replaced."""
+    codecs.register_error(_HANDLER, _plainer)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
+            stream.reconfigure(errors=_HANDLER)
 
 
 def plain(text: str, style: str = "") -> Text:

@@ -270,7 +270,10 @@ class JudgedStream:
             self._stream.write(_line(group))
             self._stream.flush()
         except OSError as error:
-            raise JudgedFileError(f"the judged groups cannot be written: {error.strerror or error}.") from error
+            raise JudgedFileError(
+                f"the judged groups cannot be written: {error.strerror or error}.",
+                "--out FILE keeps each group as soon as it is judged.",
+            ) from error
 
 
 def judged_output(
