@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gavel.cli.interrupts import INTERRUPTED, stop_at_next_interrupt
 from gavel.cli.lazy_commands import lazy_app
 from gavel.cli.settings import load_dotenv
-from gavel.cli.terminal import print_error, print_in_any_encoding, silence_libraries
+from gavel.cli.terminal import print_error, replace_unprintable, silence_libraries
 from gavel.llm.errors import GavelError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ COMMANDS = {
     "train": "Train an agent on a scenario, with a judge's scores as the reward.",
     "evaluate": "Measure a run's newest policy (or its base, before training) on held-out tasks.",
     "score": "Score trajectories from a file with a judge.",
+    "serve": "Serve the judge over HTTP: one judge for trainers in any language.",
     "judge": "Draft a rubric, and test the judge itself.",
     "config": "Print the whole configuration of a run as TOML, with defaults and descriptions.",
     "scenarios": "List the shipped scenarios.",
@@ -71,7 +73,7 @@ def run(scenario: "Scenario") -> None:
 
     A run.toml may follow `train` there too; it names the scenario by its name.
     """
-    from gavel.cli.execution import own_scenarios
+    from gavel.cli.named_scenario import own_scenarios
 
     arguments = sys.argv[1:]
     names_a_file = len(arguments) > 1 and arguments[1].endswith(".toml")
@@ -84,7 +86,7 @@ def run(scenario: "Scenario") -> None:
 def _main(arguments: list[str]) -> None:
     """Runs a command. A user's mistake is printed as one sentence with its remedy; the exit status is then 1."""
     gc.set_threshold(*_GC_THRESHOLDS)
-    print_in_any_encoding()
+    replace_unprintable()
     try:
         load_dotenv()
         silence_libraries()
@@ -97,3 +99,7 @@ def _main(arguments: list[str]) -> None:
             raise
         print_error(GavelError(f"the output cannot be printed: {error.strerror}.", "Make room, or print elsewhere."))
         sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    finally:
+        stop_at_next_interrupt()  # Python waits for threads when it ends, and would print where

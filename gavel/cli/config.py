@@ -24,7 +24,7 @@ def config(
     The same arguments as for `gavel train`; what is printed is itself a run.toml.
     """
     given = run_config(source, values, assignments, shaping, min_spread)
-    typer.echo(to_toml(given.resolved(), given), nl=False)
+    typer.echo(to_toml(given.resolved(), given).encode(), nl=False)  # TOML is UTF-8, whatever the terminal is
 
 
 app = single_command(with_options(config, RunConfig, RUN_FLAGS))

@@ -83,7 +83,7 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
     model = TrainableModel(name=settings.run_name, project="demo", base_model=EMBEDDED_POLICY)
     directory = runs_root() / model.project / model.name
     judge = with_cassette(settings.judge, directory).build(scenario.rubric)
-    await judge.probe()
+    await judge.probe(replayed=False)
     loop = LoopConfig(steps=settings.steps, seed=settings.seed, max_tokens=64)
     config = TrainConfig(learning_rate=2e-3, warmup_steps=min(3, loop.steps - 1), total_steps=loop.steps)
     async with contextlib.AsyncExitStack() as stack:

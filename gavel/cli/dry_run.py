@@ -1,9 +1,8 @@
 """What the judge of a training run may cost, told before the run: `--dry-run`."""
 
-import asyncio
-
 import typer
 
+from gavel.cli.interrupts import run_interruptibly
 from gavel.judge.judge import Judge
 from gavel.llm.counted import counted
 from gavel.trainer.config import LoopConfig
@@ -20,6 +19,6 @@ def print_run_estimate(judge: Judge | None, loop: LoopConfig, member_tokens: dic
     steps, each = counted(loop.steps, "step"), counted(loop.tasks_per_step, "group")
     typer.echo(f"{steps} of {each} of {loop.group_size}. Nothing was asked.")
     for label, tokens in member_tokens.items():
-        estimate = asyncio.run(estimate_run(judge, groups, loop.group_size, tokens))
+        estimate = run_interruptibly(estimate_run(judge, groups, loop.group_size, tokens))
         typer.echo(f"{label} ({tokens:,} tokens each): {estimate.words}")
     typer.echo("Repeated calls come on top; groups of identical rollouts, and replies on a cassette, cost nothing.")

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gavel.cli.execution import need_training, run_to_end, scenario_named
+from gavel.cli.interrupts import run_to_end
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import Flag, with_options
+from gavel.cli.named_scenario import scenario_named
 from gavel.cli.run_options import ENGINE_FLAGS, MODEL_FLAGS, Assignments, Source, run_config
+from gavel.extras import need_extra
 from gavel.trainer.run_config import RunConfig
 
 _TASKS = 256
@@ -15,7 +17,7 @@ _FLAGS = [*MODEL_FLAGS, Flag("loop.final_tasks", "--tasks", _TASKS), *ENGINE_FLA
 
 def evaluate(source: Source, values: Mapping[str, Any], assignments: Assignments = None) -> None:
     """Measure a run's newest policy (or its base, before training) on held-out tasks."""
-    need_training("gavel evaluate")
+    need_extra("train", "gavel evaluate")
     config = run_config(source, {**values, "tasks": values["tasks"] or _TASKS}, assignments, flags=_FLAGS)
     scenario = scenario_named(config.scenario)
     from gavel.cli.train_session import run_evaluation

@@ -4,7 +4,6 @@ Replies are stored on a cassette, so a repeated run requests only what a change 
 first run are recorded beside the cassette, and later runs name each verdict that changed.
 """
 
-import asyncio
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from gavel.cli.interrupts import run_interruptibly
 from gavel.cli.lazy_commands import single_command
 from gavel.llm.counted import counted
 from gavel.llm.errors import GavelError
@@ -67,7 +67,7 @@ def golden(
     models = [name.strip() for name in model.split(",")] if model else None
     engine = Judge(models, rubric=read_text_option(rubric, "rubric"), cassette=tape)
     name = " + ".join(engine.names)
-    results = asyncio.run(check_golden(engine, load_golden(groups or SHIPPED)))
+    results = run_interruptibly(check_golden(engine, load_golden(groups or SHIPPED)))
     tape.close()
     _print_results(results, name)
     _print_learnt(results)

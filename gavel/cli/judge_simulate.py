@@ -3,7 +3,6 @@
 No model is called: judge, groups and their true qualities are simulated from the seed.
 """
 
-import asyncio
 import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from gavel.cli.interrupts import run_interruptibly
 from gavel.cli.lazy_commands import single_command
 from gavel.judge.errors import JudgeError
 from gavel.llm.counted import counted
@@ -62,10 +62,10 @@ def simulate(
         compression=compression,
         step=step,
     )
-    rows = asyncio.run(_rows(groups, members, _counts(orders), bias, Faults.of_every_kind(faults), seed))
+    rows = run_interruptibly(_rows(groups, members, _counts(orders), bias, Faults.of_every_kind(faults), seed))
     if as_json:
         table = [{"way": way} | quality.figures() for way, quality in rows.items()]
-        print(json.dumps({"bias": asdict(bias), "faults": faults, "seed": seed, "rows": table}, ensure_ascii=False))
+        print(json.dumps({"bias": asdict(bias), "faults": faults, "seed": seed, "rows": table}))
     else:
         _print(Console(), rows, f"{counted(groups, 'group')} of {members}")
 

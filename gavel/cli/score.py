@@ -16,7 +16,7 @@ from rich.progress import Progress
 
 from gavel.cli.attempts import read_attempts
 from gavel.cli.cassette_option import recorded, replay_account, replies_directory, with_cassette
-from gavel.cli.execution import INTERRUPTED
+from gavel.cli.interrupts import INTERRUPTED, run_interruptibly
 from gavel.cli.judge_status import JudgeStatus
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import with_options
@@ -92,7 +92,7 @@ def print_estimate(
     done: Mapping[int, TrajectoryGroup] = {}
     if out is not None and not fresh:
         done = judged_output(out, judge.settings, is_input=_is_among(file, out)).peek(groups)
-    estimate = asyncio.run(estimate_groups(judge, [each for n, each in enumerate(groups) if n not in done]))
+    estimate = run_interruptibly(estimate_groups(judge, [each for n, each in enumerate(groups) if n not in done]))
     already = f", of which {len(done):,} {_is(done)} judged already" if done else ""
     typer.echo(f"{counted(len(groups), 'group')}{already}: {estimate.words}. Nothing was asked.")
 
@@ -120,7 +120,7 @@ def score_and_print(
         judge = batches.judge() if batches else config.build()
         output = None if out is None else judged_output(out, judge.settings, is_input=_is_among(file, out))
         answer = batches.answer if batches else None
-        judged = asyncio.run(score_file(file, judge, by=by, out=output, fresh=fresh, answer_first=answer))
+        judged = run_interruptibly(score_file(file, judge, by=by, out=output, fresh=fresh, answer_first=answer))
         if batches and judge.stopped is None:
             batches.finish()
     except KeyboardInterrupt:
@@ -198,7 +198,7 @@ async def _judge_all(
 ) -> dict[int, TrajectoryGroup]:
     judged = dict(done)
     if any(group.trajectories for index, group in enumerate(groups) if index not in done):
-        await judge.probe()
+        judge.probe_when_asked()
     columns = (*Progress.get_default_columns(), JudgeStatus(lambda: judge.status))
     writing = asyncio.Lock()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:

@@ -13,9 +13,9 @@ import typer
 
 from gavel.judge.config import JudgeConfig
 from gavel.judge.judge import Judge
-from gavel.llm.batch_api import provider_of
 from gavel.llm.batch_cassette import BatchCassette, Batches
 from gavel.llm.batch_job import BatchJob
+from gavel.llm.batch_vendors import connection
 from gavel.llm.budget import Budget
 from gavel.llm.errors import GavelError, first_error
 from gavel.llm.local_models import PROVIDER, model_id
@@ -46,7 +46,7 @@ class BatchScoring:
             judge = self.judge()
             judge.check()
             for model, params in paid_models(judge):
-                provider_of(model, params)
+                connection(model, params)
             with first_error():
                 async with asyncio.TaskGroup() as tasks:
                     for group in groups:

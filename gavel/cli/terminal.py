@@ -21,23 +21,43 @@ _QUIET = {
 }
 
 
-_PLAINER = {"·": "-", "…": "...", "±": "+/-", "–": "-", "—": "-", "→": "->", "≥": ">=", "≤": "<=", "×": "x", "✓": "yes"}
-"""What Gavel's own signs become where an encoding lacks them."""
-_HANDLER = "gavel.plainer"
+_ASCII = {
+    "✓": "yes",
+    "✗": "x",
+    "–": "-",
+    "—": "-",
+    "·": "-",
+    "→": "->",
+    "…": "...",
+    "±": "+/-",
+    "×": "x",
+    "τ": "tau",
+    "Δ": "delta",
+    "≤": "<=",
+    "≥": ">=",
+    "−": "-",
+    "’": "'",
+    "“": '"',
+    "”": '"',
+}
+"""What is printed for characters that an encoding lacks; for the rest, their escapes."""
 
 
-def _plainer(error: UnicodeError) -> tuple[str, int]:
-    assert isinstance(error, UnicodeEncodeError)
-    lacking = error.object[error.start : error.end]
-    return "".join(_PLAINER.get(character, "?") for character in lacking), error.end
-
-
-def print_in_any_encoding() -> None:
-    """Lets standard output and error take any text: what their encoding lacks, such as ASCII the "±", is replaced."""
-    codecs.register_error(_HANDLER, _plainer)
+def replace_unprintable() -> None:
+    """Characters that the encoding of stdout or stderr lacks are printed as others, which mean the same."""
+    codecs.register_error("gavel.printable", _printable)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
-            stream.reconfigure(errors=_HANDLER)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="gavel.printable")
+
+
+def _printable(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lost = error.object[error.start : error.end]
+    return "".join(
+        _ASCII.get(character) or character.encode("ascii", "backslashreplace").decode() for character in lost
+    ), error.end
 
 
 def plain(text: str, style: str = "") -> Text:

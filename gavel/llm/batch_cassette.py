@@ -12,7 +12,6 @@ Requests that failed for the moment, or were not reached before the batch expire
 """
 
 import asyncio
-import json
 import logging
 import time
 from collections import Counter
@@ -21,11 +20,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-import httpx
 import openai
 
-from gavel.llm.batch_api import CONNECTION, BatchApi, request_body
+from gavel.llm.batch_api import BatchApi, request_line
 from gavel.llm.batch_job import BatchJob, BatchRecord
+from gavel.llm.batch_result import BatchResult, not_answered, read_results
+from gavel.llm.batch_vendors import CONNECTION, batch_price
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.completion import with_text_content
@@ -41,10 +41,10 @@ from gavel.llm.errors import (
     first_error,
 )
 from gavel.llm.local_models import PROVIDER
-from gavel.llm.prices import Price, Prices, price
+from gavel.llm.prices import Prices
 from gavel.llm.prompt_cut import check_not_cut
 from gavel.llm.provider_failure import read_failure
-from gavel.llm.providers import load_litellm, model_info
+from gavel.llm.providers import load_litellm
 from gavel.llm.question import Question
 from gavel.llm.refusal_wording import is_refusal
 from gavel.llm.response import read_response
@@ -116,8 +116,8 @@ class Batches:
         self._budget = budget or Budget()
         self._tell = tell
         self._poll_seconds = poll_seconds or POLL_SECONDS
-        self._results: dict[str, tuple[dict[str, Any], int]] = {}
-        """By key: the line that decides, and the reply format that it answers."""
+        self._results: dict[str, tuple[BatchResult, int]] = {}
+        """By key: the result that decides, and the reply format that it answers."""
         self._attempts: Counter[str] = Counter()
         self._formats: dict[str, int] = {}
         """By key: the reply format to ask for, after another was refused."""
@@ -135,16 +135,16 @@ class Batches:
         for batch in job.batches:
             if batch.stage == "over":
                 self._load(batch)
-        self._results = {key: result for key, result in self._results.items() if not _may_be_mended(result[0])}
+        self._results = {key: result for key, result in self._results.items() if not result[0].may_be_mended}
 
     def reply(self, question: Question) -> Reply | None:
         """The reply that a batch brought; None = none did yet. Raises `LlmError` when the request failed for good."""
         if question.key not in self._results:
             return None
-        line, reply_format = self._results[question.key]
-        failure = _failure(line)
+        result, reply_format = self._results[question.key]
+        failure = result.failure
         if failure is None:
-            return self._read(question, line)
+            return self._read(question, result)
         if self._may_be_asked_otherwise(question, failure, reply_format):
             del self._results[question.key]
             return None
@@ -171,11 +171,11 @@ class Batches:
             return True
         return False
 
-    def _read(self, question: Question, line: dict[str, Any]) -> Reply:
-        body, repairs = with_text_content(line["response"]["body"])
+    def _read(self, question: Question, result: BatchResult) -> Reply:
+        body, repairs = with_text_content(result.body)
         response = load_litellm().ModelResponse(**{**body, "usage": body.get("usage") or {}})
-        halved = batch_price(question.model, self._prices)
-        prices = {question.model: halved} if halved else {}
+        each = batch_price(question.model, self._prices, question.params)
+        prices = {question.model: each} if each else {}
         reply = read_response(question.model, response, list(question.messages), prices, repairs)
         reply = replace(reply, key=question.key)
         if question.key not in self._paid:
@@ -194,11 +194,9 @@ class Batches:
             dialect = dialect_of(endpoint)
             reply_format = self._formats.get(key, dialect.format)
             self._sent[key] = sent = dialect.translate(question.public_params)
-            body = request_body(question, FORMATS[reply_format][1](question.schema) | sent)
-            line = {"custom_id": key, "method": "POST", "url": "/v1/chat/completions", "body": body}
-            data = json.dumps(line, allow_nan=False).encode() + b"\n"
+            data = request_line(question, FORMATS[reply_format][1](question.schema) | sent)
             self._file(*endpoint, reply_format).write(data)
-            each = batch_price(question.model, self._prices) or (0.0, 0.0)
+            each = batch_price(question.model, self._prices, question.params) or (0.0, 0.0)
             usd, tokens = (len(data) // 4 * each[0] + _EXPECTED_COMPLETION * each[1]) / 1e6, len(data) // 4
             self._expected = self._expected[0] + usd, self._expected[1] + tokens + _EXPECTED_COMPLETION
         self._wanted.add(key)
@@ -292,8 +290,17 @@ class Batches:
     async def _create(self, api: BatchApi, batch: BatchRecord) -> str | None:
         """Creates the batch unless an earlier attempt, whose answer was lost, has; None = it is not known yet."""
         if batch.stage == "sending":
+            if not api.can_find:
+                self._job.stop_sending(batch)
+                count = sum(1 for _ in self._job.keys(batch))
+                raise LlmError(
+                    f"it is not known whether a batch of {count:,} requests to {batch.model} was created: its creation "
+                    "was broken off.",
+                    f"Look for it where the vendor shows batches (metadata gavel: {batch.tag}), and cancel it there; "
+                    "the same command sends its requests again.",
+                )
             while True:
-                if found := await api.find(batch.tag):
+                if found := await api.find(batch.tag, batch.file_id):
                     return found
                 if time.time() - batch.sending_since > _GRACE_SECONDS:
                     break
@@ -306,34 +313,22 @@ class Batches:
         keys = set(self._job.keys(batch))
         self._under_way -= keys
         tried = set[str]() if batch.end in _ENDED_BEFORE else set(keys)
-        for raw in self._job.results(batch):
-            line: dict[str, Any] = json.loads(raw)
-            key, failure = line["custom_id"], _failure(line)
+        for result in read_results(self._job.results(batch), keys):
+            key, failure = result.custom_id, result.failure
             tried.discard(key)
-            if failure is not None and (may_pass(failure) or _is_unreached(line)):
+            if failure is not None and (may_pass(failure) or result.is_unreached):
                 self._attempts[key] += batch.end not in _ENDED_BEFORE
                 if self._attempts[key] < _ATTEMPTS:
                     continue
             if failure is None or not self._is_answered(key):
-                self._results[key] = line, batch.reply_format
+                self._results[key] = result, batch.reply_format
         for key in tried:
             self._attempts[key] += 1
             if self._attempts[key] >= _ATTEMPTS and key not in self._results:
-                self._results[key] = {"error": {"message": "no batch answered the request"}}, batch.reply_format
+                self._results[key] = not_answered(key), batch.reply_format
 
     def _is_answered(self, key: str) -> bool:
-        return key in self._results and _failure(self._results[key][0]) is None
-
-
-def batch_price(model: str, prices: Prices) -> Price | None:
-    """USD per million tokens in a batch: by LiteLLM's table, else half of what they cost otherwise; None = unknown."""
-    if model not in prices:
-        listed = model_info(model)
-        per_token = listed.get("input_cost_per_token_batches"), listed.get("output_cost_per_token_batches")
-        if per_token[0] and per_token[1]:
-            return per_token[0] * 1e6, per_token[1] * 1e6
-    full = price(model, prices)
-    return None if full is None else (full[0] / 2, full[1] / 2)
+        return key in self._results and self._results[key][0].failure is None
 
 
 def _chunk(file: IO[bytes]) -> Iterator[bytes]:
@@ -349,43 +344,6 @@ def _chunk(file: IO[bytes]) -> Iterator[bytes]:
             file.seek(start)
             return
         yield line
-
-
-def _is_unreached(line: dict[str, Any]) -> bool:
-    """Whether the batch ended before the request was sent to the model."""
-    return line.get("response") is None
-
-
-def _failure(line: dict[str, Any]) -> openai.OpenAIError | None:
-    """Why a request of a batch has no reply, as the error that the same request would raise alone."""
-    response: dict[str, Any] | None = line.get("response")
-    error: dict[str, Any] = line.get("error") or {}
-    if response is None:
-        return openai.OpenAIError(error.get("message") or "it was not answered")
-    status: int = response["status_code"]
-    body: dict[str, Any] = response.get("body") or {}
-    if status == 200 and "choices" in body:
-        return None
-    told: dict[str, Any] = body.get("error") or {}
-    words = str(told.get("message") or json.dumps(body)[:500])
-    if status == 200:
-        status = 500  # an error that came as a reply
-    kinds: dict[int, type[openai.APIStatusError]] = {
-        400: openai.BadRequestError,
-        401: openai.AuthenticationError,
-        404: openai.NotFoundError,
-        422: openai.UnprocessableEntityError,
-        429: openai.RateLimitError,
-    }
-    kind = kinds.get(status, openai.InternalServerError if status >= 500 else openai.APIStatusError)
-    request = httpx.Request("POST", "https://batch/v1/chat/completions")
-    return kind(words, response=httpx.Response(status, request=request), body=body)
-
-
-def _may_be_mended(line: dict[str, Any]) -> bool:
-    """Whether a person may have mended the cause since: a wrong key, an empty account."""
-    failure = _failure(line)
-    return failure is not None and is_permanent(failure)
 
 
 def _endpoint(question: Question) -> tuple[str, str]:

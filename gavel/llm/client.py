@@ -3,9 +3,10 @@
 The loops of `Client.ask`, outermost first; all of them run within one deadline:
 
     ask                                  answers from the cassette, where it holds the reply
-    └─ _ask_with_transport_retries       the same request after a pause, when the server or the network fails
-       └─ _complete_as_accepted              another reply format or parameter, when the server refuses the first
-          └─ _accounted                          one request: waits for budget and rate limits, then is sent
+    └─ _ask_proven                       one cheap question goes first, where that is wanted
+       └─ _ask_with_transport_retries       the same request after a pause, when the server or the network fails
+          └─ _complete_as_accepted              another reply format or parameter, when the server refuses the first
+             └─ _accounted                          one request: waits for budget and rate limits, then is sent
 
 An attempt has a timeout, and a call that sleeps does not count as running. Errors that asking again cannot mend (a
 wrong key, a prompt too long) are raised at once; after one that every request would meet, nothing more is sent
@@ -33,7 +34,8 @@ from gavel.llm.completion import complete_in_time, read_answer
 from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
 from gavel.llm.dialect import COMPLETION_CAPS, FORMATS, dialect_of
 from gavel.llm.error_mapping import as_llm_error
-from gavel.llm.errors import LlmError, PermanentError
+from gavel.llm.errors import LlmError, NotAskedError, PermanentError
+from gavel.llm.gate import Gate
 from gavel.llm.local_models import PROVIDER, model_id
 from gavel.llm.logprobs import with_logprobs
 from gavel.llm.lost_replies import may_be_paid
@@ -75,6 +77,7 @@ class Client:
     activity: Activity = field(default_factory=Activity, compare=False, repr=False)
     """May be shared with other clients."""
     breaker: Breaker = field(default_factory=Breaker, compare=False, repr=False)
+    gate: Gate = field(default_factory=Gate, compare=False, repr=False)
     wire: Wire = "chat"
 
     @property
@@ -143,9 +146,9 @@ class Client:
         begin with too, for the server's prompt cache.
         """
         if self.cassette is None or not isinstance(self.model, str):
-            return await self._ask_with_transport_retries(messages, schema, prefix)
+            return await self._ask_proven(messages, schema, prefix)
         question = Question(self.name, self.params, schema, messages)
-        ask = partial(self._ask_with_transport_retries, messages, schema, prefix)
+        ask = partial(self._ask_proven, messages, schema, prefix)
         earlier = [(Question(self.name, self.params, schema, before), reply) for before, reply in repairs]
         reply = await self.cassette.answer(question, ask, accept, earlier)
         return self._answering_all_of(messages, reply)
@@ -167,6 +170,15 @@ class Client:
         reply_format = self.wire if decides else FORMATS[dialect_of(self._endpoint).format][0]
         return Probe(self.name, reply.served_by, reply_format, time.monotonic() - started, reply.cost_usd)
 
+    def probe_when_asked(self) -> None:
+        """Asks that question before the first request that has to be sent. If it fails, nothing is sent for a while."""
+        if self.can_be_probed:
+            self.gate.shut()
+
+    async def has_replies(self) -> bool:
+        """Whether the cassette holds a reply of this model."""
+        return self.cassette is not None and await self.cassette.has_replies_of(self.name)
+
     @property
     def can_be_probed(self) -> bool:
         """Whether a request to the model leaves this process."""
@@ -175,6 +187,19 @@ class Client:
     @property
     def _asks_now(self) -> bool:
         return self.cassette is None or self.cassette.asks_now
+
+    async def _ask_proven(self, messages: list[Message], schema: Schema, prefix: CachedPrefix) -> Reply:
+        await self.gate.passed(self._prove)
+        return await self._ask_with_transport_retries(messages, schema, prefix)
+
+    async def _prove(self) -> None:
+        try:
+            await self.probe()
+        except NotAskedError:  # for example of a spent budget
+            raise
+        except LlmError as error:
+            self.breaker.open(PermanentError(error.message, error.remedy))
+            raise
 
     async def _ask_with_transport_retries(
         self, messages: list[Message], schema: Schema, prefix: CachedPrefix = NO_PREFIX

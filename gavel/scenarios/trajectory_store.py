@@ -13,13 +13,13 @@ import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import zstandard
 
 from gavel.llm.errors import GavelError
 from gavel.scenarios.group import PendingGroupError, TrajectoryGroup
-from gavel.scenarios.record_format import RecordVersionError, from_row, to_line
+from gavel.scenarios.record_format import RecordVersionError, check_version, from_row, to_line
 
 logger = logging.getLogger(__name__)
 
@@ -75,13 +75,22 @@ class TrajectoryStore:
 
         Raises `StoreError` when there is no such file, and at a record that is damaged or no trajectory group.
         """
+        for number, row in enumerate(self.rows()):
+            with self._record_errors(number):
+                group = from_row(row)
+            yield group
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The records as decoded JSON: what a few of their values need, in a fraction of the time of `read`."""
         with (
             self._os_errors("read", "Check the path, and that you may read it."),
             open(self.path, "rb", buffering=0) as file,
         ):
             fd, end = file.fileno(), 0
             for number, frame in enumerate(self._frames(fd, 0)):
-                yield self._decode(frame.payload, number)
+                with self._record_errors(number):
+                    row = _decoded(frame.payload)
+                yield row
                 end = frame.end
             self.torn_bytes = os.fstat(fd).st_size - end
         if self.torn_bytes:
@@ -126,9 +135,10 @@ class TrajectoryStore:
             yield frame
             offset = frame.end
 
-    def _decode(self, payload: bytes, number: int) -> TrajectoryGroup:
+    @contextmanager
+    def _record_errors(self, number: int) -> Generator[None, None, None]:
         try:
-            return from_row(json.loads(payload))
+            yield
         except RecordVersionError as error:
             raise StoreError(f"record {number} of {self.path} cannot be read: {error.message}", error.remedy) from error
         except (ValueError, TypeError) as error:
@@ -182,6 +192,15 @@ def _encode(group: TrajectoryGroup) -> bytes:
             f"this group still has {group.pending} rollouts to run: `await group` before storing it"
         )
     return zstandard.ZstdCompressor(write_checksum=True).compress(f"{to_line(group)}\n".encode())
+
+
+def _decoded(payload: bytes) -> dict[str, Any]:
+    row = json.loads(payload)
+    if not isinstance(row, dict):
+        raise ValueError("it is no JSON object")
+    found = cast(dict[str, Any], row)
+    check_version(found)
+    return found
 
 
 def write_whole(fd: int, frame: bytes, end: int) -> None:

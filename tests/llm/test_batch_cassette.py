@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from gavel.llm import batch_cassette as batch_module
-from gavel.llm.batch_cassette import BatchCassette, Batches, batch_price
+from gavel.llm.batch_cassette import BatchCassette, Batches
 from gavel.llm.batch_job import BatchJob
+from gavel.llm.batch_vendors import batch_price
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client

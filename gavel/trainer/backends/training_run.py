@@ -1,12 +1,13 @@
 """One model in training: its policy, learner, engine and endpoint, over its run directory.
 
-The checkpoint completes a step: the step's trajectories are on disk before it, its adapter is published after it.
-A process that is killed at any point resumes from a whole checkpoint.
+The checkpoint completes a step. Before it counts, the step's trajectories are on disk and its adapter is proven to be
+live: an adapter that the sampler cannot follow is no checkpoint. A process that is killed at any point resumes from a
+whole checkpoint.
 """
 
 import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 
 import torch
@@ -16,12 +17,12 @@ from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import Endpoint, TrainResult
-from gavel.trainer.backends.publish_proof import prove_engine, publish_gap
+from gavel.trainer.backends.publish_proof import PublishError, prove_engine, publish_gap
 from gavel.trainer.config import SftConfig, TrainConfig, VllmSettings
 from gavel.trainer.data.training_batch import Batch, make_batch
 from gavel.trainer.distributed import World, WorldError
 from gavel.trainer.engines.kv_cache import slots_that_fit
-from gavel.trainer.engines.protocol import Engine
+from gavel.trainer.engines.protocol import Engine, EngineError
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.engines.vllm_launch import Served, vllm_engine
 from gavel.trainer.learner.replicas import LearnerReplicas
@@ -138,22 +139,28 @@ class TrainingRun:
     def _complete(
         self, split: str, groups: list[TrajectoryGroup], batch: Batch, learnt: dict[str, float]
     ) -> TrainResult:
-        """Stores the step's trajectories, saves a checkpoint, publishes the adapter and proves that it is live."""
+        """Stores the step's trajectories, publishes the adapter, proves that it is live, and saves a checkpoint."""
         metrics = trajectory_means(groups) | _batch_counts(batch) | learnt
         trained = bool(batch.sequences)
         step = self.step + 1
-        try:
+        checkpoints = self.directory.checkpoints
+        with _saving(step):
             self.directory.fresh_trajectories(split, step).extend(groups)
-            self._save(step, split, metrics)
-        except (OSError, RuntimeError, SafetensorError) as error:  # which of them a full disk is depends on who writes
-            raise SaveError(
-                f"step {step} could not be saved: {error}",
-                "Make room, and register the model again: it goes on from the last checkpoint.",
-            ) from error
-        self._engine.publish(self.policy, step)
-        if trained:
-            token_ids = batch.sequences[0].tokens.token_ids
-            metrics["publish_gap"] = publish_gap(self._engine, self._team.logprobs, token_ids, self.policy.dtype)
+            checkpoints.prepare(step, lambda directory: self._write(directory, split, metrics))
+        try:
+            self._engine.publish(self.policy, step)
+            if trained:
+                token_ids = batch.sequences[0].tokens.token_ids
+                metrics["publish_gap"] = publish_gap(self._engine, self._team.logprobs, token_ids, self.policy.dtype)
+        except PublishError:
+            checkpoints.discard(step)
+            raise
+        except EngineError:  # which says nothing of the adapter
+            with _saving(step):
+                checkpoints.complete(step)
+            raise
+        with _saving(step):
+            checkpoints.complete(step)
         self.step = step
         self.directory.metrics.log(step, split, metrics)
         return TrainResult(step, trained, None if trained else batch.why_empty(), metrics)
@@ -191,14 +198,23 @@ class TrainingRun:
         if not any(row["step"] == latest for row in metrics.rows(split)):
             metrics.log(latest, split, state["metrics"])  # killed between checkpoint and metrics
 
-    def _save(self, step: int, split: str, metrics: dict[str, float]) -> None:
-        def write(directory: Path) -> None:
-            self.policy.save_adapter(directory)
-            (directory / _STATE).parent.mkdir()
-            state = {"learner": self._team.learner.state(), "split": split, "metrics": metrics}
-            torch.save({"format_version": FORMAT_VERSION, **state}, directory / _STATE)
+    def _write(self, directory: Path, split: str, metrics: dict[str, float]) -> None:
+        self.policy.save_adapter(directory)
+        (directory / _STATE).parent.mkdir()
+        state = {"learner": self._team.learner.state(), "split": split, "metrics": metrics}
+        torch.save({"format_version": FORMAT_VERSION, **state}, directory / _STATE)
 
-        self.directory.checkpoints.save(step, write)
+
+@contextlib.contextmanager
+def _saving(step: int) -> Generator[None]:
+    """Raises `SaveError` for what writing to a disk may raise."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:  # which of them a full disk is depends on who writes
+        raise SaveError(
+            f"step {step} could not be saved: {error}",
+            "Make room, and register the model again: it goes on from the last checkpoint.",
+        ) from error
 
 
 def _batch_counts(batch: Batch) -> dict[str, float]:

@@ -1,43 +1,41 @@
-"""Whatever is printed can be printed."""
+"""What is printed, whatever characters the terminal has."""
 
-import io
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from gavel.cli import app
-from gavel.cli.terminal import print_in_any_encoding
+from gavel.cli.terminal import replace_unprintable
+
+TREE = Path(__file__).parents[3]
+NARROW = ({"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"})
 
 
 @pytest.mark.parametrize(
-    ("encoding", "printed"),
-    [
-        ("ascii", "2 groups - 0.5 +/- 0.1 ... >= 1 -> ? yes ??"),
-        ("latin-1", "2 groups · 0.5 ± 0.1 ... >= 1 -> ü yes ??"),
-        ("utf-8", "2 groups · 0.5 ± 0.1 … ≥ 1 → ü ✓ 包裹"),
-    ],
+    ("text", "printed"),
+    [("torch ✓", "torch yes"), ("gpu –", "gpu -"), ("a → b", "a -> b"), ("±0.03", "+/-0.03"), ("Zoë", "Zo\\xeb")],
 )
-@pytest.mark.parametrize("name", ["stdout", "stderr"])
-def test_signs_that_an_encoding_lacks_are_replaced(
-    monkeypatch: pytest.MonkeyPatch, name: str, encoding: str, printed: str
-) -> None:
-    raw = io.BytesIO()
-    monkeypatch.setattr(sys, name, io.TextIOWrapper(raw, encoding))
-    print_in_any_encoding()
-    Console(stderr=name == "stderr").print("2 groups · 0.5 ± 0.1 … ≥ 1 → ü ✓ 包裹", soft_wrap=True)
-    getattr(sys, name).flush()
-    assert raw.getvalue().decode(encoding).strip() == printed
+def test_characters_that_an_encoding_lacks_are_printed_as_others(text: str, printed: str) -> None:
+    replace_unprintable()
+    assert text.encode("ascii", "gavel.printable").decode() == printed
 
 
-def test_a_full_disk_under_standard_output_is_one_plain_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def full(arguments: list[str]) -> None:
-        raise OSError(28, "No space left on device")
+@pytest.mark.slow
+@pytest.mark.parametrize("narrow", NARROW, ids=lambda narrow: next(iter(narrow)))
+@pytest.mark.parametrize("command", [["doctor"], ["scenarios"], ["train", "--help"], ["train", "no_scenario–"]])
+def test_every_command_can_print_where_there_is_only_ascii(command: list[str], narrow: dict[str, str]) -> None:
+    environment = os.environ | {"PYTHONPATH": str(TREE)} | narrow
+    done = subprocess.run([sys.executable, "-m", "gavel", *command], capture_output=True, env=environment, timeout=120)
+    assert done.returncode == ("no_scenario–" in command), done.stderr
+    assert (done.stdout + done.stderr).isascii()
+    assert b"Traceback" not in done.stderr
 
-    monkeypatch.setattr(app, "app", full)
-    monkeypatch.setattr(sys, "argv", ["gavel", "score"])
-    with pytest.raises(SystemExit):
-        app.main()
-    assert "the output cannot be printed: No space left on device" in capsys.readouterr().err
+
+@pytest.mark.slow
+def test_a_configuration_is_printed_as_utf_8_whatever_the_terminal_is(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(TREE), "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "gavel", "config", "--name", "Zoë–1"]
+    done = subprocess.run(command, capture_output=True, env=environment, timeout=120)
+    assert 'name = "Zoë–1"' in done.stdout.decode("utf-8"), done.stderr
