@@ -1,10 +1,12 @@
-"""Notes on attempts that hold less than an attempt: those that failed, and those in which nobody answers."""
+"""Notes on attempts of which a judge sees less than there was: those that failed, or in which nobody answers, and those
+with images or documents beside their messages."""
 
 from collections.abc import Sequence
 
 from openai.types.chat.chat_completion import Choice
 
 from gavel.llm.counted import counted
+from gavel.scenarios.readers.openings import beside_messages
 from gavel.scenarios.readers.row import Attempt, Found
 from gavel.scenarios.trajectory import Trajectory
 
@@ -25,6 +27,13 @@ def shortfalls(found: Sequence[Found]) -> list[str]:
         notes.append(
             f"{len(silent):,} of {all_of_them} hold{'s' * (len(silent) == 1)} no turn of the assistant: "
             f"there is nothing in them to judge. First: {silent[0].row.where}."
+        )
+    hidden = [each for each in attempts if beside_messages(each.trajectory)]
+    if hidden:
+        names = ", ".join(dict.fromkeys(name for each in hidden for name in beside_messages(each.trajectory)))
+        notes.append(
+            f"the judge is not shown what rows hold beside their messages ({names}); put it into the messages. First: "
+            f"{hidden[0].row.where}."
         )
     return notes
 
