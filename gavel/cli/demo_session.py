@@ -211,7 +211,7 @@ def _print(console: Console, outcome: Outcome, report: Path) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in ("", "before", "after", ""):
         table.add_column(heading, justify="left" if heading == "" else "right")
-    interval = f"({trained.tasks} tasks, 95 % interval ±{trained.half_width:.2f})"
+    interval = f"({counted(trained.tasks, 'task')}, 95 % interval ±{trained.half_width:.2f})"
     table.add_row("held-out success", f"{base.success:.2f}", f"{trained.success:.2f}", interval)
     for name, label in _MEASURES.items():
         table.add_row(label, f"{base.measures[name]:.2f}", f"{trained.measures[name]:.2f}", "")

@@ -84,7 +84,7 @@ def golden(
         )
     if failed := [result for result in results if not result.scores]:
         raise JudgeError(
-            f"{len(failed)} of {counted(len(results), 'group')} were not judged: {failed[0].reason}",
+            f"{len(failed)} of {counted(len(results), 'group')} without a judgement: {failed[0].reason}",
             "Nothing is recorded; try again: what was answered is not asked twice.",
         )
     if (wrong := sum(not each.is_right for each in found)) and not record:

@@ -6,7 +6,7 @@ the reason, and is judged again by the next run.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Sized
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,7 +62,7 @@ def score(
         bool, typer.Option("--fresh", help="Replace the output file instead of going on with it.")
     ] = False,
     batch: Annotated[
-        bool, typer.Option("--batch", help="Ask in batches: half the price, within a day. Needs --out FILE.")
+        bool, typer.Option("--batch", help="Ask in batches: mostly half the price, within a day. Needs --out FILE.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -93,7 +93,7 @@ def print_estimate(
     if out is not None and not fresh:
         done = judged_output(out, judge.settings, is_input=_is_among(file, out)).peek(groups)
     estimate = run_interruptibly(estimate_groups(judge, [each for n, each in enumerate(groups) if n not in done]))
-    already = f", of which {len(done):,} {_is(done)} judged already" if done else ""
+    already = f", of which {len(done):,} {_are(len(done))} judged already" if done else ""
     typer.echo(f"{counted(len(groups), 'group')}{already}: {estimate.words}. Nothing was asked.")
 
 
@@ -140,15 +140,16 @@ def score_and_print(
         judge.cassette.close()
     if stopped is not None:
         kept = "" if out is None else f" What was judged is kept; the same command goes on from there ({out})."
+        missing = len(judged) - len(shown)
         raise JudgeError(
-            f"{len(judged) - len(shown):,} of {counted(len(judged), 'group')} were not judged: {stopped.message}",
+            f"{missing:,} of {counted(len(judged), 'group')} {_were(missing)} not judged: {stopped.message}",
             stopped.remedy + kept,
         ) from stopped
     failed = [group.judgement for group in judged if _judge_failed(group)]
     if failed:
-        where = f"{len(failed):,} of {counted(len(judged), 'group')}"
+        reason = failed[0] and failed[0].reason
         raise JudgeError(
-            f"the judge scored nobody in {where}: {failed[0] and failed[0].reason}",
+            f"the judge scored nobody in {len(failed)} of {counted(len(judged), 'group')}: {reason}",
             "What was scored is shown above; try again, or with another judge: --judge MODEL.",
         )
 
@@ -181,7 +182,7 @@ async def score_file(
     else:
         done = await asyncio.to_thread(out.begin, groups, fresh=fresh)
         if done:
-            typer.echo(f"{len(done):,} of {counted(len(groups), 'group')} {_is(done)} judged already.", err=True)
+            typer.echo(f"{len(done):,} of {counted(len(groups), 'group')} {_are(len(done))} judged already.", err=True)
         try:
             if answer_first:
                 await answer_first([group for index, group in enumerate(groups) if index not in done])
@@ -231,20 +232,24 @@ def _is_among(file: Files, out: Path) -> bool:
     return out.exists() and any(each.exists() and out.samefile(each) for each in files)
 
 
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
 def _kept(output: Output | None, out: Path | None) -> str:
     """What an interrupted run has kept."""
     match output:
         case None:
             return "Stopped. Nothing is kept without --out FILE."
         case JudgedStream():
-            return f"Stopped. {counted(len(output), 'group')} written to {out}."
+            return f"Stopped. {counted(len(output), 'group')} {_were(len(output))} written to {out}."
         case JudgedFile():
-            kept = f"{counted(len(output), 'group')} {_is(output)} kept"
+            kept = f"{counted(len(output), 'group')} {_are(len(output))} kept"
             return f"Stopped. {kept}; the same command goes on from there ({out})."
-
-
-def _is(things: Sized) -> str:
-    return "is" if len(things) == 1 else "are"
 
 
 def _judge_failed(group: TrajectoryGroup) -> bool:

@@ -60,9 +60,11 @@ def _account(groups: Sequence[TrajectoryGroup], earlier: Container[int], cost: s
     members = [trajectory for group in groups for trajectory in group]
     scored = sum(trajectory.reward is not None for trajectory in members)
     models = dict.fromkeys(model for whole in wholes for model in whole.models)
+    opposed = sum(whole.order_agreement is not None and whole.order_agreement <= 0 for whole in wholes)
     parts = [
         counted(len(groups), "group"),
         f"{scored:,} of {counted(len(members), 'trajectory')} scored",
+        *([f"orders contradict each other in {counted(opposed, 'group')}"] if opposed else []),
         f"judge {', '.join(models)}",
         _calls(now),
         f"{sum(w.prompt_tokens for w in now):,} + {sum(w.completion_tokens for w in now):,} tokens",

@@ -16,6 +16,7 @@ from gavel.cli.cassette_option import replay_account
 from gavel.cli.display import RunDisplay
 from gavel.cli.heldout_scores import judge_alone, mean_score
 from gavel.cli.run_file import to_toml
+from gavel.cli.run_paths import paths_seen_from
 from gavel.judge.judge import Judge
 from gavel.llm.counted import counted
 from gavel.scenarios.scenario import Scenario
@@ -79,7 +80,7 @@ async def run_training(
         run_file = _directory(model) / "run.toml"
 
         def begun() -> None:
-            _write_whole(run_file, to_toml(config, given))
+            _write_whole(run_file, to_toml(paths_seen_from(config, run_file.parent), given))
             if replaced is not None:
                 replaced.delete()
 
@@ -182,7 +183,7 @@ def _say(console: Console, line: str) -> None:
 def before_after(first: dict[str, float], last: dict[str, float]) -> Table:
     """The measures of two evaluations (rows of the metrics log) side by side."""
     table = Table(box=None)
-    table.add_column(f"{last['trajectories']:.0f} held-out tasks")
+    table.add_column(counted(round(last["trajectories"]), "held-out task"))
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")
     for name, value in last.items():

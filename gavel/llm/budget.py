@@ -187,7 +187,7 @@ class Budget:
             return None
         self.refused = BudgetError(
             f"the budget is used up: {self._spending()}; a call to {model} needs about {self._needed(expected)}.",
-            "Raise the budget: --max-cost, --max-judge-tokens (max_cost_usd, max_tokens).",
+            "Raise the budget (--max-cost, --max-judge-tokens). What a cassette holds is not paid for again.",
         )
         raise self.refused
 

@@ -21,7 +21,7 @@ from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_table import SUFFIXES as TABLE_SUFFIXES
 from gavel.scenarios.judged_table import read_table
-from gavel.scenarios.judgement import Judgement
+from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.readers.reading import read_groups
 from gavel.scenarios.readers.row import RowError
 from gavel.scenarios.trajectory import RolloutError, Trajectory
@@ -210,7 +210,7 @@ def test_the_command_compares_two_at_a_time_when_told_to(tmp_path: Path, capsys:
     score_and_print(
         path, JudgeConfig(models="stand-in", rubric=RULES, orders=1, mode="pairwise"), None, tmp_path / "out.jsonl"
     )
-    assert "1 call ·" in capsys.readouterr().out
+    assert "1 call " in capsys.readouterr().out
     (group,) = read_groups(tmp_path / "out.jsonl")
     assert group.judgement is not None
     assert group.judgement.mode == "pairwise"
@@ -376,7 +376,7 @@ def test_a_judge_that_stops_keeps_what_was_judged_and_says_how_to_go_on(
     config = JudgeConfig(
         models="openai/judge", orders=1, concurrency=1, params=endpoint.params, max_tokens=most, rubric=RULES
     )
-    with pytest.raises(JudgeError, match=r"\d of 6 groups were not judged: ") as error:
+    with pytest.raises(JudgeError, match=r"\d of 6 groups (was|were) not judged: ") as error:
         score_and_print(path, config, "n", out)
     assert ("budget is used up" if stop == "budget" else "exceeded your current quota") in error.value.message
     assert "What was judged is kept; the same command goes on from there" in error.value.remedy
@@ -451,3 +451,13 @@ def test_the_stand_in_costs_nothing_even_where_it_finds_no_rule(tmp_path: Path, 
     said = " ".join(capsys.readouterr().out.split())
     assert "0.00 USD" in said
     assert "cost unknown" not in said
+
+
+@pytest.mark.parametrize(
+    ("agreements", "told"), [((0.5, None), ""), ((-0.2, 0.5), "in 1 group ·"), ((-1, 0), "in 2 groups ·")]
+)
+def test_groups_whose_orders_contradict_each_other_are_counted(agreements: tuple[float | None, ...], told: str):
+    judgements = [GroupJudgement(status="scored", order_agreement=agreement) for agreement in agreements]
+    text = printed([TrajectoryGroup(judgement=judgement) for judgement in judgements])
+    assert ("contradict each other" in text) == bool(told)
+    assert told in text
