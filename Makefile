@@ -20,7 +20,7 @@ VLLM := .venv-vllm/.installed
 VLLM_PIP := .venv-vllm/bin/python -m pip --disable-pip-version-check --quiet --quiet
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo check fast test test-postgres test-vllm lint clean
+.PHONY: demo check fast test test-postgres postgresql test-vllm lint clean
 
 demo: $(TRAIN)
 	@$(BIN)/gavel demo
@@ -36,6 +36,11 @@ test: lint
 
 test-postgres: $(DEV)
 	@$(BIN)/python -m pytest -m postgres tests/judge/service
+
+# Debian's package; the tests start a server of their own from it.
+postgresql:
+	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v postgres >/dev/null || \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql; }
 
 test-vllm: $(DEV)
 	@if $(MAKE) --no-print-directory $(VLLM); then \
