@@ -22,7 +22,7 @@ from gavel.judge.service.guard import Guard, is_loopback
 from gavel.judge.service.metrics import Metrics
 from gavel.judge.service.openapi import describe
 from gavel.judge.service.problems import Problem, ProblemOut, problem_of
-from gavel.judge.service.routes import health, judgements, score
+from gavel.judge.service.routes import batch, health, judgements, score
 from gavel.judge.service.schemas import ScoreRequest
 from gavel.llm.errors import LlmError
 
@@ -62,7 +62,7 @@ def create_app(config: ServiceConfig, engine: Engine | None = None) -> FastAPI:
         return None if engine is None else engine.metrics
 
     app.add_middleware(Guard, metrics=metrics, loopback_only=is_loopback(config.host))
-    for routes in (score, judgements, health):
+    for routes in (score, batch, judgements, health):
         app.include_router(routes.router)
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(ServiceError, _service_error)

@@ -37,6 +37,8 @@ class ServiceLimits(BaseModel):
     """Groups that may wait in the database; further requests are refused (429)."""
     connections: int = Field(default=10_000, ge=1)
     """Connections at once; further ones are answered with 503."""
+    header_seconds: float = Field(default=20.0, gt=0)
+    """Seconds in which a request's headers must have arrived, else its connection is closed."""
     body_seconds: float = Field(default=30.0, gt=0)
     """Seconds in which a request's body must have arrived."""
     wait_seconds: float = Field(default=900.0, gt=0)

@@ -8,13 +8,14 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-HEADER_SECONDS = 20.0
-
 
 class BoundedConnection(HttpToolsProtocol):
-    """Closes a connection `HEADER_SECONDS` after its beginning, or after an answer, unless headers are complete."""
+    """Closes a connection whose headers are not complete some time after its beginning, or a request's first byte."""
 
+    _header_seconds = 20.0
     _deadline: asyncio.TimerHandle | None = None
+    _answered = False
+    """Whether the next byte begins another request."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -24,17 +25,23 @@ class BoundedConnection(HttpToolsProtocol):
         self._cancel()
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        if self._answered:
+            self._answered = False
+            self._await_headers()
+        super().data_received(data)
+
     def on_headers_complete(self) -> None:
         self._cancel()
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:
-        self._await_headers()
+        self._answered = True
         super().on_response_complete()
 
     def _await_headers(self) -> None:
         self._cancel()
-        self._deadline = self.loop.call_later(HEADER_SECONDS, self._close)
+        self._deadline = self.loop.call_later(self._header_seconds, self._close)
 
     def _cancel(self) -> None:
         if self._deadline is not None:
@@ -44,3 +51,8 @@ class BoundedConnection(HttpToolsProtocol):
     def _close(self) -> None:
         if not self.transport.is_closing():
             self.transport.close()
+
+
+def bounded_connection(header_seconds: float) -> type[BoundedConnection]:
+    """The connections of one server."""
+    return type("BoundedConnection", (BoundedConnection,), {"_header_seconds": header_seconds})

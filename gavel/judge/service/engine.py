@@ -12,6 +12,9 @@ import asyncio
 import hashlib
 import logging
 import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import ExitStack
+from functools import partial
 
 import sqlalchemy as sa
 
@@ -71,7 +74,7 @@ class Engine:
     async def start(self) -> None:
         """Goes on with what is unfinished. Raises `JudgeError` for a judge that cannot be asked."""
         self.judges.default.check()
-        await _load_libraries()
+        await load_libraries()
         self.worker.start()
         self._loops = [asyncio.create_task(self._watch()), asyncio.create_task(self._count())]
         if self.config.retention_days is not None:
@@ -124,14 +127,41 @@ class Engine:
         with self.waiters.waiting(record.id) as future:
             current = await self.store.get(record.id)
             if current is None:
-                raise _not_found(record.id)
+                raise gone(record.id)
             return current if current.is_finished else await self._settled(future, current, wait)
+
+    async def results(
+        self, records: Iterable[Record], wait: float | None = None
+    ) -> AsyncIterator[tuple[str, Record | None]]:
+        """The records by id as they are finished, None for one that was deleted; after `wait` seconds those that are
+        left, unfinished."""
+        finished: asyncio.Queue[tuple[str, Record | None]] = asyncio.Queue()
+        left: dict[str, Record] = {}
+        with ExitStack() as stack:
+            for record in records:
+                if record.is_finished:
+                    finished.put_nowait((record.id, record))
+                    continue
+                left[record.id] = record
+                future = stack.enter_context(self.waiters.waiting(record.id))
+                future.add_done_callback(partial(_report, finished, record))
+            deadline = asyncio.get_running_loop().time() + (self.config.limits.wait_seconds if wait is None else wait)
+            while left or not finished.empty():
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        judgement, found = await finished.get()
+                except TimeoutError:
+                    break
+                left.pop(judgement, None)
+                yield judgement, found
+        for judgement, record in left.items():
+            yield judgement, record
 
     async def get(self, judgement: str, caller: Caller = ANYONE) -> Record:
         """A judgement that the caller may see. Raises `NotFoundError`."""
         record = await self.store.get(judgement)
         if record is None or not caller.may_use(record.project):
-            raise _not_found(judgement)
+            raise gone(judgement)
         return record
 
     async def page(self, query: Query, caller: Caller = ANYONE) -> list[Record]:
@@ -209,7 +239,7 @@ class Engine:
         except TimeoutError:
             return record
         if finished is None:
-            raise _not_found(record.id)
+            raise gone(record.id)
         return finished
 
     def _finished(self, judgement: str, record: Record | None) -> None:
@@ -250,13 +280,21 @@ class Engine:
             await asyncio.sleep(_RETENTION_SECONDS)
 
 
-async def _load_libraries() -> None:
+def _report(
+    finished: "asyncio.Queue[tuple[str, Record | None]]", record: Record, future: "asyncio.Future[Record | None]"
+) -> None:
+    if not future.cancelled():
+        finished.put_nowait((record.id, record if future.exception() else future.result()))
+
+
+async def load_libraries() -> None:
     """Judges a group for nothing, so that no request waits for libraries that are loaded on first use."""
     group = TrajectoryGroup(Trajectory(messages_and_choices=[{"role": "user", "content": text}]) for text in "ab")
     await Judge("constant").score(group)
 
 
-def _not_found(judgement: str) -> NotFoundError:
+def gone(judgement: str) -> NotFoundError:
+    """The error for a judgement that is not there for the caller."""
     return NotFoundError(
         f"there is no judgement {judgement}.", "It was deleted, is of another project, or the id is not right."
     )

@@ -10,7 +10,7 @@ import uvicorn
 
 from gavel.judge.service.app import create_app
 from gavel.judge.service.config import ServiceConfig
-from gavel.judge.service.connection import BoundedConnection
+from gavel.judge.service.connection import bounded_connection
 from gavel.judge.service.database import Database
 from gavel.judge.service.engine import Engine
 from gavel.judge.service.errors import ServiceError
@@ -51,7 +51,7 @@ async def _serve(engine: Engine, listener: socket.socket, announce: Callable[[st
     server = _Server(
         uvicorn.Config(
             create_app(engine.config, engine),
-            http=BoundedConnection,
+            http=bounded_connection(limits.header_seconds),
             lifespan="off",
             log_config=None,
             access_log=False,

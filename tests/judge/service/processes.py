@@ -1,82 +1,66 @@
-"""`gavel serve` in processes of their own, asked over loopback and killed without warning."""
+"""The service in processes of their own, asked over loopback and killed without warning.
 
-import json
+They are forked from one that has imported everything, so that a start takes no seconds.
+"""
+
+import asyncio
+import multiprocessing
 import os
-import re
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 
+from gavel.judge.service.config import ServiceConfig
+from gavel.judge.service.server import serve
 from tests.limits import HANG_SECONDS
 
-ROOT = Path(__file__).parents[3]
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tests.judge.service.preloaded", "tests.judge.service.processes"])
 
 
 @dataclass
 class Served:
-    """A running `gavel serve`."""
+    """A running service."""
 
-    process: "subprocess.Popen[str]"
+    process: BaseProcess
     url: str
 
     def kill(self) -> None:
         """Ends it at once: nothing is written, nothing is closed."""
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait(HANG_SECONDS)
+        self.process.kill()
+        self.process.join(HANG_SECONDS)
 
-    def stop(self) -> int:
+    def stop(self) -> int | None:
         """Ends it as a supervisor does; gives its exit status."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(HANG_SECONDS)
+        assert self.process.pid is not None
+        os.kill(self.process.pid, signal.SIGTERM)
+        self.process.join(HANG_SECONDS)
+        return self.process.exitcode
 
 
-def settings_file(folder: Path, judge: dict[str, Any], **settings: Any) -> Path:
-    """A gavel.toml of these settings; inline tables hold what is nested."""
-    path = folder / "gavel.toml"
-    tables = {"port": 0, "database": str(folder / "service.sqlite"), "judge": judge, **settings}
-    path.write_text("".join(f"{name} = {_toml(value)}\n" for name, value in tables.items()))
-    return path
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{name} = {_toml(item)}" for name, item in value.items()) + "}"
-    return json.dumps(value)
-
-
-@contextmanager
-def served(settings: Path, **environment: str) -> Iterator[Served]:
-    """Starts the service of a settings file; kills it at the end of the block, if it still runs."""
-    log = settings.with_suffix(".log")
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "gavel", "serve", "--config", str(settings)],
-            cwd=settings.parent,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+@asynccontextmanager
+async def served(config: ServiceConfig) -> AsyncIterator[Served]:
+    """The service; it is killed at the end of the block, if it still runs. Give it the port 0."""
+    receiver, sender = _context.Pipe(duplex=False)
+    process = _context.Process(target=_run, args=(config.model_dump_json(), sender), daemon=True)
+    process.start()
+    sender.close()
     try:
-        yield Served(process, _url(process, log))
+        if not await asyncio.to_thread(receiver.poll, HANG_SECONDS):
+            raise AssertionError("the service did not start")
+        yield Served(process, receiver.recv())
     finally:
-        if process.poll() is None:
+        receiver.close()
+        if process.is_alive():
             process.kill()
-            process.wait(HANG_SECONDS)
+        await asyncio.to_thread(process.join, HANG_SECONDS)
 
 
-def _url(process: "subprocess.Popen[str]", log: Path) -> str:
-    deadline = time.monotonic() + HANG_SECONDS
-    while time.monotonic() < deadline:
-        if found := re.search(r"http://\S+", log.read_text()):
-            return found[0]
-        if process.poll() is not None:
-            break
-        time.sleep(0.05)
-    raise AssertionError(f"the service did not start: {log.read_text()}")
+def _run(config: str, sender: Connection) -> None:
+    def announce(line: str) -> None:
+        sender.send(next(word for word in line.split() if word.startswith("http://")))
+
+    asyncio.run(serve(ServiceConfig.model_validate_json(config), announce))

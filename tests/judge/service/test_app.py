@@ -93,6 +93,30 @@ async def test_a_deleted_judgement_is_gone_with_its_replies(client: httpx.AsyncC
     assert len(endpoint.requests) == 4
 
 
+async def test_a_batch_is_answered_line_by_line_and_a_bad_line_costs_itself(client: httpx.AsyncClient):
+    lines = [group("good", "bad"), {"trajectories": []}, group("good good", "bad"), group("good", "bad")]
+    content = "\n\n".join(map(json.dumps, lines))
+    headers = {"Content-Type": "application/x-ndjson", "Idempotency-Key": "k"}
+    answer = await client.post("/v1/score/batch", content=content, headers=headers)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/x-ndjson")
+    found = {line["index"]: line for line in map(json.loads, answer.text.splitlines())}
+    assert [found[index].get("scores") for index in range(4)] == [[0.25, 0.0], None, [0.5, 0.0], [0.25, 0.0]]
+    assert found[1]["type"] == "urn:gavel:problem:invalid-request"
+    again = await client.post("/v1/score/batch", content=content, headers=headers)
+    ids = {line["index"]: line["id"] for line in map(json.loads, again.text.splitlines()) if "id" in line}
+    assert ids == {index: found[index]["id"] for index in (0, 2, 3)}
+    assert len((await client.get("/v1/judgements")).json()["judgements"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "type", "status"),
+    [("x" * 30_000, "application/x-ndjson", 413), ("{}", "text/plain", 415), ("", "application/x-ndjson", 200)],
+)
+async def test_a_batch_has_limits_too(content: str, type: str, status: int, client: httpx.AsyncClient):
+    answer = await client.post("/v1/score/batch", content=content, headers={"Content-Type": type})
+    assert answer.status_code == status
+
+
 async def test_judgements_are_listed_by_status_and_page(client: httpx.AsyncClient):
     places = [(await client.post("/v1/score", json=group("good", "bad" * n))).headers["location"] for n in (1, 2, 3)]
     await client.post("/v1/score", json=group("same", "same", project="p"))

@@ -8,17 +8,16 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from gavel.judge.service.config import ServiceLimits
 from tests.endpoint import Answer, Endpoint, Request, labels_in, says
-from tests.judge.service.in_process import MODEL, group
-from tests.judge.service.processes import Served, served, settings_file
+from tests.judge.service.in_process import config_of, group
+from tests.judge.service.processes import Served, served
 from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.slow
@@ -60,8 +59,8 @@ def body(number: int) -> dict[str, Any]:
 async def test_killed_under_load_it_loses_nothing_and_asks_nothing_twice(tmp_path: Path, endpoint: Endpoint):
     stub = Stub(0.05)
     endpoint.script = [stub]
-    judge = {"models": MODEL, "params": endpoint.params, "concurrency": CONCURRENCY}
-    settings = settings_file(tmp_path, judge, limits={"concurrent_groups": 8})
+    judge = {"concurrency": CONCURRENCY}
+    settings = config_of(tmp_path, endpoint, judge, port=0, limits=ServiceLimits(concurrent_groups=8))
     chance = random.Random(7)
     answered: dict[str, list[float]] = {}
     accepted: set[str] = set()
@@ -106,7 +105,7 @@ async def test_killed_under_load_it_loses_nothing_and_asks_nothing_twice(tmp_pat
     async with httpx.AsyncClient(timeout=HANG_SECONDS) as client:
         tasks = {asyncio.create_task(ask(client, number)) for number in range(GROUPS)}
         for kill in [True] * KILLS + [False]:
-            async with served_beside(settings) as service:
+            async with served(settings) as service:
                 asked_before, kept_before = stub.asked.copy(), kept(tmp_path)
                 assert all(asked_before[question] for question in kept_before)
                 await run(service, tasks, kill)
@@ -116,17 +115,6 @@ async def test_killed_under_load_it_loses_nothing_and_asks_nothing_twice(tmp_pat
     assert len(accepted) == GROUPS  # none doubled
     assert len(stub.asked) == 2 * GROUPS
     assert stub.asked.total() - len(stub.asked) <= KILLS * CONCURRENCY  # at most what was in flight
-
-
-@asynccontextmanager
-async def served_beside(settings: Path) -> AsyncIterator[Served]:
-    """The same as `served`, while the event loop goes on."""
-    context = served(settings)
-    service = await asyncio.to_thread(context.__enter__)
-    try:
-        yield service
-    finally:
-        await asyncio.to_thread(context.__exit__, None, None, None)
 
 
 def kept(folder: Path) -> set[str]:
@@ -144,8 +132,7 @@ def kept(folder: Path) -> set[str]:
 
 async def test_told_to_stop_it_finishes_what_it_judges(tmp_path: Path, endpoint: Endpoint):
     endpoint.script = [Stub(0.5)]
-    settings = settings_file(tmp_path, {"models": MODEL, "params": endpoint.params})
-    with served(settings) as service:
+    async with served(config_of(tmp_path, endpoint, port=0)) as service:
         async with httpx.AsyncClient(base_url=service.url, timeout=HANG_SECONDS) as client:
             asking = asyncio.create_task(client.post("/v1/score", json=body(1)))
             async with asyncio.timeout(HANG_SECONDS):
@@ -157,9 +144,9 @@ async def test_told_to_stop_it_finishes_what_it_judges(tmp_path: Path, endpoint:
         assert answer.json()["scores"] == [worth / 100 for worth in worths(1)]
 
 
-async def test_connections_that_send_too_slowly_are_ended(tmp_path: Path):
-    settings = settings_file(tmp_path, {"models": "constant"}, limits={"body_seconds": 0.5})
-    with served(settings) as service:
+async def test_connections_that_send_too_slowly_are_ended(tmp_path: Path, endpoint: Endpoint):
+    config = config_of(tmp_path, endpoint, port=0, limits=ServiceLimits(body_seconds=0.5, header_seconds=1.0))
+    async with served(config) as service:
         url = httpx.URL(service.url)
         slow = socket.create_connection((url.host, url.port), timeout=HANG_SECONDS)
         slow.sendall(b"POST /v1/score HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{")
