@@ -189,6 +189,8 @@ _SELF_CORRECTING = re.compile(
     r"|take (?:it|that) back"
     r"|was (?:too|wrong|mistaken)|must correct)|\bmy (?:first|earlier|initial|previous) (?:reading|score"
     r"|impression|verdict|rating)"
+    r"|\b(?:score|rating|grade|mark)s? (?:is |was |seems |are )?(?:far |much |a bit |slightly )?too (?:high|low"
+    r"|generous|harsh|lenient)"
     r"|\b(?:text|explanation|entry|verdict|notes?|reasons?) (?:of|for|about) member\b|\bmember['’]s (?:text"
     r"|explanation|entry|verdict)\b",
     re.IGNORECASE,
@@ -232,6 +234,8 @@ def _about_another(explanations: Mapping[str, str], said: Said) -> str:
         head = _HEAD.match(text)
         if not members or members[0].label not in said.scores or members[0].label == label:
             continue
+        if len(re.findall(r"\w+", text)) <= 4 and not _TOLD_APART.search(text) and not re.search(r"\bas\b", text):
+            return label
         if members[0].start > (head.end() if head else 0) or any(one.label == label for one in members):
             continue
         if re.match(r"\W{0,3}[:：)\]—–]", text[members[0].end :]):

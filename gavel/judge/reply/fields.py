@@ -127,7 +127,11 @@ def _problem_with_text(key: str, text: str, field: Field, said: Said) -> str:
         "medium-high",
     ):
         return ""
-    if bare in _NOTHING or bare == label:
+    if (
+        bare in _NOTHING
+        or bare == label
+        or (label and re.fullmatch(r"\d{1,3}\s?/\s?\d{1,3}|\d{1,3}(?:\.\d+)?\s?%", bare))
+    ):
         return ""
     if (
         not label
@@ -238,7 +242,7 @@ def _problem_with_list(key: str, value: list[Any], said: Said, shown: str) -> st
         lowest, highest = min(said.scores.values()), max(said.scores.values())
         if re.search(r"equal|tie|same", key):
             return "" if max(scores) - min(scores) <= 0.1 else f"its scores contradict {shown}"
-        worst = bool(re.search(r"worst|weak|los|bottom|fail|ascend|last", key))
+        worst = bool(re.search(r"worst|weak|los|bottom|fail|ascend|last|disqual|reject|elimin|drop", key))
         if len(names) < len(said.scores):
             edge = lowest if worst else highest
             ordered = sorted(said.scores.values(), reverse=not worst)[: len(scores)]
