@@ -10,6 +10,9 @@ import re
 from gavel.judge.reply import vocabulary as say
 from gavel.judge.reply.claims import Said
 
+_LONG = 300
+"""Characters of a sentence that may be nothing but a grade."""
+
 
 def gives_another_score(text: str, said: Said, label: str) -> bool:
     """Whether an explanation gives its member another number than its score."""
@@ -107,6 +110,8 @@ def _grades_otherwise(text: str, said: Said, label: str) -> bool:
         if not said.are(number, label):
             return True
     for sentence in SENTENCES.split(QUOTED.sub(" ", text)):
+        if len(sentence) > _LONG:
+            continue
         hedged = _HEDGED.fullmatch(sentence.strip())
         if hedged and not said.are(float(hedged["n"].replace(",", ".")), label):
             return True
