@@ -33,9 +33,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gavel.trainer.config import ClippedSurrogate, LoraSettings, TrainConfig
-from gavel.trainer.data.batch import Batch, TrainedSequence
 from gavel.trainer.data.packing import pack
 from gavel.trainer.data.token_sequences import TokenSequence
+from gavel.trainer.data.training_batch import Batch, TrainedSequence
 from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.logprobs import trained_logprobs

@@ -32,9 +32,9 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from gavel.trainer.config import LoraSettings, TrainConfig
-from gavel.trainer.data.batch import Batch, TrainedSequence
 from gavel.trainer.data.packing import pack
 from gavel.trainer.data.token_sequences import TokenSequence
+from gavel.trainer.data.training_batch import Batch, TrainedSequence
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.logprobs import trained_logprobs

@@ -54,7 +54,7 @@ ROWS = (
             Box("panel/", ("ballots of all jurors and", "orders become scores"), "aggregate.py"),
             Box("reply/", ("one score for each label,", "or the reply is refused"), "verdict.py"),
             Box("llm/", ("the call: limits, retries,", "budget, cassette"), "client.py"),
-            Box("prompt/", ("canonical members, labels,", "fences, hostile text"), "transcript.py"),
+            Box("prompt/", ("canonical members, labels,", "fences, hostile text"), "fenced_transcript.py"),
         ),
     ),
     Row(
@@ -62,7 +62,7 @@ ROWS = (
         "learns",
         "#047857",
         (
-            Box("data/", ("ids become sequences,", "scores become advantages"), "batch.py  advantages.py"),
+            Box("data/", ("ids become sequences,", "scores become advantages"), "advantages.py  packing.py"),
             Box("learner/", ("loss, gradient, one update", "of the LoRA adapter"), "learner.py  losses.py"),
             Box("runs/", ("checkpoint, metrics and", "trajectories on disk"), "checkpoints.py"),
             Box("engines/  serving/", ("proves the adapter is live;", "OpenAI-style endpoint"), "openai_server.py"),

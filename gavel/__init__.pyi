@@ -13,6 +13,7 @@ from .judge.rubric import Criterion as Criterion
 from .judge.rubric import Rubric as Rubric
 from .judge.ruler import ruler as ruler
 from .judge.ruler import ruler_score_group as ruler_score_group
+from .judge.service.client import JudgeClient as JudgeClient
 from .llm.budget import Budget as Budget
 from .llm.cassette import Cassette as Cassette
 from .llm.errors import GavelError as GavelError
@@ -24,12 +25,12 @@ from .scenarios.judgement import Judgement as Judgement
 from .scenarios.rollout import rollout as rollout
 from .scenarios.scenario import Scenario as Scenario
 from .scenarios.scenario import find_scenario as find_scenario
-from .scenarios.store import TrajectoryStore as TrajectoryStore
 from .scenarios.task import Task as Task
 from .scenarios.tools import Toolbox as Toolbox
 from .scenarios.tools import done as done
 from .scenarios.trajectory import History as History
 from .scenarios.trajectory import Trajectory as Trajectory
+from .scenarios.trajectory_store import TrajectoryStore as TrajectoryStore
 from .trainer.backends.local import LocalBackend as LocalBackend
 from .trainer.backends.protocol import TrainResult as TrainResult
 from .trainer.config import Cispo as Cispo

@@ -13,7 +13,7 @@ from urllib.request import url2pathname
 from gavel.llm.errors import GavelError
 
 DISTRIBUTION = "gavel-rl"
-EXTRAS = ("train", "parquet", "gpu")
+EXTRAS = ("train", "parquet", "service", "gpu")
 
 _REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+)(\[(?P<nested>[\w-]+)])?.*;.*extra == ["'](?P<extra>[\w-]+)["']""")
 
@@ -72,3 +72,9 @@ def missing_parts(extra: str) -> list[str]:
         elif installed_version(found["name"]) is None:
             missing.append(found["name"])
     return missing
+
+
+def need_extra(extra: str, what: str) -> None:
+    """Raises `MissingExtraError` when the extra is not installed, which `what` needs."""
+    if missing := missing_parts(extra):
+        raise MissingExtraError(what, missing[0], extra)

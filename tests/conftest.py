@@ -1,6 +1,7 @@
 """Settings and fixtures of all tests."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,10 @@ settings.register_profile("quick", max_examples=15)  # `make check`
 settings.register_profile("ci", derandomize=True)  # on a build machine, the same examples every time
 if os.environ.get("CI"):
     settings.load_profile("ci")
+
+# A shell without job control starts its background jobs with Ctrl-C ignored, and their children inherit it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

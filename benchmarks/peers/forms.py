@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from random import Random
 
 from gavel.judge.offline.simulated import ID
-from gavel.judge.prompt.canonical import TextEvent
-from gavel.judge.prompt.transcript import read_transcripts
+from gavel.judge.prompt.canonical_group import TextEvent
+from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.judge.reply.criteria import requested_ids
 
 Write = Callable[[Sequence[float], str, Random], str]

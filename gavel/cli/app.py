@@ -1,14 +1,17 @@
 """The `gavel` command, and the same command line for a scenario's own file (`gavel.run`)."""
 
+import atexit
+import errno
 import gc
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gavel.cli.lazy import lazy_app
+from gavel.cli.interrupts import INTERRUPTED, stop_at_next_interrupt
+from gavel.cli.lazy_commands import lazy_app
 from gavel.cli.settings import load_dotenv
-from gavel.cli.terminal import print_error, silence_libraries
+from gavel.cli.terminal import print_error, replace_unprintable, silence_libraries
 from gavel.llm.errors import GavelError
 
 if TYPE_CHECKING:
@@ -19,12 +22,15 @@ COMMANDS = {
     "train": "Train an agent on a scenario, with a judge's scores as the reward.",
     "evaluate": "Measure a run's newest policy (or its base, before training) on held-out tasks.",
     "score": "Score trajectories from a file with a judge.",
+    "serve": "Serve the judge over HTTP: one judge for trainers in any language.",
     "judge": "Draft a rubric, and test the judge itself.",
     "config": "Print the whole configuration of a run as TOML, with defaults and descriptions.",
     "scenarios": "List the shipped scenarios.",
     "runs": "List the runs with their state and best figure.",
     "doctor": "Show what is installed, which keys are set, and what to do next.",
 }
+
+_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 _GC_THRESHOLDS = 20_000, 20, 20
 """With Python's own thresholds a run's million objects are scanned so often that a demo takes an eighth longer. These
@@ -68,7 +74,7 @@ def run(scenario: "Scenario") -> None:
 
     A run.toml may follow `train` there too; it names the scenario by its name.
     """
-    from gavel.cli.execution import own_scenarios
+    from gavel.cli.named_scenario import own_scenarios
 
     arguments = sys.argv[1:]
     names_a_file = len(arguments) > 1 and arguments[1].endswith(".toml")
@@ -81,6 +87,8 @@ def run(scenario: "Scenario") -> None:
 def _main(arguments: list[str]) -> None:
     """Runs a command. A user's mistake is printed as one sentence with its remedy; the exit status is then 1."""
     gc.set_threshold(*_GC_THRESHOLDS)
+    atexit.register(gc.freeze)  # otherwise the interpreter searches a run's million objects for cycles when it ends
+    replace_unprintable()
     try:
         load_dotenv()
         silence_libraries()
@@ -88,3 +96,12 @@ def _main(arguments: list[str]) -> None:
     except GavelError as error:
         print_error(error)
         sys.exit(1)
+    except OSError as error:
+        if error.errno not in _NO_ROOM or error.filename is not None:
+            raise
+        print_error(GavelError(f"the output cannot be printed: {error.strerror}.", "Make room, or print elsewhere."))
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    finally:
+        stop_at_next_interrupt()  # Python waits for threads when it ends, and would print where

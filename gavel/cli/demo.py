@@ -8,10 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from gavel.cli.dry_run import print_run_estimate
-from gavel.cli.execution import RESUME, need_training, run_to_end, scenario_named
-from gavel.cli.lazy import single_command
+from gavel.cli.interrupts import RESUME, run_to_end
+from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import Flag, with_options
+from gavel.cli.named_scenario import scenario_named
 from gavel.cli.run_options import JUDGE_FLAGS, DryRun, run_config
+from gavel.extras import need_extra
 from gavel.trainer.run_config import RunConfig
 
 STEPS = 30
@@ -36,7 +38,7 @@ def demo(
     if dry_run:
         rubric = scenario_named("returns_desk").rubric
         return print_run_estimate(judge.build(rubric), config.loop, {"Rollouts as the demo's are": _ROLLOUT_TOKENS})
-    need_training("gavel demo")
+    need_extra("train", "gavel demo")
     from gavel.cli.demo_session import DemoSettings, run_demo
 
     settings = DemoSettings(seed=config.loop.seed, judge=judge, steps=config.loop.steps, fresh=fresh)

@@ -4,7 +4,6 @@ It imports no model library, except LiteLLM when a judge model is set, to find w
 nothing, except with `--judge`. Keys are named, never shown.
 """
 
-import asyncio
 import os
 import platform
 import shutil
@@ -19,7 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 import gavel.judge.offline  # noqa: F401 - makes the stand-in known by name
-from gavel.cli.lazy import single_command
+from gavel.cli.interrupts import run_interruptibly
+from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import with_options
 from gavel.cli.run_options import JUDGE_FLAGS, judge_config
 from gavel.cli.settings import STAND_IN, Settings
@@ -62,7 +62,7 @@ def report_on_judge(console: Console, config: JudgeConfig) -> int:
     try:
         judge = config.build()
         with console.status("asking …"):
-            probes = asyncio.run(judge.probe())
+            probes = run_interruptibly(judge.probe())
     except GavelError as error:
         _print_problem(console, error)
         return 1

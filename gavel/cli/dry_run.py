@@ -1,10 +1,10 @@
 """What the judge of a training run may cost, told before the run: `--dry-run`."""
 
-import asyncio
-
 import typer
 
+from gavel.cli.interrupts import run_interruptibly
 from gavel.judge.judge import Judge
+from gavel.llm.counted import counted
 from gavel.trainer.config import LoopConfig
 
 
@@ -16,8 +16,9 @@ def print_run_estimate(judge: Judge | None, loop: LoopConfig, member_tokens: dic
     from gavel.judge.estimate import estimate_run
 
     groups = loop.steps * loop.tasks_per_step
-    typer.echo(f"{loop.steps:,} steps of {loop.tasks_per_step:,} groups of {loop.group_size}. Nothing was asked.")
+    size = f"{counted(loop.steps, 'step')} of {counted(loop.tasks_per_step, 'group')} of {loop.group_size}"
+    typer.echo(f"{size}. Nothing was asked.")
     for label, tokens in member_tokens.items():
-        estimate = asyncio.run(estimate_run(judge, groups, loop.group_size, tokens))
+        estimate = run_interruptibly(estimate_run(judge, groups, loop.group_size, tokens))
         typer.echo(f"{label} ({tokens:,} tokens each): {estimate.words}")
     typer.echo("Repeated calls come on top; groups of identical rollouts, and replies on a cassette, cost nothing.")

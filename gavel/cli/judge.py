@@ -1,6 +1,6 @@
 """`gavel judge …`: the commands around the judge itself."""
 
-from gavel.cli.lazy import lazy_app
+from gavel.cli.lazy_commands import lazy_app
 
 app = lazy_app(
     "judge",

@@ -4,7 +4,6 @@ Replies are stored on a cassette, so a repeated run requests only what a change 
 first run are recorded beside the cassette, and later runs name each verdict that changed.
 """
 
-import asyncio
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -14,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from gavel.cli.lazy import single_command
+from gavel.cli.interrupts import run_interruptibly
+from gavel.cli.lazy_commands import single_command
+from gavel.llm.counted import counted
 from gavel.llm.errors import GavelError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def golden(
     models = [name.strip() for name in model.split(",")] if model else None
     engine = Judge(models, rubric=read_text_option(rubric, "rubric"), cassette=tape)
     name = " + ".join(engine.names)
-    results = asyncio.run(check_golden(engine, load_golden(groups or SHIPPED)))
+    results = run_interruptibly(check_golden(engine, load_golden(groups or SHIPPED)))
     tape.close()
     _print_results(results, name)
     _print_learnt(results)
@@ -83,12 +84,12 @@ def golden(
         )
     if failed := [result for result in results if not result.scores]:
         raise JudgeError(
-            f"{len(failed)} of {len(results)} groups were not judged: {failed[0].reason}",
+            f"{len(failed)} of {counted(len(results), 'group')} without a judgement: {failed[0].reason}",
             "Nothing is recorded; try again: what was answered is not asked twice.",
         )
     if (wrong := sum(not each.is_right for each in found)) and not record:
         raise JudgeError(
-            f"{wrong} verdict{'s' * (wrong != 1)} turned from right to wrong since the record.",
+            f"{counted(wrong, 'verdict')} turned from right to wrong since the record.",
             "Mend the prompt, or accept what the judge says by now: --record.",
         )
     fresh = {
@@ -134,10 +135,11 @@ def _print_results(results: "Sequence[GoldenResult]", judge: str) -> None:
     costs = [result.cost_usd for result in results if result.calls]
     known = [cost for cost in costs if cost is not None]
     account = [
-        f"{sum(r.right for r in judged)} of {sum(len(r.group.pairs) for r in judged)} verdicts right",
-        f"{len(judged)} of {len(results)} groups judged",
+        f"{sum(r.right for r in judged)} of {counted(sum(len(r.group.pairs) for r in judged), 'verdict')} right",
+        f"{len(judged)} of {counted(len(results), 'group')} judged",
         f"judge {judge}",
-        f"{sum(r.calls for r in results)} calls, {sum(r.cached_calls for r in results)} replies from the cassette",
+        f"{counted(sum(r.calls for r in results), 'call')}, "
+        f"{counted(sum(r.cached_calls for r in results), 'reply')} from the cassette",
         f"{sum(known):.4f} USD" if len(known) == len(costs) else "cost unknown (set GAVEL_PRICES)",
     ]
     console = Console()
@@ -148,7 +150,7 @@ def _print_results(results: "Sequence[GoldenResult]", judge: str) -> None:
 def _print_learnt(results: "Sequence[GoldenResult]") -> None:
     """Prints what these groups tell of the judge's noise and of the weights of a jury, as settings."""
     from gavel.judge.audit.jury_weights import golden_scores, jury_weights
-    from gavel.judge.audit.noise import fit_noise_prior
+    from gavel.judge.audit.noise_prior import fit_noise_prior
 
     prior = fit_noise_prior(result.judged for result in results if result.judged is not None and result.scores)
     if prior is not None:
@@ -167,7 +169,7 @@ def _standing(result: "GoldenResult") -> str:
 
 
 def _print_changes(found: "Sequence[ChangedVerdict]", prompts: Sequence[str]) -> None:
-    count = f"{len(found)} verdict{'s' * (len(found) != 1)} turned"
+    count = f"{counted(len(found), 'verdict')} turned"
     what = f"changed {', '.join(prompts)}" if prompts else "no prompt changed"
     typer.echo(f"Since the record: {what}; {count}.")
     for each in found:

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from gavel.cli.lazy import single_command
+from gavel.cli.lazy_commands import single_command
 from gavel.cli.terminal import plain
 from gavel.reports.judge_page import render_report
 from gavel.reports.judge_trust import JudgeReport, read_report

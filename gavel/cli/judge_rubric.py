@@ -1,12 +1,12 @@
 """`gavel judge rubric`: a judge model drafts a rubric, to be read and edited by its owner."""
 
-import asyncio
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gavel.cli.lazy import single_command
+from gavel.cli.interrupts import run_interruptibly
+from gavel.cli.lazy_commands import single_command
 from gavel.llm.errors import GavelError
 
 
@@ -25,7 +25,7 @@ def rubric(
     if out is not None and out.exists():
         raise GavelError(f"{out} is there already.", "Choose another file with --out, or move this one away.")
     client = Client(model or Settings.read().judge, prices=prices_from_environment())
-    text = asyncio.run(draft_rubric(client, description, criteria=criteria)).dump()
+    text = run_interruptibly(draft_rubric(client, description, criteria=criteria)).dump()
     typer.echo(text)  # before the file, which may fail: the draft was paid for
     if out is None:
         return

@@ -3,7 +3,6 @@
 No model is called: judge, groups and their true qualities are simulated from the seed.
 """
 
-import asyncio
 import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -13,8 +12,10 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from gavel.cli.lazy import single_command
+from gavel.cli.interrupts import run_interruptibly
+from gavel.cli.lazy_commands import single_command
 from gavel.judge.errors import JudgeError
+from gavel.llm.counted import counted
 
 if TYPE_CHECKING:
     from gavel.judge.audit.engine_quality import QualityReport
@@ -61,12 +62,12 @@ def simulate(
         compression=compression,
         step=step,
     )
-    rows = asyncio.run(_rows(groups, members, _counts(orders), bias, Faults.of_every_kind(faults), seed))
+    rows = run_interruptibly(_rows(groups, members, _counts(orders), bias, Faults.of_every_kind(faults), seed))
     if as_json:
         table = [{"way": way} | quality.figures() for way, quality in rows.items()]
-        print(json.dumps({"bias": asdict(bias), "faults": faults, "seed": seed, "rows": table}, ensure_ascii=False))
+        print(json.dumps({"bias": asdict(bias), "faults": faults, "seed": seed, "rows": table}))
     else:
-        _print(Console(), rows, f"{groups} groups of {members}")
+        _print(Console(), rows, f"{counted(groups, 'group')} of {members}")
 
 
 def _counts(orders: str) -> list[int]:
@@ -98,7 +99,7 @@ async def _rows(
     made = simulated_groups(groups, members, seed, truth)
     judge = SimulatedJudge(truth, bias, faults, family=OWN_FAMILY, seed=seed)
     ways = {"1 call by arrival": arrival_order_scorer(judge, 1)}
-    ways |= {f"engine, {n} order{'s' * (n > 1)}": engine_scorer(Judge(judge, orders=n, seed=seed)) for n in counts}
+    ways |= {f"engine, {counted(n, 'order')}": engine_scorer(Judge(judge, orders=n, seed=seed)) for n in counts}
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         return {way: await measure_quality(ask, progress.track(made, description=way)) for way, ask in ways.items()}

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gavel.cli.lazy import single_command
+from gavel.cli.lazy_commands import single_command
 from gavel.llm.errors import GavelError
 
 _HELD_OUT = "held_out"

@@ -2,7 +2,7 @@
 
 import sys
 
-from gavel.cli.lazy import single_command
+from gavel.cli.lazy_commands import single_command
 
 
 def scenarios() -> None:

@@ -1,5 +1,7 @@
 """What is printed: Gavel's own lines only, and text from files and models as plain characters."""
 
+import codecs
+import io
 import logging
 import os
 import sys
@@ -17,6 +19,45 @@ _QUIET = {
     "TOKENIZERS_PARALLELISM": "false",
     "LITELLM_LOG": "ERROR",
 }
+
+
+_ASCII = {
+    "✓": "yes",
+    "✗": "x",
+    "–": "-",
+    "—": "-",
+    "·": "-",
+    "→": "->",
+    "…": "...",
+    "±": "+/-",
+    "×": "x",
+    "τ": "tau",
+    "Δ": "delta",
+    "≤": "<=",
+    "≥": ">=",
+    "−": "-",
+    "’": "'",
+    "“": '"',
+    "”": '"',
+}
+"""What is printed for characters that an encoding lacks; for the rest, their escapes."""
+
+
+def replace_unprintable() -> None:
+    """Characters that the encoding of stdout or stderr lacks are printed as others, which mean the same."""
+    codecs.register_error("gavel.printable", _printable)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="gavel.printable")
+
+
+def _printable(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lost = error.object[error.start : error.end]
+    return "".join(
+        _ASCII.get(character) or character.encode("ascii", "backslashreplace").decode() for character in lost
+    ), error.end
 
 
 def plain(text: str, style: str = "") -> Text:

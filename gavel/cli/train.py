@@ -1,6 +1,5 @@
 """`gavel train`: a scenario or a run.toml, and options over it."""
 
-import asyncio
 import os
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -9,9 +8,10 @@ import typer
 
 from gavel.cli.cassette_option import with_cassette
 from gavel.cli.dry_run import print_run_estimate
-from gavel.cli.execution import RESUME, need_training, run_to_end, scenario_named
-from gavel.cli.lazy import single_command
+from gavel.cli.interrupts import RESUME, run_interruptibly, run_to_end
+from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import with_options
+from gavel.cli.named_scenario import scenario_named
 from gavel.cli.run_options import (
     RUN_FLAGS,
     Assignments,
@@ -23,6 +23,7 @@ from gavel.cli.run_options import (
     run_config,
 )
 from gavel.cli.settings import STAND_IN
+from gavel.extras import need_extra
 from gavel.judge.offline.stand_in import check_tasks
 from gavel.trainer.run_config import RunConfig
 
@@ -42,7 +43,7 @@ def train(
     (`gavel config` prints one) and overridden here.
     """
     if not dry_run:
-        need_training("gavel train")
+        need_extra("train", "gavel train")
     given = run_config(source, values, assignments, shaping, min_spread)
     config = given.resolved()
     scenario = scenario_named(config.scenario)
@@ -61,7 +62,7 @@ def train(
         if config.judge.models == STAND_IN:
             check_tasks(judge.rubric, [task.truth for task in scenario.tasks()])
         if "RANK" not in os.environ:  # which launched processes have
-            asyncio.run(judge.probe())  # before torch is loaded: a mistake is reported at once
+            run_interruptibly(judge.probe(replayed=False))  # before torch is loaded: a mistake is reported at once
     if config.backend.processes > 1:
         from gavel.trainer.distributed import launch, launched
 

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
-from gavel.judge.panel.noise import NoisePrior
-from gavel.judge.prompt.policies import AlonePolicy, ImagePolicy, UnseenPolicy
+from gavel.judge.panel.standard_errors import NoisePrior
+from gavel.judge.prompt.content_policies import AlonePolicy, ImagePolicy, UnseenPolicy
 from gavel.llm.rate_limits import Limits
 
 if TYPE_CHECKING:
     from gavel.judge.judge import Judge
     from gavel.judge.panel.juror import Juror
+    from gavel.llm.budget import Budget
     from gavel.llm.cassette import Cassette
 
 _LIMITS = Limits()
@@ -119,8 +120,11 @@ class JudgeConfig(BaseModel):
             return [name.strip() for name in models.split(",")]
         return models
 
-    def build(self, rubric: str | None = None, cassette: "Cassette | None" = None) -> "Judge":
-        """The judge; `rubric` and `cassette` are those to use when no rubric is set, and instead of `self.cassette`.
+    def build(
+        self, rubric: str | None = None, cassette: "Cassette | None" = None, budget: "Budget | None" = None
+    ) -> "Judge":
+        """The judge; `rubric` and `cassette` are those to use when no rubric is set, and instead of `self.cassette`;
+        `budget` is one that judges share, instead of one of its own.
 
         Raises `JudgeError` for settings that contradict each other, and for a rubric file that cannot be read.
         """
@@ -133,7 +137,7 @@ class JudgeConfig(BaseModel):
             named = [one.build() if isinstance(one, JurorConfig) else one for one in named]
         models = [replace(juror, params={**self.params, **juror.params}) for juror in jury(named)]
         with llm_errors_as_judge_errors():
-            budget = Budget(self.max_cost_usd, self.max_tokens)
+            budget = budget or Budget(self.max_cost_usd, self.max_tokens)
         return Judge(
             models,
             rubric=read_text_option(self.rubric, "rubric") or rubric,

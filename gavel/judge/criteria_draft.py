@@ -22,11 +22,11 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.schedule import LARGEST_WHOLE
-from gavel.judge.prompt.canonical import canonicalize, has_reference, with_reference
+from gavel.judge.prompt.call_prompt import GroupPrompts, with_request
+from gavel.judge.prompt.canonical_group import canonicalize, has_reference, with_reference
+from gavel.judge.prompt.fenced_transcript import draw_markers
 from gavel.judge.prompt.flags import with_flags
-from gavel.judge.prompt.messages import GroupPrompts, with_request
 from gavel.judge.prompt.sanitize import sanitize
-from gavel.judge.prompt.transcript import draw_markers
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.judge.rubric_draft import MOST_CRITERIA, ask_for_rubric
 from gavel.judge.ruler import JudgeOptions

@@ -18,3 +18,10 @@ def llm_errors_as_judge_errors() -> Generator[None, None, None]:
         yield
     except LlmError as error:
         raise JudgeError(error.message, error.remedy) from error
+
+
+def as_judge_error(error: LlmError) -> JudgeError:
+    """The same message and remedy; `__cause__` is the error."""
+    judged = JudgeError(error.message, error.remedy)
+    judged.__cause__ = error
+    return judged

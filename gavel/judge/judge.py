@@ -11,7 +11,6 @@ or without a quorum, is unscored with a reason; it never gets a number. Which lo
 
 import asyncio
 import copy
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
@@ -25,41 +24,42 @@ from pydantic import JsonValue
 from pydantic_core import to_jsonable_python
 
 import gavel.judge.offline  # noqa: F401 # pyright: ignore[reportUnusedImport] - registers the stand-in
-from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
+from gavel.judge.errors import JudgeError, as_judge_error, llm_errors_as_judge_errors
 from gavel.judge.panel.anchors import Anchor, check_anchors
-from gavel.judge.panel.attempts import read_attempts
 from gavel.judge.panel.ballot import Ballot
 from gavel.judge.panel.judgements import judge_group, judge_members
 from gavel.judge.panel.juror import Models, jury
-from gavel.judge.panel.long_groups import characters_of, off_loop_if_long
 from gavel.judge.panel.modes import ModeName, choose_mode
-from gavel.judge.panel.noise import NoisePrior
 from gavel.judge.panel.polling import Poll
-from gavel.judge.panel.position_bias import PositionBias
+from gavel.judge.panel.position_bias import PositionBias, bias_warnings
+from gavel.judge.panel.probes import probe_all
 from gavel.judge.panel.prompt_caching import CacheName
-from gavel.judge.prompt.canonical import CanonicalGroup, canonicalize, with_reference
+from gavel.judge.panel.served_models import ServedModels
+from gavel.judge.panel.shown_attempts import read_attempts
+from gavel.judge.panel.standard_errors import NoisePrior
+from gavel.judge.panel.thread_offload import characters_of, off_loop_if_long
+from gavel.judge.prompt.canonical_group import CanonicalGroup, canonicalize, with_reference
+from gavel.judge.prompt.content_policies import AlonePolicy, ImagePolicy, UnseenPolicy, checked_choice
 from gavel.judge.prompt.flags import apply_flags, validate_caps, with_flags
-from gavel.judge.prompt.policies import AlonePolicy, ImagePolicy, UnseenPolicy, checked_choice
 from gavel.judge.prompt.redaction import redaction
-from gavel.judge.prompt.view import Redact, View
+from gavel.judge.prompt.shown_content import Redact, View
 from gavel.judge.rubric import Rubric
 from gavel.llm.activity import Activity
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
-from gavel.llm.errors import LlmError
+from gavel.llm.counted import counted
 from gavel.llm.prices import Prices, checked_prices, prices_from_environment
 from gavel.llm.probe import Probe
 from gavel.llm.providers import ImageSupport, image_support
 from gavel.llm.rate_limits import Limits
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judged import with_judgements
+from gavel.scenarios.judged_copy import with_judgements
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.truth import truth_of
 
 _LIMITS = Limits()
-_LOG = logging.getLogger(__name__)
 _PREFETCH = 2
 """Groups prepared per concurrent call (prefetch factor). More would fill memory with waiting prompts, and delay the
 first call until all groups are read."""
@@ -119,8 +119,8 @@ class Judge:
         `budget`: may be shared with other judges. `cassette`: stores replies, so that none is paid for twice; a path
         or a `Cassette`. `prices`: USD per million prompt and completion tokens, and if you like a third number per
         million cached prompt tokens; None = `GAVEL_PRICES`. `noise_prior`: the noise of this judge's votes in other
-        groups (`gavel.judge.audit.noise.fit_noise_prior`), with which standard errors are estimated; None = from the
-        group's own votes.
+        groups (`gavel.judge.audit.noise_prior.fit_noise_prior`), with which standard errors are estimated; None = from
+        the group's own votes.
         """
         if orders < 1 or content_retries < 0:
             raise JudgeError(f"a judge needs orders >= 1 and content_retries >= 0, not {orders}, {content_retries}.")
@@ -145,8 +145,7 @@ class Judge:
         self.images: ImagePolicy = checked_choice("images", images, ImagePolicy)
         self.alone: AlonePolicy = checked_choice("alone", alone, AlonePolicy)
         self._redact = redaction(redact)
-        self.served_by: dict[str, list[str]] = {}
-        """The names under which servers have answered so far, by model asked; several = the model has changed."""
+        self._served_models = ServedModels()
         self.position_bias: dict[int, PositionBias] = {}
         """The judge's position bias so far, by number of members shown."""
         self.budget = budget or Budget()
@@ -206,24 +205,23 @@ class Judge:
             for client in chain.from_iterable(self._clients):
                 client.check()
 
-    async def probe(self) -> list[Probe]:
+    def probe_when_asked(self) -> None:
+        """Puts the question of `probe` before each model's first request that the cassette cannot answer.
+
+        A run that is replayed whole sends nothing. When no model of a juror answers it, `score` raises `JudgeError`.
+        """
+        for client in chain.from_iterable(self._clients):
+            client.probe_when_asked()
+
+    async def probe(self, *, replayed: bool = True) -> list[Probe]:
         """Asks every model one cheap question before the first group; callables and local models are not asked.
 
         Shows that key, model, credit and parameters are right, and which reply format the endpoint takes. Raises
         `JudgeError` when no model of a juror answers; a fallback that does not is in the result, with its problem.
+        Without `replayed`, models that have replies on the cassette are asked as by `probe_when_asked`.
         """
         self.check()
-        distinct = {_endpoint(client): client for client in chain.from_iterable(self._clients) if client.can_be_probed}
-        async with asyncio.TaskGroup() as tasks:
-            asked = {endpoint: tasks.create_task(_probe(client)) for endpoint, client in distinct.items()}
-        answers = {endpoint: task.result() for endpoint, task in asked.items()}
-        for clients in self._clients:
-            of_juror = [answers.get(_endpoint(client)) for client in clients]
-            if isinstance(error := of_juror[0], LlmError) and all(isinstance(one, LlmError) for one in of_juror):
-                raise _as_judge_error(error)
-        failed = {name: error.message for (name, _), error in answers.items() if isinstance(error, LlmError)}
-        probes = [answer for answer in answers.values() if isinstance(answer, Probe)]
-        return probes + [Probe(name, "", "", 0.0, None, problem) for name, problem in failed.items()]
+        return await probe_all(self._clients, replayed=replayed)
 
     def rehearsal(self, stand_in: Callable[[Client], Client]) -> "Judge":
         """A judge of the same settings that asks `stand_in` of each juror's first client instead."""
@@ -235,7 +233,7 @@ class Judge:
     @property
     def stopped(self) -> JudgeError | None:
         """Why no further group can be judged: no model of a juror can be asked, or the budget is used up."""
-        return self._closed or (self.budget.refused and _as_judge_error(self.budget.refused))
+        return self._closed or (self.budget.refused and as_judge_error(self.budget.refused))
 
     @property
     def asks_servers(self) -> bool:
@@ -254,7 +252,7 @@ class Judge:
         for clients in self._clients:
             errors = [client.breaker.error for client in clients]
             if (error := errors[0]) is not None and all(errors):
-                return _as_judge_error(error)
+                return as_judge_error(error)
         return None
 
     async def score(self, group: TrajectoryGroup, *, noise_prior: NoisePrior | None = None) -> TrajectoryGroup:
@@ -272,7 +270,9 @@ class Judge:
         if group.pending:
             await group
         if not group.trajectories:
-            raise JudgeError(f"the group has no trajectories to judge ({len(group.exceptions)} rollouts failed).")
+            raise JudgeError(
+                f"the group has no trajectories to judge ({counted(len(group.exceptions), 'rollout')} failed)."
+            )
         attempts = {i: t for i, t in enumerate(group.trajectories) if t.status != "failed"}
         if empty := [i for i, t in attempts.items() if not any(h.messages_and_choices for h in t.histories())]:
             raise JudgeError(
@@ -330,8 +330,8 @@ class Judge:
             apply_flags(members, part, self.caps)
         whole = judge_group(members, canonical, ballots)
         whole.mode = self.mode
-        whole.warnings += self._served_warnings(ballots)
-        whole.warnings += self._position_warnings({len(ballot.shown) for ballot in ballots})
+        whole.warnings += self._served_models.changes(ballots)
+        whole.warnings += bias_warnings(self.position_bias, {len(ballot.shown) for ballot in ballots})
         whole.models = self.names
         whole.prompt_ids = [rubric.id, *dict.fromkeys(i for ballot in ballots for i in ballot.prompt_ids)]
         whole.seed = self.seed
@@ -349,48 +349,7 @@ class Judge:
         found = {image_support(client.model, asked=asked) for client in chain.from_iterable(self._clients)}
         return next(support for support in ("none", "embedded", "any") if support in found)
 
-    def _served_warnings(self, ballots: Sequence[Ballot]) -> list[str]:
-        """A sentence, once, for each model that another one answers for than before."""
-        warnings: list[str] = []
-        for ballot in ballots:
-            name = ballot.replies[-1].served_by if ballot.replies else ""
-            known = self.served_by.setdefault(ballot.model, [])
-            if not name or name in known:
-                continue
-            if known:
-                warnings.append(f"{ballot.model} is now served by {name}, before by {known[-1]}: scores may shift")
-                _LOG.warning("%s", warnings[-1])
-            known.append(name)
-        return warnings
-
-    def _position_warnings(self, sizes: set[int]) -> list[str]:
-        """A sentence for each number of members shown at which the judge has a significant position bias."""
-        biased = {size: bias for size in sorted(sizes) if (bias := self.position_bias.get(size)) and bias.is_biased}
-        return [
-            f"this judge has a position bias: of {size} members shown, the last has gained {2 * bias.slope:+.2f} over "
-            f"the first ({bias.ballots} ballots); an even number of orders balances its linear part"
-            for size, bias in biased.items()
-        ]
-
 
 def _canonical_failures(trajectories: Sequence[Trajectory], attempts: Mapping[int, Trajectory]) -> CanonicalGroup:
     """The trajectories that are no attempts, with their flags."""
     return with_flags(canonicalize({i: t for i, t in enumerate(trajectories) if i not in attempts}))
-
-
-async def _probe(client: Client) -> Probe | LlmError:
-    try:
-        return await client.probe()
-    except LlmError as error:
-        return error
-
-
-def _endpoint(client: Client) -> tuple[str, str]:
-    """Clients for which one question answers for all."""
-    return client.name, repr(sorted(client.params.items()))
-
-
-def _as_judge_error(error: LlmError) -> JudgeError:
-    judged = JudgeError(error.message, error.remedy)
-    judged.__cause__ = error
-    return judged

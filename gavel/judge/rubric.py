@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from string import ascii_lowercase
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -65,12 +66,12 @@ class Rubric:
     @property
     def words(self) -> str:
         """The text that the judge is shown. Excludes weights."""
-        return render("judge/rubric.j2", text=self.text, criteria=self.lettered).strip()
+        return _words(self)
 
     @property
     def id(self) -> str:
         """`rubric@hash` of texts, names and weights, and of the text that the judge is shown."""
-        return f"rubric@{content_hash(json.dumps([self.words, asdict(self)]))}"
+        return _id(self)
 
     def for_task(self, truth: Truth) -> "Rubric":
         """The rubric of a task: its own instead of this one; its criteria instead of those of either."""
@@ -97,6 +98,16 @@ class Rubric:
                 return _read(rubric) if _JSON.match(rubric.lstrip()) else cls(rubric)
             case None:
                 return cls(render("judge/default_rubric.j2"))
+
+
+@lru_cache
+def _words(rubric: Rubric) -> str:
+    return render("judge/rubric.j2", text=rubric.text, criteria=rubric.lettered).strip()
+
+
+@lru_cache
+def _id(rubric: Rubric) -> str:
+    return f"rubric@{content_hash(json.dumps([rubric.words, asdict(rubric)]))}"
 
 
 def _read(text: str) -> Rubric:

@@ -8,7 +8,7 @@ import json
 from typing import Any, TypeGuard
 
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
-from gavel.judge.prompt.transcript import sanitize
+from gavel.judge.prompt.fenced_transcript import sanitize
 from gavel.judge.reply.lenient_json import Broken, Found, find_values
 from gavel.judge.rubric import Rubric
 from gavel.llm.client import Client

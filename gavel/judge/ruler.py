@@ -15,16 +15,17 @@ from gavel.judge.judge import Judge
 from gavel.judge.panel.anchors import Anchor
 from gavel.judge.panel.juror import Models, jury
 from gavel.judge.panel.modes import ModeName
-from gavel.judge.panel.noise import NoisePrior
-from gavel.judge.prompt.policies import AlonePolicy, ImagePolicy, UnseenPolicy
-from gavel.judge.prompt.view import Redact
+from gavel.judge.panel.standard_errors import NoisePrior
+from gavel.judge.prompt.content_policies import AlonePolicy, ImagePolicy, UnseenPolicy
+from gavel.judge.prompt.shown_content import Redact
 from gavel.judge.rubric import Rubric
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
+from gavel.llm.counted import counted
 from gavel.llm.prices import Prices
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.judged import unscored
+from gavel.scenarios.judged_copy import unscored
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 
@@ -77,7 +78,7 @@ async def ruler_score_group(
     if group.pending:
         await group
     if not group.trajectories:
-        return unscored(group, f"the group has no trajectories ({len(group.exceptions)} rollouts failed)")
+        return unscored(group, f"the group has no trajectories ({counted(len(group.exceptions), 'rollout')} failed)")
     try:
         judge = Judge(_with_params(judge_model, extra_litellm_params), rubric=rubric, **options)
         judged = await judge.score(group)

@@ -122,6 +122,10 @@ class BatchJob:
         batch.stage, batch.sending_since = "sending", time.time()
         self.save()
 
+    def stop_sending(self, batch: BatchRecord) -> None:
+        batch.stage = "uploaded"
+        self.save()
+
     def remove(self) -> None:
         """Deletes the directory: everything that came back is on the cassette, and in the output."""
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -20,10 +20,10 @@ from typing import Literal, TypeVar
 
 from gavel.llm.cassette_file import SqliteStorage, check_directory
 from gavel.llm.cassette_storage import Entry, Storage, StoredReply
-from gavel.llm.claims import ClaimWatch
 from gavel.llm.errors import CassetteError, CassetteMissError
 from gavel.llm.question import Question, differences_from_nearest
-from gavel.llm.storage_thread import StorageThread
+from gavel.llm.question_claims import ClaimWatch
+from gavel.llm.storage_thread import Claimed, StorageThread
 from gavel.llm.types import Accept, Reply
 
 Mode = Literal["cache", "replay"]
@@ -40,8 +40,9 @@ class Cassette:
     and a question that is not stored is a `CassetteMissError`. A new file is created with its parent directories.
     """
 
-    def __init__(self, storage: str | Path | Callable[[], Storage], mode: Mode = "cache") -> None:
-        """A function opens the storage anew in every process, in the thread that uses it."""
+    def __init__(self, storage: str | Path | Callable[[], Storage] | StorageThread, mode: Mode = "cache") -> None:
+        """A function opens the storage anew in every process, in the thread that uses it. A thread that has a storage
+        already belongs to this process alone."""
         if mode not in ("cache", "replay"):
             raise CassetteError(f'a cassette has the mode "cache" or "replay", not "{mode}".')
         self.path = Path(storage) if isinstance(storage, str | Path) else None
@@ -55,7 +56,7 @@ class Cassette:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._asking: dict[str, Future[Reply]] = {}
-        self._thread: StorageThread | None = None
+        self._thread: StorageThread | None = storage if isinstance(storage, StorageThread) else None
 
     @property
     def asks_now(self) -> bool:
@@ -120,35 +121,54 @@ class Cassette:
         accept: Accept | None,
         repairs: Sequence[tuple[Question, Reply]],
     ) -> Reply:
-        key = question.key
-        stored = await asyncio.wrap_future(thread.submit(lambda storage: storage.replies(key)))
-        if reply := self._choose(stored, accept):
-            self.replayed += 1
-            return reply
-        self.misses += 1
-        if self.mode == "replay":
-            raise await asyncio.wrap_future(thread.submit(lambda storage: self._miss(storage, question)))
+        key, may_hold_claim = question.key, self.mode == "cache"
         try:
-            if reply := await self._claimed(thread, key, accept):
+            look = await asyncio.wrap_future(thread.look(key, claims=self.mode == "cache"))
+            if reply := self._choose(look.replies, accept):
+                may_hold_claim = False
+                self.replayed += 1
+                return reply
+            self.misses += 1
+            if self.mode == "replay":
+                raise await asyncio.wrap_future(thread.submit(lambda storage: self._miss(storage, question)))
+            if reply := await self._claimed(thread, key, accept, look.claimed):
                 self.misses, self.replayed = self.misses - 1, self.replayed + 1
                 return reply
             reply = replace(await ask(), key=key)
             if accept is not None and not accept(reply):
                 return reply
-            keeping = thread.submit(lambda storage: _keep(storage, Entry(question, reply), repairs))
+            keeping = thread.keep(_entries(question, reply, repairs))
             try:
-                return self._agreed(reply, await asyncio.shield(asyncio.wrap_future(keeping)), accept)
+                on_file = await asyncio.shield(asyncio.wrap_future(keeping))
             except CassetteError as error:  # for example a full disk: the reply is paid for, so it is used
                 logging.getLogger(__name__).warning("a reply is used, but not kept: %s", error.message)
                 return reply
+            may_hold_claim = False
+            return self._agreed(reply, on_file, accept)
         finally:
-            thread.release(key)
+            if may_hold_claim:
+                thread.release(key)
+
+    async def has_replies_of(self, model: str) -> bool:
+        """Whether a reply of this model is stored."""
+        if self.path is not None and not self.path.exists():
+            return False
+        stored = await asyncio.wrap_future(
+            self._current_thread().submit(lambda storage: storage.similar(Question(model, {}, {}, [])))
+        )
+        return any(parts["model"] == model for parts in stored)
+
+    async def stored(self, question: Question, accept: Accept | None = None) -> Reply | None:
+        """The stored reply to the question, as `answer` would give it; None = it is to be asked."""
+        thread = self._current_thread()
+        reply = self._choose(await asyncio.wrap_future(thread.submit(lambda on: on.replies(question.key))), accept)
+        self.replayed += reply is not None
+        return reply
 
     async def keep(self, question: Question, reply: Reply, repairs: Sequence[tuple[Question, Reply]] = ()) -> None:
         """Stores a reply that came by another way. Raises `CassetteError`."""
         thread = self._current_thread()
-        keeping = thread.submit(lambda storage: _keep(storage, Entry(question, reply), repairs))
-        await asyncio.shield(asyncio.wrap_future(keeping))
+        await asyncio.shield(asyncio.wrap_future(thread.keep(_entries(question, reply, repairs))))
 
     def _choose(self, stored: Iterable[StoredReply], accept: Accept | None) -> Reply | None:
         """The first stored reply that can be used, or whose repair is stored; when replaying, else the first."""
@@ -158,12 +178,20 @@ class Cassette:
                 return each.reply
         return replies[0].reply if replies and self.mode == "replay" else None
 
-    async def _claimed(self, thread: StorageThread, key: str, accept: Accept | None) -> Reply | None:
-        """None once the question is this process's to ask; else the reply that another process got meanwhile."""
+    async def _claimed(
+        self, thread: StorageThread, key: str, accept: Accept | None, first: Claimed | CassetteError | None
+    ) -> Reply | None:
+        """None once the question is this process's to ask; else the reply that another process got meanwhile.
+
+        `first`: what came of the first claim; None = there is none yet.
+        """
         watch, (pause, longest) = ClaimWatch(), _POLL_SECONDS
         while True:
             try:
-                claim, stored = await asyncio.wrap_future(thread.claim(key))
+                if isinstance(first, CassetteError):
+                    raise first
+                claim, stored = first or await asyncio.wrap_future(thread.claim(key))
+                first = None
                 if reply := self._choose(stored, accept):
                     return reply
                 if claim is None or watch.is_over:
@@ -214,8 +242,10 @@ class Cassette:
         self._thread = None
 
 
-def _keep(storage: Storage, entry: Entry, repairs: Sequence[tuple[Question, Reply]]) -> list[StoredReply]:
-    """Stores the reply with those that it repairs; gives the replies to its question that are on file then."""
-    later = [question.key for question, _ in repairs[1:]] + [entry.question.key]
-    storage.keep([*(Entry(*pair, mended) for pair, mended in zip(repairs, later, strict=bool(repairs))), entry])
-    return storage.replies(entry.question.key)
+def _entries(question: Question, reply: Reply, repairs: Sequence[tuple[Question, Reply]]) -> list[Entry]:
+    """The reply, after those that it repairs."""
+    later = [question.key for question, _ in repairs[1:]] + [question.key]
+    return [
+        *(Entry(*pair, mended) for pair, mended in zip(repairs, later, strict=bool(repairs))),
+        Entry(question, reply),
+    ]

@@ -3,13 +3,14 @@
 The loops of `Client.ask`, outermost first; all of them run within one deadline:
 
     ask                                  answers from the cassette, where it holds the reply
-    └─ _ask_with_transport_retries       the same request after a pause, when the server or the network fails
-       └─ _complete_as_accepted              another reply format or parameter, when the server refuses the first
-          └─ _accounted                          one request: waits for budget and rate limits, then is sent
+    └─ _ask_proven                       one cheap question goes first, where that is wanted
+       └─ _ask_with_transport_retries       the same request after a pause, when the server or the network fails
+          └─ _complete_as_accepted              another reply format or parameter, when the server refuses the first
+             └─ _accounted                          one request: waits for budget and rate limits, then is sent
 
 An attempt has a timeout, and a call that sleeps does not count as running. Errors that asking again cannot mend (a
 wrong key, a prompt too long) are raised at once; after one that every request would meet, nothing more is sent
-(breaker.py).
+(circuit_breaker.py).
 """
 
 import asyncio
@@ -24,27 +25,30 @@ import openai
 from tenacity import AsyncRetrying, retry_if_exception
 
 from gavel.llm.activity import Activity
-from gavel.llm.breaker import Breaker
 from gavel.llm.budget import Budget, Size
 from gavel.llm.call import Call
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.cassette import Cassette
+from gavel.llm.circuit_breaker import Breaker
 from gavel.llm.completion import complete_in_time, read_answer
+from gavel.llm.context_length import DEFAULT_CONTEXT, ContextLength
 from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
-from gavel.llm.dialect import COMPLETION_CAPS, FORMATS, dialect_of
-from gavel.llm.errors import LlmError, PermanentError
-from gavel.llm.failure import read_failure
+from gavel.llm.dialect import COMPLETION_CAPS, FORMATS, advice_without, dialect_of
+from gavel.llm.error_mapping import as_llm_error
+from gavel.llm.errors import LlmError, NotAskedError, PermanentError
 from gavel.llm.local_models import PROVIDER, model_id
-from gavel.llm.logprobs import with_logprobs
+from gavel.llm.logprobs import check_has_logprobs, with_logprobs
+from gavel.llm.lost_replies import may_be_paid
 from gavel.llm.message_size import byte_bound
 from gavel.llm.ollama import context_options
 from gavel.llm.prices import Price, Prices, price
 from gavel.llm.probe import MESSAGES, SCHEMA, Probe
+from gavel.llm.probe_first import Gate
 from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, with_breakpoint
 from gavel.llm.prompt_cut import check_not_cut
+from gavel.llm.provider_failure import read_failure
 from gavel.llm.providers import OWN_SERVERS, check_gives_probabilities, check_model, model_info
 from gavel.llm.question import Question
-from gavel.llm.raised import as_llm_error
 from gavel.llm.rate_limits import Limits, endpoint_limits
 from gavel.llm.response import read_response
 from gavel.llm.retry import (
@@ -74,6 +78,7 @@ class Client:
     activity: Activity = field(default_factory=Activity, compare=False, repr=False)
     """May be shared with other clients."""
     breaker: Breaker = field(default_factory=Breaker, compare=False, repr=False)
+    gate: Gate = field(default_factory=Gate, compare=False, repr=False)
     wire: Wire = "chat"
 
     @property
@@ -96,27 +101,20 @@ class Client:
             self.cassette.check()
 
     def room(self, entries: int) -> int:
-        """Max prompt tokens, in `cl100k_base`, when the reply has `entries` entries: the context minus the reply, with
-        a margin for the model's own tokenizer."""
-        context = self._context
-        return int((context - min(self._reply_tokens(entries), context // 2)) / _TOKENIZER_MARGIN)
+        """Max prompt tokens, in `cl100k_base`, when the reply has `entries` entries."""
+        return self._context.room(self._reply_tokens(entries))
 
     def shrink(self, room: int, sent: int, entries: int, limit: int | None) -> None:
         """Lowers the assumed context: a prompt of `sent` tokens, made for `room` tokens, was refused as too long.
 
         `limit`: the context that the server names, in tokens; None = it names none.
         """
-        if self.room(entries) < room:
-            return  # another call has lowered it
-        smaller = int(_SHRINK_FACTOR * sent * _TOKENIZER_MARGIN) + self._reply_tokens(entries)
-        _contexts[self._endpoint] = limit if limit is not None and limit < self._context else smaller
+        self._context.shrink(room, sent, self._reply_tokens(entries), limit)
 
     @property
-    def _context(self) -> int:
-        if (learned := _contexts.get(self._endpoint)) is not None:
-            return learned
+    def _context(self) -> ContextLength:
         listed = model_info(self.name).get("max_input_tokens") if isinstance(self.model, str) else None
-        return self.context or self._set_context or listed or _CONTEXT
+        return ContextLength(self._endpoint, self.context or self._set_context or listed or DEFAULT_CONTEXT)
 
     @property
     def _set_context(self) -> int | None:
@@ -142,9 +140,9 @@ class Client:
         begin with too, for the server's prompt cache.
         """
         if self.cassette is None or not isinstance(self.model, str):
-            return await self._ask_with_transport_retries(messages, schema, prefix)
+            return await self._ask_proven(messages, schema, prefix)
         question = Question(self.name, self.params, schema, messages)
-        ask = partial(self._ask_with_transport_retries, messages, schema, prefix)
+        ask = partial(self._ask_proven, messages, schema, prefix)
         earlier = [(Question(self.name, self.params, schema, before), reply) for before, reply in repairs]
         reply = await self.cassette.answer(question, ask, accept, earlier)
         return self._answering_all_of(messages, reply)
@@ -163,8 +161,19 @@ class Client:
                 f"{self.name} answered a question with an empty reply (finish_reason {reply.finish_reason!r}).",
                 "Try it by hand, raise max_tokens if you set it, or pick another model.",
             )
+        if self.wire == "logprobs":
+            check_has_logprobs(self.name, reply)
         reply_format = self.wire if decides else FORMATS[dialect_of(self._endpoint).format][0]
         return Probe(self.name, reply.served_by, reply_format, time.monotonic() - started, reply.cost_usd)
+
+    def probe_when_asked(self) -> None:
+        """Asks that question before the first request that has to be sent. If it fails, nothing is sent for a while."""
+        if self.can_be_probed:
+            self.gate.shut()
+
+    async def has_replies(self) -> bool:
+        """Whether the cassette holds a reply of this model."""
+        return self.cassette is not None and await self.cassette.has_replies_of(self.name)
 
     @property
     def can_be_probed(self) -> bool:
@@ -174,6 +183,19 @@ class Client:
     @property
     def _asks_now(self) -> bool:
         return self.cassette is None or self.cassette.asks_now
+
+    async def _ask_proven(self, messages: list[Message], schema: Schema, prefix: CachedPrefix) -> Reply:
+        await self.gate.passed(self._prove)
+        return await self._ask_with_transport_retries(messages, schema, prefix)
+
+    async def _prove(self) -> None:
+        try:
+            await self.probe()
+        except NotAskedError:  # for example of a spent budget
+            raise
+        except LlmError as error:
+            self.breaker.open(PermanentError(error.message, error.remedy))
+            raise
 
     async def _ask_with_transport_retries(
         self, messages: list[Message], schema: Schema, prefix: CachedPrefix = NO_PREFIX
@@ -243,15 +265,12 @@ class Client:
                     if self.wire == "logprobs":
                         account.reply = with_logprobs(account.reply, response)
             except openai.OpenAIError as error:
-                refused = dialect.refused(
-                    read_failure(error), {k: v for k, v in params.items() if k not in _CONNECTION}
-                )
+                refused = dialect.refused(read_failure(error), params)
                 if refused is not None and dialect.do_without(refused, self.name, sent):
                     continue
                 if refused is not None:
                     raise PermanentError(
-                        f"{self.name} does not take {refused}: {error}",
-                        f"Leave {refused} out of the judge's parameters (--judge-param, params).",
+                        f"{self.name} does not take {refused}: {error}", advice_without(refused)
                     ) from error
                 if number + 1 == len(FORMATS) or not may_be_the_format(error):
                     raise
@@ -263,7 +282,7 @@ class Client:
                 return self._answering_all_of(messages, account.reply)
 
     def _context_options(self, messages: list[Message]) -> dict[str, int]:
-        return context_options(self.name, self.params, messages, self._context, self._set_completion)
+        return context_options(self.name, self.params, messages, self._context.tokens, self._set_completion)
 
     def _answering_all_of(self, messages: list[Message], reply: Reply) -> Reply:
         """The reply. Raises `PromptCutError` when its server read only a part of the messages."""
@@ -292,11 +311,11 @@ class Client:
             tokens = reply.prompt_tokens or size.prompt, reply.completion_tokens or len(reply.text) // 4
             self.budget.settle(reservation, reply.cost_usd, *tokens)
             call.endpoint.window.correct(sent, sum(tokens))
-        except openai.APITimeoutError:
-            self.budget.forfeit(reservation)
-            raise
-        except openai.OpenAIError:
-            self.budget.release(reservation)
+        except openai.OpenAIError as error:
+            if may_be_paid(error):
+                self.budget.forfeit(reservation)
+            else:
+                self.budget.release(reservation)
             raise
         except BaseException:
             self.budget.forfeit(reservation)
@@ -349,18 +368,6 @@ class Client:
 
 _LONGEST_COMPLETION = 32_768
 """Max reply tokens of a model that LiteLLM's table does not list."""
-_CONTEXT = 128_000
-"""Context length of a model that LiteLLM's table does not list."""
-_SHRINK_FACTOR = 0.5
-"""Factor by which a refused prompt is shortened when the server names no limit."""
-_TOKENIZER_MARGIN = 1.2
-"""Max ratio of a model's own token count to that of `cl100k_base`."""
-
-_CONNECTION = {"api_key", "api_base", "base_url", "api_version", "organization", "custom_llm_provider", "client"}
-"""Parameters that are no part of a request's body."""
-
-_contexts: dict[Hashable, int] = {}
-"""Context lengths learned from endpoints' refusals."""
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from typing import Any
 from gavel.llm.completion import read_message
 from gavel.llm.prices import Prices, cost, listed_cost
 from gavel.llm.providers import load_litellm
-from gavel.llm.refusal import CONTENT_FILTER, refusal_in
+from gavel.llm.refusal_wording import CONTENT_FILTER, refusal_in
 from gavel.llm.types import Message, Reply
 from gavel.llm.usage import read_usage
 

@@ -10,8 +10,8 @@ import openai
 from tenacity import RetryCallState, wait_random_exponential
 
 from gavel.llm.errors import GavelError
-from gavel.llm.failure import read_failure
-from gavel.llm.refusal import is_refusal
+from gavel.llm.provider_failure import read_failure
+from gavel.llm.refusal_wording import is_refusal
 
 
 def may_pass(error: BaseException) -> bool:

@@ -1,15 +1,29 @@
 """The one thread of a process that holds a cassette's storage open, and the heartbeat of the process's claims."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TypeVar
 
-from gavel.llm.cassette_storage import Claim, Storage, StoredReply
-from gavel.llm.claims import BEAT, holder_name
+from gavel.llm.cassette_storage import Claim, Entry, Storage, StoredReply
 from gavel.llm.errors import CassetteError
+from gavel.llm.question_claims import BEAT, holder_name
 
 _T = TypeVar("_T")
+
+
+Claimed = tuple[Claim | None, list[StoredReply]]
+"""The claim that stands in the way, and the replies that are on file by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is on file of a question when it is first looked up."""
+
+    replies: list[StoredReply]
+    claimed: Claimed | CassetteError | None = None
+    """What came of claiming it, where no reply is on file; None = it was not tried."""
 
 
 class StorageThread:
@@ -36,13 +50,39 @@ class StorageThread:
             self._storage = self._open_storage()
         return work(self._storage)
 
-    def claim(self, key: str) -> "Future[tuple[Claim | None, list[StoredReply]]]":
-        """Claims a question; gives the claim that stands in the way, and the replies that are on file by now."""
+    def look(self, key: str, *, claims: bool) -> "Future[Look]":
+        """Looks a question up and, where no reply is on file, claims it if it `claims`."""
 
-        def work(storage: Storage) -> tuple[Claim | None, list[StoredReply]]:
-            other = storage.claim(key, self.holder)
-            self._hold(key, other is None)
-            return other, storage.replies(key)
+        def work(storage: Storage) -> Look:
+            replies = storage.replies(key)
+            if replies or not claims:
+                return Look(replies)
+            try:
+                return Look(replies, self._claim(storage, key))
+            except CassetteError as error:
+                return Look(replies, error)
+
+        return self.submit(work)
+
+    def claim(self, key: str) -> "Future[Claimed]":
+        """Claims a question."""
+        return self.submit(lambda storage: self._claim(storage, key))
+
+    def _claim(self, storage: Storage, key: str) -> Claimed:
+        other = storage.claim(key, self.holder)
+        self._hold(key, other is None)
+        return other, storage.replies(key)
+
+    def keep(self, entries: Sequence[Entry]) -> "Future[list[StoredReply]]":
+        """Stores the entries and releases the claim on the question of the last one; gives the replies to it that are
+        on file then."""
+        key = entries[-1].question.key
+
+        def work(storage: Storage) -> list[StoredReply]:
+            storage.keep(entries)
+            replies = storage.replies(key)
+            self._release(storage, key)
+            return replies
 
         return self.submit(work)
 
@@ -56,13 +96,12 @@ class StorageThread:
 
     def release(self, key: str) -> None:
         """Releases the claim once the work before is done, if this process holds it then; does not wait."""
+        self.submit(lambda storage: self._release(storage, key))
 
-        def work(storage: Storage) -> None:
-            if key in self._claims:
-                self._claims.discard(key)
-                storage.release(key, self.holder)
-
-        self.submit(work)
+    def _release(self, storage: Storage, key: str) -> None:
+        if key in self._claims:
+            self._claims.discard(key)
+            storage.release(key, self.holder)
 
     def _hold(self, key: str, held: bool) -> None:
         if not held:

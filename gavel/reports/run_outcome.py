@@ -12,8 +12,8 @@ from typing import Any
 from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.judge.judge import Judge
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.store import TrajectoryStore
 from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.loop.evaluation import interval
 from gavel.trainer.loop.train_loop import EVALUATION, TIMES
 
@@ -108,28 +108,24 @@ class _GroupScores:
 
 def _groups(directory: Path) -> Iterator[_GroupScores]:
     for file in sorted(directory.glob("*.jsonl.zst")):
-        for group in TrajectoryStore(file):
-            status = group.judgement.status if group.judgement else "unscored"
-            yield _GroupScores(status, [(t.reward, bool(t.metrics["success"])) for t in group if t.reward is not None])
+        for group in TrajectoryStore(file).rows():
+            status = group["judgement"]["status"] if group["judgement"] else "unscored"
+            members: list[Row] = group["trajectories"]
+            scored = [(t["reward"], bool(t["metrics"]["success"])) for t in members if t["reward"] is not None]
+            yield _GroupScores(status, scored)
 
 
-def _held_out(directory: Path, step: int) -> dict[str, Trajectory]:
+def _held_out(directory: Path, step: int) -> dict[str, Row]:
     """The trajectories of an evaluation by task id."""
     store = TrajectoryStore(directory / "trajectories" / EVALUATION / f"{step:06d}.jsonl.zst")
-    return {_task_id(trajectory): trajectory for group in store for trajectory in group}
+    return {str(t["metadata"]["task"]["id"]): t for group in store.rows() for t in group["trajectories"]}
 
 
-def _task_id(trajectory: Trajectory) -> str:
-    task = trajectory.metadata["task"]
-    assert isinstance(task, dict)
-    return str(task["id"])
-
-
-def _pair(before: dict[str, Trajectory], after: dict[str, Trajectory]) -> tuple[Trajectory, Trajectory]:
+def _pair(before: dict[str, Row], after: dict[str, Row]) -> tuple[Trajectory, Trajectory]:
     both = [task for task in before if task in after]
-    improved = [task for task in both if after[task].metrics["success"] and not before[task].metrics["success"]]
+    improved = [task for task in both if after[task]["metrics"]["success"] and not before[task]["metrics"]["success"]]
     task = (improved or both)[0]
-    return before[task], after[task]
+    return Trajectory.model_validate(before[task]), Trajectory.model_validate(after[task])
 
 
 def _point(row: Row) -> Point:

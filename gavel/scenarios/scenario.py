@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gavel.llm.errors import GavelError
+from gavel.scenarios.own_imports import neighbours_first
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import Toolbox, ToolFunction
 from gavel.scenarios.trajectory import Trajectory
@@ -102,12 +103,15 @@ def shipped_scenarios() -> list[str]:
 def _from_file(path: Path, variable: str) -> Scenario:
     if not path.is_file():
         raise ScenarioError(f"there is no file {path.absolute()}", "Check the path to your scenario.")
-    spec = importlib.util.spec_from_file_location(f"_gavel_user_{path.stem}", path)
+    file = path.resolve()
+    folder = file.parent
+    spec = importlib.util.spec_from_file_location(f"_gavel_user_{path.stem}", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    sys.path.insert(0, str(path.resolve().parent))
+    neighbours_first(folder)
+    sys.path.insert(0, str(folder))
     try:
         spec.loader.exec_module(module)
     except GavelError:
@@ -119,7 +123,7 @@ def _from_file(path: Path, variable: str) -> Scenario:
             f"{where}: {type(error).__name__}: {error}", f"Mend it; `python {path}` shows the whole traceback."
         ) from error
     finally:
-        sys.path.remove(str(path.resolve().parent))
+        sys.path.remove(str(folder))
     found: dict[str, Any] = {name: value for name, value in vars(module).items() if isinstance(value, Scenario)}
     chosen = {name: value for name, value in found.items() if variable in ("", name)}
     if len(chosen) != 1:
@@ -137,8 +141,9 @@ def _splits(name: str, tasks: Sequence[Task], held_out: Sequence[Task] | float) 
     if not isinstance(held_out, int | float):
         both = {task.id for task in tasks} & {task.id for task in held_out}
         if both:
+            tasks_in_both = "a task" if len(both) == 1 else f"{len(both)} tasks"
             raise ScenarioError(
-                f"{len(both)} tasks of {name} are both trained on and held out ({min(both)}, say)",
+                f"{tasks_in_both} of {name} both trained on and held out: {min(both)}",
                 "Keep every task in one of the two lists.",
             )
         return {"train": tasks, "held_out": held_out}

@@ -8,9 +8,9 @@ import gavel.judge.panel.polling
 from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
-from gavel.judge.prompt import messages
+from gavel.judge.prompt import call_prompt
+from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.judge.prompt.token_count import count_tokens
-from gavel.judge.prompt.transcript import read_transcripts
 from tests.endpoint import fails, scores
 from tests.judge.groups import saying
 from tests.limits import HANG_SECONDS
@@ -124,7 +124,7 @@ async def test_other_tasks_run_while_a_prompt_is_made_to_fit(monkeypatch):
 
     def fit_after_others(*arguments):
         assert others_run.wait(HANG_SECONDS)
-        return messages.fit_messages(*arguments)
+        return call_prompt.fit_messages(*arguments)
 
     monkeypatch.setattr(gavel.judge.panel.polling, "fit_messages", fit_after_others)
     async with asyncio.TaskGroup() as tasks:

@@ -127,13 +127,25 @@ async def test_what_is_no_digit_is_no_score(endpoint: Endpoint, said):
 
 async def test_two_digits_for_one_member_are_no_score(endpoint: Endpoint):
     def twice(request: Request) -> Answer:
-        tokens = digits()(request).body["choices"][0]["logprobs"]["content"]
+        *tokens, end = digits()(request).body["choices"][0]["logprobs"]["content"]
         first = next(iter(asked(request)))
-        return answer([*tokens, token(f"\nNo: {first}: "), token("3", ("3", 1.0))])
+        return answer([*tokens, token(f', "{first}": '), token("3", ("3", 1.0)), end])
 
     endpoint.script = [twice]
     judged = await judge(endpoint, orders=1).score(qualities(2, 7, 4))
     assert sorted(t.judgement.reason or "" for t in judged) == ["", "", "no vote: it has two scores"]
+
+
+async def test_a_digit_that_the_reply_takes_back_leaves_all_without_a_score(endpoint: Endpoint):
+    def takes_back(request: Request) -> Answer:
+        tokens = digits()(request).body["choices"][0]["logprobs"]["content"]
+        first = next(iter(asked(request)))
+        return answer([*tokens, token(f"\nNo: {first}: "), token("3", ("3", 1.0))])
+
+    endpoint.script = [takes_back]
+    judged = await judge(endpoint, orders=1).score(qualities(2, 7, 4))
+    assert [t.reward for t in judged] == [None, None, None]
+    assert "it gives other numbers" in (judged.judgement.reason or "")
 
 
 async def test_digits_in_thoughts_are_not_read(endpoint: Endpoint):
@@ -179,3 +191,29 @@ async def test_a_cassette_keeps_the_log_probabilities(endpoint: Endpoint, tmp_pa
 def test_a_local_model_is_refused():
     with pytest.raises(JudgeError, match="no probabilities can be read"):
         Judge("constant", mode="readout").check()
+
+
+async def test_the_first_question_shows_that_a_server_gives_no_log_probabilities(endpoint: Endpoint):
+    endpoint.script = [lambda request: says('{"ready": true}')]
+    with pytest.raises(JudgeError, match="returned no log-probabilities") as error:
+        await judge(endpoint).probe()
+    assert "vLLM" in error.value.remedy
+    endpoint.script = [lambda request: answer([token('{"ready"'), token(": true}")])]
+    assert len(await judge(endpoint).probe()) == 1
+
+
+async def test_a_server_that_gives_fewer_log_probabilities_can_be_asked_for_fewer(endpoint: Endpoint):
+    def picky(request: Request) -> Answer:
+        if request["top_logprobs"] <= 5:
+            return digits()(request)
+        words = "Unsupported value: 'top_logprobs' is greater than the maximum allowed: 5."
+        error = {"message": words, "type": "invalid_request_error", "param": "top_logprobs", "code": None}
+        return Answer({"error": error}, 400)
+
+    endpoint.script = [picky]
+    with pytest.raises(JudgeError, match="does not take top_logprobs") as error:
+        await judge(endpoint, orders=1).score(qualities(2, 7, 4))
+    assert "--judge-param top_logprobs=5" in error.value.remedy
+    fewer = Judge([Juror("openai/judge", params={**endpoint.params, "top_logprobs": 5})], mode="readout", orders=1)
+    judged = await fewer.score(qualities(2, 7, 4))
+    assert [t.reward for t in judged] == pytest.approx([2 / 9, 7 / 9, 4 / 9])

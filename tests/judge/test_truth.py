@@ -8,7 +8,7 @@ import pytest
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.anchors import Anchor
-from gavel.judge.prompt.transcript import read_transcripts
+from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.judge.rubric import Criterion, Rubric
 from gavel.scenarios.task import Task
 from tests.judge.groups import desk, saying

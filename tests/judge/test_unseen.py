@@ -11,7 +11,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import says, scores
 from tests.judge.groups import OPENING, choice, saying
-from tests.judge.prompt.test_content import DATA_URL
+from tests.judge.prompt.test_provider_formats import DATA_URL
 
 PICTURE = {"type": "image_url", "image_url": {"url": DATA_URL}}
 AUDIO = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}

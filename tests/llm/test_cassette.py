@@ -4,6 +4,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -339,3 +340,26 @@ async def test_another_storage_serves_as_well_as_a_file():
 def test_checking_a_new_cassette_makes_no_file(tmp_path):
     Cassette(tmp_path / "deep" / "c.sqlite").check()
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_an_asker_that_gives_up_while_it_claims_leaves_no_claim():
+    shelf, may_look = Shelf(), threading.Event()
+    plain = shelf.replies
+    shelf.replies = lambda key: plain(key) if may_look.wait(10) else []
+    cassette = Cassette(lambda: shelf)
+    asking = asyncio.create_task(cassette.answer(question(), never))
+    await asyncio.sleep(0.05)
+    asking.cancel()
+    may_look.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    cassette.close()
+    assert shelf.claims == {}
+
+
+async def test_a_reply_that_is_kept_releases_its_claim_before_it_is_used():
+    shelf = Shelf()
+    cassette = Cassette(lambda: shelf)
+    await cassette.answer(question(), said)
+    assert shelf.claims == {}
+    cassette.close()

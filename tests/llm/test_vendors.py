@@ -86,7 +86,7 @@ async def test_a_closed_client_tries_again_after_a_while(endpoint, monkeypatch):
     asking = client(endpoint)
     with pytest.raises(PermanentError):
         await asking.ask(PROMPT, SCHEMA)
-    monkeypatch.setattr("gavel.llm.breaker._SECONDS", 0.0)
+    monkeypatch.setattr("gavel.llm.circuit_breaker._SECONDS", 0.0)
     assert (await asking.ask(PROMPT, SCHEMA)).text == "hi"
 
 

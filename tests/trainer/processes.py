@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gavel.trainer.distributed import World, join
-from gavel.trainer.engines.vllm_server import free_port
+from gavel.trainer.engines.vllm_launch import free_port
 from gavel.trainer.learner.replicas import follow_leader
 from tests.limits import HANG_SECONDS
 

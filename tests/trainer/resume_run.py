@@ -16,7 +16,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFL
 
 import torch
 
-from gavel.scenarios.store import TrajectoryStore
+from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY

@@ -21,7 +21,7 @@ from typing import Any, cast
 from jinja2 import StrictUndefined, TemplateError, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from gavel.judge.prompt.canonical import Conversation, TextEvent, ToolCallEvent
+from gavel.judge.prompt.canonical_group import Conversation, TextEvent, ToolCallEvent
 
 _SANDBOX = ImmutableSandboxedEnvironment(undefined=StrictUndefined)
 _COMPARISONS = {"eq", "ne", "lt", "lteq", "gt", "gteq"}

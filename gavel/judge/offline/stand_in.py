@@ -11,8 +11,8 @@ from typing import Any
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.offline.rules import Rule, facts_of, read_rules, score_rules
-from gavel.judge.prompt.canonical import Conversation
-from gavel.judge.prompt.transcript import read_transcripts
+from gavel.judge.prompt.canonical_group import Conversation
+from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.judge.reply.criteria import requested_ids, sections
 from gavel.judge.rubric import Rubric
 from gavel.llm.types import Message

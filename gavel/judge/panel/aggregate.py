@@ -12,7 +12,7 @@ from gavel.judge.panel.anchors import fit_scale
 from gavel.judge.panel.bradley_terry import Comparison, preference, rate
 from gavel.judge.panel.equating import Point, equate
 from gavel.judge.panel.jury_scale import JurorScores, reliability, stretch_factors
-from gavel.judge.panel.noise import Noise, NoisePrior, NoisyVote, residual_noise, standard_errors
+from gavel.judge.panel.standard_errors import Noise, NoisePrior, NoisyVote, residual_noise, standard_errors
 from gavel.judge.stats import centred_positions, mean_and_error
 
 
@@ -54,7 +54,7 @@ def groupwise(
     """The mean of each member's votes, after equating.
 
     Judges are harsh or lenient, and in a large group so is each block, but within a group only differences count. The
-    scores of a jury are brought to one spread first. The standard error is that of `noise.py`.
+    scores of a jury are brought to one spread first. The standard error is that of `standard_errors.py`.
     """
     return _within_range(_means(_comparable(answers, members), noise_prior))
 

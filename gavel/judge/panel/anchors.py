@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from gavel.judge.errors import JudgeError
-from gavel.judge.prompt.canonical import CanonicalGroup, canonicalize
-from gavel.judge.prompt.view import View
+from gavel.judge.prompt.canonical_group import CanonicalGroup, canonicalize
+from gavel.judge.prompt.shown_content import View
 from gavel.prompts import content_hash
 from gavel.scenarios.trajectory import Trajectory
 

@@ -11,10 +11,10 @@ from typing import ClassVar, Literal, Protocol, get_args
 from gavel.judge.errors import JudgeError
 from gavel.judge.panel import aggregate
 from gavel.judge.panel.aggregate import Answer, Scores
-from gavel.judge.panel.noise import NoisePrior
-from gavel.judge.panel.reply_forms import Digits, Questions, ReplyForm, Words
+from gavel.judge.panel.distribution_spread import with_spreads
+from gavel.judge.panel.requested_reply import Digits, Questions, ReplyForm, Words
 from gavel.judge.panel.schedule import Schedule, group_schedule, pair_schedule
-from gavel.judge.panel.spreads import with_spreads
+from gavel.judge.panel.standard_errors import NoisePrior
 
 ModeName = Literal["groupwise", "pairwise", "decisions", "readout"]
 """The modes that a user may choose; anchors make "groupwise" "anchored"."""

@@ -1,57 +1,46 @@
 """Polling: asks the jurors for their ballots. A failed call costs its votes, not the group. The loops, outermost first:
 
 poll                         one ballot per scheduled call of each juror, concurrently
-└─ _without_refused          the members but those whose text the juror refuses (searched for in refusals.py)
+└─ _without_refused          the members but those whose text the juror refuses (searched for in refusal_search.py)
    └─ _with_fallbacks        the juror's next model, when the one before cannot be used
       └─ _fit_and_ask        a shorter prompt, when the model's context is smaller than assumed
-         └─ _ask_with_repair     the prompt and the invalid reply, when the reply cannot be read
+         └─ ask_with_repair      the prompt and the invalid reply, when the reply cannot be read (repair_requests.py)
             └─ Client.ask        the same request, when the transport fails (loops of gavel/llm/client.py)
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import chain
 from random import Random
 
 from gavel.judge.errors import ContextTooSmallError
 from gavel.judge.panel.ballot import Ballot
 from gavel.judge.panel.juror import Juror
-from gavel.judge.panel.long_groups import off_loop_if_long
 from gavel.judge.panel.position_bias import PositionBias
 from gavel.judge.panel.prompt_caching import CacheName, PromptCaching
-from gavel.judge.panel.refusals import Refusals
-from gavel.judge.panel.reply_forms import ReplyForm, Words
+from gavel.judge.panel.refusal_search import Refusals
+from gavel.judge.panel.repair_requests import RepairRequests
+from gavel.judge.panel.requested_reply import ReplyForm, Words
 from gavel.judge.panel.schedule import LARGEST_WHOLE, Schedule
-from gavel.judge.prompt.canonical import CanonicalGroup
-from gavel.judge.prompt.messages import (
+from gavel.judge.panel.thread_offload import off_loop_if_long
+from gavel.judge.prompt.call_prompt import (
     GroupPrompts,
-    Prompt,
     count_message_tokens,
     fit_messages,
     max_members_per_prompt,
 )
-from gavel.judge.prompt.transcript import draw_markers
-from gavel.judge.reply.attempts import name_attempts
-from gavel.judge.reply.criteria import ids_to_score
-from gavel.judge.reply.errors import VerdictError
-from gavel.judge.reply.verdict import Verdict
+from gavel.judge.prompt.canonical_group import CanonicalGroup
+from gavel.judge.prompt.fenced_transcript import draw_markers
 from gavel.judge.rubric import Rubric
 from gavel.llm.client import Client
-from gavel.llm.errors import ContextError, LlmError, NotAskedError, RefusedError
+from gavel.llm.errors import ContextError
 from gavel.llm.message_parts import IMAGE_TOKENS
-from gavel.llm.prompt_cache import CachedPrefix
-from gavel.llm.prompt_cut import PromptCutError
-from gavel.llm.refusal import CONTENT_FILTER, filtered, is_refusal_text
-from gavel.llm.types import Message, Reply
 from gavel.prompts import template_id
 
 _INSTRUCTION_BYTES, _TEXT_OVERHEAD_BYTES = 8_000, 40
 """Upper estimates of a prompt's bytes outside of its texts, and around each text; below them no tokens are counted."""
-_MAX_ECHO = 4_000
-"""Max characters of an invalid reply echoed in the repair prompt."""
 _MAX_FITTINGS = 5
 """Max prompts made for a model whose context size is not known."""
 
@@ -195,92 +184,18 @@ class Poll:
                 indices = {labels[member]: members[member].indices for member in ballot.shown}
                 prompt = replace(prompt, messages=self.form.prompt(prompt.messages, self.rubric, list(indices)))
                 prefix = await question.caching.prefix(ballot.order, prompt, client)
-                return await self._ask_with_repair(ballot, prompt, prefix, indices, client)
+                await self._repaired.ask_with_repair(ballot, prompt, prefix, indices, client)
+                return self._learn_position_bias(ballot)
             except ContextError as error:
                 ballot.problem = error.message
                 client.shrink(room, count_message_tokens(prompt.messages), entries, error.limit)
 
-    async def _ask_with_repair(
-        self,
-        ballot: Ballot,
-        prompt: Prompt,
-        prefix: CachedPrefix,
-        indices: Mapping[str, Sequence[int]],
-        client: Client,
-    ) -> None:
-        """Asks and reads the reply; an invalid reply is sent back with its problem, `content_retries` times.
+    @property
+    def _repaired(self) -> RepairRequests:
+        return RepairRequests(self.form, self.rubric, self.content_retries)
 
-        `indices`: by label, in the order shown, the member's trajectories in the group; what is stored names them in
-        place of labels.
-        """
-        labels = list(indices)
-        ids, schema = ids_to_score(self.rubric, labels), self.form.schema(self.rubric, labels)
-        repair: list[Message] = []
-        unusable: list[tuple[list[Message], Reply]] = []
-        refusal = ""
-
-        @cache  # a reply is read to decide whether a cassette keeps it, and again for its scores
-        def read_text(text: str, cut_off: bool) -> Verdict:
-            return self.form.read(text, self.rubric, labels, cut_off=cut_off)
-
-        def read(reply: Reply) -> Verdict:
-            if reply.repairs["reasoning"]:
-                raise VerdictError("it is reasoning without an answer")
-            return read_text(reply.text, reply.finish_reason == "length")
-
-        def can_be_used(reply: Reply) -> bool:
-            try:
-                read(reply)
-            except VerdictError:
-                return False
-            return reply.finish_reason != CONTENT_FILTER
-
-        for _ in range(1 + self.content_retries * self.form.can_be_repaired):
-            ballot.calls += 1
-            try:
-                reply = await client.ask(prompt.messages + repair, schema, can_be_used, unusable, prefix)
-            except PromptCutError as error:
-                ballot.replies.append(error.reply)
-                raise
-            except ContextError:
-                ballot.calls -= 1  # a refused prompt is not judged, and costs nothing
-                raise
-            except RefusedError as error:
-                ballot.refusal = ballot.problem = error.message
-                return
-            except LlmError as error:
-                ballot.calls -= isinstance(error, NotAskedError)
-                ballot.problem = error.message
-                return
-            ballot.replies.append(reply)
-            if reply.finish_reason == CONTENT_FILTER:
-                ballot.refusal = ballot.problem = filtered(client.name, reply.text)
-                return
-            try:
-                verdict = read(reply)
-            except VerdictError as error:
-                cut_off = "it was cut off at the token limit; " if reply.finish_reason == "length" else ""
-                problem = cut_off + error.message
-                ballot.problem = f"the reply cannot be used: {name_attempts(problem, indices)}"
-                refusal = filtered(client.name, reply.text) if is_refusal_text(reply.text) else ""
-                request = ballot.render("judge/repair.j2", problem=problem, labels=ids)
-                unusable.append((prompt.messages + repair, reply))
-                repair = [
-                    {"role": "assistant", "content": reply.text.strip()[:_MAX_ECHO] or "(no reply)"},
-                    {"role": "user", "content": request},
-                ]
-            else:
-                ballot.scores = {
-                    member: replace(scored, explanation=name_attempts(scored.explanation, indices))
-                    for member, label in zip(ballot.shown, labels, strict=True)
-                    if (scored := verdict.scores.get(label))
-                }
-                by_label = dict(zip(labels, ballot.shown, strict=True))
-                ballot.unread = {by_label[label]: problem for label, problem in verdict.unread.items()}
-                ballot.reply_key = reply.key
-                ballot.repairs = reply.repairs + verdict.repairs
-                bias = self.position_bias.setdefault(len(labels), PositionBias())
-                if not verdict.unread:
-                    bias.add([verdict.scores[label].score for label in labels])
-                return
-        ballot.refusal = refusal
+    def _learn_position_bias(self, ballot: Ballot) -> None:
+        """Takes the ballot into the mean offset of each position, if it has a score for every member that it showed."""
+        if ballot.scores is not None and not ballot.unread:
+            bias = self.position_bias.setdefault(len(ballot.shown), PositionBias())
+            bias.add([ballot.scores[member].score for member in ballot.shown])

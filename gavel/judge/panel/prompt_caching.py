@@ -9,7 +9,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
-from gavel.judge.prompt.messages import Prompt
+from gavel.judge.prompt.call_prompt import Prompt
 from gavel.judge.prompt.token_count import count_tokens
 from gavel.llm.client import Client
 from gavel.llm.message_parts import text_of

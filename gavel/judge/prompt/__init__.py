@@ -2,9 +2,10 @@
 
     group = with_flags(canonicalize(dict(enumerate(trajectories))))   # each distinct attempt once, with its flags
     markers = draw_markers(group, Random(0))                          # code and labels that occur in no text
-    messages, truncated = fit_messages(group, order, markers, rubric, max_tokens=8_000)
+    prompt = GroupPrompts(group, markers, rubric).fit(order, max_tokens=8_000)   # its messages, truncated to fit
 
-`canonical` defines what counts as the same attempt, `flags` and `injection` detect attacks and empty attempts,
-`shared_text` finds repeated content, `transcript` renders it behind a fence, `sanitize` makes text safe, `truncate`
-makes it fit.
+The way of a message: `provider_formats` reads it as `events` (with `shown_content`: images and redaction),
+`canonical_group` defines what counts as the same attempt, `flags` and `injection` detect attacks and empty attempts,
+`shared_text` finds repeated content, `fenced_transcript` renders the text behind a fence, `sanitize` makes it safe,
+`call_prompt` makes the messages of one call of it, and `truncate` makes them fit.
 """

@@ -12,7 +12,7 @@ from functools import cache
 from unicodedata import category
 
 from gavel.judge.errors import JudgeError
-from gavel.judge.prompt.canonical import CanonicalGroup, Event, Member, TextEvent, ToolCallEvent
+from gavel.judge.prompt.canonical_group import CanonicalGroup, Event, Member, TextEvent, ToolCallEvent
 from gavel.judge.prompt.events import unseen_content
 from gavel.judge.prompt.injection import addresses_judge
 from gavel.judge.prompt.sanitize import joined_texts, normalize_for_matching

@@ -29,13 +29,21 @@ class _PatternGroup:
     """Patterns of which every match contains one of `stems`."""
 
     stems: Sequence[str]
+    parts: Sequence[Sequence[str]]
+    """The words of each stem."""
     patterns: Sequence[re.Pattern[str]]
     reach: int
     """Characters before and after a stem within which a match begins and ends."""
 
     def may_match(self, words: str) -> bool:
         """A quick test on a text's distinct words, which are far fewer than its words."""
-        return any(all(part in words for part in stem.split()) for stem in self.stems)
+        for parts in self.parts:
+            for part in parts:
+                if part not in words:
+                    break
+            else:
+                return True
+        return False
 
     def matches(self, text: str) -> bool:
         return any(
@@ -55,6 +63,7 @@ def _pattern_groups() -> list[_PatternGroup]:
     return [
         _PatternGroup(
             stems=entry["stems"],
+            parts=[stem.split() for stem in entry["stems"]],
             patterns=[_compile(_expand(pattern, words)) for pattern in entry["patterns"]],
             reach=entry.get("reach", _DEFAULT_REACH),
         )

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 from gavel.judge.errors import JudgeError
-from gavel.judge.prompt.view import Redact
+from gavel.judge.prompt.shown_content import Redact
 
 
 @dataclass(frozen=True, slots=True)

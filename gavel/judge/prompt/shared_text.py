@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gavel.judge.prompt.canonical import Event, event_texts
+from gavel.judge.prompt.canonical_group import Event, event_texts
 
 MIN_SHARED_CHARACTERS = 100
 """Shorter shared content is repeated: a reference would not save tokens."""

@@ -9,7 +9,14 @@ from dataclasses import replace
 from itertools import accumulate, count
 
 from gavel.judge.errors import ContextTooSmallError
-from gavel.judge.prompt.canonical import CanonicalGroup, Conversation, Event, TextEvent, ToolCallEvent, event_texts
+from gavel.judge.prompt.canonical_group import (
+    CanonicalGroup,
+    Conversation,
+    Event,
+    TextEvent,
+    ToolCallEvent,
+    event_texts,
+)
 from gavel.judge.prompt.events import images_of
 from gavel.judge.prompt.token_count import TextTruncator, count_tokens, estimate_tokens, omission_mark
 from gavel.llm.message_parts import IMAGE_TOKENS

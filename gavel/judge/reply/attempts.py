@@ -7,7 +7,14 @@ name_attempts("W7QX looked first; trajectory B3KD guessed.", {"W7QX": (1,), "B3K
 import re
 from collections.abc import Mapping, Sequence
 
+from gavel.judge.reply.mentions import RUN
+
 _NOUNS = r"(?:trajector(?:y|ies)|attempts?|candidates?|rollouts?|responses?|labels?|ids?)"
+_BEFORE = re.compile(rf"(?P<noun>(?<![^\W_]){_NOUNS}[ _#:-]{{1,2}})?(?P<open>[\[(\"'`‘“]?)\Z", re.IGNORECASE)
+"""What stands before a label and belongs to it."""
+_LONGEST_NOUN = 16
+"""Characters of it, at most."""
+_CLOSING = re.compile(r"[\])\"'`’”]")
 
 
 def name_attempts(text: str, indices: Mapping[str, Sequence[int]]) -> str:
@@ -18,22 +25,22 @@ def name_attempts(text: str, indices: Mapping[str, Sequence[int]]) -> str:
     if not indices:
         return text
     by_label = {label.casefold(): _name(own) for label, own in indices.items()}
-    labels = "|".join(map(re.escape, sorted(by_label, key=len, reverse=True)))
-    named = re.compile(
-        rf"(?P<noun>(?<![^\W_]){_NOUNS}[ _#:-]{{1,2}})?(?P<open>[\[(\"'`‘“]?)(?<![A-Za-z0-9])"
-        rf"(?P<label>{labels})[a-z]?(?![A-Za-z0-9])(?P<close>[\])\"'`’”]?)",
-        re.IGNORECASE,
-    )
-
-    def replace(found: re.Match[str]) -> str:
-        name = by_label[found["label"].casefold()]
-        opening, closing = found["open"], found["close"]
-        before = text[max(0, found.start() - 9) : found.start()].rstrip(" *_")[-1:]
-        starts = before in ("", ".", "!", "?", "\n") if not found["noun"] else found["noun"][0].isupper()
+    parts, end = list[str](), 0
+    for found in RUN.finditer(text):
+        word = found[0].casefold()
+        name = by_label.get(word) or (by_label.get(word[:-1]) if word[-1].isalpha() else None)
+        if name is None:
+            continue
+        before = _BEFORE.search(text, max(end, found.start() - _LONGEST_NOUN), found.start())
+        assert before
+        closing = _CLOSING.match(text, found.end())
+        written = text[max(0, before.start() - 9) : before.start()].rstrip(" *_")[-1:]
+        starts = before["noun"][0].isupper() if before["noun"] else written in ("", ".", "!", "?", "\n")
         name = name[0].upper() + name[1:] if starts else name
-        return name if opening and closing else opening + name + closing
-
-    return named.sub(replace, text)
+        bracketed = before["open"] and closing
+        parts += text[end : before.start()], name if bracketed else before["open"] + name + (closing or [""])[0]
+        end = closing.end() if closing else found.end()
+    return "".join([*parts, text[end:]])
 
 
 def _name(indices: Sequence[int]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gavel.judge.reply import vocabulary as say
+from gavel.judge.reply.mentions import Mentions
 
 _UNITS = r"%|％|percent|per cent|prozent|por ciento|процент\w*|points?|pts?|stars?|★|punkte?|puntos?|балл\w*|分|点|점"
 _NUMBER = re.compile(
@@ -72,17 +73,16 @@ class Said:
 
     scores: Mapping[str, float]
     """By label in lower case, in the order of the labels."""
-    mention: re.Pattern[str]
+    mention: Mentions
     listed: Sequence[str] = ()
     """The labels in lower case in the order of the entries, which prose may number too."""
 
     @classmethod
     def of(cls, scores: Mapping[str, float], names: Collection[str] = (), listed: Iterable[str] = ()) -> "Said":
         """`names`: further names of members that prose may use; `listed`: labels in the order of the entries."""
-        words = "|".join(map(re.escape, sorted({*scores, *names}, key=len, reverse=True)))
         folded = {label.casefold(): score for label, score in scores.items()}
         order = tuple(dict.fromkeys(map(str.casefold, listed))) or tuple(folded)
-        return cls(folded, re.compile(rf"(?<![A-Za-z0-9])(?:{words})(?![A-Za-z0-9])", re.IGNORECASE), order)
+        return cls(folded, Mentions({*scores, *names}), order)
 
     def as_listed(self) -> "Said":
         """The same with the members numbered as the entries are."""

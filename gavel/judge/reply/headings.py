@@ -10,6 +10,7 @@ from typing import Literal
 
 from gavel.judge.reply import vocabulary as say
 from gavel.judge.reply.lexicon import language, pattern, understood
+from gavel.judge.reply.mentions import Mentions
 from gavel.judge.reply.thoughts import THINKING
 
 _NUMBERING = re.compile(r"(?:\d{1,2}[.)]|[-•*])\s+")
@@ -30,7 +31,7 @@ _LIST_MARK = re.compile(r"^[ \t]*(?:[-*•]|\d{1,3}[.)])?[ \t]*[`\"'“]?$")
 _Section = Literal["open", "thoughts", "soft", "unknown"]
 
 
-def cleanly_introduced(text: str, mention: re.Pattern[str]) -> bool:
+def cleanly_introduced(text: str, mention: Mentions) -> bool:
     """Whether an object that follows `text` is said as the answer. `mention`: finds names of members."""
     if text.rstrip().endswith("~~") and not text.rstrip().endswith("~~~"):
         return False
@@ -154,7 +155,7 @@ def _is_answer_line(line: str, section: _Section) -> bool:
     return section in ("soft", "unknown") or bool(say.FINAL_MARK.search(text) and len(text) < 40)
 
 
-def _section(lines: list[str], mention: re.Pattern[str]) -> _Section:
+def _section(lines: list[str], mention: Mentions) -> _Section:
     """What kind of section the end of the text is in."""
     section: _Section = "open"
     in_fence = False
@@ -176,7 +177,7 @@ def _section(lines: list[str], mention: re.Pattern[str]) -> _Section:
 
 
 def _heading(
-    line: str, mention: re.Pattern[str]
+    line: str, mention: Mentions
 ) -> Literal["thoughts", "soft", "unknown", "benign", "answer", "member"] | None:
     """What kind of heading a line is or begins with; None = none."""
     line = line[:160].strip(" \t>")

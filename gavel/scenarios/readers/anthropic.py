@@ -87,7 +87,9 @@ def messages(message: Message) -> list[Message]:
 
 
 def _result(block: Message) -> Message:
-    extra = {"is_error": True} if block.get("is_error") else {}
+    extra: Message = {"is_error": True} if block.get("is_error") else {}
+    if block.get("name"):
+        extra["name"] = block["name"]
     return {
         "role": "tool",
         "tool_call_id": block["tool_use_id"],

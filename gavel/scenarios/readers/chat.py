@@ -8,13 +8,14 @@ Responses, a ShareGPT turn or a LangChain message. Items that are chat messages 
 counterpart (images, audio, unknown blocks) stays in the content as it is.
 """
 
-import json
 from collections.abc import Sequence
 from typing import Any, cast
 
 from gavel.llm.types import Message
 from gavel.scenarios.readers import anthropic, langchain, openai_responses, sharegpt
+from gavel.scenarios.readers.foreign_blocks import with_blocks
 from gavel.scenarios.readers.row import RowError, is_list, is_object
+from gavel.scenarios.readers.text import PRINTED, cell, is_printed
 from gavel.scenarios.readers.tool_calls import is_foreign, tool_call
 
 OPENAI = "OpenAI messages"
@@ -33,14 +34,12 @@ def messages(items: Any, where: str) -> tuple[list[Message], str]:
 
 
 def _unpacked(text: str, where: str) -> Any:
-    """A list that a table or another program keeps as its JSON."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise RowError(
-            f"{where} cannot be judged: messages_and_choices: it is text, and no JSON list.",
-            'Write [{"role": …, "content": …}, …].',
-        ) from error
+    """A list that a table or another program keeps as its JSON, or as Python prints it."""
+    value = cell(text)
+    if not isinstance(value, str):
+        return value
+    remedy = PRINTED if is_printed(text) else 'Write [{"role": …, "content": …}, …].'
+    raise RowError(f"{where} cannot be judged: messages: it is text, and no JSON list.", remedy)
 
 
 def _converted(items: Sequence[Any], where: str) -> tuple[list[Message], dict[str, None]]:
@@ -65,7 +64,10 @@ def _converted(items: Sequence[Any], where: str) -> tuple[list[Message], dict[st
             continue
         found += openai_responses.messages(responses)
         responses = []
-        if sharegpt.is_turn(fields):
+        if (foreign := with_blocks(fields)) is not None:
+            forms[foreign[1]] = None
+            found += [said for each in foreign[0] for said in anthropic.messages(each)]
+        elif sharegpt.is_turn(fields):
             forms[sharegpt.NAME] = None
             found += sharegpt.messages(fields, found, f"{where} cannot be judged: {number}")
         elif langchain.is_message(fields):

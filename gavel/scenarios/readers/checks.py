@@ -87,9 +87,21 @@ def as_number(value: Any) -> float | None:
             value = float(value)
         except ValueError:
             return {"true": 1.0, "false": 0.0}.get(value.strip().lower())
-    if not isinstance(value, bool | int | float) or not math.isfinite(value):
+    try:
+        number = float(value) if isinstance(value, bool | int | float) else math.nan
+    except OverflowError:  # an integer above 10³⁰⁸
         return None
-    return float(value)
+    return number if math.isfinite(number) else None
+
+
+_LONGEST_REASON = 300
+
+
+def first_line(text: Any) -> str:
+    """The first line of an error, without a traceback, as the reason for a failed attempt."""
+    line = next((line for line in str(text or "").splitlines() if line.strip()), "no reason is recorded")
+    line = line.partition("Traceback (most recent call last)")[0].strip() or str(text).strip().splitlines()[-1]
+    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}…"
 
 
 def checked(item: Item, where: str) -> Item:

@@ -16,7 +16,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from gavel.llm.types import Message
-from gavel.scenarios.readers import anthropic, chat, openai_responses
+from gavel.scenarios.readers import anthropic, bodies, chat, openai_responses
 from gavel.scenarios.readers.checks import checked, trajectory, unusable
 from gavel.scenarios.readers.row import Attempt, Format, Found, Row, RowError, Source, WholeGroup, is_list, is_object
 from gavel.scenarios.readers.text import is_conversation
@@ -25,7 +25,8 @@ from gavel.scenarios.record_format import RecordVersionError, from_row
 from gavel.scenarios.trajectory import Trajectory
 
 GROUPS, TRAJECTORIES = "Gavel groups", "Gavel trajectories"
-_LISTS = ("messages", "conversations", "conversation")
+_LISTS = ("messages", "conversations", "conversation", "contents")
+_SYSTEM = ("system", "system_prompt", "systemInstruction", "system_instruction")
 
 
 def fits(value: Any) -> bool:
@@ -39,14 +40,24 @@ def _is_own(value: Any) -> bool:
 
 
 def _list_name(value: Any) -> str | None:
-    return next((name for name in _LISTS if is_object(value, name)), None)
+    found = next((name for name in _LISTS if is_object(value, name)), None)
+    if found is None and is_object(value, "items") and is_list(value["items"]) and is_conversation(value["items"]):
+        return "items"
+    return found
 
 
 def _is_response(value: Any) -> bool:
-    return is_object(value, "input", "output") and is_list(value["output"])
+    if not is_object(value, "input", "output") or not is_list(value["output"]):
+        return False
+    return all(is_object(item, "type|role") for item in value["output"])
 
 
 def read(rows: Sequence[Row], source: Source) -> Iterator[Found]:
+    if later := [row for row in rows if is_object(row.value) and row.value.get("previous_response_id")]:
+        source.notes.append(
+            f"{len(later):,} of the responses go on from an earlier one (previous_response_id), whose items their rows "
+            f"do not hold: the judge does not see them. First: {later[0].where}."
+        )
     for row in rows:
         if is_list(row.value):
             yield _attempt(row, {"messages": row.value}, "messages")
@@ -92,11 +103,23 @@ def as_list(value: Any, row: Row) -> list[Any]:
 
 def _attempt(row: Row, fields: Message, name: str, **more: Any) -> Attempt:
     rest = {key: value for key, value in fields.items() if key not in (name, "tools", "functions")}
-    said, form = chat.messages(fields[name], row.where)
-    if said and said[0].get("role") not in ("system", "developer") and isinstance(rest.get("system"), str | list):
-        said = [*anthropic.system(rest.pop("system")), *said]
-    tools = openai_tools(fields.get("tools") or fields.get("functions"))
+    given = bodies.contents(fields[name]) if name == "contents" else fields[name]
+    said, form = chat.messages(given, row.where)
+    if said and said[0].get("role") not in ("system", "developer"):
+        said = [*_system(rest, row), *said]
+    tools = bodies.tools(fields)
     return Attempt(trajectory(said, row.where, tools=tools, fields=rest, **more), row, form)
+
+
+def _system(fields: Message, row: Row) -> list[Message]:
+    """The system message that stands in a field of its own, which is taken out of the fields."""
+    name = next((name for name in _SYSTEM if fields.get(name)), None)
+    if name is None or not isinstance(fields[name], str | list | dict):
+        return []
+    given = fields.pop(name)
+    if name in _SYSTEM[2:]:
+        return bodies.gemini_system({name: given})
+    return chat.messages(anthropic.system([given] if isinstance(given, dict) else given), row.where)[0]
 
 
 def _response(row: Row) -> Attempt:
@@ -110,7 +133,10 @@ def _response(row: Row) -> Attempt:
     rest = {key: value for key, value in fields.items() if key not in ("input", "instructions", "output", "tools")}
     tools = openai_tools(fields.get("tools"))
     prompt = len(chat.messages(items, row.where)[0])
-    return Attempt(trajectory(said, row.where, tools=tools, fields=rest), row, openai_responses.NAME, prompt=prompt)
+    attempt = trajectory(said, row.where, tools=tools, fields=rest)
+    earlier = fields.get("previous_response_id")
+    task = {"previous_response_id": earlier} if earlier else None
+    return Attempt(attempt, row, openai_responses.NAME, task, prompt)
 
 
 CONVERSATIONS = Format(chat.OPENAI, ("messages|conversations|messages_and_choices",), fits, read)

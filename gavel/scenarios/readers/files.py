@@ -10,7 +10,7 @@ from pathlib import Path
 import zstandard
 
 from gavel.scenarios.readers.archive import inspect_samples, unpacked_zstd
-from gavel.scenarios.readers.row import Row, RowError, Source
+from gavel.scenarios.readers.row import Row, RowError
 from gavel.scenarios.readers.tables import arrow_rows, parquet_rows
 from gavel.scenarios.readers.text import decode, rows
 
@@ -36,13 +36,10 @@ _BESIDE = {
 """Files that describe the rows and hold none."""
 
 
-def rows_of(source: Source) -> list[Row]:
-    """All rows of a file or of a directory of files. Raises `RowError`."""
-    path = source.path
+def rows_by_file(path: Path) -> dict[Path, list[Row]]:
+    """All rows of a file, or of each data file of a directory. Raises `RowError`."""
     try:
-        if not path.is_dir():
-            return _rows(path)
-        return [row for file in _files(path) for row in _rows(file)]
+        return {file: _rows(file) for file in (_files(path) if path.is_dir() else [path])}
     except OSError as error:
         raise RowError(f"{path} cannot be read: {error.strerror or error}", "Check the path.") from error
 
@@ -74,7 +71,7 @@ def _files(directory: Path) -> list[Path]:
     if not kinds:
         raise RowError(f"{directory} holds no file of attempts.", f"Files that are read end in {', '.join(_SUFFIXES)}.")
     if len(kinds) > 1:
-        raise RowError(f"{directory} holds files of several kinds: {', '.join(kinds)}.", "Name the one file to read.")
+        raise RowError(f"{directory} holds files of several kinds: {', '.join(kinds)}.", "Name the files to read.")
     return files
 
 

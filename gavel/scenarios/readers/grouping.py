@@ -1,7 +1,8 @@
 """Attempts -> groups of attempts at the same task, in order of first appearance.
 
-    group(attempts)              # by the format's own task ids, else by what stands before the assistant's first turn
+    group(attempts)              # by the task's id, and by what stands before the assistant's first turn
     group(attempts, "task.id")   # by the value of that field of the row
+    group(attempts, "opening")   # by what stands before the assistant's first turn alone
 
 Attempts that begin with different messages, or have different truths to be judged by, were not asked the same. Without
 `by` they are never in one group; with it they are, and `Groups.notes` tells.
@@ -9,23 +10,25 @@ Attempts that begin with different messages, or have different truths to be judg
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from openai.types.chat.chat_completion import Choice
 from pydantic import JsonValue
 
+from gavel.llm.counted import counted
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.readers.row import Attempt, Found, Row, RowError, WholeGroup, is_list, is_object
+from gavel.scenarios.readers.openings import TRUTHS, as_asked, asked, named_task, opening
+from gavel.scenarios.readers.row import Attempt, Found, Row, RowError, WholeGroup, is_object
 from gavel.scenarios.trajectory import Trajectory
 
-TRUTHS = ("rubric", "reference", "criteria")
-"""Fields of a row that say what its attempt is judged by."""
 _SHARED = (*TRUTHS, "answer", "target")
 """Fields that a group's metadata has when all its members have them, and the same."""
 OPENING = "opening messages"
+BY_OPENING = "opening"
+"""The `by` that ignores ids of tasks, unless the rows have a field of that name."""
 _WHOLE = "group "
 """How the key of a group that stands in the file begins."""
 
@@ -49,6 +52,15 @@ class _Group:
 
 def group(found: Sequence[Found], by: str | None = None, own: str = "") -> Groups:
     """`own`: what the format's own task ids are told as. Raises `RowError` for a row without the field `by`."""
+    attempts = [each for each in found if isinstance(each, Attempt)]
+    openings = {id(each): asked(each.trajectory, each.prompt) for each in attempts}
+    only_opening = by == BY_OPENING and not any(is_object(each.row.value, by) for each in attempts)
+    if only_opening:
+        by, own = None, ""
+    names: dict[int, dict[str, JsonValue] | None] = {id(e): None if only_opening else e.task for e in attempts}
+    fields: dict[str, None] = {}
+    if by is None and not only_opening:
+        fields = _name_tasks(attempts, names, openings)
     gathered: dict[str, _Group] = {}
     split: dict[str, set[str]] = {}
     for number, each in enumerate(found):
@@ -58,27 +70,32 @@ def group(found: Sequence[Found], by: str | None = None, own: str = "") -> Group
                 whole.tasks.setdefault(asked(trajectory), each.row.where)
             gathered[f"{_WHOLE}{number}"] = whole
             continue
-        task = asked(each.trajectory, each.prompt)
+        task, named = openings[id(each)], names[id(each)]
         if by is not None:
             metadata: dict[str, JsonValue] = {by: _field(each.row, by)}
             key = json.dumps(metadata[by], sort_keys=True)
-        elif each.task is not None:
-            metadata = dict(each.task)
+        elif named:
+            metadata = dict(named)
             name = json.dumps(metadata, sort_keys=True)
-            split.setdefault(name, set()).add(task)
+            if each.task is not None:
+                split.setdefault(name, set()).add(task)
             key = name + task
         else:
             metadata = {}
-            key = task if _opening(each.trajectory, each.prompt) else f"row {number}"
+            key = task if opening(each.trajectory, each.prompt) else f"row {number}"
         if key not in gathered:
             gathered[key] = _Group(TrajectoryGroup(metadata=metadata), _name(metadata) or each.row.where)
         gathered[key].group.trajectories.append(each.trajectory)
         gathered[key].tasks.setdefault(task, each.row.where)
     for each in gathered.values():
         _share(each.group)
-    attempts = [each for each in found if isinstance(each, Attempt)]
-    told = by or (own if any(each.task is not None for each in attempts) else OPENING)
-    notes = [*_different(gathered.values(), by), *_split(split), *_single(gathered.values(), attempts, by)]
+    by_own = own if any(each.task is not None for each in attempts) else ""
+    told = by or ", ".join(filter(None, (by_own, *fields))) or OPENING
+    notes = [
+        *_different(gathered.values(), by),
+        *_split(split),
+        *_single(gathered.values(), attempts, by, bool(fields)),
+    ]
     if by is None and not own:
         notes += _examples([each for key, each in gathered.items() if not key.startswith(_WHOLE)])
     if by and not attempts:
@@ -86,31 +103,21 @@ def group(found: Sequence[Found], by: str | None = None, own: str = "") -> Group
     return Groups([each.group for each in gathered.values()], told if attempts else "", notes)
 
 
-def asked(trajectory: Trajectory, prompt: int | None = None) -> str:
-    """What the attempt was asked and is judged by; equal for attempts that can be compared."""
-    truths = {name: trajectory.metadata[name] for name in TRUTHS if name in trajectory.metadata}
-    return json.dumps([_opening(trajectory, prompt), truths], sort_keys=True, default=str)
+def _name_tasks(
+    attempts: Sequence[Attempt], names: dict[int, dict[str, JsonValue] | None], openings: Mapping[int, str]
+) -> dict[str, None]:
+    """Adds to `names` the fields of the rows that name a task, where rows of different tasks have equal openings.
 
-
-def _opening(trajectory: Trajectory, prompt: int | None = None) -> list[Any]:
-    """What stands before the assistant's first turn; where no user has spoken by then, all up to the user's first."""
-    items = trajectory.messages_and_choices
-    roles = ["assistant" if isinstance(item, Choice) else item.get("role") for item in items]
-    end = roles.index("assistant") if "assistant" in roles else len(items)
-    if "user" in roles and "user" not in roles[:end]:
-        end = roles.index("user") + 1
-    end = end if prompt is None else prompt
-    return [_plain(item.message.model_dump(mode="json") if isinstance(item, Choice) else item) for item in items[:end]]
-
-
-def _plain(message: Message) -> Message:
-    fields = {name: value for name, value in message.items() if value is not None and name != "id"}
-    content = fields.get("content")
-    if is_list(content) and len(content) == 1 and is_object(content[0], "text") and content[0].get("type") == "text":
-        fields["content"] = content[0]["text"]
-    if fields.get("role") == "developer":
-        fields["role"] = "system"
-    return fields
+    Returns the names of these fields.
+    """
+    tasks = {id(each): named_task(each.trajectory) for each in attempts if each.task is None}
+    of_opening: dict[str, set[str]] = {}
+    for key, task in tasks.items():
+        of_opening.setdefault(openings[key], set()).add(json.dumps(task, sort_keys=True))
+    if all(len(each) == 1 for each in of_opening.values()):
+        return {}
+    names |= tasks
+    return dict.fromkeys(name for task in tasks.values() for name in task)
 
 
 def _field(row: Row, by: str) -> JsonValue:
@@ -145,8 +152,8 @@ def _different(groups: Any, by: str | None) -> list[str]:
     where = f"{first} and {second}" if first != second else first
     why = f"by --by {by}" if by else "as they stand in the file"
     return [
-        f"{_groups(len(odd))} put together {why} begin with different messages, or have different truths to be judged "
-        f"by, so their scores may compare different tasks. First: {odd[0].name} ({where})."
+        f"{counted(len(odd), 'group')} put together {why} begin with different messages, or have different truths to "
+        f"be judged by, so their scores may compare different tasks. First: {odd[0].name} ({where})."
     ]
 
 
@@ -155,22 +162,25 @@ def _split(split: dict[str, set[str]]) -> list[str]:
     if not odd:
         return []
     return [
-        f"{len(odd):,} task{'s' * (len(odd) > 1)} with rows that begin with different messages: each such beginning is "
-        f"a group of its own. First: {_name(json.loads(odd[0]))}. --by compares them all the same."
+        f"{counted(len(odd), 'task')} with rows that begin with different messages: each such beginning is "
+        f"a group of its own. First: {_name(json.loads(odd[0]))}. To compare them all the same, name a field that is "
+        "equal in all rows of a task: --by FIELD."
     ]
 
 
-def _single(groups: Any, attempts: Sequence[Attempt], by: str | None) -> list[str]:
+def _single(groups: Any, attempts: Sequence[Attempt], by: str | None, named: bool) -> list[str]:
     single = [each for each in groups if len(each.group.trajectories) == 1]
     if not single:
         return []
-    count = f"{len(single):,} of {len(groups):,} groups" if len(groups) > 1 else "the only group"
+    count = f"{len(single):,} of {counted(len(groups), 'group')}" if len(groups) > 1 else "the only group"
     has = "has" if len(single) == 1 else "have"
     note = f"{count} {has} one attempt, which cannot be compared with another. First: {single[0].name}."
     if by is None and attempts:
         fields = Counter(name for each in attempts for name in each.trajectory.metadata)
         known = ", ".join(name for name, number in fields.items() if number == len(attempts))
         note += f" --by FIELD groups by a field{f' ({known})' if known else ''}."
+        if named:
+            note += f" --by {BY_OPENING} groups by what stands before the assistant's first turn alone."
     return [note]
 
 
@@ -180,8 +190,8 @@ def _examples(groups: Any) -> list[str]:
     if not odd:
         return []
     return [
-        f"the members of {_groups(len(odd))} part where a user speaks, not the assistant. If what stands before are "
-        f"examples in the prompt, they are different tasks: use --by. First: {odd[0].name}."
+        f"the members of {counted(len(odd), 'group')} part where a user speaks, not the assistant. If what stands "
+        f"before are examples in the prompt, they are different tasks: use --by. First: {odd[0].name}."
     ]
 
 
@@ -190,11 +200,13 @@ def _differ_in_the_user(members: Sequence[Trajectory]) -> bool:
         return False
     first, *others = [each.messages_and_choices for each in members]
     for other in others:
-        pair = next((pair for pair in zip(first, other, strict=False) if pair[0] != pair[1]), ())
+        pair = next((pair for pair in zip(first, other, strict=False) if _differ(*pair)), ())
         if pair and all(is_object(item) and item.get("role") == "user" for item in pair):
             return True
     return False
 
 
-def _groups(number: int) -> str:
-    return f"{number:,} group{'s' * (number > 1)}"
+def _differ(one: Choice | Message, other: Choice | Message) -> bool:
+    if isinstance(one, Choice) or isinstance(other, Choice) or one == other:
+        return one != other
+    return as_asked(one) != as_asked(other)

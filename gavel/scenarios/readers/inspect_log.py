@@ -10,7 +10,7 @@ from typing import Any
 
 from gavel.llm.types import Message
 from gavel.scenarios.readers import chat
-from gavel.scenarios.readers.checks import INDEPENDENT, as_number, trajectory
+from gavel.scenarios.readers.checks import INDEPENDENT, as_number, first_line, trajectory
 from gavel.scenarios.readers.row import Attempt, Format, Row, Source, is_list, is_object
 from gavel.scenarios.readers.tool_calls import tools as openai_tools
 
@@ -29,6 +29,8 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         if sample["target"]:
             fields["reference"] = sample["target"]
         given: Message = sample.get("scores") or {}
+        if is_object(older := sample.get("score"), "value"):  # logs of 2024 and before
+            given = {"score": older, **given}
         scores = {name: _value(score) for name, score in given.items()}
         if len(scores) == 1:
             scores[INDEPENDENT] = next(iter(scores.values()))
@@ -84,7 +86,7 @@ def _tools(sample: Message) -> list[Message] | None:
 
 def _ended(sample: Message) -> dict[str, Any]:
     if is_object(error := sample.get("error")):
-        return {"status": "failed", "status_reason": str(error.get("message", "")).split("\n")[0]}
+        return {"status": "failed", "status_reason": first_line(error.get("message"))}
     limit = sample.get("limit")
     return {"status": "truncated", "status_reason": f"limit: {limit.get('type')}"} if is_object(limit) else {}
 

@@ -19,7 +19,7 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[WholeGroup]:
     try:
         groups = list(groups_of_rows(records))
     except (ValidationError, ValueError, TypeError) as error:
-        raise unusable(str(source.path), error) from error
+        raise unusable(rows[0].where, error) from error
     for row, group in zip(first, groups, strict=True):
         yield WholeGroup(checked(group, row.where), row, JUDGED.name)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from gavel.llm.types import Message
 from gavel.scenarios.readers import payloads
-from gavel.scenarios.readers.checks import INDEPENDENT, trajectory
+from gavel.scenarios.readers.checks import INDEPENDENT, first_line, trajectory
 from gavel.scenarios.readers.row import Attempt, Format, Row, Source, is_list, is_object
 from gavel.scenarios.trajectory import History, MessageOrChoice
 
@@ -51,7 +51,7 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
         fields: dict[str, Any] = {key: whole[key] for key in _KEPT if whole.get(key) is not None} | {"trace_id": name}
         metrics = _scores(whole)
         histories = [History(messages_and_choices=list[MessageOrChoice](m), tools=t) for m, t in others]
-        place, ended = records[0].where, _ended(whole)
+        place, ended = records[0].where, _ended(whole, observations, said)
         attempt = trajectory(
             said, place, tools=tools, fields=fields, metrics=metrics, additional_histories=histories, **ended
         )
@@ -108,10 +108,16 @@ def _scores(whole: Message) -> dict[str, Any]:
     return {**found, INDEPENDENT: next(iter(found.values()))} if len(found) == 1 else found
 
 
-def _ended(whole: Message) -> dict[str, Any]:
-    if whole.get("level") != "ERROR":
-        return {}
-    return {"status": "failed", "status_reason": str(_either(whole, "statusMessage", "status_message") or "")}
+def _ended(whole: Message, observations: Sequence[Message], said: Sequence[Message]) -> dict[str, Any]:
+    """A trace whose root, or last call, ends with an error has failed, and so has one that never answered."""
+    last = observations[-1] if observations else whole
+    for each in (whole, last if not last.get("output") else whole):
+        if each.get("level") == "ERROR":
+            reason = _either(each, "statusMessage", "status_message")
+            return {"status": "failed", "status_reason": first_line(reason or "level ERROR")}
+    if not whole.get("output") and not any(message.get("role") == "assistant" for message in said):
+        return {"status": "failed", "status_reason": "it has no output"}
+    return {}
 
 
 def _fits(value: Any) -> bool:

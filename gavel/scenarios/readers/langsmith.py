@@ -11,7 +11,7 @@ from typing import Any
 
 from gavel.llm.types import Message
 from gavel.scenarios.readers import payloads
-from gavel.scenarios.readers.checks import INDEPENDENT, trajectory
+from gavel.scenarios.readers.checks import INDEPENDENT, first_line, trajectory
 from gavel.scenarios.readers.row import Attempt, Format, Row, Source, is_list, is_object
 from gavel.scenarios.trajectory import History, MessageOrChoice
 
@@ -43,10 +43,23 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
             fields=fields,
             metrics=_feedback(root),
             additional_histories=histories,
-            **({"status": "failed", "status_reason": str(root["error"])} if root.get("error") else {}),
+            **_ended(root, runs, said),
         )
         example = root.get("reference_example_id")
         yield Attempt(attempt, row, LANGSMITH.name, {"reference_example_id": example} if example else None)
+
+
+def _ended(root: Message, runs: Sequence[Message], said: Sequence[Message]) -> dict[str, str]:
+    """A run with an error has failed, and so has one that never answered: it was cut off, or still ran."""
+    run = root if _is_root(root) else runs[-1]
+    state = str(run.get("status") or "")
+    if error := run.get("error"):
+        return {"status": "failed", "status_reason": first_line(error)}
+    if state.lower() in ("error", "failed"):
+        return {"status": "failed", "status_reason": f"status {state}"}
+    if not run.get("outputs") and not any(message.get("role") == "assistant" for message in said):
+        return {"status": "failed", "status_reason": f"it has no outputs{f' (status {state})' if state else ''}"}
+    return {}
 
 
 def _is_root(run: Message) -> bool:

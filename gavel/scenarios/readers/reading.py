@@ -11,29 +11,37 @@ line and fields. No row is skipped: what holds nothing to judge is counted in th
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from gavel.llm.counted import counted
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.readers.atif_documents import ATIF
 from gavel.scenarios.readers.checks import checked
 from gavel.scenarios.readers.conversations import CONVERSATIONS, GROUPS
-from gavel.scenarios.readers.files import is_store, rows_of
+from gavel.scenarios.readers.exchanges import EXCHANGES
+from gavel.scenarios.readers.files import is_store, rows_by_file
 from gavel.scenarios.readers.grouping import group
+from gavel.scenarios.readers.inputs import on_disk
+from gavel.scenarios.readers.inputs_outputs import LOGGED
 from gavel.scenarios.readers.inspect_log import INSPECT
 from gavel.scenarios.readers.judged_tables import JUDGED
 from gavel.scenarios.readers.langfuse import LANGFUSE
 from gavel.scenarios.readers.langsmith import LANGSMITH
 from gavel.scenarios.readers.openai_batch import BATCH
 from gavel.scenarios.readers.row import Format, Found, Row, RowError, Source, WholeGroup, is_object
+from gavel.scenarios.readers.shortfalls import shortfalls
 from gavel.scenarios.readers.trl import COMPLETIONS, PAIRS
 from gavel.scenarios.readers.verifiers import VERIFIERS
 from gavel.scenarios.readers.verifiers_traces import TRACES
-from gavel.scenarios.store import TrajectoryStore
+from gavel.scenarios.trajectory_store import TrajectoryStore
 
-FORMATS = (JUDGED, INSPECT, ATIF, BATCH, VERIFIERS, TRACES, PAIRS, LANGSMITH, LANGFUSE, COMPLETIONS, CONVERSATIONS)
+FORMATS = (
+    *(JUDGED, INSPECT, ATIF, BATCH, EXCHANGES, VERIFIERS, TRACES, PAIRS, LANGSMITH, LANGFUSE),
+    *(COMPLETIONS, CONVERSATIONS, LOGGED),
+)
 """From the most specific to the most general: a row is of the first that fits."""
 
 
@@ -47,43 +55,67 @@ class Reading:
     notes: list[str]
 
 
-def read_groups(path: Path, by: str | None = None) -> list[TrajectoryGroup]:
+def read_groups(path: Path | Sequence[Path], by: str | None = None) -> list[TrajectoryGroup]:
     """The groups of `read_file`."""
     return read_file(path, by).groups
 
 
-def read_file(path: Path, by: str | None = None) -> Reading:
-    """The attempts in a file or directory, grouped (see `grouping.group`), in order of first appearance.
+def read_file(path: Path | Sequence[Path], by: str | None = None) -> Reading:
+    """The attempts in a file, in a directory or in several of them, grouped, in order of first appearance.
 
-    `by`: a field of the rows (a dotted path, such as `metadata.task.id`); it is kept in the group's metadata.
+    `path`: `-` is standard input. `by`: a field of the rows (a dotted path, such as `metadata.task.id`), which is kept
+    in the group's metadata, or "opening" (see `grouping.group`).
 
     Raises `RowError`, and `StoreError` for a store that cannot be read.
     """
-    source = Source(path)
+    with on_disk([path] if isinstance(path, Path) else path) as inputs:
+        try:
+            reading = _read(inputs.paths, by)
+        except RowError as error:
+            raise RowError(inputs.told(error.message), inputs.told(error.remedy)) from error
+    return replace(reading, notes=list(map(inputs.told, reading.notes)))
+
+
+def _read(paths: Sequence[Path], by: str | None) -> Reading:
+    source = Source(list(paths))
+    rows: list[Row] = []
+    found: list[Found] = []
     own = ""
-    if is_store(path):
-        rows = [Row(f"{path}, record {n}", each) for n, each in enumerate(TrajectoryStore(path).read())]
-        found: list[Found] = [WholeGroup(checked(row.value, row.where), row, GROUPS) for row in rows]
-    else:
-        rows = rows_of(source)
+    for path in paths:
+        if is_store(path):
+            for number, each in enumerate(TrajectoryStore(path).read()):
+                row = Row(f"{path}, record {number}", each)
+                found.append(WholeGroup(checked(each, row.where), row, GROUPS))
+        else:
+            rows += _rows(path, source)
+    count = len(found) + len(rows)
+    if rows:
         form = _format(rows)
-        found, own = list(form.read(rows, source)), form.task
+        found, own = [*found, *form.read(rows, source)], form.task
     grouped = group(found, by, own)
     if not any(each.trajectories for each in grouped.groups):
         raise RowError(
-            f"{path} holds no trajectory{_left_out(source.left_out)}.",
+            f"{', '.join(map(str, paths))} holds no trajectory{_left_out(source.left_out)}.",
             "Give a file with one trajectory or group on each line.",
         )
     names = Counter(each.form for each in found)
     forms = ", ".join(names) if len(names) == 1 else " and ".join(f"{n} ({count:,})" for n, count in names.items())
-    count = f"{_many(len(rows), 'row')} in {_many(len(grouped.groups), 'group')}"
-    summary = f"reads as: {forms}, {count}{f' by {grouped.by}' if grouped.by else ''}"
+    summary = f"reads as: {forms}, {counted(count, 'row')} in {counted(len(grouped.groups), 'group')}"
+    summary += f" by {grouped.by}" if grouped.by else ""
     notes = [f"left out: {number:,} × {reason}" for reason, number in source.left_out.items()]
-    return Reading(grouped.groups, summary, [*notes, *source.notes, *grouped.notes])
+    return Reading(grouped.groups, summary, [*notes, *source.notes, *shortfalls(found), *grouped.notes])
 
 
-def _many(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+def _rows(path: Path, source: Source) -> list[Row]:
+    """The rows of a file, or of those files of a directory that hold attempts; the others are told."""
+    files = rows_by_file(path)
+    others = [file for file, rows in files.items() if rows and not any(form.fits(rows[0].value) for form in FORMATS)]
+    if others and len(others) < len(files):
+        names = ", ".join(str(file.relative_to(path)) for file in others[:3])
+        more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
+        source.notes.append(f"{counted(len(others), 'file')} of {path} left out, without attempts: {names}{more}.")
+        files = {file: rows for file, rows in files.items() if file not in others}
+    return [row for rows in files.values() for row in rows]
 
 
 def _left_out(reasons: Counter[str]) -> str:
@@ -92,15 +124,24 @@ def _left_out(reasons: Counter[str]) -> str:
 
 def _format(rows: Sequence[Row]) -> Format:
     """The format of the first row, which all others must have."""
-    if not rows:
-        return CONVERSATIONS
-    form = next((each for each in FORMATS if each.fits(rows[0].value)), None)
+    first = _fitting(rows[0])
     for row in rows:
-        if form is None:
+        if first is None:
             raise _unknown(row, FORMATS)
-        if not form.fits(row.value):
-            raise _unknown(row, (form, *FORMATS))
-    return form or CONVERSATIONS
+        if first.fits(row.value):
+            continue
+        if (other := _fitting(row)) is not None:
+            raise RowError(
+                f"{rows[0].where} is of the format {first.name}, and {row.where} of {other.name}.",
+                "Put rows of different formats into different files, and score each of them.",
+            )
+        raise _unknown(row, (first, *FORMATS))
+    assert first is not None
+    return first
+
+
+def _fitting(row: Row) -> Format | None:
+    return next((each for each in FORMATS if each.fits(row.value)), None)
 
 
 def _unknown(row: Row, forms: Sequence[Format]) -> RowError:

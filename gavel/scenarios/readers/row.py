@@ -53,9 +53,9 @@ Found = Attempt | WholeGroup
 
 @dataclass(slots=True)
 class Source:
-    """The file that is being read."""
+    """The files that are being read, of which there is at least one."""
 
-    path: Path
+    paths: list[Path]
     left_out: Counter[str] = field(default_factory=Counter[str])
     """Rows that hold nothing to judge, by reason."""
     notes: list[str] = field(default_factory=list[str])

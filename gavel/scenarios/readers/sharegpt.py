@@ -30,11 +30,19 @@ _CALLS = ("function_call", "tool_call", "function")
 
 
 def is_turn(fields: Message) -> bool:
-    return "from" in fields and "value" in fields and "role" not in fields
+    return ("from" in fields and "value" in fields and "role" not in fields) or is_exchange(fields)
+
+
+def is_exchange(fields: Message) -> bool:
+    """Whether one object holds what both said: `{"human": "Hi", "assistant": "Hello"}`."""
+    return fields.keys() <= {"human", "assistant", "gpt"} and "human" in fields and len(fields) == 2
 
 
 def messages(turn: Message, before: Sequence[Message], where: str) -> list[Message]:
     """The turn as a chat message. Raises `RowError` for a speaker that is not known."""
+    if is_exchange(turn):
+        answer = next(value for name, value in turn.items() if name != "human")
+        return [{"role": "user", "content": turn["human"]}, {"role": "assistant", "content": answer}]
     speaker, value = turn["from"], turn["value"]
     if speaker in _CALLS and (calls := _calls(value, f"call_{len(before)}")):
         return [{"role": "assistant", "content": None, "tool_calls": calls}]

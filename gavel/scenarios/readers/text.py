@@ -19,6 +19,7 @@ from gavel.scenarios.readers.row import Row, RowError, is_list, is_object
 
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"\s*")
+_TRAILING_COMMA = re.compile(r",\s*[\]}]\s*\Z")
 
 
 def decode(data: bytes, where: str) -> str:
@@ -37,12 +38,14 @@ def decode(data: bytes, where: str) -> str:
 def rows(text: str, where: str) -> list[Row]:
     """The rows of a text. Raises `RowError` with the line that cannot be read."""
     start = text.lstrip()[:1]
-    if start and start not in "{[" and (table := _csv(text, where)) is not None:
-        return table
     lines = text.split("\n")
+    if start and start not in "{[" and not _is_quoted_row(text) and (table := _csv(text, where)) is not None:
+        return table
     first = next((number for number, line in enumerate(lines) if line.strip()), None)
     if first is None:
         return []
+    if _is_quoted_row(text):
+        return [Row(row.where, json.loads(row.value)) for row in _json_lines(lines, where)]
     if _parsed(lines[first]) is not None and any(line.strip() for line in lines[first + 1 :]):
         return list(_json_lines(lines, where))
     documents = _documents(text)
@@ -51,6 +54,13 @@ def rows(text: str, where: str) -> list[Row]:
     if len(documents) == 1:
         return _items(documents[0], where)
     return [Row(f"{where}[{number}]", document) for number, document in enumerate(documents)]
+
+
+def _is_quoted_row(text: str) -> bool:
+    """Whether the first line is a JSON string that holds a row as JSON: written with `json.dumps` twice."""
+    first = text.lstrip().partition("\n")[0]
+    outer = _parsed(first) if first[:2] in ('"{', '"[') else None
+    return outer is not None and isinstance(outer[0], str) and _parsed(outer[0]) is not None
 
 
 def _json_lines(lines: list[str], where: str, document: str = "") -> Iterator[Row]:
@@ -64,9 +74,10 @@ def _json_lines(lines: list[str], where: str, document: str = "") -> Iterator[Ro
             place, problem = f"{where}:{number}", str(error)
             if document and isinstance(error, json.JSONDecodeError) and not any(map(_is_row, lines[number:])):
                 place, problem = _first_problem(document, where) or (place, problem)
-            raise RowError(
-                f"{place} is no JSON value: {problem}", "Mend or delete this line; a row must stand on one line."
-            ) from error
+            remedy = "Mend or delete this line; a row must stand on one line."
+            if document and _TRAILING_COMMA.search(document):
+                remedy = "A comma stands before a closing bracket, which JSON does not allow: delete it."
+            raise RowError(f"{place} is no JSON value: {problem}", remedy) from error
 
 
 def _first_problem(document: str, where: str) -> tuple[str, str] | None:
@@ -121,11 +132,19 @@ def _items(document: Any, where: str) -> list[Row]:
         case {"eval": {}, "samples": [{}, *_] as samples}:  # an Inspect log
             return [Row(f"{where} samples[{n}]", item) for n, item in enumerate(cast(list[Any], samples))]
         case {"data": [{}, *_] as page, **rest} if not set(cast(dict[str, Any], rest)) - _PAGE:
-            return [Row(f"{where} data[{n}]", item) for n, item in enumerate(cast(list[Any], page))]
+            items = cast(list[Any], page)
+            if _is_page_of_items(items):
+                return [Row(f"{where} data", items)]
+            return [Row(f"{where} data[{n}]", item) for n, item in enumerate(items)]
         case {"runs": [{}, *_] as page, **rest} if not set(cast(dict[str, Any], rest)) - _PAGE:
             return [Row(f"{where} runs[{n}]", item) for n, item in enumerate(cast(list[Any], page))]
         case _:
             return [Row(f"{where}:1", document)]
+
+
+def _is_page_of_items(page: list[Any]) -> bool:
+    """Whether the rows of a page are the items of one conversation of OpenAI's, and none a thread's newest first."""
+    return is_conversation(page) and not any(is_object(item, "object") for item in page)
 
 
 _PAGE = {"meta", "cursors", "cursor", "object", "has_more", "first_id", "last_id", "search_cursors", "parsed_query"}
@@ -141,11 +160,26 @@ def _is_message(item: dict[str, Any]) -> bool:
     if "role" in item or {"from", "value"} <= item.keys():
         return not item.keys() & {"messages", "prompt", "completion", "chosen", "conversations", "trajectories"}
     kind = item.get("type")
+    if {"kind", "parts"} <= item.keys() or item.keys() == {"human", "assistant"}:
+        return True
     if {"message", "finish_reason"} <= item.keys() or {"lc", "kwargs"} <= item.keys():
         return True
     if item.keys() == {"type", "data"}:  # as LangChain serialises messages
         return True
     return isinstance(kind, str) and "messages" not in item and bool({"call_id", "summary", "content"} & item.keys())
+
+
+_PRINTED = re.compile(r"""\s*(?:(?:np\.|numpy\.)?array\()?\s*\[?\s*\{\s*['"]""")
+_ROLE = re.compile(r"""['"](?:role|from)['"]:\s*['"](?:system|developer|user|human|assistant|gpt|tool)['"]""")
+PRINTED = (
+    "It is messages as Python prints an array of them, or is cut off. Write the table with "
+    'df.to_json("rows.jsonl", orient="records", lines=True) or df.to_parquet("rows.parquet").'
+)
+
+
+def is_printed(text: str) -> bool:
+    """Whether a text holds messages in a form that cannot be read back: printed by numpy or pandas, or cut off."""
+    return bool(_PRINTED.match(text) and _ROLE.search(text)) and isinstance(cell(text), str)
 
 
 _SAID = ("prompt", "completion", "response", "chosen", "rejected", "output")
@@ -158,11 +192,18 @@ def _said(text: str) -> Any:
     return value if items and all(is_object(item, "role|from") for item in items) else text
 
 
+_EXCEL_HINT = re.compile(r"sep=[,;\t]\r?\n")
+_ONE_COLUMN = re.compile(r"""\s*(?:[A-Za-z_]\w*|"[A-Za-z_]\w*")[ \t]*\r?\n\s*(?:"\s*)?(?:[\[{]|array\()""")
+"""A table with one column, whose cells hold JSON or what Python prints of a list."""
+
+
 def _csv(text: str, where: str) -> list[Row] | None:
     """Rows of a table with a header, separated by commas, semicolons or tabs; None when the text is none."""
+    if hint := _EXCEL_HINT.match(text):
+        text = "\n" + text[hint.end() :]
     header = text.lstrip("\r\n").split("\n", 1)[0]
     delimiter = max(",;\t", key=header.count)
-    if not header.count(delimiter):
+    if not header.count(delimiter) and not _ONE_COLUMN.match(text):
         return None
     csv.field_size_limit(sys.maxsize)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -194,8 +235,12 @@ def _csv(text: str, where: str) -> list[Row] | None:
 
 
 def cell(text: str) -> Any:
-    """What a cell holds: JSON, or a list or dict as Python prints it, where it is one; else its text."""
-    if text.lstrip()[:1] not in ("[", "{"):
+    """What a cell holds: JSON (also of a text that is JSON), or a list or dict as Python prints it, where it is one;
+    else its text."""
+    start = text.lstrip()[:2]
+    if start in ('"{', '"[') and (quoted := _parsed(text)) is not None and isinstance(quoted[0], str):
+        return cell(quoted[0])
+    if start[:1] not in ("[", "{"):
         return text
     if (value := _parsed(text)) is not None:
         return value[0]

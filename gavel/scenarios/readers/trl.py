@@ -9,13 +9,14 @@ prompt, both sides are whole conversations.
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, cast
 
 from gavel.llm.types import Message
 from gavel.scenarios.readers import anthropic, chat
 from gavel.scenarios.readers.checks import INDEPENDENT, as_message, trajectory
 from gavel.scenarios.readers.row import Attempt, Format, Row, RowError, Source, is_list, is_object
-from gavel.scenarios.readers.text import cell
+from gavel.scenarios.readers.text import PRINTED, cell, is_printed
 from gavel.scenarios.readers.tool_calls import tools as openai_tools
 
 _SPEAKER = re.compile(r"(?:^|\n\n)(Human|Assistant): ?")
@@ -32,6 +33,8 @@ def side(row: Row, value: Any, role: str, name: str) -> list[Any]:
     """Text as one message, and messages (also as JSON text) as they are. Raises `RowError` for anything else."""
     given = cell(value) if isinstance(value, str) else value
     if isinstance(value, str) and not (is_list(given) and _are_messages(given)):
+        if is_printed(value):
+            raise RowError(f"{row.where} cannot be judged: {name}: it is text, and no JSON list.", PRINTED)
         given = value
     if not isinstance(given, str | list | dict) or given == []:
         problem = f"{row.where} cannot be judged: {name}: it is neither text nor messages."
@@ -55,15 +58,53 @@ def _system(fields: Message) -> list[Message]:
 
 def _is_completion(value: Any) -> bool:
     """Whether it is a prompt, as text or as messages without an answer, beside its completion."""
-    if is_object(value, "prompt", "completion|response"):
+    if is_object(value, "prompt", "completion|response") or _samples_name(value) is not None:
         return True
     if not is_object(value, "messages", _COMPLETION) or not is_list(value["messages"]):
         return False
     return not any(is_object(item, "role") and item["role"] == "assistant" for item in value["messages"])
 
 
+_SAMPLES = ("completions", "responses", "outputs", "generations", "samples")
+_TEXTS = ("text", "completion", "response", "content", "output", "generated_text")
+_REWARDS = {"rewards": "reward", "scores": "score", "labels": "label"}
+
+
+def _samples_name(value: Any) -> str | None:
+    """The field that holds several answers to the prompt of a row."""
+    if not is_object(value, "prompt|messages|instruction|question"):
+        return None
+    return next((name for name in _SAMPLES if is_list(value.get(name)) and value[name]), None)
+
+
+def _each_sample(row: Row) -> Iterator[Row]:
+    """A row for each answer of a row with several; its rewards, where there is one for each, are that answer's."""
+    name = _samples_name(row.value)
+    if name is None or is_object(row.value, "completion|response"):
+        yield row
+        return
+    fields = {key: value for key, value in row.value.items() if key != name}
+    if "prompt" not in fields and "messages" not in fields:
+        fields["prompt"] = fields.pop("instruction", None) or fields.pop("question", None)
+    samples: list[Any] = row.value[name]
+    for number, sample in enumerate(samples):
+        own = {
+            _REWARDS.get(key, key): value[number] if key in _REWARDS else value
+            for key, value in fields.items()
+            if key not in _REWARDS or (is_list(value) and len(value) == len(samples))
+        }
+        if is_object(sample) and "role" not in sample:
+            text = next((key for key in _TEXTS if isinstance(sample.get(key), str)), None)
+            if text is None:
+                problem = f"{row.where} cannot be judged: {name}.{number}: it holds no text."
+                raise RowError(problem, f"An answer is text, messages, or an object with {', '.join(_TEXTS)}.")
+            own |= {key: value for key, value in sample.items() if key != text}
+            sample = sample[text]
+        yield Row(row.where, {**own, "completion": sample})
+
+
 def _read_completions(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
-    for row in rows:
+    for row in chain.from_iterable(map(_each_sample, rows)):
         fields = cast(Message, row.value)
         asked = "prompt" if "prompt" in fields else "messages"
         name = next(each for each in _COMPLETION.split("|") if each in fields)

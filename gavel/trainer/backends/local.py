@@ -13,7 +13,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import Endpoint, NotRegisteredError, TrainResult
 from gavel.trainer.backends.publish_proof import PublishError
-from gavel.trainer.backends.session import SaveError, TrainingRun
+from gavel.trainer.backends.training_run import SaveError, TrainingRun
 from gavel.trainer.config import EngineChoice, SftConfig, TrainConfig, VllmSettings
 from gavel.trainer.distributed import World, join
 from gavel.trainer.engines.protocol import EngineError

@@ -39,7 +39,8 @@ def publish_gap(engine: Engine, learner_logprobs: LearnerLogprobs, token_ids: li
     if not gap <= _TOLERANCE[dtype]:
         raise PublishError(
             f"after publishing, sampler and learner differ by {gap:.3g} nats on a token",
-            "The adapter did not become live; register the model again to go on from the last checkpoint.",
+            "Register the model again to go on from the last checkpoint. If it fails again, the adapter did not become "
+            "live, or its numbers are too large to compute with: lower the learning rate.",
         )
     return gap
 

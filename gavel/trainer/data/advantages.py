@@ -86,8 +86,8 @@ def score_reliability(scores: Sequence[float], standard_errors: Sequence[float |
     variance for all, Efron and Morris 1975). One share for the whole group keeps the order.
 
     Members without an error are assumed to have that of the others; without any error (single votes) the share is 1.
-    The judge's errors are `gavel.judge.panel.noise`'s: pooled over the group, without the effect of positions, which
-    balanced orders cancel.
+    The judge's errors are those of `gavel.judge.panel.standard_errors`: pooled over the group, without the effect of
+    positions, which balanced orders cancel.
     """
     known = [error for error in standard_errors if error is not None]
     if not known or len(scores) < 2:

@@ -2,8 +2,8 @@
 
     TrainableModel(name="clerk", project="demo", base_model="embedded/returns-desk")
 
-It was cloned from noisy demonstrations of the returns desk (`python -m gavel.trainer.embedded.cloning` makes it again),
-so it knows the format and the task, and often acts without looking up the order first.
+It was cloned from noisy demonstrations of the returns desk, so it knows the format and the task, and often acts without
+looking up the order first. `python -m gavel.trainer.embedded.behavior_cloning` makes it again.
 """
 
 from pathlib import Path

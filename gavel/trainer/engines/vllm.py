@@ -20,6 +20,7 @@ import httpx
 import torch
 from httpx_aiohttp import HttpxAiohttpClient
 
+from gavel.trainer.engines.child_process import ServerProcess
 from gavel.trainer.engines.protocol import (
     DEADLINE,
     Adapter,
@@ -29,7 +30,6 @@ from gavel.trainer.engines.protocol import (
     Sampled,
     SamplingRequest,
 )
-from gavel.trainer.engines.server_process import ServerProcess
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -17,9 +17,9 @@ import torch
 
 from gavel.llm.errors import GavelError
 from gavel.trainer.config import Ppo, TrainConfig
-from gavel.trainer.data.batch import Batch, TrainedSequence, mini_batches
 from gavel.trainer.data.packing import assign_to_ranks, micro_batches, unique_tokens
 from gavel.trainer.data.token_sequences import TokenSequence
+from gavel.trainer.data.training_batch import Batch, TrainedSequence, mini_batches
 from gavel.trainer.distributed import World
 from gavel.trainer.learner.logprobs import trained_scores, trained_values, valued_scores
 from gavel.trainer.learner.losses import TokenScores, token_losses, token_weights

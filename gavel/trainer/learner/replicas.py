@@ -15,8 +15,8 @@ import torch
 
 from gavel.llm.errors import GavelError
 from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig
-from gavel.trainer.data.batch import Batch
 from gavel.trainer.data.token_sequences import TokenSequence
+from gavel.trainer.data.training_batch import Batch
 from gavel.trainer.distributed import World, WorldError
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.logprobs import trained_logprobs

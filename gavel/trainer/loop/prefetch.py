@@ -6,14 +6,13 @@ groups of the step to train. A group that becomes too old is cancelled, counted 
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Any, Self
 
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.progress import GroupTally
-from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.loop.staleness import is_too_old, steps_ahead
 from gavel.trainer.loop.watchdog import Watchdog, end
 
 
@@ -90,9 +89,9 @@ class RolloutPrefetcher:
         """Tells that the policy of `step` is live: cancels the groups that are too old for it, and starts new ones."""
         self._step = step
         for group in self._in_flight.copy():
-            if group.version is not None and step - group.version > self._max_staleness:
+            if is_too_old(group.version, step, self._max_staleness):
                 self._cancel(group)
-        allowed = min(step - self._first + self._max_staleness + 1, self._steps) * self._per_step
+        allowed = steps_ahead(step - self._first, self._steps, self._max_staleness) * self._per_step
         while self._started - self._stale < allowed:
             self._start(self._first * self._per_step + self._started)
             self._started += 1
@@ -105,7 +104,8 @@ class RolloutPrefetcher:
             if len(ready) >= self._per_step:
                 break
             missing = self._per_step - len(ready)
-            with self._watchdog.during("training", f"waiting for {missing} more groups", counted=False):
+            doing = f"waiting for {missing} more group{'s' * (missing > 1)}"
+            with self._watchdog.during("training", doing, counted=False):
                 running = [group.task for group in self._in_flight if not group.task.done()]
                 await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for group in ready[: self._per_step]:
@@ -128,19 +128,3 @@ class RolloutPrefetcher:
         group.task.cancel()
         self._cancelled.add(group.task)
         group.task.add_done_callback(self._cancelled.discard)
-
-
-def staleness(groups: Iterable[TrajectoryGroup], step: int) -> dict[str, float]:
-    """`staleness/mean` and `staleness/max` over trajectories: how many steps their policies are older than `step`.
-
-    A trajectory is as old as its oldest turn. Empty when no turn carries its policy version.
-    """
-    oldest = [version for group in groups for trajectory in group if (version := _oldest(trajectory)) is not None]
-    if not oldest:
-        return {}
-    return {"staleness/mean": step - fmean(oldest), "staleness/max": float(step - min(oldest))}
-
-
-def _oldest(trajectory: Trajectory) -> int | None:
-    versions = [(choice.model_extra or {}).get("policy_version") for choice in trajectory.choices()]
-    return min((version for version in versions if version is not None), default=None)

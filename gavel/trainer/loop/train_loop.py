@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from gavel.judge.audit.noise import fit_noise_prior
+from gavel.judge.audit.noise_prior import fit_noise_prior
 from gavel.judge.judge import Judge
-from gavel.judge.panel.noise import NoisePrior
+from gavel.judge.panel.standard_errors import NoisePrior
 from gavel.prompts import content_hash
 from gavel.scenarios.gather import gather_group
 from gavel.scenarios.group import TrajectoryGroup
@@ -30,9 +30,10 @@ from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.config import LoopConfig, TrainConfig
 from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.loop.evaluation import Evaluation, evaluate, measure
-from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, StepBatch, staleness
-from gavel.trainer.loop.reward_weights import check_rewards, needs_judge, programmed_parts, set_rewards
+from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, StepBatch
+from gavel.trainer.loop.staleness import staleness
 from gavel.trainer.loop.watchdog import LoopError, Watchdog
+from gavel.trainer.loop.weighted_reward import check_rewards, needs_judge, programmed_parts, set_rewards
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.metrics import sampled_tokens
 

@@ -25,6 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
+from gavel.trainer.kernels.gated_mlp import fuse_mlps
 from gavel.trainer.kernels.lora_linear import LoraLinear
 from gavel.trainer.kernels.rms_norm import fuse_norms
 from gavel.trainer.policy.adapter import LoraFactors
@@ -100,6 +101,8 @@ class Policy:
             )
         self.parameter_count: int = base.num_parameters()
         fuse_norms(base)
+        if settings.loader == "peft":
+            fuse_mlps(base)
         self.model: PeftModel = unsloth_adapted(base, lora) if settings.loader == "unsloth" else _adapted(base, lora)
         self.model.eval()
         self.sharded = sharded

@@ -1,8 +1,9 @@
 """Atomic checkpoints: a checkpoint is complete or does not exist.
 
 `<step>/` holds a PEFT adapter and `trainer_state/`. It is written under a temporary name, hashed into a manifest,
-flushed to disk and then renamed, so a kill at any point leaves the earlier ones untouched; deleting renames first. A
-checkpoint that does not match its hashes is skipped with a warning.
+flushed to disk and then renamed, so a kill at any point leaves the earlier ones untouched; deleting renames first. What
+is written may be proven before the renaming (`prepare`, then `complete` or `discard`). A checkpoint that does not match
+its hashes is skipped with a warning.
 """
 
 import hashlib
@@ -48,26 +49,41 @@ class Checkpoints:
 
     def save(self, step: int, write: Callable[[Path], None]) -> Path:
         """Calls `write` with an empty directory, which then becomes the checkpoint of `step`."""
-        unfinished = self.directory / f"{_UNFINISHED}{step:06d}"
-        shutil.rmtree(unfinished, ignore_errors=True)
+        self.prepare(step, write)
+        return self.complete(step)
+
+    def prepare(self, step: int, write: Callable[[Path], None]) -> None:
+        """Calls `write` with an empty directory, whose files are then on disk, and not yet the checkpoint of `step`."""
+        unfinished = self._unfinished(step)
+        self.discard(step)
         unfinished.mkdir(parents=True)
         write(unfinished)
         hashes = {str(file.relative_to(unfinished)): _sha256(file) for file in _files(unfinished)}
         (unfinished / _MANIFEST).write_text(json.dumps(hashes, indent=1))
         for path in [*unfinished.rglob("*"), unfinished]:
             _flush(path)
+
+    def complete(self, step: int) -> Path:
+        """What was prepared becomes the checkpoint of `step`."""
         final = self.path(step)
         if final.exists():
             self.delete(step)  # it is damaged, or the run would have resumed from it
-        unfinished.rename(final)
+        self._unfinished(step).rename(final)
         _flush(self.directory)
         return final
+
+    def discard(self, step: int) -> None:
+        """Removes what was prepared."""
+        shutil.rmtree(self._unfinished(step), ignore_errors=True)
 
     def delete(self, step: int) -> None:
         """Renames the checkpoint away at once, then removes its files and those of deletions that were interrupted."""
         self.path(step).rename(self.directory / f"{_DELETED}{step:06d}-{secrets.token_hex(4)}")
         for doomed in self.directory.glob(f"{_DELETED}*"):
             shutil.rmtree(doomed)
+
+    def _unfinished(self, step: int) -> Path:
+        return self.directory / f"{_UNFINISHED}{step:06d}"
 
     def _problem(self, step: int) -> str | None:
         directory = self.path(step)

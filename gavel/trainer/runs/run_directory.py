@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gavel.llm.errors import GavelError
-from gavel.scenarios.store import TrajectoryStore
+from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.runs.checkpoints import Checkpoints
 from gavel.trainer.runs.format_version import FORMAT_VERSION, check_format_version, upgrade_description
 from gavel.trainer.runs.metrics import MetricsLog

@@ -49,6 +49,21 @@ def test_a_second_scoring_asks_nobody_and_says_what_was_replayed(judge, file, en
     assert (tmp_path / "deep" / "cassettes.sqlite").is_file()
 
 
+def test_a_scoring_that_is_replayed_whole_sends_nothing_not_even_the_first_question(judge, file, endpoint, tmp_path):
+    out = tmp_path / "judged.jsonl"
+    score_and_print(file, judge, out=out)
+    assert [is_about_a_group(request) for request in endpoint.requests] == [False, True, True]
+    score_and_print(file, judge, out=out, fresh=True)
+    assert len(endpoint.requests) == 3
+
+
+def test_a_scoring_of_groups_without_two_different_attempts_sends_nothing(judge, endpoint, tmp_path):
+    file = tmp_path / "groups.jsonl"
+    file.write_text(saying("a", "a").to_json() + "\n")
+    score_and_print(file, judge)
+    assert endpoint.requests == []
+
+
 def test_without_an_output_file_the_replies_are_kept_among_the_runs(judge, file, endpoint, tmp_path, monkeypatch):
     monkeypatch.setenv("GAVEL_RUNS", str(tmp_path / "kept"))
     score_and_print(file, judge)

@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 from gavel import prompts
 from gavel.cli.judge import app
 from gavel.judge.errors import JudgeError
-from gavel.judge.prompt.canonical import TextEvent
-from gavel.judge.prompt.transcript import read_transcripts
+from gavel.judge.prompt.canonical_group import TextEvent
+from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.judge.rubric import Rubric
 from gavel.llm.errors import GavelError
 from tests.endpoint import Answer, Endpoint, Request, fails, says

@@ -11,8 +11,8 @@ from gavel.llm.errors import GavelError
 from gavel.reports.judge_trust import read_report
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement, Vote
-from gavel.scenarios.store import TrajectoryStore
 from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory_store import TrajectoryStore
 from tests.gavel.cli.test_cli import gavel, mistake
 from tests.gavel.reports.judged_groups import judged
 

@@ -12,7 +12,7 @@ import pytest
 
 from gavel.cli.score import score_and_print
 from gavel.judge.config import JudgeConfig
-from gavel.llm import batch as batch_module
+from gavel.llm import batch_cassette as batch_module
 from gavel.llm.errors import GavelError
 from gavel.llm.probe import MESSAGES
 from gavel.scenarios.group import TrajectoryGroup
@@ -112,9 +112,9 @@ import os, sys
 from pathlib import Path
 from gavel.cli.score import score_and_print
 from gavel.judge.config import JudgeConfig
-from gavel.llm import batch
+from gavel.llm import batch_cassette
 from gavel.llm.providers import load_litellm
-batch.POLL_SECONDS, batch._GRACE_SECONDS = (.01, .02), .2
+batch_cassette.POLL_SECONDS, batch_cassette._GRACE_SECONDS = (.01, .02), .2
 load_litellm()
 config = JudgeConfig.model_validate_json(sys.argv[1])
 while True:

@@ -8,8 +8,8 @@ import pytest
 from gavel.reports.run_outcome import Outcome, read_outcome
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement
-from gavel.scenarios.store import TrajectoryStore
 from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory_store import TrajectoryStore
 from tests.judge.groups import choice
 
 

@@ -14,7 +14,7 @@ from gavel.judge.audit.golden import (
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
-from gavel.judge.prompt.transcript import read_transcripts
+from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.llm.cassette import Cassette
 from tests.endpoint import says
 from tests.judge.groups import choice

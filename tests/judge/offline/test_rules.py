@@ -1,7 +1,7 @@
 import pytest
 
 from gavel.judge.offline.rules import Before, EndsWithMessage, Facts, OnlyOneOf, When, facts_of, read_rules, score_rules
-from gavel.judge.prompt.canonical import Conversation, canonicalize
+from gavel.judge.prompt.canonical_group import Conversation, canonicalize
 from tests.judge.groups import desk
 
 RUBRIC = """The clerk at the returns desk:

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
-from gavel.judge.prompt.canonical import canonicalize
+from gavel.judge.prompt.canonical_group import canonicalize
 from gavel.judge.prompt.flags import (
     ADDRESSES_JUDGE,
     CONTENTLESS,

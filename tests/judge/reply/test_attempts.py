@@ -1,4 +1,8 @@
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gavel.judge.reply.attempts import name_attempts
 
@@ -28,3 +32,32 @@ def test_labels_become_numbers_of_attempts(text):
 
 def test_without_labels_a_text_stays():
     assert name_attempts("K7QX", {}) == "K7QX"
+
+
+def with_a_pattern_of_labels(text, indices):
+    """The slow way: one pattern, compiled for these labels."""
+    names = {"k7qx": "attempt 2", "w3rt": "attempts 1 and 3", "m4td": "a reference attempt"}
+    named = re.compile(
+        r"(?P<noun>(?<![^\W_])(?:trajector(?:y|ies)|attempts?|candidates?|rollouts?|responses?|labels?|ids?)"
+        rf"[ _#:-]{{1,2}})?(?P<open>[\[(\"'`‘“]?)(?<![A-Za-z0-9])"
+        rf"(?P<label>{'|'.join(names)})[a-z]?(?![A-Za-z0-9])(?P<close>[\])\"'`’”]?)",
+        re.IGNORECASE,
+    )
+
+    def replace(found):
+        name = names[found["label"].casefold()]
+        before = text[max(0, found.start() - 9) : found.start()].rstrip(" *_")[-1:]
+        starts = before in ("", ".", "!", "?", "\n") if not found["noun"] else found["noun"][0].isupper()
+        name = name[0].upper() + name[1:] if starts else name
+        return name if found["open"] and found["close"] else found["open"] + name + found["close"]
+
+    return named.sub(replace, text)
+
+
+WORDS = ["K7QX", "k7qxb", "W3RT", "M4TD", "Trajectory", "attempts", "ids", "trajectories", "best", "9", "的", "K7QX9"]
+MARKS = [" ", " ", "_", ":", "#", "-", "(", ")", "'", '"', "`", "[", "]", ".", "\n", "*"]
+
+
+@given(st.lists(st.sampled_from(WORDS + MARKS)).map("".join))
+def test_any_text_is_named_as_one_pattern_of_all_labels_does_it(text):
+    assert name_attempts(text, INDICES) == with_a_pattern_of_labels(text, INDICES)

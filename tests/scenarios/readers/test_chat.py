@@ -1,11 +1,13 @@
 """Conversations of every vendor become the same OpenAI chat messages."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gavel.scenarios.readers.chat import messages
+from gavel.scenarios.readers.reading import read_groups
 from gavel.scenarios.readers.row import RowError
 
 ARGUMENTS = '{"order": 7}'
@@ -214,10 +216,24 @@ def test_what_is_no_text_stays_in_the_content(item: dict[str, Any], kept: dict[s
         ([5], "0: it is no message"),
         ([ASK, {"content": "x"}], "1.role: field required"),
         ([{"from": "narrator", "value": "x"}], "0.from: 'narrator' is no speaker"),
-        ("hello", "messages_and_choices: it is text"),
+        ("hello", "messages: it is text"),
         ({"role": "user"}, "messages: it is no list"),
     ],
 )
 def test_what_is_no_message_is_named_with_its_place(items: Any, problem: str) -> None:
     with pytest.raises(RowError, match=f"f:1 cannot be judged: {problem}"):
         messages(items, "f:1")
+
+
+@pytest.mark.parametrize("name", ["items", "conversation", "conversations"])
+def test_other_layouts_of_sharegpt_are_read(tmp_path: Path, name: str) -> None:
+    turns = [{"from": "human", "value": "Where?"}, {"from": "gpt", "value": "Here."}]
+    pairs = [{"human": "Where?", "assistant": "Here."}]
+    for number, items in enumerate([turns, pairs] if name != "items" else [turns]):
+        path = tmp_path / f"{number}.jsonl"
+        path.write_text(json.dumps({"id": "x", name: items}))
+        (group,) = read_groups(path)
+        assert [(m["role"], m["content"]) for m in group.trajectories[0].messages()] == [
+            ("user", "Where?"),
+            ("assistant", "Here."),
+        ]

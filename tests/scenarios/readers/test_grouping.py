@@ -93,6 +93,34 @@ def test_a_format_s_own_task_is_split_where_the_openings_differ() -> None:
     assert "1 task with rows that begin with different messages" in note
 
 
+@pytest.mark.parametrize(
+    "fields", [{"task_id": 1}, {"problem_id": "a"}, {"metadata": {"taskId": 1}}, {"taskName": {"n": 1}}]
+)
+def test_rows_that_name_different_tasks_are_different_groups_though_they_begin_alike(fields: dict[str, Any]) -> None:
+    other = json.loads(json.dumps(fields).replace("1", "2").replace('"a"', '"b"'))
+    tasks = [fields, other, fields, other, {}]
+    found = group([attempt(user("Begin."), assistant(str(n)), **task) for n, task in enumerate(tasks)])
+    answers = [[each.messages()[-1]["content"] for each in members] for members in found.groups]
+    assert answers == [["0", "2"], ["1", "3"], ["4"]]
+    assert found.by in ("task_id", "problem_id", "metadata.taskId", "taskName")
+    (note,) = found.notes
+    assert "--by opening groups by what stands before the assistant's first turn alone" in note
+
+
+def test_by_opening_ignores_the_names_of_tasks() -> None:
+    attempts = [attempt(user("Begin."), assistant(str(n)), task_id=n) for n in range(2)]
+    assert (sizes(*attempts), sizes(*attempts, by="opening")) == ([1, 1], [2])
+    own = [attempt(user("Begin."), assistant(str(n)), task={"id": n}) for n in range(2)]
+    assert group(own, "opening", own="id").by == "opening messages"
+    named = [attempt(user("Begin."), assistant(str(n)), opening=n // 2) for n in range(4)]
+    assert [each.metadata for each in group(named, "opening").groups] == [{"opening": 0}, {"opening": 1}]
+
+
+def test_names_of_tasks_are_not_told_where_the_openings_tell_the_tasks_apart() -> None:
+    found = group([attempt(user(str(n // 2)), assistant("x"), task_id=n // 2) for n in range(4)])
+    assert (found.by, [each.metadata for each in found.groups]) == ("opening messages", [{}, {}])
+
+
 def test_groups_of_one_are_told_with_the_fields_to_group_by() -> None:
     attempts = [attempt(user(str(n // 2)), assistant("x"), task=None, problem=n) for n in range(3)]
     (note,) = group(attempts).notes

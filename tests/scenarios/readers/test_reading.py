@@ -19,7 +19,7 @@ import zstandard
 from gavel.scenarios.judged_table import write_table
 from gavel.scenarios.readers.reading import read_file
 from gavel.scenarios.readers.row import RowError
-from gavel.scenarios.store import StoreError, TrajectoryStore
+from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
 from tests.judge.groups import desk, saying
 
 DATA = Path(__file__).parent / "data"
@@ -88,7 +88,7 @@ def test_a_file_is_told_by_what_it_holds(tmp_path: Path, name: str, packed: str)
         text = json.dumps(ROWS, indent=2 if name == "pretty.json" else None)
     if name == "rows.csv":
         cells = [json.dumps(row["messages"]).replace('"', '""') for row in ROWS]
-        text = "task,messages\r\n" + "".join(f'{n},"{cell}"\r\n' for n, cell in enumerate(cells))
+        text = "number,messages\r\n" + "".join(f'{n},"{cell}"\r\n' for n, cell in enumerate(cells))
     data = text.encode("utf-8-sig")
     if packed:
         data = gzip.compress(data) if packed == ".gz" else zstandard.compress(data)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gavel.scenarios.readers.row import RowError
-from gavel.scenarios.readers.text import cell, decode, rows
+from gavel.scenarios.readers.text import cell, decode, is_printed, rows
 
 ROWS = [{"messages": [{"role": "user", "content": "Wo ist mein Paket? “ü” 包"}], "n": 1}, {"messages": [], "n": 2}]
 LINES = "\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS)
@@ -107,3 +107,52 @@ def test_rows_survive_lines_and_arrays(found: list[Any]) -> None:
 def test_an_array_of_messages_is_one_row(conversation: list[Any]) -> None:
     assert values(json.dumps(conversation, indent=2)) == [conversation]
     assert values(json.dumps([conversation, conversation])) == [conversation, conversation]
+
+
+@pytest.mark.parametrize("name", ["messages", '"messages"', "conversations"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_table_of_one_column_is_read(name: str, newline: str) -> None:
+    cells = ['"[{""role"": ""user"", ""content"": ""a, b""}]"', "\"[{'role': 'user', 'content': 'it''s'}]\""]
+    text = newline.join([name, *cells, ""])
+    found = values(text.replace("it''s", "here"))
+    assert [row[name.strip('"')][0]["content"] for row in found] == ["a, b", "here"]
+
+
+def test_rows_that_were_made_json_twice_are_read() -> None:
+    row = {"messages": ROWS[0]["messages"]}
+    assert cell(json.dumps(row)) == cell(json.dumps(json.dumps(row))) == row
+    assert values("\n".join([json.dumps(json.dumps(row))] * 2)) == [row, row]
+
+
+def test_a_comma_before_a_closing_bracket_is_named() -> None:
+    with pytest.raises(RowError, match="is no JSON value") as error:
+        rows('[{"a": 1}\n, {"a": 2},\n]', "f")
+    assert "A comma stands before a closing bracket" in error.value.remedy
+
+
+PRINTED_MESSAGES = [
+    "[{'content': 'Where?', 'role': 'user'}\n {'content': 'm', 'role': 'assistant'}]",
+    "array([{'content': 'Where?', 'role': 'user'},\n       {'content': 'm', 'role': 'assistant'}], dtype=object)",
+    "[{'role': 'user', 'content': 'Where?', 'at': Timestamp('2025-01-01')}]",
+    '[{"role": "user", "content": "Where?"}, {"role": "assistant", "content": "It is cut of',
+    "{'role': 'assistant', 'content': array(['a'], dtype=object)}",
+]
+
+
+@pytest.mark.parametrize("text", PRINTED_MESSAGES)
+def test_messages_as_a_program_prints_them_are_told_from_text(text: str) -> None:
+    assert is_printed(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Where?", '[{"role": "user", "content": "a"}]', "[{'role': 'user'}]", "[1, 2", "{'a': 1", "The role: 'user'", ""],
+)
+def test_other_text_is_not_taken_for_printed_messages(text: str) -> None:
+    assert not is_printed(text)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_the_line_with_which_excel_names_its_separator_is_no_header(delimiter: str) -> None:
+    text = f"sep={delimiter}\r\na{delimiter}b\r\n1{delimiter}2\r\n"
+    assert values(text) == [{"a": "1", "b": "2"}]

@@ -14,10 +14,11 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import find_scenario
-from gavel.scenarios.store import TrajectoryStore
 from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.backends.session import SaveError
+from gavel.trainer.backends.publish_proof import PublishError
+from gavel.trainer.backends.training_run import SaveError
 from gavel.trainer.config import LoraSettings, TrainConfig
 from gavel.trainer.data.token_sequences import TokenError
 from gavel.trainer.embedded import EMBEDDED_POLICY
@@ -309,6 +310,25 @@ async def test_a_step_that_could_not_be_saved_is_not_trained_on(tmp_path: Path, 
         for each in (model, other):
             assert (await each.train([group])).step == 1
     saved = (tmp_path / "tests" / name / "checkpoints" / "000001" for name in ("clerk", "other"))
+    one, two = (load_file(checkpoint / "adapter_model.safetensors") for checkpoint in saved)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+async def test_a_step_whose_adapter_cannot_be_followed_is_no_checkpoint(tmp_path: Path) -> None:
+    model, other = a_model(), a_model("other")
+    async with LocalBackend(tmp_path) as backend:
+        for each in (model, other):
+            await each.register(backend)
+        group = await a_group(model, [0.0, 1.0])
+        for each in (model, other):
+            await each.train([group])
+        with pytest.raises(PublishError, match="lower the learning rate"):
+            await model.train([group], TrainConfig(learning_rate=1e20))
+        await model.register(backend)
+        assert (await model.get_step(), backend.checkpoints(model)) == (1, [1])
+        for each in (model, other):
+            assert (await each.train([group])).step == 2
+    saved = (tmp_path / "tests" / name / "checkpoints" / "000002" for name in ("clerk", "other"))
     one, two = (load_file(checkpoint / "adapter_model.safetensors") for checkpoint in saved)
     assert all(torch.equal(one[name], two[name]) for name in one)
 

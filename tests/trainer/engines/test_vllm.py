@@ -19,7 +19,7 @@ from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines import vllm as vllm_module
 from gavel.trainer.engines.protocol import AdapterGone, EngineError
 from gavel.trainer.engines.vllm import VllmEngine
-from gavel.trainer.engines.vllm_server import _environment
+from gavel.trainer.engines.vllm_launch import _environment
 from gavel.trainer.model import TrainableModel
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import full_logprobs, request_for, tiny_model

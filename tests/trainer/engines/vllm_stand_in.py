@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from gavel.trainer.engines.protocol import SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
-from gavel.trainer.engines.vllm_server import free_port
+from gavel.trainer.engines.vllm_launch import free_port
 from tests.trainer.conftest import tiny_model
 
 BASE = "org/base"

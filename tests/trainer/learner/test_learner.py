@@ -20,9 +20,9 @@ from gavel.trainer.config import (
     SamplerCorrection,
     TrainConfig,
 )
-from gavel.trainer.data.batch import Batch, TrainedSequence, mini_batches
 from gavel.trainer.data.packing import unique_tokens
 from gavel.trainer.data.token_sequences import TokenSequence
+from gavel.trainer.data.training_batch import Batch, TrainedSequence, mini_batches
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner import learner as learner_room
 from gavel.trainer.learner.learner import Learner, LearnerError, learning_rate

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import ClippedSurrogate, LoraSettings, Ppo, SamplerCorrection, TrainConfig
-from gavel.trainer.data import batch as room
-from gavel.trainer.data.batch import Batch
+from gavel.trainer.data import training_batch as room
 from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.packing import unique_tokens
+from gavel.trainer.data.training_batch import Batch
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner.learner import Learner, LearnerError
 from gavel.trainer.learner.logprobs import trained_scores, trained_values, valued_scores

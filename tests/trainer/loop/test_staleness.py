@@ -13,9 +13,9 @@ from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, find_scenario
-from gavel.scenarios.store import TrajectoryStore
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.config import LoopConfig, TrainConfig, VllmSettings

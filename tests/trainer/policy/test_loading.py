@@ -16,9 +16,9 @@ from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig
-from gavel.trainer.data.batch import Batch, TrainedSequence
+from gavel.trainer.data.training_batch import Batch, TrainedSequence
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
-from gavel.trainer.engines.vllm_server import Served, VllmSettings, _arguments
+from gavel.trainer.engines.vllm_launch import Served, VllmSettings, _arguments
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.model import TrainableModel

@@ -15,8 +15,8 @@ from openai import APIStatusError, AsyncOpenAI, BadRequestError
 
 from gavel.scenarios.library.returns_desk import scenario
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.data.mismatch import mismatches
 from gavel.trainer.data.token_sequences import sequences
+from gavel.trainer.data.turn_mismatch import mismatches
 from gavel.trainer.engines.protocol import Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.policy.policy import Policy, load_base

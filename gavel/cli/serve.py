@@ -1,0 +1,75 @@
+"""`gavel serve`: the judge behind HTTP."""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gavel.cli.lazy_commands import single_command
+from gavel.cli.model_options import Flag, given, parse_assignments, with_options
+from gavel.cli.run_file import Where, merged, read_tables, validated
+from gavel.cli.run_options import JUDGE_FLAGS, announce_stand_in, with_default_judge
+from gavel.cli.run_paths import paths_beside
+from gavel.extras import MissingExtraError, missing_parts
+from gavel.judge.service.config import DATABASE_VARIABLE, ENVIRONMENT_PREFIX, FILE_NAME, ServiceConfig
+
+SERVE_FLAGS = [
+    Flag("host", "--host"),
+    Flag("port", "--port"),
+    Flag("database", "--database"),
+    *(replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS),
+]
+
+
+def serve(
+    values: Mapping[str, Any],
+    config: Annotated[
+        Path | None, typer.Option(help=f"Settings as TOML. Default: {FILE_NAME}, where there is one.")
+    ] = None,
+) -> None:
+    """Serve the judge over HTTP: POST /v1/score takes a group and answers with its scores.
+
+    Settings come from a file, the environment (GAVEL_SERVICE_PORT, GAVEL_SERVICE_LIMITS__MEMBERS, GAVEL_DATABASE_URL)
+    and these options; the later ones win.
+    """
+    if missing := missing_parts("service"):
+        raise MissingExtraError("gavel serve", missing[0], "service")
+    settings = service_config(values, config)
+    announce_stand_in([settings.judge.models] if isinstance(settings.judge.models, str) else [])
+    from gavel.judge.service.server import serve as run
+
+    asyncio.run(run(settings, typer.echo))
+
+
+def service_config(values: Mapping[str, Any], file: Path | None = None) -> ServiceConfig:
+    """The service that file, environment and options describe. Raises a `GavelError` that names what is wrong."""
+    path = file or Path(FILE_NAME)
+    tables, where = read_tables(path) if file is not None or path.exists() else ({}, Where())
+    tables = paths_beside(tables, path.parent)
+    for name, found in _environment().items():
+        tables = merged(tables, found)
+        where |= dict.fromkeys(found, name)
+    chosen = given(values, ServiceConfig, SERVE_FLAGS)
+    names = {tuple(flag.path.split(".")): flag.name for flag in SERVE_FLAGS}
+    where |= {path: names.get(path) or names[path[:-1]] for path in chosen}
+    config = validated(ServiceConfig, merged(tables, chosen), where)
+    return config.model_copy(update={"judge": with_default_judge(config.judge)})
+
+
+def _environment() -> dict[str, dict[tuple[str, ...], Any]]:
+    """What environment variables set, by variable."""
+    found: dict[str, dict[tuple[str, ...], Any]] = {}
+    for name, text in sorted(os.environ.items()):
+        if name.startswith(ENVIRONMENT_PREFIX) and text:
+            path = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
+            found[name] = parse_assignments([f"{path}={text}"])
+    if url := os.environ.get(DATABASE_VARIABLE, "").strip():
+        found[DATABASE_VARIABLE] = {("database",): url}
+    return found
+
+
+app = single_command(with_options(serve, ServiceConfig, SERVE_FLAGS))

@@ -1,0 +1,206 @@
+"""Noise: the standard errors of a group's scores, from the scatter of its votes, pooled over the group and the run.
+
+    votes = [NoisyVote(member=0, scale="a", juror=0, position=-1.0, score=0.5), …]
+    found = residual_noise(votes)          variance of one vote about what the judge says on average, degrees of freedom
+    errors = standard_errors(votes, found, NoisePrior(variance=0.01, df=24))      {0: (0.07, 30.0), …}
+
+The error of a score is about the score that this judge would give over all orders. Votes are noisy, and two of them
+say little about how much: by themselves they give an error of 0 whenever they happen to agree. So one variance is
+estimated for all members of a group, and shrunk to the variance of earlier groups.
+
+Part of the votes' scatter is the position in the prompt, which balanced orders cancel out of the mean. The model
+
+    vote = member + scale + juror's effect of the position + noise
+
+is fitted by least squares, and what is left counts as noise; so does, with a small weight, what the position explains.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+_MIN_DF = 4
+"""Degrees of freedom that a second or third effect of the position must leave for the noise."""
+_DOUBT = 0.5
+"""Weight, as degrees of freedom, of the doubt that the votes' scatter is an effect of the position at all."""
+_RESIDUE = 1e-12
+"""A variance below this is floating-point residue."""
+
+
+class NoisePrior(BaseModel):
+    """The noise of one vote in earlier groups of the same judge, settled before the groups that it is used for."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    variance: float = Field(ge=0, allow_inf_nan=False)
+    """Variance of one vote about the score that the judge gives its member on average."""
+    df: float = Field(gt=0, allow_inf_nan=False)
+    """Its weight, as degrees of freedom of a group's own estimate: small where groups differ in noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoisyVote:
+    """One vote, and where its member stood in the prompt."""
+
+    member: int
+    scale: Hashable
+    """Votes on one scale are comparable; another scale may differ by a constant."""
+    juror: Hashable
+    """Each juror has its own effect of the position."""
+    position: float
+    """From -1 (first) to 1 (last)."""
+    score: float
+    weight: float = 1.0
+    square: float = 0.0
+    """`position²` less its mean over the prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """What the votes of one group tell of their noise."""
+
+    variance: float
+    """Of one vote."""
+    df: float
+    """Degrees of freedom; 0 = nothing is known, and the variance has no meaning."""
+    position_effects: Sequence[float] = field(default=())
+    """What the fitted effect of the position added to each vote."""
+    without_effects: float | None = None
+    """Variance of one vote when what the position explains is noise as well; None = it explains nothing."""
+
+
+def residual_noise(votes: Sequence[NoisyVote]) -> Noise:
+    """The variance of the votes about a member's mean, its scale and the effect of its position, by least squares.
+
+    The effect of the position is a line for each juror; where at least four degrees of freedom are left also a square
+    (both ends favoured over the middle), and a line that is steeper in the middle of the range of scores than at its
+    ends, where a bounded score has little room to move. An effect that the votes cannot tell from the members' scores
+    is left out: two mirrored orders show no square.
+    """
+    import numpy as np
+
+    if len(votes) <= len({vote.member for vote in votes}):  # such as one order: nothing is left for the noise
+        return Noise(0.0, 0)
+    scores = np.array([vote.score for vote in votes])
+    members = _dummies([vote.member for vote in votes])
+    scales = _dummies([vote.scale for vote in votes])
+    plain = members / np.sqrt(members.sum(axis=0))  # orthonormal, and one scale adds nothing to it
+    basis = plain if scales.shape[1] == 1 else _orthonormal(np.hstack([members, scales]))
+    position = np.array([vote.position for vote in votes])
+    means = plain @ (plain.T @ scores)
+    jurors = _dummies([vote.juror for vote in votes])
+    square = np.array([vote.square for vote in votes])
+    room = np.clip(means * (1 - means), 0, None)
+    without_effects = basis
+    effects: list[Array] = []
+    for effect, must_leave in ((position, 1), (square, _MIN_DF), (position * room, _MIN_DF)):
+        columns = jurors * effect[:, None]
+        new = _orthonormal(columns - basis @ (basis.T @ columns))
+        identified = new.shape[1] == columns.shape[1]
+        if identified and len(votes) - basis.shape[1] - new.shape[1] >= must_leave:
+            basis = np.hstack([basis, new])
+            effects.append(columns)
+    freedom = len(votes) - basis.shape[1]
+    if freedom < 1:
+        return Noise(0.0, 0)
+    squares = _squares_left(scores, basis)
+    fitted, without = np.zeros(len(votes)), None
+    if effects:
+        without = _squares_left(scores, without_effects) / (len(votes) - without_effects.shape[1])
+        columns = np.hstack(effects)
+        apart = columns - without_effects @ (without_effects.T @ columns)
+        fitted = columns @ np.linalg.lstsq(apart, scores, rcond=None)[0]
+    return Noise(squares / freedom if squares > _RESIDUE else 0.0, freedom, fitted.tolist(), without)
+
+
+def shrunk(noise: Noise, prior: NoisePrior | None) -> tuple[float, float]:
+    """The variance of one vote and its degrees of freedom, with those of the prior: both add up their squares.
+
+    (d0·s0² + d·s²) / (d0 + d), the empirical Bayes estimate of a variance (Smyth 2004, "Linear models and empirical
+    Bayes methods", equation for the moderated t-statistic, which has d0 + d degrees of freedom).
+
+    Half a degree of freedom more doubts that the position has an effect, and takes all scatter for noise. Otherwise two
+    orders that contradict each other exactly would leave no error at all: their scatter is one effect of the position.
+    """
+    parts = [(noise.df, noise.variance)]
+    if prior is not None:
+        parts.append((prior.df, prior.variance))
+    if noise.without_effects is not None:
+        parts.append((_DOUBT, noise.without_effects))
+    total = sum(df for df, _ in parts)
+    return sum(df * variance for df, variance in parts) / total if total else noise.variance, total
+
+
+def standard_errors(
+    votes: Sequence[NoisyVote], noise: Noise, prior: NoisePrior | None = None
+) -> dict[int, tuple[float, float]]:
+    """The standard error of each member's weighted mean, and its degrees of freedom; empty where nothing is known.
+
+    SE² = s²·Σw²/(Σw)² + b², with the noise s² of one vote and the effect b of the positions that remains in the mean,
+    which is 0 for balanced orders. A member's single vote has an error too: that of a vote.
+    """
+    variance, df = shrunk(noise, prior)
+    if df <= 0 or noise.df <= 0:
+        return {}
+    totals: dict[int, list[float]] = {}
+    effects = noise.position_effects or [0.0] * len(votes)
+    for vote, effect in zip(votes, effects, strict=True):
+        sums = totals.setdefault(vote.member, [0.0, 0.0, 0.0])
+        sums[0] += vote.weight
+        sums[1] += vote.weight**2
+        sums[2] += vote.weight * effect
+    errors: dict[int, tuple[float, float]] = {}
+    for member, (weight, squares, effect) in totals.items():
+        squared = variance * squares / weight**2 + (effect / weight) ** 2
+        errors[member] = (squared**0.5 if squared > _RESIDUE else 0.0, df)
+    return errors
+
+
+def fit_prior(groups: Iterable[Noise]) -> NoisePrior | None:
+    """The prior that these groups are evidence for; None without a group whose noise is known.
+
+    The variance is the mean weighted by degrees of freedom. The prior's degrees of freedom d0 say how alike the groups
+    are: a group's variance relative to the mean scatters by τ² + (1 + τ²)·2/d, of which 2/d is sampling, and by the
+    method of moments 1/d0 = τ²/2 + 1/Σd.
+    """
+    known = [noise for noise in groups if noise.df > 0]
+    total = sum(noise.df for noise in known)
+    if not known:
+        return None
+    variance = sum(noise.df * noise.variance for noise in known) / total
+    if variance <= _RESIDUE:
+        return NoisePrior(variance=0.0, df=total)
+    scatter = sum(noise.df * (noise.variance / variance - 1) ** 2 for noise in known)
+    between = max(0.0, (scatter - 2 * len(known)) / (total + 2 * len(known)))
+    return NoisePrior(variance=variance, df=1 / (between / 2 + 1 / total))
+
+
+def _squares_left(scores: "Array", basis: "Array") -> float:
+    """The sum of squares that an orthonormal basis leaves of the scores."""
+    return float(((scores - basis @ (basis.T @ scores)) ** 2).sum())
+
+
+def _orthonormal(columns: "Array") -> "Array":
+    """An orthonormal basis of what the columns span. `[votes, rank]`"""
+    import numpy as np
+
+    vectors, values, _ = np.linalg.svd(columns, full_matrices=False)
+    return vectors[:, values > 1e-8]
+
+
+def _dummies(values: Sequence[Hashable]) -> "Array":
+    """One column for each distinct value, 1 where it occurs. `[votes, values]`"""
+    import numpy as np
+
+    index = {value: n for n, value in enumerate(dict.fromkeys(values))}
+    table = np.zeros((len(values), len(index)))
+    table[np.arange(len(values)), [index[value] for value in values]] = 1
+    return table

@@ -1,0 +1,173 @@
+"""The messages of one call to a judge model, truncated to the tokens that its context allows."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import chain
+from threading import Lock
+
+from gavel.judge.prompt.canonical_group import CanonicalGroup, Conversation, Member, has_reference
+from gavel.judge.prompt.events import images_of
+from gavel.judge.prompt.fenced_transcript import PromptMarkers, Transcripts
+from gavel.judge.prompt.sanitize import RESERVED, sanitize
+from gavel.judge.prompt.token_count import TextTruncator, count_tokens
+from gavel.judge.prompt.truncate import max_members_shown, truncate_group
+from gavel.judge.rubric import Rubric
+from gavel.llm.message_parts import IMAGE_TOKENS, count_images, text_of
+from gavel.llm.types import Message
+from gavel.prompts import render
+
+_EMPTY_MEMBER = Member((Conversation(()),), ())
+"""A member without content."""
+_CHARACTERS_PER_TOKEN = 8
+"""More than texts have on average. Texts that are shorter than this for each token of room may fit."""
+_TOKENS_PER_MESSAGE = 8
+"""Upper bound of the tokens that a chat template adds to a message."""
+
+
+def template_names(rubric: Rubric) -> tuple[str, str]:
+    """The templates of the system message and of the user message."""
+    return "judge/system.j2", "judge/criteria.j2" if rubric.criteria else "judge/group.j2"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The messages of a call, and the characters with which the last one begins as those of other calls do."""
+
+    messages: list[Message]
+    shortened: bool
+    """Whether texts were truncated."""
+    same_in_group: int
+    """Characters that every call on the group begins with."""
+    same_in_orders: int
+    """Characters that every call with these members begins with."""
+
+
+class GroupPrompts:
+    """The prompts of a group's calls; they are truncated once for all orders of the same members."""
+
+    def __init__(self, group: CanonicalGroup, markers: PromptMarkers, rubric: Rubric) -> None:
+        self.markers = markers
+        self.rubric = rubric
+        self._whole = Transcripts(group, markers)
+        self._truncated: tuple[tuple[tuple[int, ...], int], Transcripts] | None = None
+        self._truncator = TextTruncator()
+        self._lock = Lock()
+
+    def fit(self, order: Sequence[int], max_tokens: int) -> Prompt:
+        """The prompt that shows the members in `order`, in at most `max_tokens` tokens.
+
+        Raises `ContextTooSmallError`.
+        """
+        with self._lock:  # orders of the same members wait for the first, whose work they use
+            whole = None if self._exceeds(order, max_tokens) else self._prompt(self._whole, order)
+            if whole and count_message_tokens(whole.messages, max_tokens) <= max_tokens:
+                return whole
+            key = tuple(sorted(order)), max_tokens
+            if self._truncated is None or self._truncated[0] != key:
+                self._truncated = key, self._truncate(*key)
+            prompt = self._prompt(self._truncated[1], order, shortened=True)
+            if count_message_tokens(prompt.messages, max_tokens) > max_tokens:  # by a few tokens, in this order
+                prompt = self._prompt(self._truncate(order, max_tokens), order, shortened=True)
+            return prompt
+
+    def _exceeds(self, order: Sequence[int], max_tokens: int) -> bool:
+        """Whether the texts are certainly too long, as far as can be told without making the prompt."""
+        texts = _shown(self._whole.group, order).texts
+        if sum(map(len, texts)) < _CHARACTERS_PER_TOKEN * max_tokens:
+            return False
+        counted = 0
+        for text in dict.fromkeys(texts):
+            counted += count_tokens(text, stop_at=2 * max_tokens)
+            if counted > 2 * max_tokens:
+                return True
+        return False
+
+    def _truncate(self, order: Sequence[int], max_tokens: int) -> Transcripts:
+        def size(of: CanonicalGroup) -> int:
+            return count_message_tokens(self._prompt(Transcripts(of, self.markers), order).messages)
+
+        shown = _shown(self._whole.group, order)
+        return Transcripts(truncate_group(shown, max_tokens, size, self._truncator), self.markers)
+
+    def _prompt(self, transcripts: Transcripts, order: Sequence[int], *, shortened: bool = False) -> Prompt:
+        parts = transcripts.parts(order)
+        text = parts.joined(order)
+        images = _image_parts(transcripts.group, order, self.markers)
+        messages = _messages(
+            text,
+            [self.markers.labels[member] for member in order],
+            self.rubric,
+            images,
+            reference=has_reference(transcripts.group),
+        )
+        before = text_of(messages[-1]).index(text)
+        of_group = before + len(parts.of_group)
+        of_orders = of_group + len(parts.of_members) + bool(parts.of_group and parts.of_members)
+        return Prompt(messages, shortened, of_group, of_orders)
+
+
+def _shown(group: CanonicalGroup, order: Collection[int]) -> CanonicalGroup:
+    """The group with the text of these members only."""
+    if len(order) == len(group.members):
+        return group
+    return replace(group, members=tuple(m if n in order else _EMPTY_MEMBER for n, m in enumerate(group.members)))
+
+
+def _messages(
+    transcripts: str, labels: Sequence[str], rubric: Rubric, images: Sequence[Message] = (), *, reference: bool = False
+) -> list[Message]:
+    values: dict[str, object] = {"transcripts": transcripts, "labels": labels}
+    if rubric.criteria:
+        values["criteria"] = [(letter, sanitize(criterion.name)) for letter, criterion in rubric.lettered]
+    text = render(template_names(rubric)[1], **values)
+    return [
+        {"role": "system", "content": _instructions(rubric, images=bool(images), reference=reference)},
+        {"role": "user", "content": [{"type": "text", "text": text}, *images] if images else text},
+    ]
+
+
+@lru_cache
+def _instructions(rubric: Rubric, *, images: bool, reference: bool) -> str:
+    return render(template_names(rubric)[0], rubric=sanitize(rubric.words), images=images, reference=reference)
+
+
+def with_request(text: str, request: str) -> str:
+    """The transcripts of a user message with another request after them."""
+    end = text.index("\n", text.rindex(RESERVED))  # of the last structural line, behind which the request stands
+    return f"{text[:end]}\n\n{request.strip()}".strip()
+
+
+def _image_parts(group: CanonicalGroup, order: Sequence[int], markers: PromptMarkers) -> list[Message]:
+    """The different images of the members in `order`, each behind a line with its number."""
+    conversations = (conversation for member in order for conversation in group.members[member].conversations)
+    shown = set(images_of(chain(group.shared, *(conversation.events for conversation in conversations))))
+    parts: list[Message] = []
+    for image, number in group.images.items():
+        if image in shown:
+            parts.append({"type": "text", "text": f"{markers.fence}image {number}"})
+            parts.append({"type": "image_url", "image_url": {"url": image.url}})
+    return parts
+
+
+def fit_messages(prompts: GroupPrompts, order: Sequence[int], max_tokens: int) -> Prompt:
+    """`prompts.fit`: the prompt of one call. Raises `ContextTooSmallError`."""
+    return prompts.fit(order, max_tokens)
+
+
+def max_members_per_prompt(group: CanonicalGroup, rubric: Rubric, max_tokens: int) -> int:
+    """How many members a prompt of `max_tokens` tokens can show at a readable length, at least 2."""
+    empty = Transcripts(CanonicalGroup((_EMPTY_MEMBER,)), PromptMarkers("code", ("LABEL",)))
+    without_members = _messages(empty.parts((0,)).joined((0,)), ["LABEL"], rubric)
+    return max_members_shown(group, max_tokens - count_message_tokens(without_members))
+
+
+def count_message_tokens(messages: Sequence[Message], max_tokens: int = 0) -> int:
+    """Tokens of the messages; if even their bytes are within `max_tokens`, the bytes, which is faster to count.
+
+    An image counts as `IMAGE_TOKENS`.
+    """
+    texts = [text_of(message) for message in messages]
+    framing = _TOKENS_PER_MESSAGE * len(texts) + IMAGE_TOKENS * count_images(messages)
+    bound = framing + sum(len(text.encode()) for text in texts)
+    return bound if bound <= max_tokens else framing + sum(map(count_tokens, texts))

@@ -1,0 +1,195 @@
+"""The canonical form of a group: each different attempt once, and the common beginning of all attempts once.
+
+Two attempts are equal when their agents received, said and did the same. Token ids, log-probs, call ids and reasoning
+are neither compared nor shown to the judge: attempts are compared by exactly the content that is shown. What of a
+message becomes which event: `provider_formats.py`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain, takewhile
+from typing import Any, cast
+
+from gavel.judge.prompt.events import ROLES as ROLES
+from gavel.judge.prompt.events import Event, Image, TextEvent, ToolCallEvent, event_texts, images_of
+from gavel.judge.prompt.plain_json import plain_json
+from gavel.judge.prompt.provider_formats import read_messages
+from gavel.judge.prompt.shown_content import View
+from gavel.llm.types import Message
+from gavel.prompts import content_hash
+from gavel.scenarios.trajectory import History, Trajectory
+
+_PIECE = 100_000
+"""Characters that are hashed at once."""
+REFERENCE = "reference"
+"""The role of a task's reference, which is the first of the shared events; no message can have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    events: tuple[Event, ...]
+    tools: tuple[str, ...] | None = None
+    """One line per tool, a subset of the group's tools; None = all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One distinct attempt, which one or more trajectories of the group made."""
+
+    conversations: tuple[Conversation, ...]
+    """The main one first, without the events in `CanonicalGroup.shared`."""
+    indices: tuple[int, ...]
+    """Indices of its trajectories in the group."""
+    flags: tuple[str, ...] = ()
+    """The flags of its text, see `flags.py`."""
+
+
+@dataclass(frozen=True)
+class CanonicalGroup:
+    members: tuple[Member, ...]
+    """Pairwise different, ordered by content, so the order of the group does not matter."""
+    shared: tuple[Event, ...] = ()
+    """The events with which the main conversation of every member begins."""
+    tools: tuple[str, ...] = ()
+    """The tools of all conversations."""
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @cached_property
+    def characters(self) -> int:
+        """Total length of all text."""
+        return sum(map(len, self.texts))
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the content that is the same in every process."""
+        parts = list(_parts([Conversation(self.shared, self.tools)]))
+        for member in self.members:
+            parts += [str(len(member.conversations)), *_parts(member.conversations)]
+        return content_hash(*_joined(parts))
+
+    @cached_property
+    def texts(self) -> tuple[str, ...]:
+        """All text of the group; none of it is trusted."""
+        return (*self.tools, *event_texts(self._events))
+
+    @cached_property
+    def images(self) -> dict[Image, int]:
+        """The different images of the group, numbered from 1: the same numbers in every order of its members."""
+        return {image: number for number, image in enumerate(dict.fromkeys(images_of(self._events)), start=1)}
+
+    @property
+    def _events(self) -> Iterable[Event]:
+        return chain(self.shared, *(c.events for member in self.members for c in member.conversations))
+
+
+def canonicalize(trajectories: Mapping[int, Trajectory], view: View | None = None) -> CanonicalGroup:
+    """The canonical group of some trajectories, given by their index in the group, as a judge with this view sees it.
+
+    Raises `JudgeError` when the view's redaction fails.
+    """
+    view = view or View()
+    indices: dict[tuple[Conversation, ...], list[int]] = {}
+    for index, trajectory in trajectories.items():
+        indices.setdefault(tuple(_conversation(h, view) for h in trajectory.histories()), []).append(index)
+    attempts = sorted(indices, key=lambda attempt: list(_parts(attempt)))
+    if not attempts:
+        return CanonicalGroup(members=())
+    shared = _common_prefix([attempt[0].events for attempt in attempts])
+    tools = tuple(dict.fromkeys(tool for attempt in attempts for each in attempt for tool in each.tools or ()))
+
+    def shown(conversation: Conversation, skip: int) -> Conversation:
+        own = None if conversation.tools == tools else conversation.tools
+        return replace(conversation, events=conversation.events[skip:], tools=own)
+
+    members = (
+        Member(
+            conversations=(shown(main, len(shared)), *(shown(conversation, 0) for conversation in others)),
+            indices=tuple(indices[(main, *others)]),
+        )
+        for main, *others in attempts
+    )
+    return CanonicalGroup(tuple(members), shared, tools)
+
+
+def with_reference(group: CanonicalGroup, reference: str | None) -> CanonicalGroup:
+    """The group with the task's reference, an answer or a fact sheet, for the judge to see."""
+    if reference is None or not group.members:
+        return group
+    return replace(group, shared=(TextEvent(REFERENCE, reference), *group.shared))
+
+
+def has_reference(group: CanonicalGroup) -> bool:
+    return any(isinstance(event, TextEvent) and event.role == REFERENCE for event in group.shared[:1])
+
+
+def _parts(conversations: Iterable[Conversation]) -> Iterable[str]:
+    """The content of conversations as unambiguous texts, for sorting and hashing. Avoids `repr`, slow on long text."""
+    for each in conversations:
+        yield f"{'all' if each.tools is None else len(each.tools)} tools, {len(each.events)} events"
+        yield from each.tools or ()
+        for event in each.events:
+            match event:
+                case TextEvent(role, text, attachments):
+                    yield from ("said", role, text)
+                case ToolCallEvent(name, arguments, result, attachments):
+                    yield from ("called", name, arguments, "" if result is None else f"={result}")
+            for each in attachments:
+                yield from ("sent", each.tag) if isinstance(each, Image) else ("unseen", each.tag)
+
+
+def _joined(parts: Iterable[str]) -> Iterable[str]:
+    """The parts, each with its length, in pieces: not all text at once, during which other threads would wait."""
+    piece: list[str] = []
+    size = 0
+    for part in parts:
+        piece.append(f"{len(part)}:{part}")
+        size += len(part)
+        if size >= _PIECE:
+            yield "".join(piece)
+            piece, size = [], 0
+    yield "".join(piece)
+
+
+def _conversation(history: History, view: View) -> Conversation:
+    tools = (view.text(_signature(tool)) for tool in history.tools or ())
+    return Conversation(read_messages(history.messages(), view), tuple(dict.fromkeys(tools)))
+
+
+def _signature(tool: Message) -> str:
+    """`refund(id: string, reason?: string): Refund an order.`, or the schema as JSON where it has another form."""
+    try:
+        return _describe_tool(tool)
+    except (AttributeError, TypeError):
+        return plain_json(tool, sort=True)
+
+
+def _describe_tool(tool: Message) -> str:
+    function = tool.get("function") or tool
+    if "name" not in function:
+        raise TypeError("a tool of the server, which has a form of its own")
+    parameters: dict[str, Any] = function.get("parameters") or function.get("input_schema") or {}
+    required: Sequence[str] = parameters.get("required") or ()
+    properties: dict[str, Any] = parameters.get("properties") or {}
+    names = (
+        f"{name}{'' if name in required else '?'}: {_parameter_type(schema)}" for name, schema in properties.items()
+    )
+    description = " ".join(str(function.get("description") or "").split())
+    signature = f"{function['name']}({', '.join(names)})"
+    return " ".join((f"{signature}: {description}" if description else signature).split())
+
+
+def _parameter_type(schema: Any) -> str:
+    if not isinstance(schema, dict):
+        return "any"
+    fields = cast("dict[str, Any]", schema)
+    if "enum" in fields:
+        return "|".join(plain_json(option) for option in fields["enum"])
+    return str(fields.get("type", "any"))
+
+
+def _common_prefix(conversations: list[tuple[Event, ...]]) -> tuple[Event, ...]:
+    common = takewhile(lambda events: len(set(events)) == 1, zip(*conversations, strict=False))
+    return tuple(events[0] for events in common)

@@ -1,0 +1,80 @@
+"""The service's settings as plain data: one file (`gavel.toml`), the environment, or the command line.
+
+    port = 8080                                  GAVEL_SERVICE_PORT=8080           --port 8080
+    [judge]
+    models = "openai/gpt-5-mini"                 GAVEL_SERVICE_JUDGE__MODELS=…     --judge openai/gpt-5-mini
+    [limits]
+    members = 64                                 GAVEL_SERVICE_LIMITS__MEMBERS=64
+
+Each field is documented once, below it.
+"""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gavel.judge.config import JudgeConfig, read_text_option
+from gavel.judge.panel.modes import ModeName
+
+DATABASE_VARIABLE = "GAVEL_DATABASE_URL"
+ENVIRONMENT_PREFIX = "GAVEL_SERVICE_"
+FILE_NAME = "gavel.toml"
+_STRICT = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ServiceLimits(BaseModel):
+    """How large a request may be, how many groups at once, and how long things may take."""
+
+    model_config = _STRICT
+
+    body_bytes: int = Field(default=16 * 2**20, ge=1024)
+    """Bytes of a request's body."""
+    members: int = Field(default=64, ge=1)
+    """Members of a group."""
+    orders: int = Field(default=16, ge=1)
+    """Orders that a request may ask for."""
+    concurrent_groups: int = Field(default=64, ge=1)
+    """Groups that one process judges at once; others wait in the database."""
+    waiting_groups: int = Field(default=10_000, ge=1)
+    """Groups that may wait in the database; further requests are refused (429)."""
+    connections: int = Field(default=10_000, ge=1)
+    """Connections at once; further ones are answered with 503."""
+    header_seconds: float = Field(default=20.0, gt=0)
+    """Seconds in which a request's headers must have arrived, else its connection is closed."""
+    body_seconds: float = Field(default=30.0, gt=0)
+    """Seconds in which a request's body must have arrived."""
+    wait_seconds: float = Field(default=900.0, gt=0)
+    """Seconds that a request is held until its judgement is finished; then it is answered with 202 and the id."""
+    lease_seconds: float = Field(default=30.0, ge=1)
+    """Seconds after which the work of a process that died is taken over by another one."""
+    leases: int = Field(default=5, ge=1)
+    """How often a group is begun: one whose judging has ended so many processes is not tried again."""
+    shutdown_seconds: float = Field(default=20.0, ge=0)
+    """Seconds that a stopping service waits for the groups that it is judging; others are left to the next process."""
+
+
+class ServiceConfig(BaseModel):
+    """The auto-reward service: who judges, where it listens, and what it keeps."""
+
+    model_config = _STRICT
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Others than loopback need API keys."""
+    port: int = Field(default=8080, ge=0, le=65535)
+    """Port to listen on; 0 takes a free one."""
+    database: str = "gavel_service.sqlite"
+    """Path of an SQLite file, or postgresql://user:password@host/name. GAVEL_DATABASE_URL, where it is set, wins over
+    the file."""
+    judge: JudgeConfig = JudgeConfig()
+    """The judge of requests that name none."""
+    judges: list[str] = []
+    """Further judge models that a request may name; all others are refused."""
+    modes: list[ModeName] = ["groupwise", "pairwise"]
+    """Modes that a request may name, besides the judge's own."""
+    rubrics: dict[str, str] = {}
+    """Rubrics that a request may name as its preset: a text, or @FILE."""
+    limits: ServiceLimits = ServiceLimits()
+    retention_days: float | None = Field(default=None, gt=0)
+    """Days after which judgements are deleted with their transcripts and replies. Default: they are kept."""
+
+    def read_rubrics(self) -> dict[str, str]:
+        """The presets as texts. Raises `JudgeError` for a file that cannot be read."""
+        return {name: read_text_option(text, f"rubric {name}") or "" for name, text in self.rubrics.items()}

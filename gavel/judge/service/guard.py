@@ -1,0 +1,98 @@
+"""What every request passes: checks against other sites' pages, headers of security, and the clock of the metrics.
+
+A service without keys answers whoever reaches its port, and a browser on the same machine reaches it: pages of other
+sites are refused by their origin, and names that were pointed at this machine by the Host header.
+"""
+
+import ipaddress
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gavel.judge.service.metrics import Metrics
+from gavel.judge.service.problems import Problem
+
+_STRICT_POLICY = "default-src 'none'; frame-ancestors 'none'"
+_DOCS_POLICY = (
+    "default-src 'none'; connect-src 'self'; frame-ancestors 'none'; img-src data: https://fastapi.tiangolo.com; "
+    "script-src 'unsafe-inline' https://cdn.jsdelivr.net; style-src 'unsafe-inline' https://cdn.jsdelivr.net"
+)
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class Guard:
+    """ASGI middleware around the whole application."""
+
+    def __init__(self, app: ASGIApp, metrics: Callable[[], Metrics | None], loopback_only: bool) -> None:
+        """`loopback_only`: requests must name this machine as their host, as those to a service without keys do."""
+        self._app = app
+        self._metrics = metrics
+        self._loopback_only = loopback_only
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, status = time.perf_counter(), 500
+
+        async def guarded(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+                policy = _DOCS_POLICY if scope["path"] == "/docs" else _STRICT_POLICY
+                headers.setdefault("Content-Security-Policy", policy)
+            await send(message)
+
+        if (problem := self._problem(Headers(scope=scope))) is not None:
+            await problem.response()(scope, receive, guarded)
+        else:
+            await self._app(scope, receive, guarded)
+        if (metrics := self._metrics()) is not None:
+            route = getattr(scope.get("route"), "path", "")
+            metrics.answered(route or "none", status, time.perf_counter() - started)
+
+    def _problem(self, headers: Headers) -> Problem | None:
+        host = headers.get("host", "")
+        if self._loopback_only and not is_loopback(_name(host)):
+            return Problem(
+                421,
+                "host",
+                f"this service has no keys and answers to this machine's own names only, not to {host:.100}.",
+                "Ask 127.0.0.1, or make keys (gavel keys create).",
+            )
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            return Problem(
+                403, "origin", f"pages of {origin:.100} may not use this service.", "Ask it from a program instead."
+            )
+        return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host's name or address is this machine's own."""
+    if host.rstrip(".").lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _name(host: str) -> str:
+    """The name in a Host header, without the port."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""

@@ -1,0 +1,85 @@
+"""Every refusal over HTTP: a problem of RFC 9457, with what to do.
+
+    {"type": "urn:gavel:problem:too-many-members", "title": …, "status": 422, "detail": …, "remedy": …}
+
+The last part of `type` is for programs: each kind is listed below, once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+from starlette.responses import JSONResponse
+
+from gavel.judge.service.errors import (
+    DatabaseUnavailableError,
+    IdempotencyConflictError,
+    InvalidRequestError,
+    NotFoundError,
+    OverloadedError,
+    ServiceError,
+)
+
+MEDIA_TYPE = "application/problem+json"
+_PREFIX = "urn:gavel:problem:"
+
+
+class ProblemOut(BaseModel):
+    """Why a request was refused (RFC 9457)."""
+
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+
+    type: str
+    """`urn:gavel:problem:` and the kind, for programs."""
+    title: str
+    status: int
+    detail: str
+    remedy: str = ""
+    """What to do."""
+
+
+@dataclass(eq=False)
+class Problem(Exception):
+    """Raised by routes; answered as a problem."""
+
+    status: int
+    kind: str
+    """The last part of its type: "too-large"."""
+    detail: str
+    remedy: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    more: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Further fields."""
+
+    @property
+    def body(self) -> dict[str, Any]:
+        title = HTTPStatus(self.status).phrase
+        told = {"type": f"{_PREFIX}{self.kind}", "title": title, "status": self.status, "detail": self.detail}
+        return {**told, "remedy": self.remedy, **self.more}
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body, self.status, dict(self.headers), MEDIA_TYPE)
+
+
+_KINDS: dict[type[ServiceError], tuple[int, str, dict[str, str]]] = {
+    InvalidRequestError: (422, "invalid-request", {}),
+    IdempotencyConflictError: (422, "idempotency-key-reused", {}),
+    NotFoundError: (404, "not-found", {}),
+    OverloadedError: (429, "overloaded", {"Retry-After": "5"}),
+    DatabaseUnavailableError: (503, "database-unavailable", {"Retry-After": "2"}),
+    ServiceError: (500, "service-error", {}),
+}
+
+
+def problem_of(error: ServiceError) -> Problem:
+    """The problem that an error of the service is over HTTP."""
+    status, kind, headers = next(_KINDS[cls] for cls in type(error).__mro__ if cls in _KINDS)
+    return Problem(status, kind, error.message, error.remedy, headers)
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI descriptions of these statuses, all of them problems."""
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemOut"}}}
+    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}

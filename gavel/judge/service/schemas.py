@@ -1,0 +1,220 @@
+"""What `POST /v1/score` takes and answers. Other wires are translated into these, and judged in the same way."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
+
+from gavel.judge.panel.modes import ModeName
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.judgement import GroupStatus
+from gavel.scenarios.trajectory import History, Trajectory
+from gavel.scenarios.truth import KEY, Truth, read_truth
+
+_STRICT = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+PendingStatus = Literal["queued", "running"]
+FinishedStatus = Literal[GroupStatus, "failed"]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Project = Annotated[str, StringConstraints(max_length=200, pattern=r"^[\w.-]*$")]
+
+
+def _has_a_role(message: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(message.get("role"), str):
+        raise ValueError('a message is an object with a "role", as in OpenAI\'s chat API')
+    return message
+
+
+ChatMessage = Annotated[dict[str, JsonValue], AfterValidator(_has_a_role)]
+
+
+class HistoryIn(BaseModel):
+    """A further conversation of the same attempt, such as a sub-agent's."""
+
+    model_config = _STRICT
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    tools: list[dict[str, JsonValue]] | None = None
+
+
+class TrajectoryIn(BaseModel):
+    """One attempt at the task."""
+
+    model_config = _STRICT
+
+    id: Name | None = None
+    """Name of the member in the answer, unique in the group. Default: its index, from 0."""
+    messages: list[ChatMessage]
+    """The conversation, as OpenAI chat messages; tool calls and tool results included."""
+    tools: list[dict[str, JsonValue]] | None = None
+    """OpenAI schemas of the tools that the agent had."""
+    histories: list[HistoryIn] = []
+    """Further conversations of the same attempt."""
+    status: Literal["finished", "truncated", "failed"] = "finished"
+    """A failed attempt is unscored, whatever its messages."""
+    status_reason: str | None = None
+    metadata: dict[str, JsonValue] = {}
+    """Kept with the trajectory; not shown to the judge."""
+
+    @model_validator(mode="after")
+    def _something_to_judge(self) -> "TrajectoryIn":
+        if not self.messages and not self.histories and self.status != "failed":
+            raise ValueError('a trajectory needs messages; leave it out, or send it with the status "failed"')
+        return self
+
+    def trajectory(self) -> Trajectory:
+        return Trajectory(
+            messages_and_choices=list(self.messages),
+            tools=_listed(self.tools),
+            additional_histories=[
+                History(messages_and_choices=list(one.messages), tools=_listed(one.tools)) for one in self.histories
+            ],
+            status=self.status,
+            status_reason=self.status_reason,
+            metadata=dict(self.metadata),
+        )
+
+
+def _listed(tools: list[dict[str, JsonValue]] | None) -> list[dict[str, Any]] | None:
+    return None if tools is None else list(tools)
+
+
+class CriterionIn(BaseModel):
+    """One thing that the judge scores."""
+
+    model_config = _STRICT
+
+    name: Name
+    text: str = Field(min_length=1)
+    """What is good, and what is bad."""
+    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+
+
+class JudgingOptions(BaseModel):
+    """How a group is judged; what is left out is as the service is set."""
+
+    model_config = _STRICT
+
+    rubric: str | None = Field(default=None, min_length=1)
+    """What good work is."""
+    preset: Name | None = None
+    """Name of a rubric in the service's settings, instead of `rubric`."""
+    criteria: list[str | CriterionIn] | None = Field(default=None, min_length=1)
+    """Things to score one by one; the score is their weighted mean."""
+    reference: str | None = Field(default=None, min_length=1)
+    """A right answer or facts, shown to the judge only."""
+    judge: Name | None = None
+    """Judge model; one of those that the service allows."""
+    orders: int | None = Field(default=None, ge=1)
+    """Orders in which the judge sees the group."""
+    mode: ModeName | None = None
+    """How members are compared."""
+    project: Project = ""
+    """What the judgement is filed under."""
+    retain: bool = True
+    """False: transcripts and replies are erased once the answer is given."""
+
+
+class ScoreRequest(JudgingOptions):
+    """A group of attempts at the same task, to be scored relative to each other."""
+
+    trajectories: list[TrajectoryIn] = Field(min_length=1)
+
+    @property
+    def ids(self) -> list[str]:
+        """The members' names, in order."""
+        return [str(index) if member.id is None else member.id for index, member in enumerate(self.trajectories)]
+
+    def truth(self, rubric: str | None) -> Truth:
+        """What the judge is told of the task; `rubric` is that of the preset. Raises `JudgeError`."""
+        criteria = [
+            one if isinstance(one, str) else {"name": one.name, "text": one.text, "weight": one.weight}
+            for one in self.criteria or ()
+        ]
+        return read_truth({"rubric": self.rubric or rubric, "reference": self.reference, "criteria": criteria})
+
+    def group(self, rubric: str | None = None) -> TrajectoryGroup:
+        """The group to judge. Raises `JudgeError` for criteria that cannot be read."""
+        truth = self.truth(rubric)
+        return TrajectoryGroup(
+            (member.trajectory() for member in self.trajectories), metadata={KEY: truth.dump()} if truth else {}
+        )
+
+
+class MemberOut(BaseModel):
+    """The score of one member."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    id: str
+    score: float | None
+    """From 0 to 1; null = not scored, and `reason` says why."""
+    standard_error: float | None = None
+    explanation: str = ""
+    flags: list[str] = []
+    """What rules found in the transcript, such as "addresses the judge"."""
+    reason: str | None = None
+
+
+class JudgementOut(BaseModel):
+    """A finished judgement."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    id: str
+    status: FinishedStatus
+    """scored; partial, unscored (why stands in `reason`); degenerate (all members are the same); failed (the judge
+    could not be asked)."""
+    reason: str | None = None
+    scores: list[float | None]
+    """In the order of the request's trajectories; null = not scored."""
+    members: list[MemberOut]
+    calls: int = 0
+    """Calls to judge models that were made and paid for."""
+    cached_calls: int = 0
+    """Calls that stored replies answered."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float | None = None
+    """US dollars; null = not known."""
+    models: list[str] = []
+    warnings: list[str] = []
+    project: str = ""
+    created_at: float
+    """Unix seconds."""
+    finished_at: float
+
+
+class PendingOut(BaseModel):
+    """A judgement that is not finished."""
+
+    id: str
+    status: PendingStatus
+    project: str = ""
+    created_at: float
+
+
+class SummaryOut(BaseModel):
+    """A judgement in a list."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    id: str
+    status: PendingStatus | FinishedStatus
+    project: str
+    judge: str
+    members: int
+    calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost_usd: float | None
+    created_at: float
+    finished_at: float | None
+
+
+class PageOut(BaseModel):
+    """Judgements, newest first."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    judgements: list[SummaryOut]
+    next: str | None
+    """`before` of the next page; null on the last."""

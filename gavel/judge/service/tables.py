@@ -1,0 +1,87 @@
+"""The tables of the core: judgements, the judge models' replies, and claims on questions that are being asked.
+
+Migrations make them (migrations/versions); a test holds that both say the same. What holds transcripts or replies is in
+bytes: JSON compressed with zstandard. Times are Unix seconds.
+"""
+
+import sqlalchemy as sa
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+judgements = sa.Table(
+    "judgements",
+    metadata,
+    sa.Column("id", sa.String(36), primary_key=True),
+    sa.Column("project", sa.Text, nullable=False),
+    sa.Column("key_id", sa.Text, nullable=False, comment="The API key that asked; empty without keys."),
+    sa.Column("idempotency_key", sa.Text),
+    sa.Column("request_hash", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("judge", sa.Text, nullable=False),
+    sa.Column("members", sa.Integer, nullable=False),
+    sa.Column("retain", sa.Boolean, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("finished_at", sa.Double),
+    sa.Column("calls", sa.Integer, nullable=False),
+    sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
+    sa.Column("completion_tokens", sa.BigInteger, nullable=False),
+    sa.Column("cost_usd", sa.Double),
+    sa.Column("payload", sa.LargeBinary, comment="The request; none once it is erased."),
+    sa.Column("result", sa.LargeBinary, comment="The judgement; none until it is finished."),
+    sa.Column("lease_owner", sa.Text),
+    sa.Column("lease_until", sa.Double),
+    sa.Column("leases", sa.Integer, nullable=False, comment="How often a process has begun to judge it."),
+)
+sa.Index(
+    "uq_judgements_idempotency",
+    judgements.c.key_id,
+    judgements.c.project,
+    judgements.c.idempotency_key,
+    unique=True,
+    sqlite_where=judgements.c.idempotency_key.is_not(None),
+    postgresql_where=judgements.c.idempotency_key.is_not(None),
+)
+sa.Index(
+    "ix_judgements_unfinished",
+    judgements.c.id,
+    sqlite_where=judgements.c.finished_at.is_(None),
+    postgresql_where=judgements.c.finished_at.is_(None),
+)
+sa.Index("ix_judgements_project", judgements.c.project, judgements.c.id)
+
+replies = sa.Table(
+    "replies",
+    metadata,
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
+    sa.Column("key", sa.Text, nullable=False),
+    sa.Column("text_hash", sa.Text, nullable=False),
+    sa.Column("messages_key", sa.Text, nullable=False),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("question", sa.LargeBinary, nullable=False, comment="Parameters, schema and messages."),
+    sa.Column("text", sa.LargeBinary, nullable=False),
+    sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
+    sa.Column("completion_tokens", sa.BigInteger, nullable=False),
+    sa.Column("cost_usd", sa.Double),
+    sa.Column("finish_reason", sa.Text, nullable=False),
+    sa.Column("served_by", sa.Text, nullable=False),
+    sa.Column("replied_at", sa.Double, nullable=False),
+    sa.Column("repaired_by", sa.Text, nullable=False),
+    sa.UniqueConstraint("key", "text_hash"),
+)
+sa.Index(None, replies.c.messages_key)
+sa.Index(None, replies.c.replied_at)
+
+claims = sa.Table(
+    "claims",
+    metadata,
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("beats", sa.Integer, nullable=False),
+    sa.Column("renewed_at", sa.Double, nullable=False),
+)

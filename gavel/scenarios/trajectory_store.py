@@ -1,0 +1,245 @@
+"""Trajectory groups on disk: one append-only file, one record per group, without loss.
+
+A record is one zstd frame with a checksum that holds one line of JSON (`record_format.py`); `zstd -d` gives JSONL.
+Records are appended under a file lock, each with a single write, so a process killed at any point loses at most the
+record that it was writing. Readers skip such an unfinished end, and the next append cuts it off.
+"""
+
+import fcntl
+import json
+import logging
+import os
+import time
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import zstandard
+
+from gavel.llm.errors import GavelError
+from gavel.scenarios.group import PendingGroupError, TrajectoryGroup
+from gavel.scenarios.record_format import RecordVersionError, check_version, from_row, to_line
+
+logger = logging.getLogger(__name__)
+
+MAGIC = zstandard.FRAME_HEADER
+CHUNK = 64 * 1024
+LOCK_POLL_SECONDS = 0.01
+
+
+class StoreError(GavelError):
+    """A store cannot be read or written."""
+
+
+class TrajectoryStore:
+    """The groups in one file, in the order in which they were appended.
+
+    Several processes and threads may read and append concurrently. Every failure is a `StoreError`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, lock_seconds: float = 30.0) -> None:
+        """`lock_seconds`: how long an append waits while others append."""
+        self.path = Path(path)
+        self.lock_seconds = lock_seconds
+        self.torn_bytes = 0
+        """Size of the unfinished end that the latest read skipped, or the latest append cut off."""
+        self._inode, self._whole = 0, 0
+        """The file that was last appended to, and how far it is known to hold whole records."""
+
+    def append(self, group: TrajectoryGroup) -> None:
+        """Adds one group. Creates the file and its directories if need be."""
+        self.extend([group])
+
+    def extend(self, groups: Iterable[TrajectoryGroup]) -> None:
+        """Adds groups; they are on disk when this returns.
+
+        All are encoded before the first is written, so a group that cannot be encoded leaves the file unchanged. Raises
+        `PendingGroupError` for a group that still has rollouts to run.
+        """
+        frames = [_encode(group) for group in groups]
+        with self._os_errors("write", "Check that its directory can be written and that the disk has space left."):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.path, "ab+", buffering=0) as file:
+                fd = file.fileno()
+                self._lock(fd)  # closing the file releases it
+                end = self._cut_torn_end(fd)
+                for frame in frames:
+                    write_whole(fd, frame, end)
+                    end += len(frame)
+                os.fsync(fd)
+                self._inode, self._whole = os.fstat(fd).st_ino, end
+
+    def read(self) -> Iterator[TrajectoryGroup]:
+        """The groups, one at a time: no more than one record is in memory.
+
+        Raises `StoreError` when there is no such file, and at a record that is damaged or no trajectory group.
+        """
+        for number, row in enumerate(self.rows()):
+            with self._record_errors(number):
+                group = from_row(row)
+            yield group
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The records as decoded JSON: what a few of their values need, in a fraction of the time of `read`."""
+        with (
+            self._os_errors("read", "Check the path, and that you may read it."),
+            open(self.path, "rb", buffering=0) as file,
+        ):
+            fd, end = file.fileno(), 0
+            for number, frame in enumerate(self._frames(fd, 0)):
+                with self._record_errors(number):
+                    row = _decoded(frame.payload)
+                yield row
+                end = frame.end
+            self.torn_bytes = os.fstat(fd).st_size - end
+        if self.torn_bytes:
+            logger.warning(
+                "%s: skipped an unfinished record at its end (%d bytes); its writer was stopped, or is still writing",
+                self.path,
+                self.torn_bytes,
+            )
+
+    def __iter__(self) -> Iterator[TrajectoryGroup]:
+        return self.read()
+
+    def __len__(self) -> int:
+        """Number of whole records; reads the whole file."""
+        with (
+            self._os_errors("read", "Check the path, and that you may read it."),
+            open(self.path, "rb", buffering=0) as file,
+        ):
+            return sum(1 for _ in self._frames(file.fileno(), 0))
+
+    def __bool__(self) -> bool:
+        """True, without reading the file: without this method `if store` would call `__len__`."""
+        return True
+
+    def _frames(self, fd: int, offset: int) -> Iterator["_Frame"]:
+        """Whole frames from `offset` up to the end of the file, or up to its unfinished end."""
+        if not MAGIC.startswith(os.pread(fd, len(MAGIC), 0)):
+            raise StoreError(
+                f"{self.path} is no trajectory store", "Give the path of a .jsonl.zst file that Gavel wrote."
+            )
+        while True:
+            frame = _frame_at(fd, offset)
+            if frame is None and _frame_after(fd, offset):
+                frame = _frame_at(fd, offset)  # a writer may have finished it meanwhile: records are written in order
+                if frame is None:
+                    raise StoreError(
+                        f"{self.path} is damaged at byte {offset}, before its end",
+                        f"Restore it, or keep what lies before: head -c {offset} '{self.path}' > repaired.jsonl.zst",
+                    )
+            if frame is None:
+                return
+            yield frame
+            offset = frame.end
+
+    @contextmanager
+    def _record_errors(self, number: int) -> Generator[None, None, None]:
+        try:
+            yield
+        except RecordVersionError as error:
+            raise StoreError(f"record {number} of {self.path} cannot be read: {error.message}", error.remedy) from error
+        except (ValueError, TypeError) as error:
+            raise StoreError(
+                f"record {number} of {self.path} is no trajectory group: {error}",
+                "Read it with the version of Gavel that wrote it, or look at it with: zstd -dc",
+            ) from error
+
+    def _cut_torn_end(self, fd: int) -> int:
+        """Truncates the file to whole records; returns the offset of the next one."""
+        stat = os.fstat(fd)
+        end = self._whole if stat.st_ino == self._inode and self._whole <= stat.st_size else 0
+        for frame in self._frames(fd, end):
+            end = frame.end
+        self.torn_bytes = stat.st_size - end
+        if self.torn_bytes:
+            logger.warning("%s: cut off an unfinished record at its end (%d bytes)", self.path, self.torn_bytes)
+            os.ftruncate(fd, end)
+        return end
+
+    def _lock(self, fd: int) -> None:
+        deadline = time.monotonic() + self.lock_seconds
+        while True:
+            try:
+                return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() >= deadline:
+                    raise StoreError(
+                        f"{self.path} has been locked by another process for {self.lock_seconds:g} s",
+                        f"See which one with: fuser -v '{self.path}'",
+                    ) from error
+            time.sleep(LOCK_POLL_SECONDS)
+
+    @contextmanager
+    def _os_errors(self, verb: str, remedy: str) -> Generator[None, None, None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(f"cannot {verb} {self.path}: {error.strerror or error}", remedy) from error
+
+
+class _Frame(NamedTuple):
+    payload: bytes
+    end: int
+    """Offset of the first byte after the frame."""
+
+
+def _encode(group: TrajectoryGroup) -> bytes:
+    if group.pending:
+        raise PendingGroupError(
+            f"this group still has {group.pending} rollouts to run: `await group` before storing it"
+        )
+    return zstandard.ZstdCompressor(write_checksum=True).compress(f"{to_line(group)}\n".encode())
+
+
+def _decoded(payload: bytes) -> dict[str, Any]:
+    row = json.loads(payload)
+    if not isinstance(row, dict):
+        raise ValueError("it is no JSON object")
+    found = cast(dict[str, Any], row)
+    check_version(found)
+    return found
+
+
+def write_whole(fd: int, frame: bytes, end: int) -> None:
+    """One write at the end of a file (the kernel splits what exceeds 2 GiB); a failed one leaves nothing behind."""
+    try:
+        written = 0
+        while written < len(frame):
+            written += os.write(fd, memoryview(frame)[written:])
+    except OSError:
+        os.ftruncate(fd, end)
+        raise
+
+
+def _frame_at(fd: int, offset: int) -> _Frame | None:
+    """The whole, undamaged frame that begins at `offset`, if there is one."""
+    decoder = zstandard.ZstdDecompressor().decompressobj()
+    parts: list[bytes] = []
+    try:
+        while not decoder.eof:
+            chunk = os.pread(fd, CHUNK, offset)
+            if not chunk:
+                return None
+            parts.append(decoder.decompress(chunk))
+            offset += len(chunk)
+    except zstandard.ZstdError:
+        return None
+    return _Frame(b"".join(parts), offset - len(decoder.unused_data))
+
+
+def _frame_after(fd: int, offset: int) -> bool:
+    """Whether a whole frame begins anywhere after `offset`: then what lies at `offset` is damaged, not unfinished."""
+    start = offset + 1
+    while chunk := os.pread(fd, CHUNK, start):
+        at = chunk.find(MAGIC)
+        while at >= 0:
+            if _frame_at(fd, start + at) is not None:
+                return True
+            at = chunk.find(MAGIC, at + 1)
+        if len(chunk) < CHUNK:
+            return False
+        start += CHUNK - len(MAGIC) + 1
+    return False

@@ -1,0 +1,228 @@
+"""One model in training: its policy, learner, engine and endpoint, over its run directory.
+
+The checkpoint completes a step. Before it counts, the step's trajectories are on disk and its adapter is proven to be
+live: an adapter that the sampler cannot follow is no checkpoint. A process that is killed at any point resumes from a
+whole checkpoint.
+"""
+
+import contextlib
+import threading
+from collections.abc import Generator, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+
+from gavel.llm.errors import GavelError
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.backends.protocol import Endpoint, TrainResult
+from gavel.trainer.backends.publish_proof import PublishError, prove_engine, publish_gap
+from gavel.trainer.config import SftConfig, TrainConfig, VllmSettings
+from gavel.trainer.data.training_batch import Batch, make_batch
+from gavel.trainer.distributed import World, WorldError
+from gavel.trainer.engines.kv_cache import slots_that_fit
+from gavel.trainer.engines.protocol import Engine, EngineError
+from gavel.trainer.engines.transformers import TransformersEngine
+from gavel.trainer.engines.vllm_launch import Served, vllm_engine
+from gavel.trainer.learner.replicas import LearnerReplicas
+from gavel.trainer.model_spec import TrainableSpec
+from gavel.trainer.policy.loading import BaseModelError
+from gavel.trainer.policy.policy import load_base, source_of
+from gavel.trainer.runs.format_version import FORMAT_VERSION, check_format_version
+from gavel.trainer.runs.metrics import judge_totals, trajectory_means
+from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
+from gavel.trainer.serving.openai_server import EndpointServer
+from gavel.trainer.sft.sft_batch import METRICS, as_training, make_sft_batch
+
+_STATE = Path("trainer_state") / "state.pt"
+
+
+class SaveError(GavelError):
+    """A step was trained, but could not be saved."""
+
+
+class TrainingRun:
+    """Loads a model, resumes from its newest checkpoint, serves it, and trains it step by step."""
+
+    def __init__(
+        self,
+        model: TrainableSpec,
+        directory: RunDirectory,
+        world: World,
+        *,
+        vllm: VllmSettings | None,
+        slots: int,
+        max_context: int,
+        versions: int,
+        host: str,
+        port: int,
+        shard_base: bool,
+    ) -> None:
+        """`vllm` None: the embedded engine samples."""
+        if shard_base and vllm is None:
+            raise WorldError("the embedded engine holds the whole base on one device", "Sample with --engine vllm.")
+        self.directory = directory
+        self.step = 0
+        """Training steps done."""
+        self._lock = threading.Lock()
+        description = model.model_dump(include={"name", "project", "base_model", "lora", "policy"})
+        directory.check(description)
+        if model.policy.loader == "unsloth" and vllm is None:
+            raise BaseModelError(
+                "Unsloth exchanges the layers of transformers in the whole process, so the embedded engine cannot run",
+                "Sample with LocalBackend(engine='vllm'), or leave loader out of PolicySettings.",
+            )
+        self._team = LearnerReplicas(
+            world, model.base_model, model.lora, model.renderer, model.policy, sharded=shard_base
+        )
+        self.policy = self._team.policy
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._team.close)
+            self._resume()
+            self._team.synchronize()
+            max_context = min(max_context, self.policy.max_context)
+            self._engine = self._start_engine(model, vllm, slots, max_context, versions)
+            undo.callback(self._engine.close)
+            self._engine.publish(self.policy, self.step)
+            prove_engine(self._engine, self._team.logprobs, self.policy.vocabulary, self.policy.dtype)
+            self._server = EndpointServer(
+                self._engine,
+                self.policy.renderer,
+                self.policy.decode,
+                model=model.name,
+                max_context=self._engine.max_context,
+                host=host,
+                port=port,
+            )
+            undo.pop_all()
+        directory.describe(description)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self._server.base_url, "gavel")
+
+    def train(self, groups: list[TrajectoryGroup], config: TrainConfig, extra: Mapping[str, float]) -> TrainResult:
+        """One step; its adapter is saved and live when this returns. Steps never overlap. `extra` joins its metrics."""
+        with self._lock:
+            batch = make_batch(groups, config, self.policy)
+            learnt = judge_totals(groups) | {"groups_trained": batch.groups} | self._learn(batch, config)
+            return self._complete("train", groups, batch, learnt | dict(extra))
+
+    def train_sft(self, trajectories: list[Trajectory], config: SftConfig) -> TrainResult:
+        """One supervised step on the assistant turns of the trajectories."""
+        with self._lock:
+            batch = make_sft_batch(trajectories, self.policy)
+            learnt = self._learn(batch, as_training(config, batch))
+            groups = [TrajectoryGroup([trajectory]) for trajectory in trajectories]
+            return self._complete("sft", groups, batch, {name: learnt[name] for name in METRICS if name in learnt})
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine still serves."""
+        return not self._engine.closed
+
+    def close(self) -> None:
+        """Waits for the step in progress to be saved and logged, and stops serving."""
+        with self._lock:
+            self._server.close()
+            self._engine.close()
+            self._team.close()
+
+    def _learn(self, batch: Batch, config: TrainConfig) -> dict[str, float]:
+        """The learner's metrics of the step; empty for a batch without sequences."""
+        if not batch.sequences:
+            return {}
+        with self._engine.release_memory():
+            return self._team.step(batch, config)
+
+    def _complete(
+        self, split: str, groups: list[TrajectoryGroup], batch: Batch, learnt: dict[str, float]
+    ) -> TrainResult:
+        """Stores the step's trajectories, publishes the adapter, proves that it is live, and saves a checkpoint."""
+        metrics = trajectory_means(groups) | _batch_counts(batch) | learnt
+        trained = bool(batch.sequences)
+        step = self.step + 1
+        checkpoints = self.directory.checkpoints
+        with _saving(step):
+            self.directory.fresh_trajectories(split, step).extend(groups)
+            checkpoints.prepare(step, lambda directory: self._write(directory, split, metrics))
+        try:
+            self._engine.publish(self.policy, step)
+            if trained:
+                token_ids = batch.sequences[0].tokens.token_ids
+                metrics["publish_gap"] = publish_gap(self._engine, self._team.logprobs, token_ids, self.policy.dtype)
+        except PublishError:
+            checkpoints.discard(step)
+            raise
+        except EngineError:  # which says nothing of the adapter
+            with _saving(step):
+                checkpoints.complete(step)
+            raise
+        with _saving(step):
+            checkpoints.complete(step)
+        self.step = step
+        self.directory.metrics.log(step, split, metrics)
+        return TrainResult(step, trained, None if trained else batch.why_empty(), metrics)
+
+    def _start_engine(
+        self, model: TrainableSpec, vllm: VllmSettings | None, slots: int, max_context: int, versions: int
+    ) -> Engine:
+        if vllm is not None:
+            base, dtype, device = source_of(model.base_model), self.policy.dtype, self.policy.device.type
+            quantized = model.policy.quantization is not None
+            served = Served(base, dtype, device, model.lora.rank, slots, max_context, versions, quantized)
+            return vllm_engine(vllm, served, self.directory.path)
+        own = load_base(model.base_model, self.policy.dtype, self.policy.device, model.policy.quantization)
+        fitting = min(slots, slots_that_fit(own, max_context))
+        return TransformersEngine(own, slots=fitting, max_context=max_context, versions=versions)
+
+    def _resume(self) -> None:
+        checkpoints, metrics = self.directory.checkpoints, self.directory.metrics
+        latest = checkpoints.latest()
+        if latest is None:
+            if checkpoints.steps() or any(row["step"] for row in metrics.rows()):
+                raise RunDirectoryError(
+                    f"the run in {self.directory.path} was trained, but none of its checkpoints is whole",
+                    "Restore one of them, or give the new run another name.",
+                )
+            return
+        path = checkpoints.path(latest)
+        state = torch.load(path / _STATE, weights_only=True)
+        check_format_version(state.get("format_version"), str(path / _STATE))
+        metrics.drop_after(latest)
+        self.policy.load_adapter(path)
+        self._team.learner.restore(state["learner"])
+        self.step = latest
+        split = state.get("split", "train")
+        if not any(row["step"] == latest for row in metrics.rows(split)):
+            metrics.log(latest, split, state["metrics"])  # killed between checkpoint and metrics
+
+    def _write(self, directory: Path, split: str, metrics: dict[str, float]) -> None:
+        self.policy.save_adapter(directory)
+        (directory / _STATE).parent.mkdir()
+        state = {"learner": self._team.learner.state(), "split": split, "metrics": metrics}
+        torch.save({"format_version": FORMAT_VERSION, **state}, directory / _STATE)
+
+
+@contextlib.contextmanager
+def _saving(step: int) -> Generator[None]:
+    """Raises `SaveError` for what writing to a disk may raise."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:  # which of them a full disk is depends on who writes
+        raise SaveError(
+            f"step {step} could not be saved: {error}",
+            "Make room, and register the model again: it goes on from the last checkpoint.",
+        ) from error
+
+
+def _batch_counts(batch: Batch) -> dict[str, float]:
+    counts: dict[str, float] = {
+        "trajectories_trained": batch.trajectories,
+        "tokens_trained": batch.trained_tokens,
+        "tokens_unique": batch.unique_tokens,
+    }
+    left_out = batch.left_out_groups + batch.left_out_members
+    counts |= {f"token_mismatch/{kind}": count for kind, count in batch.token_mismatches.items()}
+    return counts | {reason.metric: count for reason, count in left_out.items()}

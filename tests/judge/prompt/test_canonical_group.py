@@ -1,0 +1,179 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavel.judge.prompt.canonical_group import (
+    CanonicalGroup,
+    Conversation,
+    Member,
+    TextEvent,
+    ToolCallEvent,
+    canonicalize,
+)
+from gavel.scenarios.trajectory import History, Trajectory
+from tests.judge.groups import OPENING, TOOLS, choice, desk
+
+
+def canonical(*trajectories: Trajectory):
+    return canonicalize(dict(enumerate(trajectories)))
+
+
+def test_members_that_differ_only_in_ids_and_log_probs_are_one():
+    first = desk("get_order", "refund", call_id="a")
+    second = desk("get_order", "refund", call_id="b")
+    second.messages_and_choices[-1] = choice("Done.", token_ids=[1, 2], policy_version=3)
+    group = canonical(first, second, desk("refund"))
+    assert sorted(member.indices for member in group.members) == [(0, 1), (2,)]
+
+
+def test_a_choice_and_the_same_message_as_a_dict_are_one():
+    plain = Trajectory.model_validate(desk("refund").model_dump() | {"messages_and_choices": desk("refund").messages()})
+    assert len(canonical(desk("refund"), plain).members) == 1
+
+
+def test_arguments_are_compared_by_value():
+    def with_arguments(arguments: str) -> Trajectory:
+        return Trajectory(messages_and_choices=[*OPENING, choice(calls=[("f", arguments)])])
+
+    same = canonical(with_arguments('{"a": 1, "b": "é"}'), with_arguments('{"b":"\\u00e9","a":1}'))
+    assert len(same.members) == 1
+    assert len(canonical(with_arguments('{"a": 1}'), with_arguments('{"a": 2}')).members) == 2
+    assert len(canonical(with_arguments('{"a": 1'), with_arguments('{"a": 1}')).members) == 2
+
+
+def test_reasoning_is_neither_shown_nor_compared():
+    thinking = choice("Done.")
+    thinking.message.reasoning_content = "hmm"  # type: ignore[attr-defined]
+    group = canonical(
+        Trajectory(messages_and_choices=[*OPENING, thinking]),
+        Trajectory(messages_and_choices=[*OPENING, choice("Done.")]),
+    )
+    assert len(group.members) == 1
+    assert "hmm" not in repr(group)
+
+
+def test_a_different_tool_result_makes_a_different_member():
+    other = desk("get_order")
+    other.messages_and_choices[3] = {"role": "tool", "tool_call_id": "c0-0", "content": "{}"}
+    assert len(canonical(desk("get_order"), other).members) == 2
+
+
+def test_additional_histories_count():
+    with_helper = desk("refund")
+    with_helper.additional_histories = [History(messages_and_choices=[{"role": "user", "content": "help"}])]
+    group = canonical(desk("refund"), with_helper)
+    assert len(group.members) == 2
+    assert {len(member.conversations) for member in group.members} == {1, 2}
+
+
+def test_what_all_begin_with_is_shared_and_nothing_more():
+    group = canonical(desk("get_order", "refund"), desk("get_order", "deny"))
+    assert group.shared[:2] == (
+        TextEvent("system", "You run the returns desk."),
+        TextEvent("user", "I want a refund for order 7890."),
+    )
+    assert group.shared[2] == ToolCallEvent("get_order", '{"id":"7890"}', '{"item":"lamp","days":10,"opened":true}')
+    firsts = {member.conversations[0].events[0] for member in group.members}
+    assert {event.name for event in firsts if isinstance(event, ToolCallEvent)} == {"refund", "deny"}
+
+
+def test_a_member_that_others_go_on_from_has_nothing_of_its_own():
+    group = canonical(desk(ending=None), desk("refund"))
+    assert () in [member.conversations[0].events for member in group.members]
+
+
+def test_results_belong_to_their_calls_in_whatever_order_they_come():
+    calls = choice(calls=[("f", "{}"), ("g", "{}")])
+    results = [{"role": "tool", "tool_call_id": f"c{n}", "content": str(n)} for n in (0, 1)]
+    group = canonical(
+        Trajectory(messages_and_choices=[calls, *results]), Trajectory(messages_and_choices=[calls, *reversed(results)])
+    )
+    assert group.members[0].conversations[0].events == ()
+    assert group.shared == (ToolCallEvent("f", "{}", "0"), ToolCallEvent("g", "{}", "1"))
+
+
+def test_a_result_without_a_call_is_a_message_of_a_tool():
+    group = canonical(Trajectory(messages_and_choices=[{"role": "tool", "tool_call_id": "x", "content": "?"}]))
+    assert group.shared == (TextEvent("tool", "?"),)
+
+
+def test_tools_are_shown_once_and_in_one_line():
+    group = canonical(desk("refund"), desk("deny"))
+    assert len(group.tools) == len(TOOLS)
+    assert group.tools[0] == "get_order(id: string): Look up an order."
+    assert all(conversation.tools is None for member in group.members for conversation in member.conversations)
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"function": "f"},
+        {"name": "f", "parameters": {"properties": ["a"]}},
+        {"name": "f", "parameters": {"properties": {"a": {"enum": 5}}}},
+        {"name": "f", "parameters": {"properties": {"a": {}}, "required": True}},
+    ],
+)
+def test_a_tool_whose_schema_is_none_is_shown_as_it_is(tool):
+    [shown] = canonical(Trajectory(messages_and_choices=list(OPENING), tools=[tool])).tools
+    assert json.loads(shown) == tool
+
+
+def test_members_with_different_tools_differ_and_say_which_they_have():
+    other = desk("refund")
+    other.tools = TOOLS[:1]
+    group = canonical(desk("refund"), other)
+    assert len(group.tools) == len(TOOLS)
+    shown = sorted(member.conversations[0].tools or () for member in group.members)
+    assert shown == [(), (group.tools[group.tools.index("get_order(id: string): Look up an order.")],)]
+
+
+def test_the_order_of_arrival_leaves_no_trace():
+    one, two, three = desk("refund"), desk("deny"), desk("exchange")
+    forward, backward = canonical(one, two, three), canonical(three, two, one)
+    assert [member.conversations for member in forward.members] == [m.conversations for m in backward.members]
+    assert forward.digest == backward.digest
+
+
+def test_content_in_parts_and_pictures_are_text():
+    parts = [{"type": "text", "text": "look:"}, {"type": "image_url", "image_url": {"url": "data:abc"}}]
+    group = canonical(Trajectory(messages_and_choices=[{"role": "user", "content": parts}]))
+    said = group.shared[0]
+    assert isinstance(said, TextEvent)
+    assert said.text.startswith("look:\n[image_url ")
+
+
+def test_escaped_results_are_unescaped():
+    items = [
+        choice(calls=[("f", "{}")]),
+        {"role": "tool", "tool_call_id": "c0", "content": json.dumps({"город": "Київ"})},
+    ]
+    assert canonical(Trajectory(messages_and_choices=items)).shared == (ToolCallEvent("f", "{}", '{"город":"Київ"}'),)
+
+
+def test_no_trajectories_make_no_members():
+    assert canonical().members == ()
+
+
+_texts = st.sampled_from(["", "a", "b", "a\nb", "said", "called", "=a", "1:a", "0 tools, 1 events"])
+_events = st.one_of(
+    st.builds(TextEvent, st.sampled_from(["user", "assistant"]), _texts),
+    st.builds(ToolCallEvent, _texts, _texts, st.none() | _texts),
+)
+_conversations = st.builds(
+    Conversation, st.lists(_events, max_size=2).map(tuple), st.none() | st.lists(_texts, max_size=2).map(tuple)
+)
+_groups = st.builds(
+    CanonicalGroup,
+    st.lists(
+        st.builds(Member, st.lists(_conversations, min_size=1, max_size=2).map(tuple), st.just((0,))), max_size=2
+    ).map(tuple),
+    st.lists(_events, max_size=1).map(tuple),
+    st.lists(_texts, max_size=1).map(tuple),
+)
+
+
+@given(_groups, _groups)
+def test_groups_have_one_digest_only_if_their_content_is_one(one, other):
+    assert (one.digest == other.digest) == (one == other)

@@ -1,0 +1,393 @@
+import base64
+import copy
+import json
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gavel.judge.prompt.canonical_group import CanonicalGroup, canonicalize
+from gavel.judge.prompt.events import Image, TextEvent, ToolCallEvent, Unseen, unseen_content
+from gavel.judge.prompt.fenced_transcript import draw_markers, render_transcripts
+from gavel.judge.prompt.flags import UNSEEN, with_flags
+from gavel.judge.prompt.provider_formats import read_messages
+from gavel.judge.prompt.shown_content import View
+from gavel.scenarios.trajectory import Trajectory
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+DATA_URL = f"data:image/png;base64,{PIXEL}"
+
+
+def events(*messages: dict, view: View | None = None):
+    return read_messages(messages, view or View())
+
+
+def shown(*messages: dict) -> tuple[str, CanonicalGroup]:
+    """The transcript of one attempt, and its group with flags."""
+    group = with_flags(canonicalize({0: Trajectory(messages_and_choices=[copy.deepcopy(m) for m in messages])}))
+    return render_transcripts(group, [0], draw_markers(group, Random(0))), group
+
+
+OPENAI = [
+    {"role": "system", "content": "Run the desk."},
+    {"role": "user", "content": "Refund 7890."},
+    {
+        "role": "assistant",
+        "content": "I look.",
+        "reasoning_content": "hm",
+        "tool_calls": [
+            {"id": "a", "type": "function", "function": {"name": "get_order", "arguments": '{"id": "7890", "n": 1}'}},
+            {"id": "b", "type": "function", "function": {"name": "get_policy", "arguments": "{}"}},
+        ],
+    },
+    {"role": "tool", "tool_call_id": "b", "content": '{"window": 30}'},
+    {"role": "tool", "tool_call_id": "a", "content": '{"days": 10}', "name": "get_order"},
+    {"role": "assistant", "content": "Done."},
+]
+ANTHROPIC = [
+    {"role": "system", "content": [{"type": "text", "text": "Run the desk.", "cache_control": {"type": "ephemeral"}}]},
+    {"role": "user", "content": [{"type": "text", "text": "Refund 7890."}]},
+    {
+        "role": "assistant",
+        "content": [
+            {"type": "thinking", "thinking": "hm", "signature": "xyz"},
+            {"type": "text", "text": "I look."},
+            {"type": "tool_use", "id": "a", "name": "get_order", "input": {"n": 1, "id": "7890"}},
+            {"type": "tool_use", "id": "b", "name": "get_policy", "input": {}},
+        ],
+    },
+    {
+        "role": "user",
+        "content": [
+            {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": '{"days":10}'}]},
+            {"type": "tool_result", "tool_use_id": "b", "content": '{"window": 30}', "is_error": False},
+        ],
+    },
+    {"role": "assistant", "content": [{"type": "text", "text": "Done.", "citations": None}]},
+]
+RESPONSES = [
+    {"role": "system", "content": [{"type": "input_text", "text": "Run the desk."}]},
+    {"type": "message", "role": "user", "content": "Refund 7890."},
+    {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "hm"}], "encrypted_content": "x"},
+    {
+        "type": "message",
+        "id": "m",
+        "status": "completed",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "I look.", "annotations": [], "logprobs": []}],
+    },
+    {"type": "function_call", "id": "f", "call_id": "a", "name": "get_order", "arguments": '{"id":"7890","n":1}'},
+    {
+        "type": "function_call",
+        "id": "g",
+        "call_id": "b",
+        "name": "get_policy",
+        "arguments": "{}",
+        "status": "completed",
+    },
+    {"type": "function_call_output", "call_id": "a", "output": '{"days": 10}'},
+    {"type": "function_call_output", "call_id": "b", "output": [{"type": "input_text", "text": '{"window": 30}'}]},
+    {"role": "assistant", "content": "Done."},
+]
+
+
+@pytest.mark.parametrize("other", [ANTHROPIC, RESPONSES], ids=["anthropic", "responses"])
+def test_one_attempt_in_the_form_of_two_vendors_is_one_member(other):
+    group = canonicalize({0: Trajectory(messages_and_choices=OPENAI), 1: Trajectory(messages_and_choices=other)})
+    assert len(group.members) == 1
+    assert group.shared[2:] == (
+        TextEvent("assistant", "I look."),
+        ToolCallEvent("get_order", '{"id":"7890","n":1}', '{"days":10}'),
+        ToolCallEvent("get_policy", "{}", '{"window":30}'),
+        TextEvent("assistant", "Done."),
+    )
+
+
+def test_tools_of_two_vendors_are_one_line():
+    schema = {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}
+    one = {"type": "function", "function": {"name": "f", "description": "Finds.", "parameters": schema}}
+    other = {"name": "f", "description": "Finds.", "input_schema": schema}
+    trajectories = {
+        n: Trajectory(messages_and_choices=[{"role": "user", "content": "?"}], tools=[tool])
+        for n, tool in enumerate((one, other))
+    }
+    assert canonicalize(trajectories).tools == ("f(id: string): Finds.",)
+
+
+UNSEEN_PARTS = [
+    {"type": "image_url", "image_url": {"url": DATA_URL}},
+    {"type": "image_url", "image_url": "https://example.com/a.png"},
+    {"type": "image_url", "image_url": {"url": "data:abc"}},
+    {"type": "image_url", "image_url": 5},
+    {"type": "input_image", "file_id": "file-1"},
+    {"type": "input_image", "image_url": DATA_URL},
+    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}},
+    {"type": "image", "source": {"type": "file", "file_id": "f"}},
+    {"type": "image", "data": PIXEL, "mimeType": "image/png"},
+    {"type": "image", "image": object},
+    {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+    {"type": "audio", "audio": {"id": "a"}},
+    {"type": "file", "file": {"filename": "a.pdf", "file_data": "AAAA"}},
+    {"type": "input_file", "file_id": "f"},
+    {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}},
+    {"type": "video_url", "video_url": {"url": "https://example.com/a.mp4"}},
+    {"type": "container_upload", "file_id": "f"},
+    {"type": "a block from tomorrow", "payload": "p"},
+    {"type": 7},
+    {"no": "type"},
+    {},
+    5,
+    None,
+    ["nested"],
+]
+
+
+@pytest.mark.parametrize("part", UNSEEN_PARTS, ids=lambda part: str(part)[:50])
+@pytest.mark.parametrize("role", ["user", "assistant", "tool"])
+def test_a_part_that_is_not_text_is_unseen_content(role, part):
+    found = events({"role": role, "content": [{"type": "text", "text": "look:"}, part]})
+    assert len(unseen_content(found)) == 1
+    said = found[0]
+    assert isinstance(said, TextEvent)
+    assert said.text.startswith("look:\n")
+    assert f"[{unseen_content(found)[0].tag}]" in said.text
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "assistant", "content": None, "audio": {"id": "a", "data": "AAAA", "transcript": "hello"}},
+        {"role": "user", "content": "see", "attachments": [{"file_id": "f"}]},
+        {"role": "user", "content": "see", "images": [PIXEL]},
+        {"role": "assistant", "content": None, "tool_calls": "f()"},
+        {"role": "assistant", "content": None, "tool_calls": [5]},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "function": "f"}]},
+        {"role": "assistant", "function_call": "f"},
+        {"type": "item_reference", "id": "x"},
+        {"type": "image_generation_call", "id": "x", "result": PIXEL},
+        {"role": "user", "content": b"bytes"},
+    ],
+    ids=str,
+)
+def test_a_message_with_more_than_text_has_unseen_content(message):
+    assert unseen_content(events(message))
+
+
+@pytest.mark.parametrize(
+    ("message", "texts"),
+    [
+        ({"role": "assistant", "content": "Hm.", "refusal": "I will not."}, ["Hm.", "I will not."]),
+        ({"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, ["No."]),
+        ({"role": "user", "name": "Alice", "content": "Hi"}, ["Alice", "Hi"]),
+        ({"role": "critic", "content": "Bad."}, ["critic", "Bad."]),
+        ({"role": "tool", "tool_call_id": "?", "content": "x", "exit_code": 3}, ["x", "[exit_code: 3]"]),
+        ({"role": "assistant", "content": "x", "annotations": [{"url": "u"}]}, ["x", '"url":"u"']),
+        ({"role": "assistant", "content": "x", "provider_specific_fields": {"citations": ["c1"]}}, ["c1"]),
+        ({"role": "user", "content": {"a": "dict"}}, ['{"a":"dict"}']),
+        ({"role": "user", "content": 0}, ["0"]),
+        (
+            {"role": "user", "content": [{"type": "document", "source": {"type": "text", "data": "T"}, "title": "t"}]},
+            "Tt",
+        ),
+        ({"role": "user", "content": [{"type": "search_result", "content": [{"type": "text", "text": "s1"}]}]}, ["s1"]),
+        ({"role": "tool", "content": '{"a": 1, "a": 2}'}, ['{"a": 1, "a": 2}']),
+        ({"role": "tool", "content": '{"pi": 3.14159265358979323846}'}, ["3.14159265358979323846"]),
+        ({"type": "web_search_call", "id": "w", "action": {"query": "lamps"}}, ["web_search_call", "lamps"]),
+    ],
+    ids=str,
+)
+def test_all_that_is_text_is_shown(message, texts):
+    transcript, group = shown(message)
+    assert all(text in transcript for text in texts), transcript
+    assert group.members[0].flags == () or UNSEEN not in group.members[0].flags
+
+
+def test_a_failed_tool_says_so_and_a_custom_tool_is_a_call():
+    found = events(
+        {"role": "assistant", "tool_calls": [{"id": "a", "type": "custom", "custom": {"name": "sh", "input": "ls"}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "no", "is_error": True}]},
+        {"type": "mcp_call", "id": "m", "name": "find", "arguments": "{}", "server_label": "s", "output": "it"},
+    )
+    assert found == (
+        ToolCallEvent("sh", "ls", "no\n[is_error: true]"),
+        TextEvent("assistant", '[server_label: "s"]'),
+        ToolCallEvent("find", "{}", "it"),
+    )
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": DATA_URL, "detail": "low"}},
+        {"type": "input_image", "image_url": DATA_URL},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}},
+        {"type": "image", "data": PIXEL, "mimeType": "image/png"},
+        {"type": "computer_screenshot", "image_url": DATA_URL},
+    ],
+    ids=lambda part: part["type"],
+)
+def test_an_image_of_any_vendor_is_the_same_image(part):
+    [said] = events({"role": "user", "content": [{"type": "text", "text": "a"}, part]}, view=View("embedded"))
+    [image] = said.attachments
+    assert isinstance(image, Image)
+    assert image.url == DATA_URL
+    assert isinstance(said, TextEvent)
+    assert said.text == f"a\n[{image.tag}]"
+
+
+def test_an_image_at_an_address_is_sent_only_to_those_who_fetch_it():
+    message = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}]}
+    assert isinstance(events(message, view=View("any"))[0].attachments[0], Image)
+    assert isinstance(events(message, view=View("embedded"))[0].attachments[0], Unseen)
+    signed = View("any", redact=lambda text: text.replace("a.png", "?"))
+    assert isinstance(events(message, view=signed)[0].attachments[0], Unseen)
+
+
+def test_an_image_in_a_tool_result_stands_with_its_call():
+    call = {"type": "tool_use", "id": "a", "name": "look", "input": {}}
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "seen:"}, image]}
+    found = events({"role": "assistant", "content": [call]}, {"role": "user", "content": [result]})
+    assert [event.attachments != () for event in found] == [True]
+
+
+SKIPPED = frozenset({"type", "role", "id", "tool_call_id", "tool_use_id", "call_id", "signature", "cache_control"})
+REASONING = frozenset({"thinking", "redacted_thinking", "reasoning", "summary_text"})
+
+
+class Marked:
+    """Puts a marker of its own into every text of a message, except ids, types and reasoning."""
+
+    def __init__(self) -> None:
+        self.markers: list[str] = []
+
+    def mark(self, value, key: str = ""):
+        if isinstance(value, dict):
+            if value.get("type") in REASONING:
+                return value
+            return {name: self.mark(item, name) for name, item in value.items()}
+        if isinstance(value, list):
+            return [self.mark(item, key) for item in value]
+        if not isinstance(value, str) or key in SKIPPED:
+            return value
+        self.markers.append(f"mark{len(self.markers)}x")
+        try:
+            json.loads(value)
+        except ValueError:
+            return f"{value} {self.markers[-1]}"
+        return json.dumps({"was": json.loads(value), "m": self.markers[-1]})
+
+
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.sampled_from(["x", "", "{}", "[1]"]),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["a", "text", "name"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+texts = st.sampled_from(["hello", "", '{"a":1}', "data:image/png;base64,AAAA"])
+parts = st.one_of(
+    st.sampled_from([part for part in UNSEEN_PARTS if not isinstance(part, dict) or part.get("image") is not object]),
+    st.builds(
+        lambda kind, text: {"type": kind, "text": text}, st.sampled_from(["text", "input_text", "output_text"]), texts
+    ),
+    st.builds(lambda text, extra: {"type": "text", "text": text, "extra": extra}, texts, junk),
+    st.builds(lambda value: {"type": "text", "text": value}, junk),
+    st.builds(lambda given: {"type": "tool_use", "id": "a", "name": "f", "input": given}, junk),
+    st.builds(lambda name: {"type": "server_tool_use", "id": "a", "name": name, "input": {}, "more": "x"}, junk),
+    st.builds(lambda content: {"type": "tool_result", "tool_use_id": "a", "content": content}, junk),
+    st.builds(lambda content: {"type": "web_search_tool_result", "tool_use_id": "a", "content": content}, junk),
+    st.just({"type": "thinking", "thinking": "hm"}),
+    st.builds(lambda value: {"type": "refusal", "refusal": value}, junk),
+    st.builds(lambda source: {"type": "document", "source": source, "title": "t"}, junk),
+    st.builds(lambda value: {"type": "image_url", "image_url": value, "caption": "c"}, junk),
+    st.builds(lambda kind, value: {"type": kind, "payload": value}, st.sampled_from(["new", "text", "system"]), junk),
+    junk,
+)
+calls = st.one_of(
+    st.builds(lambda name, given: {"id": "a", "function": {"name": name, "arguments": given}}, texts, junk),
+    st.builds(lambda given: {"id": "a", "type": "custom", "custom": {"name": "f", "input": given}}, junk),
+    st.builds(lambda more: {"id": "a", "function": {"name": "f", "arguments": "{}", "more": more}, "also": "x"}, junk),
+    junk,
+)
+contents = st.lists(parts, max_size=3) | texts | junk
+messages = st.one_of(
+    st.builds(
+        lambda role, content, more: {"role": role, "content": content, **more},
+        st.sampled_from(["system", "developer", "user", "assistant", "tool", "function", "critic"]),
+        contents,
+        st.dictionaries(
+            st.sampled_from(["name", "refusal", "audio", "annotations", "files", "new", "function_call"]),
+            junk,
+            max_size=2,
+        ),
+    ),
+    st.builds(
+        lambda content, made: {"role": "assistant", "content": content, "tool_calls": made}, contents, st.lists(calls)
+    ),
+    st.builds(lambda given: {"type": "function_call", "call_id": "a", "name": "f", "arguments": given}, junk),
+    st.builds(lambda given: {"type": "function_call_output", "call_id": "a", "output": given}, contents),
+    st.builds(lambda kind, given: {"type": kind, "value": given}, st.sampled_from(["new", "new_call", "text"]), junk),
+    st.builds(lambda content: {"type": "message", "content": content}, contents),
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=500)
+@given(st.lists(messages, min_size=1, max_size=4))
+def test_nothing_of_a_message_vanishes_without_the_flag(conversation):
+    marked = Marked()
+    conversation = marked.mark(conversation)
+    transcript, group = shown(*conversation)
+    missing = [marker for marker in marked.markers if marker not in transcript]
+    assert not missing or UNSEEN in group.members[0].flags, transcript
+
+
+def test_base64_in_text_and_arguments_is_a_mark():
+    data = base64.b64encode(Random(0).randbytes(4_821)).decode()
+    found = events(
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": json.dumps({"file": data})}}]},
+        {"role": "tool", "content": f"saved {data}"},
+    )
+    [call] = found
+    assert isinstance(call, ToolCallEvent)
+    assert call.arguments.startswith('{"file":"[base64 data, 4,821 bytes, sha256 ')
+    assert call.result == "saved " + call.arguments.removeprefix('{"file":"').removesuffix('"}')
+
+
+@pytest.mark.parametrize("kind", ["image/png", "audio/wav", "image/svg+xml", "video/mp4"])
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": "see ![x](URL)"},
+        {"role": "assistant", "content": [{"type": "text", "text": "<img src='URL'>"}]},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"chart": "URL"}'}}]},
+        {"role": "tool", "content": '{"screen": "URL"}'},
+        {"role": "model", "parts": [{"text": "URL"}]},
+        {"type": "function_call_output", "call_id": "a", "output": "URL"},
+        {"role": "user", "content": "x", "extra": {"chart": "URL"}},
+    ],
+    ids=str,
+)
+def test_media_that_a_mark_replaces_in_text_is_unseen_content(kind, message):
+    message = json.loads(json.dumps(message).replace("URL", f"data:{kind};base64,{PIXEL}"))
+    transcript, group = shown(message)
+    assert UNSEEN in group.members[0].flags
+    assert f"[base64 {kind} data, 70 bytes" in transcript
+    assert PIXEL not in transcript
+
+
+def test_media_in_arguments_stays_unseen_when_the_result_comes():
+    [call] = events(
+        {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": f'["{DATA_URL}"]'}}]},
+        {"role": "tool", "tool_call_id": "a", "content": [{"type": "text", "text": DATA_URL}, {"type": "file"}]},
+    )
+    assert [each.tag.split()[0] for each in unseen_content([call])] == ["image", "image", "file"]
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/json", "application/octet-stream"])
+def test_text_that_a_mark_replaces_is_no_unseen_content(kind):
+    data = base64.b64encode(b"hello there, all of you" * 20).decode()
+    _, group = shown({"role": "assistant", "content": f"data:{kind};base64,{data}"})
+    assert group.members[0].flags == ()

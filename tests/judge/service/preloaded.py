@@ -1,0 +1,9 @@
+"""Imported by the process that services are forked from: what a service loads when it starts."""
+
+import asyncio
+
+from gavel.judge.service.engine import load_libraries
+from gavel.llm.providers import load_litellm
+
+load_litellm()
+asyncio.run(load_libraries())

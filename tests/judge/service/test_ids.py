@@ -1,0 +1,31 @@
+"""Ids that sort by time."""
+
+import time
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavel.judge.service.ids import first_id_at, id_time, new_id
+
+
+def test_ids_ascend_and_are_uuids_of_version_7():
+    ids = [new_id() for _ in range(10_000)]
+    assert ids == sorted(set(ids))
+    assert {(UUID(one).version, UUID(one).variant) for one in ids} == {(7, "specified in RFC 4122")}
+
+
+def test_an_id_knows_its_time():
+    before = time.time()
+    assert before - 0.002 <= id_time(new_id()) <= time.time() + 0.002
+
+
+@given(st.floats(0, 2**37), st.floats(0, 2**37))
+def test_first_ids_sort_as_their_times(one: float, other: float):
+    assert (first_id_at(one) < first_id_at(other)) == (int(one * 1000) < int(other * 1000))
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, 1e300])
+def test_times_beyond_all_ids_have_a_first_id_too(seconds: float):
+    assert UUID(first_id_at(seconds)).version == 7

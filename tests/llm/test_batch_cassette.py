@@ -1,0 +1,349 @@
+"""Batches against a loopback service that speaks OpenAI's Files and Batches API, through the real LiteLLM."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gavel.llm import batch_cassette as batch_module
+from gavel.llm.batch_cassette import BatchCassette, Batches
+from gavel.llm.batch_job import BatchJob
+from gavel.llm.batch_vendors import batch_price
+from gavel.llm.budget import Budget
+from gavel.llm.cassette import Cassette
+from gavel.llm.client import Client
+from gavel.llm.errors import BudgetError, ContextError, LlmError, NotYetError, PermanentError, RefusedError
+from gavel.llm.types import Reply
+from tests.batches import BatchService, refuses
+from tests.endpoint import Answer, Request, says
+
+PRICES = {"openai/judge": (2.0, 8.0)}
+SCHEMA = {"type": "object"}
+USAGE = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
+
+
+def echo(request: Request) -> Answer:
+    return says(f"good: {request['messages'][0]['content']}", USAGE)
+
+
+@pytest.fixture
+def service() -> Iterator[BatchService]:
+    service = BatchService()
+    service.answer = echo
+    yield service
+    service.close()
+
+
+class Asker:
+    """Asks questions in batches, as a command does: round after round, each from the start."""
+
+    def __init__(self, service: BatchService, directory: Path, **options) -> None:
+        self.told: list[str] = []
+        self.params = options.pop("params", service.params)
+        self.model = options.pop("model", "openai/judge")
+        self.directory = directory
+        self.job = BatchJob(directory / "job")
+        options = {"prices": PRICES, "tell": self.told.append, "poll_seconds": (0.01, 0.02), **options}
+        self.batches = Batches(self.job, **options)
+
+    async def round(self, texts: list[str]) -> list[Reply | LlmError]:
+        self.cassette = BatchCassette(self.directory / "c.sqlite", self.batches)
+        client = Client(self.model, self.params, cassette=self.cassette)
+
+        async def ask(text: str) -> Reply | LlmError:
+            try:
+                return await client.ask([{"role": "user", "content": text}], SCHEMA, lambda r: "good" in r.text)
+            except LlmError as error:
+                return error
+
+        return list(await asyncio.gather(*map(ask, texts)))
+
+    async def all(self, texts: list[str]) -> list[Reply | LlmError]:
+        while True:
+            found = await self.round(texts)
+            if not await self.batches.advance():
+                self.job.close()
+                return found
+
+
+def texts(found: list[Reply | LlmError]) -> list[str]:
+    assert all(isinstance(each, Reply) for each in found), found
+    return [each.text for each in found if isinstance(each, Reply)]
+
+
+QUESTIONS = [f"question {number}" for number in range(20)]
+ANSWERS = [f"good: {text}" for text in QUESTIONS]
+
+
+async def test_questions_are_answered_in_one_batch_at_half_the_price_and_kept(service, tmp_path):
+    found = await Asker(service, tmp_path).all(QUESTIONS)
+    assert texts(found) == ANSWERS
+    assert len(service.batches) == 1
+    assert set(service.asked.values()) == {1}
+    for each in found:
+        assert isinstance(each, Reply)
+        assert (each.cost_usd, each.cached) == (pytest.approx((100 * 2 + 20 * 8) / 1e6 / 2), False)
+    replay = Client("openai/judge", service.params, cassette=Cassette(tmp_path / "c.sqlite", "replay"))
+    assert (await replay.ask([{"role": "user", "content": "question 7"}], SCHEMA)).text == "good: question 7"
+
+
+async def test_a_request_is_what_the_model_would_have_been_sent_without_batches(service, tmp_path):
+    asker = Asker(service, tmp_path, model="openai/gpt-5-mini", params={**service.params, "max_tokens": 50, "seed": 1})
+    await asker.all(["hello"])
+    [sent] = [request for batch in service.batches.values() for request in batch.requests]
+    assert sent["url"] == "/v1/chat/completions"
+    assert len(sent["custom_id"]) <= 64
+    assert sent["body"] == {
+        "model": "gpt-5-mini",
+        "messages": [{"role": "user", "content": "hello"}],
+        "max_completion_tokens": 50,
+        "seed": 1,
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "scores", "schema": SCHEMA, "strict": True},
+        },
+    }
+    assert b"api_key" not in b"".join(service.files.values())
+
+
+async def test_azure_is_spoken_to_in_its_own_way(service, tmp_path):
+    asker = Asker(service, tmp_path, model="azure/deployment", params=service.azure_params, prices={})
+    assert texts(await asker.all(QUESTIONS)) == ANSWERS
+
+
+@pytest.mark.parametrize("fate", ["expired", "completed"])
+async def test_what_a_batch_did_not_reach_or_failed_on_is_asked_again_and_nothing_else(service, tmp_path, fate):
+    service.fate = lambda number: fate if number == 1 else "completed"
+    service.share = 0.5
+    failed: set[str] = set()
+
+    def sometimes(request: Request) -> Answer:
+        text = request["messages"][0]["content"]
+        if fate == "completed" and text[-1] in "135" and text not in failed:
+            failed.add(text)
+            return refuses(429 if text[-1] == "1" else 503, "Slow down")(request)
+        return echo(request)
+
+    service.answer = sometimes
+    assert texts(await Asker(service, tmp_path).all(QUESTIONS)) == ANSWERS
+    assert len(service.batches) == 2
+    assert sum(service.asked.values()) == 20 + len(failed)
+
+
+async def test_a_request_that_fails_for_good_is_an_error_with_its_reason_and_is_not_repeated(service, tmp_path):
+    def policy(request: Request) -> Answer:
+        if request["messages"][0]["content"] == "question 3":
+            return refuses(403, "You may not ask this.")(request)
+        return echo(request)
+
+    service.answer = policy
+    found = await Asker(service, tmp_path).all(QUESTIONS)
+    assert isinstance(found[3], LlmError)
+    assert "You may not ask this." in found[3].message
+    assert texts(found[:3] + found[4:]) == ANSWERS[:3] + ANSWERS[4:]
+    assert len(service.batches) == 1
+
+
+async def test_a_request_that_fails_every_time_is_given_up(service, tmp_path):
+    service.answer = refuses(500, "Internal error")
+    found = await Asker(service, tmp_path).all(["hello"])
+    assert "Internal error" in str(found[0])
+    assert len(service.batches) == 3
+
+
+async def test_a_batch_that_never_reaches_a_request_is_given_up(service, tmp_path):
+    service.fate, service.share = lambda number: "expired", 0.0
+    found = await Asker(service, tmp_path).all(["hello"])
+    assert "completion window expired" in str(found[0])
+    assert len(service.batches) == 3
+
+
+async def test_a_prompt_that_is_too_long_is_a_context_error(service, tmp_path):
+    service.answer = refuses(400, "This model's maximum context length is 8192 tokens, yours are 9000.")
+    [found] = await Asker(service, tmp_path).all(["hello"])
+    assert isinstance(found, ContextError)
+    assert found.limit == 8192
+
+
+async def test_a_model_without_schemas_is_asked_in_a_plainer_format(service, tmp_path):
+    service.answer = lambda r: refuses(400, "unknown response_format")(r) if "response_format" in r else echo(r)
+    assert texts(await Asker(service, tmp_path).all(["hello"])) == ["good: hello"]
+    assert len(service.batches) == 3
+
+
+async def test_an_error_that_comes_as_a_reply_is_no_reply(service, tmp_path):
+    service.answer = lambda request: Answer({"error": {"message": "high demand"}})
+    [found] = await Asker(service, tmp_path).all(["hello"])
+    assert "high demand" in str(found)
+
+
+async def test_an_unusable_reply_is_returned_and_not_kept(service, tmp_path):
+    service.answer = lambda request: says("Sorry.", USAGE)
+    assert texts(await Asker(service, tmp_path).all(["hello"])) == ["Sorry."]
+    replay = Client("openai/judge", cassette=Cassette(tmp_path / "c.sqlite", "replay"))
+    with pytest.raises(LlmError, match="is empty"):
+        await replay.ask([{"role": "user", "content": "hello"}], SCHEMA)
+
+
+async def test_a_new_process_goes_on_with_the_batches_of_the_old_one(service, tmp_path):
+    service.paused = True
+    seen = asyncio.Event()
+    first = Asker(service, tmp_path, tell=lambda line: seen.set())
+    await first.round(QUESTIONS)
+    waiting = asyncio.create_task(first.batches.advance())
+    await seen.wait()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    first.job.close()
+    service.paused = False
+    assert texts(await Asker(service, tmp_path).all([*QUESTIONS, "one more"])) == [*ANSWERS, "good: one more"]
+    assert len(service.batches) == 2
+    assert set(service.asked.values()) == {1}
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+async def test_a_batch_whose_creation_was_not_answered_is_looked_for_and_never_made_twice(
+    service, tmp_path, monkeypatch, arrives
+):
+    monkeypatch.setattr(batch_module, "_GRACE_SECONDS", 0.1)
+    asker = Asker(service, tmp_path)
+    await asker.round(QUESTIONS)
+    create = batch_module.BatchApi.create
+    lost = [True]
+
+    async def lose(api, file_id: str, tag: str) -> str | None:
+        if lost.pop() if lost else False:
+            if arrives:
+                await create(api, file_id, tag)
+            return None
+        return await create(api, file_id, tag)
+
+    monkeypatch.setattr(batch_module.BatchApi, "create", lose)
+    assert texts(await asker.all(QUESTIONS)) == ANSWERS
+    assert len(service.batches) == 1
+
+
+@pytest.mark.parametrize(("fate", "words"), [("failed", "Enqueued token limit"), ("cancelled", "was cancelled")])
+async def test_a_batch_that_the_vendor_or_the_user_ends_is_told_and_sent_again_by_the_next_command(
+    service, tmp_path, fate, words
+):
+    service.fate, service.share = (lambda number: fate if number == 1 else "completed"), 0.5
+    first = Asker(service, tmp_path)
+    with pytest.raises(LlmError, match=words):
+        await first.all(QUESTIONS)
+    first.job.close()
+    assert texts(await Asker(service, tmp_path).all(QUESTIONS)) == ANSWERS
+    assert set(service.asked.values()) == {1}
+
+
+async def test_failures_on_the_way_are_waited_out(service, tmp_path, monkeypatch):
+    monkeypatch.setattr(batch_module, "_GRACE_SECONDS", 0.1)
+    failures = {"POST /files": 503, "POST /batches": 500, "GET /batches": 429, "GET /batches/batch_1": 503}
+    service.failures = list(failures.items())
+    assert texts(await Asker(service, tmp_path).all(QUESTIONS)) == ANSWERS
+    assert len(service.batches) == 1
+
+
+async def test_a_wrong_key_is_told_with_the_remedy(service, tmp_path):
+    asker = Asker(service, tmp_path, params={**service.params, "api_key": "wrong"})
+    with pytest.raises(LlmError, match="Incorrect API key") as error:
+        await asker.all(["hello"])
+    assert "API key" in error.value.remedy
+
+
+async def test_a_round_that_would_pass_the_budget_is_not_sent(service, tmp_path):
+    asker = Asker(service, tmp_path, budget=Budget(max_cost_usd=0.01))
+    with pytest.raises(BudgetError, match=r"of 0\.01 USD are left"):
+        await asker.all(QUESTIONS)
+    assert service.calls == []
+    asker.job.close()
+    enough = Asker(service, tmp_path, budget=Budget(max_cost_usd=1.0))
+    await enough.all(QUESTIONS)
+    assert enough.batches._budget.spent_usd == pytest.approx(20 * 180e-6)
+
+
+async def test_a_large_round_is_sent_in_several_batches(service, tmp_path, monkeypatch):
+    monkeypatch.setattr(batch_module, "_MOST_REQUESTS", 8)
+    assert texts(await Asker(service, tmp_path).all(QUESTIONS)) == ANSWERS
+    assert sorted(len(batch.requests) for batch in service.batches.values()) == [4, 8, 8]
+    monkeypatch.setattr(batch_module, "_MOST_BYTES", 700)
+    (tmp_path / "two").mkdir()
+    assert texts(await Asker(service, tmp_path / "two").all(QUESTIONS)) == ANSWERS
+    assert set(service.asked.values()) == {2}
+
+
+async def test_a_vendor_without_batches_is_told(service, tmp_path):
+    [found] = await Asker(service, tmp_path, model="ollama/qwen3").round(["hello"])
+    assert isinstance(found, LlmError)
+    assert not isinstance(found, NotYetError)
+    assert "cannot be asked in batches" in found.message
+
+
+def test_two_processes_do_not_use_one_directory(tmp_path):
+    job = BatchJob(tmp_path / "job")
+    with pytest.raises(LlmError, match="another process"):
+        BatchJob(tmp_path / "job")
+    job.close()
+    assert not (tmp_path / "job").exists()
+
+
+@pytest.mark.parametrize("state", ["", "{", '{"format_version": 99}', '{"batches": 5}'])
+def test_a_state_that_cannot_be_read_is_refused_with_the_remedy(tmp_path, state):
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "state.json").write_text(state)
+    with pytest.raises(LlmError) as error:
+        BatchJob(tmp_path / "job")
+    assert error.value.remedy
+
+
+def test_a_price_in_a_batch_is_that_of_the_table_or_half_or_unknown():
+    assert batch_price("openai/judge", PRICES) == (1.0, 4.0)
+    assert batch_price("openai/nobody-knows", {}) is None
+    listed = batch_price("openai/gpt-4o-mini", {})
+    assert listed == (pytest.approx(0.075), pytest.approx(0.3))
+
+
+async def test_a_parameter_that_the_model_refuses_is_left_out_of_the_next_batch(service, tmp_path):
+    words = "Unsupported parameter: 'temperature' is not supported with this model."
+    service.answer = lambda r: refuses(400, words)(r) if "temperature" in r else echo(r)
+    params = {**service.params, "temperature": 0.5}
+    assert texts(await Asker(service, tmp_path, model="openai/cold", params=params).all(QUESTIONS)) == ANSWERS
+    assert len(service.batches) == 2
+
+
+async def test_a_refused_prompt_is_a_refusal(service, tmp_path):
+    service.answer = refuses(400, "The prompt was flagged by the content filter.")
+    [found] = await Asker(service, tmp_path).all(["hello"])
+    assert isinstance(found, RefusedError)
+    assert len(service.batches) == 1
+
+
+async def test_a_format_that_was_refused_is_not_asked_for_again_by_the_next_process(service, tmp_path):
+    service.answer = lambda r: refuses(400, "no")(r) if "response_format" in r else echo(r)
+    first = Asker(service, tmp_path)
+    await first.round(["hello"])
+    await first.batches.advance()
+    first.job.close()
+    second = Asker(service, tmp_path)
+    assert texts(await second.all(["hello"])) == ["good: hello"]
+    assert len(service.batches) == 3
+    assert [batch.reply_format for batch in second.job.batches] == [0, 1, 2]
+
+
+async def test_what_failed_for_an_empty_account_is_sent_again_by_the_next_command(service, tmp_path):
+    service.answer = refuses(429, "You exceeded your current quota: insufficient_quota.")
+    first = Asker(service, tmp_path)
+    [found] = await first.all(["hello"])
+    assert isinstance(found, PermanentError)
+    service.answer = echo
+    assert texts(await Asker(service, tmp_path).all(["hello"])) == ["good: hello"]
+    assert len(service.batches) == 2
+
+
+async def test_a_reply_to_a_part_of_the_prompt_is_none(service, tmp_path):
+    usage = {"prompt_tokens": 4096, "completion_tokens": 20, "total_tokens": 4116}
+    service.answer = lambda request: says("good", usage)
+    [found] = await Asker(service, tmp_path).all(["many different words " * 4000])
+    assert isinstance(found, ContextError)
+    assert "only a part of the prompt" in found.message

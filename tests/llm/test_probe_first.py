@@ -1,0 +1,98 @@
+"""A gate, and the question that goes before a client's first request."""
+
+import asyncio
+import threading
+
+import pytest
+
+from gavel.llm.cassette import Cassette
+from gavel.llm.client import Client
+from gavel.llm.errors import LlmError, NotAskedError
+from gavel.llm.probe import MESSAGES
+from gavel.llm.probe_first import Gate
+from tests.endpoint import Endpoint, fails, says
+from tests.limits import HANG_SECONDS
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def first_questions(endpoint: Endpoint) -> list[int]:
+    """Indices of the requests that are the first question."""
+    return [n for n, request in enumerate(endpoint.requests) if request["messages"] == MESSAGES]
+
+
+async def test_an_open_gate_asks_nothing():
+    await Gate().passed(lambda: pytest.fail("asked"))
+
+
+def test_of_many_threads_one_asks_and_the_others_wait_for_it():
+    gate, asked, answered, late = Gate(), threading.Event(), threading.Event(), list[bool]()
+    gate.shut()
+    questions: list[int] = []
+
+    async def ask() -> None:
+        questions.append(1)
+        asked.set()
+        await asyncio.to_thread(answered.wait, HANG_SECONDS)
+
+    async def passes() -> None:
+        await gate.passed(ask)
+        late.append(answered.is_set())
+
+    threads = [threading.Thread(target=lambda: asyncio.run(passes())) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    assert asked.wait(HANG_SECONDS)
+    answered.set()
+    for thread in threads:
+        thread.join(HANG_SECONDS)
+    assert (questions, late) == ([1], [True] * 5)
+
+
+async def test_a_question_that_fails_is_an_error_of_the_one_who_asked_and_the_others_go_on():
+    gate = Gate()
+    gate.shut()
+    started = asyncio.Event()
+
+    async def ask() -> None:
+        started.set()
+        await asyncio.sleep(0)
+        raise LlmError("no")
+
+    results = await asyncio.gather(*(gate.passed(ask) for _ in range(3)), return_exceptions=True)
+    assert [type(result) for result in results] == [LlmError, type(None), type(None)]
+
+
+async def test_the_first_question_goes_before_the_first_request_and_only_once(endpoint):
+    endpoint.script = [lambda request: says('{"ready": true}')]
+    client = Client("openai/judge", endpoint.params)
+    client.probe_when_asked()
+    await asyncio.gather(*(client.ask(HELLO, {"type": "object"}) for _ in range(8)))
+    assert (first_questions(endpoint), len(endpoint.requests)) == ([0], 9)
+
+
+async def test_a_question_that_the_cassette_answers_sends_no_first_question(endpoint, tmp_path):
+    endpoint.script = [lambda request: says("hi")]
+    path = tmp_path / "c.sqlite"
+    recording = Client("openai/judge", endpoint.params, cassette=Cassette(path))
+    assert not await recording.has_replies()
+    await recording.ask(HELLO, {"type": "object"})
+    assert await recording.has_replies()
+    assert not await Client("openai/other", endpoint.params, cassette=Cassette(path)).has_replies()
+    again = Client("openai/judge", endpoint.params, cassette=Cassette(path))
+    again.probe_when_asked()
+    await again.ask(HELLO, {"type": "object"})
+    assert len(endpoint.requests) == 1
+    await again.ask([{"role": "user", "content": "and now?"}], {"type": "object"})
+    assert (first_questions(endpoint), len(endpoint.requests)) == ([1], 3)
+
+
+async def test_after_a_first_question_that_fails_nothing_more_is_sent(endpoint):
+    endpoint.script = [fails(500)]
+    client = Client("openai/judge", endpoint.params)
+    client.probe_when_asked()
+    asking = (client.ask([{"role": "user", "content": str(n)}], {"type": "object"}) for n in range(8))
+    results = await asyncio.gather(*asking, return_exceptions=True)
+    assert set(first_questions(endpoint)) == set(range(len(endpoint.requests)))
+    assert isinstance(results[0], LlmError)
+    assert all(isinstance(result, NotAskedError) for result in results[1:])

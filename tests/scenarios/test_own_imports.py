@@ -1,0 +1,99 @@
+"""A scenario's file and its neighbours, whose names installed and other modules have too."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gavel.scenarios.own_imports import OwnImports
+from gavel.scenarios.scenario import find_scenario
+
+FILE = """
+from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.task import Task
+
+def early() -> str:
+    \"\"\"Says something.\"\"\"
+    {imports}
+    return {gives}
+
+mine = Scenario("mine", system="", tasks=[Task(user="hello")], tools=[early])
+"""
+
+
+@pytest.fixture(autouse=True)
+def _imports_as_before() -> Iterator[None]:
+    modules = set(sys.modules)
+    yield
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, OwnImports)]
+
+
+def desk(folder: Path, imports: str, gives: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    file = folder / "desk.py"
+    file.write_text(FILE.format(imports=imports, gives=gives))
+    return file
+
+
+async def said(file: Path) -> str:
+    result = await find_scenario(str(file)).toolbox.call("early", "{}")
+    assert not result.error, result.content
+    return result.content
+
+
+@pytest.mark.parametrize("neighbour", ["prompts_of_mine.py", "prompts_of_mine/__init__.py", "prompts_of_mine/inner.py"])
+@pytest.mark.parametrize(
+    "words", ["from {0} import WORDS", "import importlib; WORDS = importlib.import_module('{0}').WORDS"]
+)
+async def test_an_import_inside_a_tool_finds_the_neighbour(tmp_path: Path, neighbour: str, words: str) -> None:
+    file = tmp_path / "desk" / neighbour
+    file.parent.mkdir(parents=True)
+    file.write_text("WORDS = 'from next door'")
+    module = "prompts_of_mine.inner" if neighbour.endswith("inner.py") else "prompts_of_mine"
+    assert await said(desk(tmp_path / "desk", words.format(module), "WORDS")) == "from next door"
+
+
+async def test_the_own_neighbour_comes_before_one_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "prompts_of_mine.py").write_text("WORDS = 'from the working directory'")
+    file = desk(tmp_path / "desk", "from prompts_of_mine import WORDS", "WORDS")
+    (tmp_path / "desk" / "prompts_of_mine.py").write_text("WORDS = 'from next door'")
+    assert await said(file) == "from next door"
+
+
+async def test_a_neighbour_of_a_neighbour_is_found_when_it_is_first_used(tmp_path: Path) -> None:
+    file = desk(tmp_path / "desk", "from helper_of_mine import words", "words()")
+    (tmp_path / "desk" / "helper_of_mine.py").write_text(
+        "def words():\n    import more_of_mine\n    return more_of_mine.WORDS"
+    )
+    (tmp_path / "desk" / "more_of_mine.py").write_text("WORDS = 'two doors on'")
+    assert await said(file) == "two doors on"
+
+
+def test_others_do_not_find_the_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "desk").mkdir()
+    (tmp_path / "desk" / "only_next_door.py").write_text("")
+    find_scenario(str(desk(tmp_path / "desk", "pass", "''")))
+    with pytest.raises(ModuleNotFoundError):
+        import only_next_door  # noqa: F401  # pyright: ignore[reportMissingImports]
+
+
+def test_an_environment_in_the_folder_keeps_its_own_imports(tmp_path: Path) -> None:
+    library = tmp_path / ".venv" / "lib" / "site-packages" / "some_library.py"
+    own = OwnImports(tmp_path)
+    assert own._holds(str(tmp_path / "helpers" / "words.py"))
+    assert not own._holds(str(library))
+    assert not own._holds("<string>")
+
+
+def test_two_loads_of_a_folder_leave_one_finder(tmp_path: Path) -> None:
+    file = desk(tmp_path / "desk", "pass", "''")
+    for _ in range(2):
+        find_scenario(str(file))
+    assert sum(isinstance(finder, OwnImports) for finder in sys.meta_path) == 1

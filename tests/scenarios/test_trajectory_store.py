@@ -1,0 +1,333 @@
+"""The store on disk: what is appended is read again, whatever happened to the process that wrote it."""
+
+import fcntl
+import logging
+import math
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from gavel.scenarios.group import PendingGroupError, TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory_store import CHUNK, StoreError, TrajectoryStore
+from tests.limits import HANG_SECONDS
+
+WRITER = """
+import random, sys
+from gavel.scenarios.trajectory_store import TrajectoryStore
+from gavel.scenarios.group import TrajectoryGroup
+
+path, writer, count, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+store = TrajectoryStore(path)
+for number in range(count):
+    noise = random.Random(f"{writer} {number}").randbytes(size).hex()
+    store.append(TrajectoryGroup(metadata={"writer": writer, "number": number, "noise": noise}))
+    print(number, flush=True)
+"""
+
+
+def group(number: int, noise: str = "") -> TrajectoryGroup:
+    return TrajectoryGroup(
+        [Trajectory(messages_and_choices=[{"role": "user", "content": f"task {number}"}], reward=number / 10)],
+        metadata={"number": number, "noise": noise},
+    )
+
+
+def numbers(store: TrajectoryStore) -> list[object]:
+    return [group.metadata["number"] for group in store]
+
+
+def start_writer(path: Path, writer: str, count: int, size: int) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", WRITER, str(path), writer, str(count), str(size)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "trajectories" / "train" / "0001.jsonl.zst"
+
+
+# --- what goes in comes out ---------------------------------------------------------------------------------------
+
+
+def test_groups_come_back_in_order_from_new_directories(path: Path) -> None:
+    store = TrajectoryStore(path)
+    store.append(group(0))
+    store.extend(group(number) for number in (1, 2))
+    assert list(TrajectoryStore(path)) == [group(0), group(1), group(2)]
+    assert len(store) == 3
+    assert store.torn_bytes == 0
+
+
+def test_nothing_of_an_odd_group_is_lost(path: Path) -> None:
+    odd = TrajectoryGroup(
+        [Trajectory(reward=-math.inf, metadata={"\ud800": "\udfff\n\r\u2028\0"}), ValueError("\udc80")],
+        metrics={"share": True, "count": 3, "mean": 3.0},
+    )
+    store = TrajectoryStore(path)
+    store.extend([odd, TrajectoryGroup([Trajectory(reward=math.nan)])])
+    first, second = store
+    assert first == odd
+    assert [type(value) for value in first.metrics.values()] == [bool, int, float]
+    assert math.isnan(second.trajectories[0].reward)
+
+
+def test_big_records_are_read_across_chunks(path: Path) -> None:
+    store = TrajectoryStore(path)
+    big = [group(number, random.Random(number).randbytes(size).hex()) for number, size in enumerate((5, CHUNK * 40, 5))]
+    store.extend(big)
+    assert path.stat().st_size > CHUNK * 40
+    assert list(store) == big
+
+
+def test_the_file_is_plain_jsonl_to_any_zstd_reader(path: Path) -> None:
+    TrajectoryStore(path).extend([group(0), group(1)])
+    with open(path, "rb") as file, zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as reader:
+        lines = reader.read().decode("ascii").splitlines()
+    assert [TrajectoryGroup.from_json(line) for line in lines] == [group(0), group(1)]
+
+
+def test_reading_is_lazy(path: Path) -> None:
+    store = TrajectoryStore(path)
+    store.extend([group(0), group(1)])
+    reader = store.read()
+    assert next(reader) == group(0)
+    store.append(group(2))
+    assert [rest.metadata["number"] for rest in reader] == [1, 2]
+
+
+def test_a_store_without_groups_is_empty_but_there(path: Path) -> None:
+    store = TrajectoryStore(path)
+    store.extend([])
+    assert list(store) == []
+    assert store
+
+
+def test_a_pending_group_is_refused_before_anything_is_written(path: Path) -> None:
+    async def act() -> Trajectory:
+        return Trajectory()
+
+    pending = TrajectoryGroup([act()])
+    with pytest.raises(PendingGroupError, match="1 rollouts"):
+        TrajectoryStore(path).extend([group(0), pending])
+    assert not path.exists()
+    pending.discard_pending()
+
+
+# --- unfinished ends ----------------------------------------------------------------------------------------------
+
+
+def test_a_file_cut_at_any_byte_is_readable_and_can_be_appended_to(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = TrajectoryStore(path)
+    ends = [0]
+    for number in range(3):
+        store.append(group(number))
+        ends.append(path.stat().st_size)
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        kept = sum(end <= size for end in ends) - 1
+        torn = size - ends[kept]
+        cut = TrajectoryStore(path)
+        caplog.clear()
+        assert numbers(cut) == list(range(kept))
+        assert (cut.torn_bytes, len(caplog.records)) == (torn, bool(torn))
+        cut.append(group(7))
+        assert cut.torn_bytes == torn
+        assert numbers(cut) == [*range(kept), 7]
+        assert cut.torn_bytes == 0
+
+
+def test_a_store_that_others_cut_or_replaced_is_looked_at_again(path: Path) -> None:
+    store = TrajectoryStore(path)
+    store.extend([group(0), group(1)])
+    os.truncate(path, path.stat().st_size - 3)
+    store.append(group(2))
+    assert numbers(store) == [0, 2]
+    path.unlink()
+    store.append(group(3))
+    assert numbers(store) == [3]
+
+
+def test_an_end_of_zeros_is_unfinished(path: Path) -> None:
+    store = TrajectoryStore(path)
+    store.append(group(0))
+    with open(path, "ab") as file:
+        file.write(bytes(CHUNK * 3))
+    assert numbers(store) == [0]
+    store.append(group(1))
+    assert numbers(store) == [0, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_a_killed_writer_loses_at_most_the_record_it_was_writing(path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    store = TrajectoryStore(path)
+    writer = start_writer(path, "w", count=10_000, size=400_000)
+    assert writer.stdout is not None
+    confirmed = -1
+    for _ in range(chance.randint(1, 6)):
+        confirmed = int(writer.stdout.readline())
+    threading.Event().wait(chance.random() * 0.05)
+    writer.send_signal(signal.SIGKILL)
+    confirmed = max([confirmed, *map(int, writer.stdout.read().split())])
+    writer.wait()
+    found = numbers(store)
+    assert found == list(range(len(found)))
+    assert len(found) in (confirmed + 1, confirmed + 2)
+    store.append(group(99))
+    assert numbers(store) == [*found, 99]
+
+
+def test_a_full_disk_leaves_the_store_as_it_was(path: Path) -> None:
+    store = TrajectoryStore(path)
+    store.append(group(0))
+    before = path.read_bytes()
+    with file_size_limit(len(before) + 1000), pytest.raises(StoreError, match="cannot write"):
+        store.append(group(1, random.Random(0).randbytes(5000).hex()))
+    assert path.read_bytes() == before
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+# --- several writers ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_two_processes_do_not_mix_their_records(path: Path) -> None:
+    count = 40
+    writers = [start_writer(path, name, count, size=60_000) for name in ("a", "b")]
+    for writer in writers:
+        writer.communicate(timeout=HANG_SECONDS)
+        assert writer.returncode == 0
+    found = list(TrajectoryStore(path))
+    for name in ("a", "b"):
+        assert [g.metadata["number"] for g in found if g.metadata["writer"] == name] == list(range(count))
+    assert len(found) == 2 * count
+
+
+def test_a_lock_that_is_never_released_is_an_error(path: Path) -> None:
+    store = TrajectoryStore(path, lock_seconds=0.05)
+    store.append(group(0))
+    with open(path, "rb") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        with pytest.raises(StoreError, match="locked by another process") as caught:
+            store.append(group(1))
+    assert "fuser" in caught.value.remedy
+    store.append(group(2))
+    assert numbers(store) == [0, 2]
+
+
+# --- what cannot be mended ----------------------------------------------------------------------------------------
+
+
+def test_damage_before_the_end_is_an_error_and_nothing_is_cut(path: Path) -> None:
+    store = TrajectoryStore(path)
+    ends = []
+    for number in range(3):
+        store.append(group(number))
+        ends.append(path.stat().st_size)
+    whole = path.read_bytes()
+    for offset in range(ends[0], ends[1]):
+        path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 0xFF]) + whole[offset + 1 :])
+        damaged = TrajectoryStore(path)
+        reader = damaged.read()
+        assert next(reader) == group(0)
+        with pytest.raises(StoreError, match=f"damaged at byte {ends[0]}") as caught:
+            next(reader)
+        assert f"head -c {ends[0]}" in caught.value.remedy
+        with pytest.raises(StoreError, match="damaged"):
+            damaged.append(group(3))
+        assert path.stat().st_size == len(whole)
+
+
+def test_a_file_of_another_kind_is_never_written_to(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_text("the only copy of my thesis")
+    with pytest.raises(StoreError, match="no trajectory store"):
+        TrajectoryStore(path).append(group(0))
+    with pytest.raises(StoreError, match="no trajectory store"):
+        len(TrajectoryStore(path))
+    assert path.read_text() == "the only copy of my thesis"
+
+
+@pytest.mark.parametrize("line", ['{"trajectories": 3}', "[]", "{", "\x00"])
+def test_a_record_that_is_no_group_is_an_error(path: Path, line: str) -> None:
+    store = TrajectoryStore(path)
+    store.append(group(0))
+    with open(path, "ab") as file:
+        file.write(zstandard.compress(line.encode()))
+    with pytest.raises(StoreError, match=r"record 1 of .* is no trajectory group"):
+        list(store)
+
+
+def test_a_missing_file_is_an_error_that_names_it(path: Path) -> None:
+    with pytest.raises(StoreError, match=f"cannot read {path}") as caught:
+        list(TrajectoryStore(path))
+    assert caught.value.remedy
+
+
+def test_a_path_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path, tmp_path / "file" / "0.jsonl.zst"):
+        with pytest.raises(StoreError, match="cannot write") as caught:
+            TrajectoryStore(path).append(group(0))
+        assert caught.value.remedy
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_without_write_permission_is_an_error(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(StoreError, match="Permission denied"):
+        TrajectoryStore(tmp_path / "0.jsonl.zst").append(group(0))
+
+
+def test_cutting_an_end_is_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = TrajectoryStore(path)
+    store.append(group(0))
+    with open(path, "ab") as file:
+        file.write(b"\x28\xb5")
+    with caplog.at_level(logging.WARNING, logger="gavel.scenarios.trajectory_store"):
+        store.append(group(1))
+    assert "cut off an unfinished record at its end (2 bytes)" in caplog.text
+
+
+def test_records_carry_their_format_version_and_those_without_one_are_read(path: Path) -> None:
+    store = TrajectoryStore(path)
+    store.append(group(1))
+    line = zstandard.ZstdDecompressor().decompressobj().decompress(path.read_bytes())
+    assert line.startswith(b'{"format_version":1,"trajectories":')
+    with path.open("ab") as file:
+        file.write(zstandard.ZstdCompressor(write_checksum=True).compress(group(2).to_json().encode()))
+    assert numbers(store) == [1, 2]
+
+
+def test_a_record_of_a_later_version_is_refused_with_the_remedy(path: Path) -> None:
+    TrajectoryStore(path).append(group(1))
+    later = b'{"format_version":2,' + group(2).to_json().encode()[1:]
+    with path.open("ab") as file:
+        file.write(zstandard.ZstdCompressor(write_checksum=True).compress(later))
+    with pytest.raises(StoreError, match=r"record 1 of .* format_version 2") as error:
+        list(TrajectoryStore(path))
+    assert "Upgrade Gavel" in error.value.remedy

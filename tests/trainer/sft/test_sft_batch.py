@@ -1,0 +1,257 @@
+"""Learning from what trajectories say: the loss, what it leaves out, and a run that holds such steps."""
+
+import copy
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from gavel.llm.types import Message
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.library.returns_desk import scenario
+from gavel.scenarios.library.returns_desk.demonstrations import Call, demonstrate
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.task import Task
+from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory_store import TrajectoryStore
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.config import SftConfig, TrainConfig
+from gavel.trainer.data.left_out import LeftOut
+from gavel.trainer.data.packing import assign_to_ranks, unique_tokens
+from gavel.trainer.data.token_sequences import TokenError
+from gavel.trainer.data.training_batch import mini_batches
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.learner.learner import Learner
+from gavel.trainer.model import TrainableModel
+from gavel.trainer.policy.policy import Policy
+from gavel.trainer.runs.run_directory import RunDirectoryError
+from gavel.trainer.sft.demonstrations import DemonstrationError
+from gavel.trainer.sft.sft_batch import as_training, make_sft_batch
+from tests.trainer.conftest import OPENING, attempt, sampled_turn
+
+CLOSING: Message = {"role": "assistant", "content": "Your money is on its way."}
+
+
+async def demonstration(task: Task, dice: random.Random) -> Trajectory:
+    """What a careful clerk does, as OpenAI messages."""
+    messages: list[Message] = [
+        {"role": "system", "content": scenario.system},
+        {"role": "user", "content": task.user},
+    ]
+    for number, turn in enumerate(demonstrate(task, "careful", dice)):
+        if isinstance(turn, Call):
+            function = {"name": turn.name, "arguments": json.dumps(turn.arguments)}
+            calls = [{"id": f"call_{number}", "type": "function", "function": function}]
+            result = await scenario.toolbox.call(turn.name, json.dumps(turn.arguments), task)
+            messages += [
+                {"role": "assistant", "content": None, "tool_calls": calls},
+                {"role": "tool", "tool_call_id": f"call_{number}", "content": result.content},
+            ]
+        else:
+            messages.append({"role": "assistant", "content": turn})
+    return Trajectory(messages_and_choices=messages, tools=scenario.toolbox.schemas)
+
+
+async def demonstrations(count: int) -> list[Trajectory]:
+    dice = random.Random(1)
+    return [await demonstration(task, dice) for task in scenario.sample("train", count, seed=5)]
+
+
+def slow_loss_and_gradient(policy: Policy, batch) -> tuple[float, torch.Tensor]:
+    """The mean cross entropy of the trained tokens, one plain forward pass a sequence."""
+    total, count = torch.zeros(()), sum(s.tokens.trained_tokens for s in batch.sequences)
+    for trained in batch.sequences:
+        ids = torch.tensor(trained.tokens.token_ids)
+        labels = ids.masked_fill(~torch.tensor(trained.tokens.sampled), -100)
+        logits = policy.model(input_ids=ids[None]).logits[0, :-1]
+        total = total + torch.nn.functional.cross_entropy(logits, labels[1:], reduction="sum") / count
+    total.backward()
+    gradient = gradient_of(policy)
+    policy.model.zero_grad()
+    return total.item(), gradient
+
+
+def gradient_of(policy: Policy) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
+
+
+def disturbed(policy: Policy) -> Policy:
+    """With an adapter that is not zero, so that both of its halves have a gradient."""
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    return policy
+
+
+@pytest.mark.parametrize("micro_batch_tokens", [300, 10**6])
+async def test_the_loss_and_its_gradient_are_the_written_out_cross_entropy(fresh_policy, micro_batch_tokens):
+    policy = disturbed(fresh_policy)
+    reasoned = [*OPENING, {**CLOSING, "reasoning_content": "Short."}, *OPENING[1:], CLOSING]
+    given = [*await demonstrations(6), Trajectory(messages_and_choices=reasoned)]
+    config = SftConfig(micro_batch_tokens=micro_batch_tokens, max_gradient_norm=1e9)
+    batch = make_sft_batch(given, policy)
+    assert (batch.trajectories, len(batch.sequences)) == (7, 8)
+    expected, gradient = slow_loss_and_gradient(policy, batch)
+    metrics = Learner(policy).step(batch, as_training(config, batch))
+    assert metrics["updates"] == 1
+    assert metrics["loss"] == pytest.approx(expected, abs=1e-5)
+    assert torch.cosine_similarity(gradient_of(policy), gradient, dim=0) > 0.99999
+    assert gradient_of(policy).norm().item() == pytest.approx(gradient.norm().item(), rel=1e-4)
+
+
+@pytest.mark.slow
+async def test_an_update_averages_over_its_own_tokens_whatever_the_size_of_its_micro_batches(fresh_policy):
+    given = await demonstrations(7)
+    state = copy.deepcopy(disturbed(fresh_policy).model.state_dict())
+    outcomes = []
+    for tokens in (200, 10**6):
+        fresh_policy.model.load_state_dict(state)
+        config = SftConfig(batch_size=3, epochs=2, micro_batch_tokens=tokens)
+        batch = make_sft_batch(given, fresh_policy)
+        metrics = Learner(fresh_policy).step(batch, as_training(config, batch))
+        outcomes.append((metrics["loss"], metrics["updates"]))
+    assert outcomes[0] == pytest.approx(outcomes[1], rel=1e-3)
+    assert outcomes[0][1] == 6, "three updates of at most three trajectories, twice"
+
+
+async def test_what_the_demonstrations_of_an_update_share_is_computed_once(fresh_policy):
+    given = await demonstrations(8)
+    batch = make_sft_batch(given, fresh_policy)
+    metrics = Learner(fresh_policy).step(batch, as_training(SftConfig(), batch))
+    tokens = [s.tokens for s in batch.sequences]
+    assert metrics["tokens_forwarded"] == unique_tokens(tokens) < 0.7 * sum(len(t.token_ids) for t in tokens)
+
+
+async def test_several_processes_share_an_update(policy):
+    batch = make_sft_batch(await demonstrations(9), policy)
+    groups = [s.group for s in batch.sequences]
+    updates = mini_batches(groups, as_training(SftConfig(batch_size=3), batch).mini_batches, "a seed")
+    assert sorted(at for update in updates for at in update) == list(range(9))
+    for update in updates:
+        parts = assign_to_ranks([batch.sequences[at].tokens for at in update], [groups[at] for at in update], 3)
+        assert [len(part) for part in parts] == [1, 1, 1]
+
+
+def test_what_cannot_be_learnt_from_is_counted(policy):
+    given = [
+        Trajectory(messages_and_choices=OPENING),
+        Trajectory(messages_and_choices=[*OPENING, {**CLOSING, "content": "word " * 9000}]),
+        Trajectory(messages_and_choices=[*OPENING, {**CLOSING, "content": "<think>in the text</think>"}]),
+        Trajectory(messages_and_choices=[*OPENING, CLOSING]),
+    ]
+    batch = make_sft_batch(given, policy)
+    assert batch.left_out_members == {LeftOut.NO_ASSISTANT_TURN: 1, LeftOut.TOO_LONG: 1, LeftOut.NOT_RENDERABLE: 1}
+    assert batch.trajectories == len(batch.sequences) == 1
+
+
+@pytest.mark.parametrize("token", [-1, 10**6])
+def test_token_ids_of_another_tokenizer_are_refused(policy, token):
+    with pytest.raises(TokenError, match=f"token id {token}"):
+        make_sft_batch([attempt(sampled_turn([1, 2], [3, token]))], policy)
+
+
+def a_model(name: str) -> TrainableModel:
+    return TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY)
+
+
+@pytest.mark.slow
+async def test_the_loss_falls_and_the_policy_that_is_served_follows(tmp_path: Path):
+    given = await demonstrations(24)
+    model = a_model("pupil")
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        config = SftConfig(learning_rate=2e-3, batch_size=8)
+        results = [await model.train_sft(given, config) for _ in range(3)]
+        results.append(await model.train_sft([TrajectoryGroup(given)], config))
+        assert model.get_inference_name() == "pupil@4"
+        rows = backend.history(model, "sft")
+        acted = await rollout(model, scenario, scenario.sample("held_out", 1, seed=2)[0], max_tokens=64, seed=0)
+    losses = [result.metrics["loss"] for result in results]
+    assert losses[-1] < 0.5 * losses[0]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert [row["loss"] for row in rows] == losses
+    assert rows[0]["updates"] == 3
+    assert rows[0]["trajectories_trained"] == 24
+    assert "ratio_max" not in rows[0], "there is no sampler to compare with"
+    assert acted.policy_version == 4
+    run = tmp_path / "tests" / "pupil"
+    assert (run / "checkpoints" / "000004" / "adapter_model.safetensors").is_file()
+    stored = list(TrajectoryStore(run / "trajectories" / "sft" / "000001.jsonl.zst"))
+    assert [group.trajectories[0].to_json() for group in stored] == [trajectory.to_json() for trajectory in given]
+
+
+@pytest.mark.slow
+async def test_a_step_of_reinforcement_goes_on_from_imitation_bit_for_bit_after_a_restart(tmp_path: Path):
+    given = await demonstrations(6)
+    sampler = a_model("sampler")
+    async with LocalBackend(tmp_path) as backend:
+        await sampler.register(backend)
+        task = scenario.sample("train", 1, seed=3)[0]
+        group = await TrajectoryGroup(rollout(sampler, scenario, task, max_tokens=48, seed=n) for n in range(3))
+        for number, trajectory in enumerate(group):
+            trajectory.reward = float(number)
+
+    async def adapter(name: str, *, restart: bool) -> bytes:
+        model, backend = a_model(name), LocalBackend(tmp_path)
+        await model.register(backend)
+        await model.train_sft(given, SftConfig(batch_size=2))
+        if restart:
+            await backend.close()
+            model, backend = a_model(name), LocalBackend(tmp_path)
+            await model.register(backend)
+        assert (await model.train([group], TrainConfig(learning_rate=1e-3))).trained
+        result = await model.train_sft(given, SftConfig(batch_size=2))
+        await backend.close()
+        assert (result.step, result.metrics["updates"]) == (3, 3)
+        return (tmp_path / "tests" / name / "checkpoints" / "000003" / "adapter_model.safetensors").read_bytes()
+
+    assert await adapter("through", restart=False) == await adapter("restarted", restart=True)
+
+
+@pytest.mark.slow
+async def test_a_kill_between_checkpoint_and_metrics_keeps_the_row_of_its_split(tmp_path: Path):
+    model = a_model("killed")
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await model.train_sft(await demonstrations(2))
+    (tmp_path / "tests" / "killed" / "metrics.jsonl").write_text("")
+    again = a_model("killed")
+    async with LocalBackend(tmp_path) as backend:
+        await again.register(backend)
+        (row,) = backend.history(again)
+    assert (row["step"], row["split"], row["trajectories_trained"]) == (1, "sft", 2)
+
+
+async def test_a_run_of_imitation_that_lost_its_checkpoints_does_not_begin_again_over_its_metrics(tmp_path: Path):
+    model = a_model("lost")
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await model.train_sft(await demonstrations(2))
+    shutil.rmtree(tmp_path / "tests" / "lost" / "checkpoints")
+    with pytest.raises(RunDirectoryError, match="none of its checkpoints is whole"):
+        await a_model("lost").register(LocalBackend(tmp_path))
+
+
+async def test_nothing_to_imitate_changes_nothing_and_the_result_says_why(tmp_path: Path):
+    model = a_model("idle")
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        result = await model.train_sft([Trajectory(messages_and_choices=OPENING)])
+        assert (result.trained, result.step) == (False, 1)
+        assert result.reason == "nothing was trained: 1 trajectories without an assistant turn"
+        assert result.metrics["left_out/no_assistant_turn"] == 1
+        assert not (await model.train_sft([])).trained
+
+
+async def test_a_malformed_demonstration_is_named_before_anything_changes(tmp_path: Path):
+    model = a_model("careful")
+    bad = Trajectory(messages_and_choices=[*OPENING, {"role": "assistant", "content": 7}])
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        with pytest.raises(DemonstrationError, match="trajectory 2: message 2"):
+            await model.train_sft([*await demonstrations(2), bad])
+        assert await model.get_step() == 0
