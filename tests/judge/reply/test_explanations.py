@@ -7,7 +7,12 @@ import pytest
 import gavel.prompts
 from gavel.judge.reply.claims import Said
 from gavel.judge.reply.errors import VerdictError
-from gavel.judge.reply.explanations import declines, is_placeholder, problem_with_explanation
+from gavel.judge.reply.explanations import (
+    declines,
+    is_placeholder,
+    problem_with_explanation,
+    problems_with_explanations,
+)
 from gavel.judge.reply.verdict import read_verdict
 from tests.judge.reply.contradictions import OF_THE_BEST, OF_THE_WORST
 
@@ -253,3 +258,12 @@ def test_explanations_that_contradict_the_scores_together_are_a_problem(texts):
 )
 def test_an_explanation_that_goes_with_the_score_is_none(text):
     assert problem_with_explanation(text, SAID, "w3rt") == ""
+
+
+def test_explanations_are_compared_within_their_criterion():
+    said = Said.of({"K7QXa": 0.4, "W3RTa": 0.3, "K7QXb": 0.9, "W3RTb": 0.8}, ["K7QX", "W3RT"])
+    assert problem_with_explanation("The best of the group.", said, "k7qxa") == ""
+    assert problem_with_explanation("The best of the group.", said, "w3rta")
+    texts = {"k7qxa": "Excellent.", "w3rta": "Good.", "k7qxb": "Fine.", "w3rtb": "Poor."}
+    assert list(problems_with_explanations(texts, said)) == []
+    assert list(problems_with_explanations(texts | {"k7qxb": "Awful.", "w3rtb": "Flawless."}, said))
