@@ -18,11 +18,12 @@ from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.database import Database
 from gavel.judge.service.engine import Engine
 from gavel.judge.service.errors import ServiceError
+from gavel.judge.service.group_schemas import MemberRequest
 from gavel.judge.service.guard import Guard, is_loopback
 from gavel.judge.service.metrics import Metrics
 from gavel.judge.service.openapi import describe
 from gavel.judge.service.problems import Problem, ProblemOut, problem_of
-from gavel.judge.service.routes import batch, health, judgements, score
+from gavel.judge.service.routes import batch, groups, health, judgements, score
 from gavel.judge.service.schemas import ScoreRequest
 from gavel.llm.errors import LlmError
 
@@ -62,7 +63,7 @@ def create_app(config: ServiceConfig, engine: Engine | None = None) -> FastAPI:
         return None if engine is None else engine.metrics
 
     app.add_middleware(Guard, metrics=metrics, loopback_only=is_loopback(config.host))
-    for routes in (score, batch, judgements, health):
+    for routes in (score, batch, groups, judgements, health):
         app.include_router(routes.router)
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(ServiceError, _service_error)
@@ -70,7 +71,7 @@ def create_app(config: ServiceConfig, engine: Engine | None = None) -> FastAPI:
     app.add_exception_handler(LlmError, _judge_error)
     app.add_exception_handler(RequestValidationError, _invalid_parameters)
     app.add_exception_handler(HTTPException, _http_error)
-    describe(app, ScoreRequest, ProblemOut)
+    describe(app, ScoreRequest, MemberRequest, ProblemOut)
     return app
 
 

@@ -18,7 +18,7 @@ _OF_CURL = "application/x-www-form-urlencoded"
 """What `curl -d` says of any body. Browsers say it too, for forms of other sites; those name their origin."""
 
 
-async def _body(request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
     """The whole body. Raises `Problem` for one that is too large, too slow, or not JSON by its headers."""
     check_headers(request)
     limits: ServiceLimits = request.app.state.engine.config.limits
@@ -38,7 +38,7 @@ async def _body(request: Request) -> bytes:
     return b"".join(chunks)
 
 
-Body = Annotated[bytes, Depends(_body)]
+Body = Annotated[bytes, Depends(read_body)]
 """Of a route: the request's body as bytes."""
 
 

@@ -35,6 +35,10 @@ class ServiceLimits(BaseModel):
     """Groups that one process judges at once; others wait in the database."""
     waiting_groups: int = Field(default=10_000, ge=1)
     """Groups that may wait in the database; further requests are refused (429)."""
+    open_groups: int = Field(default=10_000, ge=1)
+    """Groups that may wait for their members; further ones are refused (429)."""
+    deadline_seconds: float = Field(default=600.0, gt=0)
+    """Seconds from its first member until a group is judged as it is, where the members name no other deadline."""
     connections: int = Field(default=10_000, ge=1)
     """Connections at once; further ones are answered with 503."""
     header_seconds: float = Field(default=20.0, gt=0)

@@ -33,6 +33,7 @@ from gavel.judge.service.ids import new_id
 from gavel.judge.service.judges import Judges
 from gavel.judge.service.metrics import Metrics
 from gavel.judge.service.records import Accepted, NewJudgement, Query, Record
+from gavel.judge.service.rendezvous import Rendezvous
 from gavel.judge.service.replies import database_cassette
 from gavel.judge.service.schemas import ScoreRequest
 from gavel.judge.service.store import Store
@@ -65,6 +66,7 @@ class Engine:
         self.waiters = Waiters()
         self.metrics = Metrics()
         self.worker = Worker(self.store, self.judges, config.limits, self._finished)
+        self.rendezvous = Rendezvous(database, self.store, self.waiters, config.limits, self.check, self.worker.wake)
         self.counts = {"queued": 0, "running": 0}
         """Unfinished groups of all processes, as of the last look."""
         self.is_stopping = False
@@ -77,6 +79,7 @@ class Engine:
         await load_libraries()
         self.worker.start()
         self._loops = [asyncio.create_task(self._watch()), asyncio.create_task(self._count())]
+        self._loops.append(asyncio.create_task(self.rendezvous.watch()))
         if self.config.retention_days is not None:
             self._loops.append(asyncio.create_task(self._expire(self.config.retention_days)))
 
@@ -184,7 +187,8 @@ class Engine:
         if record.is_finished and not record.retain:
             await self.store.erase_after_answer(record.id)
 
-    def _new(self, request: ScoreRequest, caller: Caller, idempotency_key: str | None) -> NewJudgement:
+    def check(self, request: ScoreRequest, caller: Caller) -> str:
+        """The judge of a request that can be accepted now, in words. Raises a `ServiceError` for one that cannot."""
         if self.is_stopping:
             raise OverloadedError("the service is stopping.", "Try again in some seconds.")
         limits = self.config.limits
@@ -200,12 +204,16 @@ class Engine:
             judge.rubric.for_task(truth_of(request.group(self.judges.rubric(request))))
         except JudgeError as error:
             raise InvalidRequestError(error.message, error.remedy) from error
+        return ", ".join(judge.names)
+
+    def _new(self, request: ScoreRequest, caller: Caller, idempotency_key: str | None) -> NewJudgement:
+        judge = self.check(request, caller)
         payload = request.model_dump_json(exclude_defaults=True).encode()
         return NewJudgement(
             id=new_id(),
             project=request.project,
             key_id=caller.key_id,
-            judge=", ".join(judge.names),
+            judge=judge,
             members=len(request.trajectories),
             payload=payload,
             created_at=time.time(),
@@ -251,7 +259,9 @@ class Engine:
         """Answers those who wait for judgements that another process makes."""
         while True:
             await asyncio.sleep(_POLL_SECONDS)
-            elsewhere = [each for each in self.waiters.ids if not self.worker.has(each)]
+            elsewhere = [
+                each for each in self.waiters.ids if not (self.worker.has(each) or self.rendezvous.is_open(each))
+            ]
             try:
                 records = await self.store.get_all(elsewhere)
             except ServiceError as error:

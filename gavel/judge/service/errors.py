@@ -25,3 +25,27 @@ class IdempotencyConflictError(ServiceError):
 
 class NotFoundError(ServiceError):
     """There is nothing of this name for this caller."""
+
+
+class GroupConflictError(ServiceError):
+    """A member does not fit into the group that it names."""
+
+
+class GroupDiffersError(GroupConflictError):
+    """The group was begun with other settings."""
+
+
+class MemberDiffersError(GroupConflictError):
+    """The group has a member of this id with other content."""
+
+
+class GroupFullError(GroupConflictError):
+    """All members of the group have arrived already."""
+
+
+class GroupClosedError(GroupConflictError):
+    """The group's deadline is over."""
+
+
+class GroupTooLargeError(ServiceError):
+    """The members of a group are larger together than one request may be."""

@@ -15,8 +15,14 @@ from starlette.responses import JSONResponse
 
 from gavel.judge.service.errors import (
     DatabaseUnavailableError,
+    GroupClosedError,
+    GroupConflictError,
+    GroupDiffersError,
+    GroupFullError,
+    GroupTooLargeError,
     IdempotencyConflictError,
     InvalidRequestError,
+    MemberDiffersError,
     NotFoundError,
     OverloadedError,
     ServiceError,
@@ -69,6 +75,12 @@ _KINDS: dict[type[ServiceError], tuple[int, str, dict[str, str]]] = {
     NotFoundError: (404, "not-found", {}),
     OverloadedError: (429, "overloaded", {"Retry-After": "5"}),
     DatabaseUnavailableError: (503, "database-unavailable", {"Retry-After": "2"}),
+    GroupDiffersError: (409, "group-differs", {}),
+    MemberDiffersError: (409, "member-differs", {}),
+    GroupFullError: (409, "group-full", {}),
+    GroupClosedError: (409, "group-closed", {}),
+    GroupConflictError: (409, "group-conflict", {}),
+    GroupTooLargeError: (413, "group-too-large", {}),
     ServiceError: (500, "service-error", {}),
 }
 

@@ -26,19 +26,24 @@ def _has_a_role(message: dict[str, Any]) -> dict[str, Any]:
 ChatMessage = Annotated[dict[str, JsonValue], AfterValidator(_has_a_role)]
 
 
-class TrajectoryIn(BaseModel):
-    """One attempt at the task."""
+class ConversationIn(BaseModel):
+    """What an agent did."""
 
     model_config = _STRICT
 
-    id: Name | None = None
-    """Name of the member in the answer, unique in the group. Default: its index, from 0."""
     messages: list[ChatMessage] = Field(min_length=1)
     """The conversation, as OpenAI chat messages; tool calls and tool results included."""
     tools: list[dict[str, JsonValue]] | None = None
     """OpenAI schemas of the tools that the agent had."""
     metadata: dict[str, JsonValue] = {}
     """Kept with the trajectory; not shown to the judge."""
+
+
+class TrajectoryIn(ConversationIn):
+    """One attempt at the task."""
+
+    id: Name | None = None
+    """Name of the member in the answer, unique in the group. Default: its index, from 0."""
 
     def trajectory(self) -> Trajectory:
         return Trajectory(

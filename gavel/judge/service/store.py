@@ -19,7 +19,7 @@ from gavel.judge.service.leases import lease_columns
 from gavel.judge.service.records import Accepted, NewJudgement, Query, Record
 from gavel.judge.service.replies import delete_replies
 from gavel.judge.service.rows import SUMMARY, columns_of, new_record, outcome_columns, pack, record_of, unpack
-from gavel.judge.service.tables import judgements, replies
+from gavel.judge.service.tables import groups, judgements, members, replies
 from gavel.judge.service.verdict import Verdict
 
 _c = judgements.c
@@ -169,6 +169,8 @@ def _delete(connection: sa.Connection, ids: Iterable[str]) -> int:
         return 0
     results = connection.execute(sa.select(_c.result).where(_c.id.in_(ids))).scalars()
     delete_replies(connection, {key for result in results if (v := unpack(result)) for key in v.reply_keys})
+    connection.execute(sa.delete(members).where(members.c.group_id.in_(ids)))
+    connection.execute(sa.delete(groups).where(groups.c.id.in_(ids)))
     return connection.execute(sa.delete(judgements).where(_c.id.in_(ids))).rowcount
 
 
