@@ -22,7 +22,7 @@ from gavel.judge.service.group_schemas import MemberRequest
 from gavel.judge.service.guard import Guard, is_loopback
 from gavel.judge.service.metrics import Metrics
 from gavel.judge.service.openapi import describe
-from gavel.judge.service.problems import Problem, ProblemOut, problem_of
+from gavel.judge.service.problems import Problem, ProblemOut, documented, problem_of
 from gavel.judge.service.routes import batch, groups, health, judgements, score
 from gavel.judge.service.schemas import ScoreRequest
 from gavel.llm.errors import LlmError
@@ -62,9 +62,14 @@ def create_app(config: ServiceConfig, engine: Engine | None = None) -> FastAPI:
         engine: Engine | None = app.state.engine
         return None if engine is None else engine.metrics
 
-    app.add_middleware(Guard, metrics=metrics, loopback_only=is_loopback(config.host))
-    for routes in (score, batch, groups, judgements, health):
-        app.include_router(routes.router)
+    def loopback_only() -> bool:
+        engine: Engine | None = app.state.engine
+        return is_loopback(config.host) and (engine is None or not engine.admission.is_required)
+
+    app.add_middleware(Guard, metrics=metrics, loopback_only=loopback_only)
+    for routes in (score, batch, groups, judgements):
+        app.include_router(routes.router, responses=documented(401, 403, 429))
+    app.include_router(health.router)
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(JudgeError, _judge_error)

@@ -19,6 +19,7 @@ from functools import partial
 import sqlalchemy as sa
 
 from gavel.judge.judge import Judge
+from gavel.judge.service.admission import Admission
 from gavel.judge.service.caller import ANYONE, Caller
 from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.database import Database
@@ -65,8 +66,9 @@ class Engine:
         self.judges = Judges(config, self.cassette)
         self.waiters = Waiters()
         self.metrics = Metrics()
+        self.admission = Admission(database)
         self.worker = Worker(self.store, self.judges, config.limits, self._finished)
-        self.rendezvous = Rendezvous(database, self.store, self.waiters, config.limits, self.check, self.worker.wake)
+        self.rendezvous = Rendezvous(database, self.store, self.waiters, config.limits, self, self.worker.wake)
         self.counts = {"queued": 0, "running": 0}
         """Unfinished groups of all processes, as of the last look."""
         self.is_stopping = False
@@ -77,9 +79,10 @@ class Engine:
         """Goes on with what is unfinished. Raises `JudgeError` for a judge that cannot be asked."""
         self.judges.default.check()
         await load_libraries()
+        await self.admission.refresh()
         self.worker.start()
         self._loops = [asyncio.create_task(self._watch()), asyncio.create_task(self._count())]
-        self._loops.append(asyncio.create_task(self.rendezvous.watch()))
+        self._loops += [asyncio.create_task(self.rendezvous.watch()), asyncio.create_task(self.admission.watch())]
         if self.config.retention_days is not None:
             self._loops.append(asyncio.create_task(self._expire(self.config.retention_days)))
 
@@ -103,8 +106,13 @@ class Engine:
         self, request: ScoreRequest, caller: Caller = ANYONE, idempotency_key: str | None = None
     ) -> Accepted:
         """Accepts a group: it is in the database now, and will be judged. Raises a `ServiceError` when it is not."""
+        request = request.filed_under(caller.project_of(request.project))
         new = self._new(request, caller, idempotency_key)
-        return await self._accept(new, request)
+        self.admission.check_begin(caller)
+        accepted = await self._accept(new, request)
+        if accepted.is_new:
+            self.admission.begun(caller)
+        return accepted
 
     async def score(
         self,
@@ -204,6 +212,7 @@ class Engine:
             judge.rubric.for_task(truth_of(request.group(self.judges.rubric(request))))
         except JudgeError as error:
             raise InvalidRequestError(error.message, error.remedy) from error
+        self.admission.check(caller, request.project, judge.names)
         return ", ".join(judge.names)
 
     def _new(self, request: ScoreRequest, caller: Caller, idempotency_key: str | None) -> NewJudgement:
@@ -253,6 +262,7 @@ class Engine:
     def _finished(self, judgement: str, record: Record | None) -> None:
         if record is not None:
             self.metrics.judged(record)
+            self.admission.finished(record)
         self.waiters.settle(judgement, record)
 
     async def _watch(self) -> None:

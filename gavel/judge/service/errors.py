@@ -49,3 +49,27 @@ class GroupClosedError(GroupConflictError):
 
 class GroupTooLargeError(ServiceError):
     """The members of a group are larger together than one request may be."""
+
+
+class UnauthorizedError(ServiceError):
+    """The request has no API key, or one that is not valid."""
+
+
+class ForbiddenError(ServiceError):
+    """The API key is not for this."""
+
+
+class OverBudgetError(ForbiddenError):
+    """The API key has spent what it may spend."""
+
+
+class BusyError(OverloadedError):
+    """The API key has too many unfinished groups; the same request may succeed later."""
+
+
+class RateLimitError(OverloadedError):
+    """The API key makes too many requests; the same request may succeed after `seconds`."""
+
+    def __init__(self, message: str, remedy: str, seconds: int) -> None:
+        super().__init__(message, remedy)
+        self.seconds = seconds

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from gavel.judge.service.errors import ServiceError
 from gavel.judge.service.group_schemas import OnDeadline
 
 
@@ -30,6 +31,8 @@ class NewMember:
     on_deadline: OnDeadline
     max_size: int
     """Bytes that the members of a group may have together."""
+    no_more_groups: ServiceError | None = None
+    """Why it may not be the first of a group; members of groups that are there are taken all the same."""
     begins_rounds: bool = False
     """Whether a closed group's name begins another group, instead of being refused."""
 

@@ -88,6 +88,8 @@ def _join(connection: sa.Connection, new: NewMember) -> GroupRecord | ServiceErr
     now = _now(connection)
     row = _newest(connection, new)
     if row is None or (new.begins_rounds and _is_over(connection, row, new, now)):
+        if new.no_more_groups is not None:
+            return new.no_more_groups
         _begin(connection, new, 0 if row is None else row.round + 1, now)
         row = _newest(connection, new)
         assert row is not None

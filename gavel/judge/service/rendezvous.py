@@ -12,11 +12,13 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
+from gavel.judge.service.admission import Admission
 from gavel.judge.service.caller import Caller
 from gavel.judge.service.config import ServiceLimits
 from gavel.judge.service.database import Database
-from gavel.judge.service.errors import InvalidRequestError, NotFoundError, OverloadedError, ServiceError
+from gavel.judge.service.errors import BusyError, InvalidRequestError, NotFoundError, OverloadedError, ServiceError
 from gavel.judge.service.group_records import GroupRecord, NewMember
 from gavel.judge.service.group_schemas import MemberRequest
 from gavel.judge.service.group_store import GroupStore
@@ -33,6 +35,17 @@ _OVERLAP_SECONDS = 10.0
 """That a look goes back before the last one: a transaction may take as long to be seen."""
 
 
+class Door(Protocol):
+    """What decides which requests are accepted."""
+
+    @property
+    def admission(self) -> Admission: ...
+
+    def check(self, request: ScoreRequest, caller: Caller) -> str:
+        """The judge of a request, in words. Raises a `ServiceError` for one that is not accepted."""
+        ...
+
+
 class Rendezvous:
     """The open groups of a service, as one process sees them. For one event loop."""
 
@@ -42,15 +55,15 @@ class Rendezvous:
         judgements: Store,
         waiters: Waiters,
         limits: ServiceLimits,
-        check: Callable[[ScoreRequest, Caller], str],
+        door: Door,
         on_closed: Callable[[], None],
     ) -> None:
-        """`check` names the judge of a request, or raises; `on_closed` hears that a group is to be judged."""
+        """`on_closed` hears that a group is to be judged."""
         self._store = GroupStore(database)
         self._judgements = judgements
         self._waiters = waiters
         self._limits = limits
-        self._check = check
+        self._door = door
         self._on_closed = on_closed
         self._open: set[str] = set()
         """Groups that somebody waits for here, and that were open when last seen."""
@@ -75,16 +88,21 @@ class Rendezvous:
                 f"the group expects {request.expected} members; at most {self._limits.members} are allowed.",
                 "Make smaller groups, or raise the service's setting limits.members.",
             )
+        project = caller.project_of(request.project)
+        if project != request.project:
+            request = request.model_copy(update={"project": project})
         group = await self._store.join(self._new(name, request, caller, begins_rounds))
         if not group.is_open:
             self._open.discard(group.id)
             self._on_closed()
         elif group.arrived == 1:
             self._count += 1
+            self._door.admission.begun(caller)
         return group
 
     async def find(self, name: str, member: str, project: str, caller: Caller) -> GroupRecord:
         """The group that a member is in. Raises `NotFoundError`."""
+        project = caller.project_of(project)
         group = await self._store.find(caller.key_id, project, name, member) if caller.may_use(project) else None
         if group is None:
             raise NotFoundError(
@@ -138,9 +156,7 @@ class Rendezvous:
 
     def _new(self, name: str, request: MemberRequest, caller: Caller, begins_rounds: bool) -> NewMember:
         member, options = request.trajectory_in, request.options
-        judge = self._check(ScoreRequest(trajectories=[member], **options.model_dump()), caller)
-        if self._count >= self._limits.open_groups:
-            raise OverloadedError(f"{self._count:,} groups wait for members already.", "Try again later.")
+        judge = self._door.check(ScoreRequest(trajectories=[member], **options.model_dump()), caller)
         trajectory = member.model_dump_json(exclude_defaults=True).encode()
         options_json = options.model_dump_json(exclude_defaults=True)
         same = [request.expected, request.deadline_seconds, request.on_deadline, options_json]
@@ -160,8 +176,18 @@ class Rendezvous:
             deadline_seconds=request.deadline_seconds or self._limits.deadline_seconds,
             on_deadline=request.on_deadline,
             max_size=self._limits.body_bytes,
+            no_more_groups=self._no_more_groups(caller),
             begins_rounds=begins_rounds,
         )
+
+    def _no_more_groups(self, caller: Caller) -> OverloadedError | None:
+        if self._count >= self._limits.open_groups:
+            return OverloadedError(f"{self._count:,} groups wait for members already.", "Try again later.")
+        try:
+            self._door.admission.check_begin(caller)
+        except BusyError as error:
+            return error
+        return None
 
 
 def _deleted(group: GroupRecord) -> NotFoundError:

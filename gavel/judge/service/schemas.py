@@ -99,6 +99,10 @@ class ScoreRequest(JudgingOptions):
         """The members' names, in order."""
         return [str(index) if member.id is None else member.id for index, member in enumerate(self.trajectories)]
 
+    def filed_under(self, project: str) -> "ScoreRequest":
+        """The same request in this project."""
+        return self if project == self.project else self.model_copy(update={"project": project})
+
     def truth(self, rubric: str | None) -> Truth:
         """What the judge is told of the task; `rubric` is that of the preset. Raises `JudgeError`."""
         criteria = [

@@ -19,7 +19,7 @@ from gavel.judge.service.leases import lease_columns
 from gavel.judge.service.records import Accepted, NewJudgement, Query, Record
 from gavel.judge.service.replies import delete_replies
 from gavel.judge.service.rows import SUMMARY, columns_of, new_record, outcome_columns, pack, record_of, unpack
-from gavel.judge.service.tables import groups, judgements, members, replies
+from gavel.judge.service.tables import groups, judgements, keys, members, replies
 from gavel.judge.service.verdict import Verdict
 
 _c = judgements.c
@@ -156,11 +156,23 @@ def _finish(connection: sa.Connection, record: Record, verdict: Verdict, columns
     if connection.execute(update).rowcount:
         if not record.retain:
             delete_replies(connection, verdict.reply_keys)
+        if record.key_id:
+            _charge(connection, record.key_id, columns)
         kept = {name: columns[name] for name in ("status", "finished_at", "calls", "prompt_tokens")}
         kept |= {name: columns[name] for name in ("completion_tokens", "cost_usd")}
         return replace(record, **kept, verdict=verdict)
     row = connection.execute(_WITH_RESULT.where(_c.id == record.id)).one_or_none()
     return None if row is None else record_of(row, row.result)
+
+
+def _charge(connection: sa.Connection, key_id: str, columns: dict[str, Any]) -> None:
+    """Adds the cost of a judgement to what its key has spent."""
+    cost = columns["cost_usd"]
+    spent = {"spent_usd": keys.c.spent_usd + cost} if cost is not None else {}
+    if cost is None and columns["calls"]:
+        spent = {"unpriced_groups": keys.c.unpriced_groups + 1}
+    if spent:
+        connection.execute(sa.update(keys).where(keys.c.id == key_id).values(spent))
 
 
 def _delete(connection: sa.Connection, ids: Iterable[str]) -> int:

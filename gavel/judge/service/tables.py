@@ -1,5 +1,5 @@
-"""The tables: judgements, the judge models' replies, claims on questions that are being asked, and groups whose members
-arrive one by one.
+"""The tables: judgements, the judge models' replies, claims on questions that are being asked, groups whose members
+arrive one by one, and API keys.
 
 Migrations make them (migrations/versions); a test holds that both say the same. What holds transcripts or replies is in
 bytes: JSON compressed with zstandard. Times are Unix seconds.
@@ -123,4 +123,17 @@ members = sa.Table(
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("content_hash", sa.Text, nullable=False),
     sa.Column("payload", sa.LargeBinary, comment="The trajectory; none once the group is closed."),
+)
+
+keys = sa.Table(
+    "keys",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("token_hash", sa.Text, nullable=False, comment="SHA-256; the token itself is nowhere."),
+    sa.Column("scope", sa.Text, nullable=False, comment="What it may do, as JSON."),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("revoked_at", sa.Double),
+    sa.Column("spent_usd", sa.Double, nullable=False, comment="Of judgements whose cost is known."),
+    sa.Column("unpriced_groups", sa.Integer, nullable=False, comment="Judgements whose cost is not known."),
 )
