@@ -75,5 +75,5 @@ $(BIN)/python:
 	@$(PYTHON) -m venv .venv
 
 clean:
-	rm -rf .venv .venv-vllm build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-vllm build dist *.egg-info src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -47,9 +47,8 @@ MAX_RATIO = {
 prompt, and those of the dump are as short as one likes to write them."""
 MAX_GROUP_RATIO = 1.02
 MAX_OVERHEAD_MS = 3.0
-MIN_COMMON_SHARE = {"code with large tool dumps": 0.55, "long policy and records": 0.6}
-"""Minimum share of a prompt with which all four orders of a group begin, over a corpus with shared dumps. Of the coding
-agents some read a file again after their edit, which is text of their own."""
+MIN_COMMON_SHARE = {"code with large tool dumps": 0.6, "long policy and records": 0.6}
+"""Minimum share of a prompt with which all four orders of a group begin, over a corpus with shared dumps."""
 MAX_USD_RATIO = 1.0
 """Maximum ratio of dollars for four orders, engine to dumps."""
 ORDERS = 4

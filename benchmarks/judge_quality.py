@@ -17,6 +17,8 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from distribution_judges import Form, TokenCountingJudge
+
 from gavel.judge.audit.engine_quality import (
     Scorer,
     SimulatedGroup,
@@ -53,6 +55,8 @@ NARROW = replace(POSITION_BIASED, noise=0.3, compression=0.75, step=0.01)
 WIDE = Bias(slope=1.0, noise=2.5, step=0.05)
 """A good judge that uses a quarter of the scale, and a poor one that uses all of it."""
 LENIENT = replace(POSITION_BIASED, severity=0.5, compression=0.3)
+SHARES = (0.0, 0.5)
+"""Shares of the noise's variance that are luck in sampling words, from which distributions are free."""
 SHIFT = 0.7
 """Shift of the mean quality, up or down, of the other members of a group in the comparisons of anchors."""
 BARS = {
@@ -170,6 +174,14 @@ async def report(count: int, seed: int) -> list[dict[str, Any]]:
             (f"groupwise, as many showings ({2 * members - 2} calls)", JudgeOptions(orders=2 * members - 2)),
         ):
             await row(f"G={members}: {name}", engine_scorer(Judge(judge(), **options)), groups)
+    for orders in (2, 4, 8):
+        ways: list[tuple[Form, float]] = [("groupwise", 0), *((f, s) for f in ("decisions", "readout") for s in SHARES)]
+        for mode, sampling in ways:
+            asked = TokenCountingJudge(table, POSITION_BIASED, mode, sampling, seed)
+            luck = "" if mode == "groupwise" else f", {sampling:.0%} of noise is sampling"
+            name = f"{mode}, orders={orders}{luck}"
+            await row(name, engine_scorer(Judge(asked, mode=mode, orders=orders)), of_8[:few])
+            rows[-1]["tokens_per_group"] = round(asked.tokens / few)
     pairs = groups_with_shared_member(few, seed + 1, table)
     for name, options in (("groupwise", JudgeOptions()), ("anchored", JudgeOptions(anchors=anchors(table)))):
         for what, sides in (("graded on half a curve", (CURVED, CURVED)), ("harsh and lenient", (HARSH, LENIENT))):
@@ -206,6 +218,7 @@ def main() -> None:
             apart = row.get("same_trajectory_apart")
             print(
                 f"{row['what']:51} tau {row['tau']:.3f} ± {row['±']:.3f}  advantage {row['advantage_correlation']:.3f}"
+                + (f"  {row['tokens_per_group']:,} tokens" if "tokens_per_group" in row else "")
                 + ("" if apart is None else f"  apart {apart:.3f} gain {row['same_trajectory_gain']:+.3f}")
             )
         print("\n".join(missed) or "Every bar is met.")

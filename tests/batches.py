@@ -14,11 +14,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from email.parser import BytesParser
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
-from tests.endpoint import Answer, Request, Step, scores
+from tests.endpoint import Request, Step, scores
+from tests.fake_server import Answer, Call, FakeServer
 
 Json = dict[str, Any]
 _COURSE = ["validating", "in_progress", "finalizing", "completed"]
@@ -34,8 +33,10 @@ class Batch:
         return self.body["status"]
 
 
-class BatchService:
+class BatchService(FakeServer):
     """The service; `answer` is asked for each request of a batch, `fate` for how a batch ends."""
+
+    line_fields = frozenset({"custom_id", "method", "url", "body"})
 
     def __init__(self) -> None:
         self.answer: Step = scores(0.75, 0.25)
@@ -56,60 +57,30 @@ class BatchService:
         self.calls: list[str] = []
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        super().__init__()
 
     @property
     def params(self) -> Json:
-        return {"api_base": f"http://127.0.0.1:{self._server.server_port}/v1", "api_key": "none"}
+        return {"api_base": f"{self.url}/v1", "api_key": "none"}
 
     @property
     def azure_params(self) -> Json:
-        address = f"http://127.0.0.1:{self._server.server_port}"
-        return {"api_base": address, "api_key": "none", "api_version": "2025-04-01-preview"}
+        return {"api_base": self.url, "api_key": "none", "api_version": "2025-04-01-preview"}
 
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        service = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self._serve(b"")
-
-            def do_POST(self) -> None:
-                self._serve(self.rfile.read(int(self.headers["Content-Length"] or 0)))
-
-            def _serve(self, body: bytes) -> None:
-                url = urlsplit(self.path)
-                path = re.sub(r"^/(openai/v1|openai|v1)", "", url.path)
-                query = {name: values[0] for name, values in parse_qs(url.query).items()}
-                with service._lock:
-                    service.calls.append(f"{self.command} {path}")
-                    failure = next((each for each in service.failures if each[0] == f"{self.command} {path}"), None)
-                    if failure:
-                        service.failures.remove(failure)
-                        answer = _error(failure[1], "try later")
-                    elif self.headers.get("Authorization") != "Bearer none" and self.headers.get("api-key") != "none":
-                        answer = _error(401, "Incorrect API key provided", "invalid_api_key")
-                    else:
-                        answer = service._route(self.command, path, query, self.headers["Content-Type"] or "", body)
-                service.before_answer(self.command, path)
-                data = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
-                self.send_response(answer.status)
-                kind = "application/octet-stream" if isinstance(answer.body, bytes) else "application/json"
-                for name, value in {"Content-Type": kind, "Content-Length": str(len(data)), **answer.headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        return Handler
+    def respond(self, call: Call) -> Answer:
+        path = re.sub(r"^/(openai/v1|openai|v1)", "", call.path)
+        with self._lock:
+            self.calls.append(f"{call.method} {path}")
+            failure = next((each for each in self.failures if each[0] == f"{call.method} {path}"), None)
+            if failure:
+                self.failures.remove(failure)
+                answer = _error(failure[1], "try later")
+            elif call.headers.get("authorization") != "Bearer none" and call.headers.get("api-key") != "none":
+                answer = _error(401, "Incorrect API key provided", "invalid_api_key")
+            else:
+                answer = self._route(call.method, path, call.query, call.headers.get("content-type", ""), call.body)
+        self.before_answer(call.method, path)
+        return answer
 
     def _route(self, method: str, path: str, query: dict[str, str], kind: str, body: bytes) -> Answer:
         match method, path.strip("/").split("/"):
@@ -202,7 +173,7 @@ class BatchService:
         counts = Counter(request["custom_id"] for request in requests)
         doubled = [name for name, count in counts.items() if count > 1]
         models = {request["body"]["model"] for request in requests}
-        assert all(request["method"] == "POST" for request in requests)
+        assert all(set(request) == self.line_fields for request in requests)
         found = [{"code": "duplicate_custom_id", "message": f"{name} twice", "line": 1} for name in doubled]
         if len(models) != 1:
             found.append({"code": "mismatched_model", "message": "The models differ.", "line": 2})

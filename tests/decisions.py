@@ -4,18 +4,17 @@ A fake answers a score question about a trajectory by what its transcript says (
 probability, its neighbours the rest. `spoil` changes the answer to a question by its name.
 """
 
-import json
 import re
-import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.fake_server import Answer, Call, FakeServer
 
 Spoil = Callable[[str, list[float]], list[float] | None]
 """(label, probabilities) -> other probabilities, or None for a refusal."""
 
 
-class DecisionServer:
+class DecisionServer(FakeServer):
     """`wire`: "openai", "hosted_vllm", "openrouter" or "cloudflare"."""
 
     def __init__(self, wire: str) -> None:
@@ -27,28 +26,12 @@ class DecisionServer:
         self.spoil: Spoil = lambda label, probabilities: probabilities
         self.bias = 0.0
         """Levels that the first shown gains over the last."""
-        server = self
+        super().__init__()
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                headers = {name.lower(): value for name, value in self.headers.items()}
-                server.requests.append((self.path, body, headers))
-                status, answer = server.failures.pop(0) if server.failures else (200, server.answer(body))
-                data = json.dumps(answer).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Retry-After", "0")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    def respond(self, call: Call) -> Answer:
+        self.requests.append((call.path, call.json, call.headers))
+        status, body = self.failures.pop(0) if self.failures else (200, self.answer(call.json))
+        return Answer(body, status, {"Retry-After": "0"})
 
     @property
     def model(self) -> str:
@@ -65,11 +48,7 @@ class DecisionServer:
 
     @property
     def params(self) -> dict[str, Any]:
-        return {"api_base": f"http://127.0.0.1:{self._server.server_port}", "api_key": "none"}
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        return {"api_base": self.url, "api_key": "none"}
 
     def shown(self, body: dict[str, Any]) -> str:
         """The text that a request shows."""

@@ -41,6 +41,11 @@ def test_the_links_at_the_top_point_into_the_package(link: str) -> None:
     assert (ROOT / link / "__init__.py").is_file()
 
 
+def test_an_editable_install_offers_the_package_alone() -> None:
+    assert os.readlink(ROOT / "src" / "gavel") == "../gavel"
+    assert {path.name for path in (ROOT / "src").iterdir() if path.suffix != ".egg-info"} == {"gavel"}
+
+
 def test_every_folder_of_modules_is_a_package() -> None:
     assert {path.parent for path in MODULES} == set(WINGS)
 

@@ -1,5 +1,6 @@
 """The `gavel` command, and the same command line for a scenario's own file (`gavel.run`)."""
 
+import atexit
 import gc
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -84,6 +85,7 @@ def run(scenario: "Scenario") -> None:
 def _main(arguments: list[str]) -> None:
     """Runs a command. A user's mistake is printed as one sentence with its remedy; the exit status is then 1."""
     gc.set_threshold(*_GC_THRESHOLDS)
+    atexit.register(gc.freeze)  # otherwise the interpreter searches a run's million objects for cycles when it ends
     replace_unprintable()
     try:
         load_dotenv()

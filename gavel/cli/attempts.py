@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gavel.cli.terminal import plain
+from gavel.cli.terminal import counted, plain
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.readers.reading import read_file
 from gavel.scenarios.truth import truth_of, with_truth_of_rows
@@ -25,6 +25,6 @@ def read_attempts(file: Path, by: str | None = None) -> list[TrajectoryGroup]:
     groups = [with_truth_of_rows(group) for group in reading.groups]
     truths = Counter(name for group in groups for name in truth_of(group).dump())
     if truths:
-        told = ", ".join(f"{name} of {count:,} groups" for name, count in sorted(truths.items()))
+        told = ", ".join(f"{name} of {counted(count, 'group')}" for name, count in sorted(truths.items()))
         console.print(plain(f"the judge is told: {told}"), soft_wrap=True)
     return groups

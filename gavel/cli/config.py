@@ -11,6 +11,8 @@ from gavel.cli.run_file import to_toml
 from gavel.cli.run_options import RUN_FLAGS, Assignments, MinSpread, Shaping, Source, run_config
 from gavel.trainer.run_config import RunConfig
 
+_ABOUT_PATHS = "# Relative paths are those of the directory that this file is in."
+
 
 def config(
     values: Mapping[str, Any],
@@ -24,7 +26,8 @@ def config(
     The same arguments as for `gavel train`; what is printed is itself a run.toml.
     """
     given = run_config(source, values, assignments, shaping, min_spread)
-    typer.echo(to_toml(given.resolved(), given).encode(), nl=False)  # TOML is UTF-8, whatever the terminal is
+    text = f"{_ABOUT_PATHS}\n\n{to_toml(given.resolved(), given)}"
+    typer.echo(text.encode(), nl=False)  # TOML is UTF-8, whatever the terminal is
 
 
 app = single_command(with_options(config, RunConfig, RUN_FLAGS))

@@ -20,6 +20,7 @@ from gavel.cli.cassette_option import replay_account, with_cassette
 from gavel.cli.demo import STEPS
 from gavel.cli.display import RunDisplay
 from gavel.cli.settings import STAND_IN
+from gavel.cli.terminal import counted
 from gavel.cli.train_session import say_cost, starting_over
 from gavel.judge.config import JudgeConfig
 from gavel.reports.demo_page import CurvePoint, DemoReport, RewardPoint, SummaryRow, write_report
@@ -210,7 +211,7 @@ def _print(console: Console, outcome: Outcome, report: Path) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in ("", "before", "after", ""):
         table.add_column(heading, justify="left" if heading == "" else "right")
-    interval = f"({trained.tasks} tasks, 95 % interval ±{trained.half_width:.2f})"
+    interval = f"({counted(trained.tasks, 'task')}, 95 % interval ±{trained.half_width:.2f})"
     table.add_row("held-out success", f"{base.success:.2f}", f"{trained.success:.2f}", interval)
     for name, label in _MEASURES.items():
         table.add_row(label, f"{base.measures[name]:.2f}", f"{trained.measures[name]:.2f}", "")
@@ -220,7 +221,8 @@ def _print(console: Console, outcome: Outcome, report: Path) -> None:
     tau = "no order to compare" if outcome.tau is None else f"tau {outcome.tau:.2f}"
     unscored, degenerate = outcome.statuses["unscored"], outcome.statuses["degenerate"]
     console.print(
-        f"judge vs truth: {tau}, {unscored} unscored, {degenerate} degenerate groups left out", highlight=False
+        f"judge vs truth: {tau}, {unscored} unscored, {counted(degenerate, 'degenerate group')} left out",
+        highlight=False,
     )
     for reason, count in outcome.left_out.most_common():
         console.print(f"left out: {count} {sentence_of(reason)}", highlight=False)

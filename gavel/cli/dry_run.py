@@ -3,6 +3,7 @@
 import typer
 
 from gavel.cli.interrupts import run_interruptibly
+from gavel.cli.terminal import counted
 from gavel.judge.judge import Judge
 from gavel.trainer.config import LoopConfig
 
@@ -15,7 +16,8 @@ def print_run_estimate(judge: Judge | None, loop: LoopConfig, member_tokens: dic
     from gavel.judge.estimate import estimate_run
 
     groups = loop.steps * loop.tasks_per_step
-    typer.echo(f"{loop.steps:,} steps of {loop.tasks_per_step:,} groups of {loop.group_size}. Nothing was asked.")
+    size = f"{counted(loop.steps, 'step')} of {counted(loop.tasks_per_step, 'group')} of {loop.group_size}"
+    typer.echo(f"{size}. Nothing was asked.")
     for label, tokens in member_tokens.items():
         estimate = run_interruptibly(estimate_run(judge, groups, loop.group_size, tokens))
         typer.echo(f"{label} ({tokens:,} tokens each): {estimate.words}")

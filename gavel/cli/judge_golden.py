@@ -15,6 +15,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gavel.cli.interrupts import run_interruptibly
 from gavel.cli.lazy_commands import single_command
+from gavel.cli.terminal import counted
 from gavel.llm.errors import GavelError
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def golden(
         )
     if failed := [result for result in results if not result.scores]:
         raise JudgeError(
-            f"{len(failed)} of {len(results)} groups were not judged: {failed[0].reason}",
+            f"{len(failed)} of {counted(len(results), 'group')} without a judgement: {failed[0].reason}",
             "Nothing is recorded; try again: what was answered is not asked twice.",
         )
     if (wrong := sum(not each.is_right for each in found)) and not record:
@@ -135,9 +136,9 @@ def _print_results(results: "Sequence[GoldenResult]", judge: str) -> None:
     known = [cost for cost in costs if cost is not None]
     account = [
         f"{sum(r.right for r in judged)} of {sum(len(r.group.pairs) for r in judged)} verdicts right",
-        f"{len(judged)} of {len(results)} groups judged",
+        f"{len(judged)} of {counted(len(results), 'group')} judged",
         f"judge {judge}",
-        f"{sum(r.calls for r in results)} calls, {sum(r.cached_calls for r in results)} replies from the cassette",
+        counted(sum(r.calls for r in results), "call") + f", {sum(r.cached_calls for r in results)} from the cassette",
         f"{sum(known):.4f} USD" if len(known) == len(costs) else "cost unknown (set GAVEL_PRICES)",
     ]
     console = Console()

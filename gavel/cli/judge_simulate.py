@@ -14,6 +14,7 @@ from rich.table import Table
 
 from gavel.cli.interrupts import run_interruptibly
 from gavel.cli.lazy_commands import single_command
+from gavel.cli.terminal import counted
 from gavel.judge.errors import JudgeError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def simulate(
         table = [{"way": way} | quality.figures() for way, quality in rows.items()]
         print(json.dumps({"bias": asdict(bias), "faults": faults, "seed": seed, "rows": table}))
     else:
-        _print(Console(), rows, f"{groups} groups of {members}")
+        _print(Console(), rows, f"{counted(groups, 'group')} of {members}")
 
 
 def _counts(orders: str) -> list[int]:

@@ -26,6 +26,8 @@ Where = dict[tuple[str, ...], str]
 """Where each value was set: `--orders`, or `run.toml, line 12`."""
 
 _WIDTH = 116
+_SIMILAR = 0.75
+"""How alike a mistyped name and the one that is suggested are, at least; `difflib`'s ratio."""
 _SHOW = "`gavel config` shows every setting with its description."
 Settings = TypeVar("Settings", bound=BaseModel)
 
@@ -92,16 +94,16 @@ def validated(model: type[Settings], tables: Table, where: Where) -> Settings:
     except ValidationError as error:
         first = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))
     else:
-        for path, value in _coerced(settings, tables, ()):
-            wanted = f"{_prefix(where, path)}{'.'.join(path)}: input should be"
-            raise RunFileError(f"{wanted} a number or a truth value of TOML, not {value!r}.", _SHOW)
+        for path, value, wanted in _coerced(settings, tables, ()):
+            name = f"{_prefix(where, path)}{'.'.join(path)}"
+            raise RunFileError(f"{name}: input should be {wanted}, not {json.dumps(value)}.", _SHOW)
         return settings
     path = _path_in(tables, first)
     prefix = _prefix(where, path)
     name = ".".join(path)
     if first["type"] == "extra_forbidden":
         known = _known_fields(model, path[:-1], tables)
-        nearest = difflib.get_close_matches(path[-1], known, 1, 0.5)
+        nearest = difflib.get_close_matches(path[-1], known, 1, _SIMILAR)
         table = f"[{'.'.join(path[:-1])}]" if path[1:] else "the top of the configuration"
         remedy = f"Did you mean {nearest[0]}?" if nearest else f"There are: {', '.join(known)}."
         raise RunFileError(f"{prefix}{table} has no {path[-1]}.", remedy)
@@ -116,14 +118,14 @@ def _prefix(where: Where, path: tuple[str, ...]) -> str:
     return f"{place}: " if place else ""
 
 
-def _coerced(settings: object, given: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:
-    """The values that pydantic took for a number or a truth value though they are written as another type."""
+def _coerced(settings: object, given: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object, str]]:
+    """The values that pydantic took for a number or a boolean though they are written otherwise, and what is wanted."""
     if isinstance(given, dict):
         for name, value in given.items():
             inner = settings.get(name) if isinstance(settings, dict) else getattr(settings, name, None)
             yield from _coerced(inner, value, (*path, str(name)))
     elif isinstance(settings, bool | int | float) and type(given) in (bool, str) and type(given) is not type(settings):
-        yield path, given
+        yield path, given, "true or false, without quotes" if isinstance(settings, bool) else "a number, without quotes"
 
 
 def _path_in(tables: Table, first: ErrorDetails) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import typer
 
 from gavel.cli.model_options import Flag, OptionError, given, parse_assignments
 from gavel.cli.run_file import Where, merged, read_tables, validated
+from gavel.cli.run_paths import paths_beside
 from gavel.cli.settings import STAND_IN
 from gavel.judge.config import JudgeConfig
 from gavel.llm.local_models import model_id
@@ -93,9 +94,13 @@ def run_config(
 ) -> RunConfig:
     """The run that a scenario or run.toml and the options describe, with the judge of the environment if none is named.
 
-    Options win over the file. Raises a `GavelError` that names the option, or the file and line, of a wrong value.
+    Options win over the file, whose relative paths are those beside it. Raises a `GavelError` that names the option, or
+    the file and line, of a wrong value.
     """
-    tables, where = read_tables(Path(source)) if source.endswith(".toml") else ({"scenario": source}, Where())
+    tables, where = {"scenario": source}, Where()
+    if source.endswith(".toml"):
+        tables, where = read_tables(Path(source))
+        tables = paths_beside(tables, Path(source).parent)
     chosen = _former_options(shaping, min_spread) | given(values, RunConfig, flags)
     names = {tuple(flag.path.split(".")): flag.name for flag in flags}
     where |= {path: names.get(path) or names[path[:-1]] for path in chosen}

@@ -23,6 +23,7 @@ from gavel.cli.model_options import with_options
 from gavel.cli.run_options import JUDGE_FLAGS, DryRun, announce_stand_in, judge_config, with_default_judge
 from gavel.cli.score_batch import BatchScoring
 from gavel.cli.score_display import print_scores
+from gavel.cli.terminal import counted
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
@@ -53,7 +54,7 @@ def score(
         bool, typer.Option("--fresh", help="Replace the output file instead of going on with it.")
     ] = False,
     batch: Annotated[
-        bool, typer.Option("--batch", help="Ask in batches: half the price, within a day. Needs --out FILE.")
+        bool, typer.Option("--batch", help="Ask in batches: mostly half the price, within a day. Needs --out FILE.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -118,14 +119,16 @@ def score_and_print(
         judge.cassette.close()
     if stopped is not None:
         kept = "" if out is None else f" What was judged is kept; the same command goes on from there ({out})."
+        missing = len(judged) - len(shown)
         raise JudgeError(
-            f"{len(judged) - len(shown):,} of {len(judged):,} groups were not judged: {stopped.message}",
+            f"{missing:,} of {counted(len(judged), 'group')} {_were(missing)} not judged: {stopped.message}",
             stopped.remedy + kept,
         ) from stopped
     failed = [group.judgement for group in judged if _judge_failed(group)]
     if failed:
+        reason = failed[0] and failed[0].reason
         raise JudgeError(
-            f"the judge scored nobody in {len(failed)} of {len(judged)} groups: {failed[0] and failed[0].reason}",
+            f"the judge scored nobody in {len(failed)} of {counted(len(judged), 'group')}: {reason}",
             "What was scored is shown above; try again, or with another judge: --judge MODEL.",
         )
 
@@ -158,7 +161,7 @@ async def score_file(
     else:
         done = await asyncio.to_thread(out.begin, groups, fresh=fresh)
         if done:
-            typer.echo(f"{len(done):,} of {len(groups):,} groups are judged already.", err=True)
+            typer.echo(f"{len(done):,} of {counted(len(groups), 'group')} {_are(len(done))} judged already.", err=True)
         try:
             if answer_first:
                 await answer_first([group for index, group in enumerate(groups) if index not in done])
@@ -179,7 +182,7 @@ async def _judge_all(
     columns = (*Progress.get_default_columns(), JudgeStatus(lambda: judge.status))
     writing = asyncio.Lock()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task(f"judging {len(groups)} groups", total=len(groups), completed=len(done))
+        bar = progress.add_task(f"judging {counted(len(groups), 'group')}", total=len(groups), completed=len(done))
 
         async def score(index: int, group: TrajectoryGroup) -> None:
             # A group whose rollouts all failed does not stop the others from being judged.
@@ -203,6 +206,14 @@ async def _judge_all(
     return judged
 
 
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
 def _same(file: Path, out: Path) -> bool:
     return out.exists() and file.exists() and out.samefile(file)
 
@@ -213,9 +224,10 @@ def _kept(output: Output | None, out: Path | None) -> str:
         case None:
             return "Stopped. Nothing is kept without --out FILE."
         case JudgedStream():
-            return f"Stopped. {len(output)} groups were written."
+            return f"Stopped. {counted(len(output), 'group')} {_were(len(output))} written."
         case JudgedFile():
-            return f"Stopped. {len(output)} groups are kept; the same command goes on from there ({out})."
+            kept = f"{counted(len(output), 'group')} {_are(len(output))} kept"
+            return f"Stopped. {kept}; the same command goes on from there ({out})."
 
 
 def _judge_failed(group: TrajectoryGroup) -> bool:

@@ -1,10 +1,11 @@
-"""`gavel score --batch`: the judge's calls go through the vendor's batch interface, at half the price, within a day.
+"""`gavel score --batch`: the calls of the judge go through the vendor's batch interface, mostly at half the price.
 
 The batches of an output are kept in `<output>.batch/` beside it until they are scored: after Ctrl-C, a kill or days,
 the same command goes on from there.
 """
 
 import asyncio
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ class BatchScoring:
             raise GavelError(
                 f"batches answer in words, and the mode {config.mode} reads probabilities.", "Leave --batch out."
             )
+        logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)  # it prints a traceback for a failure that passes
         self._config = config
         self._job = BatchJob(out.with_name(f"{out.name}.batch"))
         prices = prices_from_environment() if config.prices is None else config.prices

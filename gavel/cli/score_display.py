@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gavel.cli.terminal import plain
+from gavel.cli.terminal import counted, plain
 from gavel.llm.budget import cost_in_words
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
@@ -48,12 +48,14 @@ def _account(groups: Sequence[TrajectoryGroup]) -> str:
     asked = [whole for whole in wholes if whole.calls]
     unknown = sum(whole.calls for whole in asked if whole.cost_usd is None)
     cost = cost_in_words(sum(whole.cost_usd or 0.0 for whole in asked), sum(whole.calls for whole in asked), unknown)
+    opposed = sum(whole.order_agreement is not None and whole.order_agreement <= 0 for whole in wholes)
     return " · ".join(
         [
-            f"{len(groups):,} group{'s' * (len(groups) != 1)}",
-            f"{scored:,} of {len(members):,} trajectories scored",
+            counted(len(groups), "group"),
+            f"{scored:,} of {len(members):,} trajector{'y' if len(members) == 1 else 'ies'} scored",
+            *([f"orders contradict each other in {counted(opposed, 'group')}"] if opposed else []),
             f"judge {', '.join(models)}",
-            f"{sum(whole.calls for whole in wholes):,} calls",
+            counted(sum(whole.calls for whole in wholes), "call"),
             f"{sum(w.prompt_tokens for w in wholes):,} + {sum(w.completion_tokens for w in wholes):,} tokens",
             f"{cost} (set GAVEL_PRICES)" if cost == "cost unknown" else cost,
         ]

@@ -15,6 +15,8 @@ from rich.table import Table
 from gavel.cli.cassette_option import replay_account
 from gavel.cli.display import RunDisplay
 from gavel.cli.run_file import to_toml
+from gavel.cli.run_paths import paths_seen_from
+from gavel.cli.terminal import counted
 from gavel.judge.judge import Judge
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.backends.local import LocalBackend
@@ -77,7 +79,7 @@ async def run_training(
         run_file = _directory(model) / "run.toml"
 
         def begun() -> None:
-            _write_whole(run_file, to_toml(config, given))
+            _write_whole(run_file, to_toml(paths_seen_from(config, run_file.parent), given))
             if replaced is not None:
                 replaced.delete()
 
@@ -119,7 +121,7 @@ async def run_evaluation(config: RunConfig, scenario: Scenario, *, must_exist: b
             _say(console, f"Gavel · {scenario.name} · {model.get_inference_name()}")
             evaluation = await evaluate(model, scenario, config.loop.final_tasks, config.loop)
     table = Table(box=None)
-    table.add_column(f"{evaluation.tasks} held-out tasks")
+    table.add_column(counted(evaluation.tasks, "held-out task"))
     table.add_column("mean", justify="right")
     for name, value in evaluation.measures.items():
         width = f" ± {interval(value, evaluation.tasks):.3f}" if name == "success" else ""
@@ -161,7 +163,7 @@ def _say(console: Console, line: str) -> None:
 def before_after(first: dict[str, float], last: dict[str, float]) -> Table:
     """The measures of two evaluations (rows of the metrics log) side by side."""
     table = Table(box=None)
-    table.add_column(f"{last['trajectories']:.0f} held-out tasks")
+    table.add_column(counted(round(last["trajectories"]), "held-out task"))
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")
     for name, value in last.items():

@@ -12,11 +12,13 @@ from typing import Any, TypeVar
 import httpx
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay
 
-from gavel.llm.batch_vendors import CONNECTION, connection, vendor_of
+from gavel.llm.batch_vendors import connection, vendor_of
+from gavel.llm.dialect import CONNECTION
 from gavel.llm.errors import LlmError
+from gavel.llm.provider_failure import read_failure
 from gavel.llm.providers import load_litellm
 from gavel.llm.question import Question
-from gavel.llm.retry import is_rate_limit, may_pass, pause, remedy
+from gavel.llm.retry import may_pass, pause, remedy
 
 _TAG = "gavel"
 _OVER = ("completed", "failed", "expired", "cancelled")
@@ -100,7 +102,7 @@ class BatchApi:
                     metadata={_TAG: tag, "name": f"{_TAG} {tag}"},
                     **self._options,
                 ),
-                is_rate_limit,  # of which nothing can have come
+                _is_rate_limit,  # of which nothing can have come
             )
         except LlmError as error:
             if error.__cause__ and _may_pass(error.__cause__):
@@ -170,3 +172,7 @@ class BatchApi:
 
 def _may_pass(error: BaseException) -> bool:
     return isinstance(error, httpx.TransportError) or may_pass(error)
+
+
+def _is_rate_limit(error: BaseException) -> bool:
+    return may_pass(error) and read_failure(error).status in (429, 529)

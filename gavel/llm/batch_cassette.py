@@ -1,4 +1,4 @@
-"""Questions asked in batches, at half the price: a cassette that collects what it cannot answer.
+"""Questions asked in batches, mostly at half the price: a cassette that collects what it cannot answer.
 
     batches = Batches(BatchJob(directory), prices, budget)
     while True:
@@ -25,7 +25,7 @@ import openai
 from gavel.llm.batch_api import BatchApi, request_line
 from gavel.llm.batch_job import BatchJob, BatchRecord
 from gavel.llm.batch_result import BatchResult, not_answered, read_results
-from gavel.llm.batch_vendors import CONNECTION, batch_price
+from gavel.llm.batch_vendors import batch_price
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.completion import with_text_content
@@ -163,7 +163,7 @@ class Batches:
         sent = self._sent.get(question.key, dialect.translate(params))
         if sent != dialect.translate(params):  # another request of the batch has shown what it does not take
             return True
-        refused = dialect.refused(read_failure(failure), {k: v for k, v in params.items() if k not in CONNECTION})
+        refused = dialect.refused(read_failure(failure), params)
         if refused is not None:
             return dialect.do_without(refused, question.model, sent)
         if may_be_the_format(failure) and reply_format + 1 < len(FORMATS):

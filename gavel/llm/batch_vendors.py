@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gavel.llm.dialect import CONNECTION
 from gavel.llm.errors import LlmError
 from gavel.llm.prices import Price, Prices, price
 from gavel.llm.providers import load_litellm, model_info
@@ -58,7 +59,7 @@ def vendor_of(model: str, params: Mapping[str, Any]) -> Vendor:
 def connection(model: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters that say where a request to the model goes, as the batch calls of LiteLLM take them."""
     vendor = vendor_of(model, params)
-    given = {name: params[name] for name in CONNECTION if name in params and name != "timeout"}
+    given = {name: params[name] for name in CONNECTION - {"timeout", "client"} if name in params}
     if address := given.pop("base_url", None):
         given.setdefault("api_base", address)
     if vendor.is_own_server:
@@ -69,10 +70,6 @@ def connection(model: str, params: Mapping[str, Any]) -> dict[str, Any]:
     if vendor.names_model:
         given["model"] = model
     return given | {"custom_llm_provider": vendor.provider}
-
-
-CONNECTION = ("api_key", "api_base", "base_url", "api_version", "organization", "custom_llm_provider", "timeout")
-"""Parameters that say where a request goes; they are no part of it."""
 
 
 def batch_price(model: str, prices: Prices, params: Mapping[str, Any] | None = None) -> Price | None:

@@ -187,7 +187,7 @@ class Budget:
         self.refused = BudgetError(
             f"the budget is used up: {self._spending()}; a call to {model} needs about "
             f"{expected[0]:.2g} USD, {expected[1]:,} tokens.",
-            "Raise the budget, and open a cassette so that nothing is paid for twice.",
+            "Raise the budget. What a cassette holds is not paid for again.",
         )
         raise self.refused
 

@@ -31,13 +31,14 @@ from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.cassette import Cassette
 from gavel.llm.circuit_breaker import Breaker
 from gavel.llm.completion import complete_in_time, read_answer
+from gavel.llm.context_length import DEFAULT_CONTEXT, ContextLength
 from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
-from gavel.llm.dialect import COMPLETION_CAPS, FORMATS, dialect_of
+from gavel.llm.dialect import COMPLETION_CAPS, FORMATS, advice_without, dialect_of
 from gavel.llm.error_mapping import as_llm_error
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError
 from gavel.llm.gate import Gate
 from gavel.llm.local_models import PROVIDER, model_id
-from gavel.llm.logprobs import with_logprobs
+from gavel.llm.logprobs import check_has_logprobs, with_logprobs
 from gavel.llm.message_size import byte_bound
 from gavel.llm.ollama import context_options
 from gavel.llm.prices import Price, Prices, price
@@ -99,27 +100,20 @@ class Client:
             self.cassette.check()
 
     def room(self, entries: int) -> int:
-        """Max prompt tokens, in `cl100k_base`, when the reply has `entries` entries: the context minus the reply, with
-        a margin for the model's own tokenizer."""
-        context = self._context
-        return int((context - min(self._reply_tokens(entries), context // 2)) / _TOKENIZER_MARGIN)
+        """Max prompt tokens, in `cl100k_base`, when the reply has `entries` entries."""
+        return self._context.room(self._reply_tokens(entries))
 
     def shrink(self, room: int, sent: int, entries: int, limit: int | None) -> None:
         """Lowers the assumed context: a prompt of `sent` tokens, made for `room` tokens, was refused as too long.
 
         `limit`: the context that the server names, in tokens; None = it names none.
         """
-        if self.room(entries) < room:
-            return  # another call has lowered it
-        smaller = int(_SHRINK_FACTOR * sent * _TOKENIZER_MARGIN) + self._reply_tokens(entries)
-        _contexts[self._endpoint] = limit if limit is not None and limit < self._context else smaller
+        self._context.shrink(room, sent, self._reply_tokens(entries), limit)
 
     @property
-    def _context(self) -> int:
-        if (learned := _contexts.get(self._endpoint)) is not None:
-            return learned
+    def _context(self) -> ContextLength:
         listed = model_info(self.name).get("max_input_tokens") if isinstance(self.model, str) else None
-        return self.context or self._set_context or listed or _CONTEXT
+        return ContextLength(self._endpoint, self.context or self._set_context or listed or DEFAULT_CONTEXT)
 
     @property
     def _set_context(self) -> int | None:
@@ -166,6 +160,8 @@ class Client:
                 f"{self.name} answered a question with an empty reply (finish_reason {reply.finish_reason!r}).",
                 "Try it by hand, raise max_tokens if you set it, or pick another model.",
             )
+        if self.wire == "logprobs":
+            check_has_logprobs(self.name, reply)
         reply_format = self.wire if decides else FORMATS[dialect_of(self._endpoint).format][0]
         return Probe(self.name, reply.served_by, reply_format, time.monotonic() - started, reply.cost_usd)
 
@@ -268,15 +264,12 @@ class Client:
                     if self.wire == "logprobs":
                         account.reply = with_logprobs(account.reply, response)
             except openai.OpenAIError as error:
-                refused = dialect.refused(
-                    read_failure(error), {k: v for k, v in params.items() if k not in _CONNECTION}
-                )
+                refused = dialect.refused(read_failure(error), params)
                 if refused is not None and dialect.do_without(refused, self.name, sent):
                     continue
                 if refused is not None:
                     raise PermanentError(
-                        f"{self.name} does not take {refused}: {error}",
-                        f"Leave {refused} out of the judge's parameters (--judge-param, params).",
+                        f"{self.name} does not take {refused}: {error}", advice_without(refused)
                     ) from error
                 if number + 1 == len(FORMATS) or not may_be_the_format(error):
                     raise
@@ -288,7 +281,7 @@ class Client:
                 return self._answering_all_of(messages, account.reply)
 
     def _context_options(self, messages: list[Message]) -> dict[str, int]:
-        return context_options(self.name, self.params, messages, self._context, self._set_completion)
+        return context_options(self.name, self.params, messages, self._context.tokens, self._set_completion)
 
     def _answering_all_of(self, messages: list[Message], reply: Reply) -> Reply:
         """The reply. Raises `PromptCutError` when its server read only a part of the messages."""
@@ -374,18 +367,6 @@ class Client:
 
 _LONGEST_COMPLETION = 32_768
 """Max reply tokens of a model that LiteLLM's table does not list."""
-_CONTEXT = 128_000
-"""Context length of a model that LiteLLM's table does not list."""
-_SHRINK_FACTOR = 0.5
-"""Factor by which a refused prompt is shortened when the server names no limit."""
-_TOKENIZER_MARGIN = 1.2
-"""Max ratio of a model's own token count to that of `cl100k_base`."""
-
-_CONNECTION = {"api_key", "api_base", "base_url", "api_version", "organization", "custom_llm_provider", "client"}
-"""Parameters that are no part of a request's body."""
-
-_contexts: dict[Hashable, int] = {}
-"""Context lengths learned from endpoints' refusals."""
 
 
 @dataclass(slots=True)

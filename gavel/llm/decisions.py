@@ -14,7 +14,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gavel.llm.errors import LlmError
+import openai
+
+from gavel.llm.errors import LlmError, PermanentError
 from gavel.llm.prices import Prices, cost
 from gavel.llm.providers import load_litellm, timed_out
 from gavel.llm.types import Message, Reply, Schema
@@ -44,8 +46,8 @@ async def decide(
 ) -> Reply:
     """The answers to `schema["questions"]` about the text of `messages`, as `decision_text` writes them.
 
-    Raises `LlmError` for a LiteLLM that knows no decisions, and what `litellm.adecisions` raises, such as a timeout
-    after `seconds`.
+    Raises `LlmError` for a LiteLLM that knows no decisions, or no such provider of them, and what `litellm.adecisions`
+    raises, such as a timeout after `seconds`.
     """
     ask = getattr(load_litellm(), "adecisions", None)
     if ask is None:
@@ -56,6 +58,12 @@ async def decide(
             response = await ask(model=model, input=_input(messages), questions=schema["questions"], **options)
     except TimeoutError as error:
         raise timed_out(model, seconds) from error
+    except openai.BadRequestError as error:
+        if "Unknown Decisions provider" in str(error):  # LiteLLM asks nobody then
+            raise PermanentError(
+                f"{model} is no decision model: {error}", "Name one of these providers', or take the mode groupwise."
+            ) from error
+        raise
     prompt, completion = response.usage.input_tokens, response.usage.output_tokens
     usd = cost(model, prompt, completion, prices)
     if usd is None:

@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
+from gavel.llm.logprobs import PARAMS as LOGPROBS
+from gavel.llm.logprobs import WITHOUT_LOGPROBS
 from gavel.llm.provider_failure import Failure
 from gavel.llm.types import Schema
 
@@ -36,6 +38,12 @@ _DISPENSABLE = {"temperature", "top_p", "top_k", "seed", "presence_penalty", "fr
 """Parameters without which a judge still judges; without another, such as reasoning_effort, it would be another."""
 
 
+CONNECTION = frozenset(
+    {"api_key", "api_base", "base_url", "api_version", "organization", "custom_llm_provider", "client", "timeout"}
+)
+"""Parameters that say where a request goes; they are no part of its body."""
+
+
 class Dialect:
     """Of one endpoint."""
 
@@ -54,7 +62,7 @@ class Dialect:
 
     def refused(self, failure: Failure, params: Mapping[str, Any]) -> str | None:
         """The one of the untranslated `params` that the endpoint does not take, if that is why a request failed."""
-        sent = {name: self._names.get(name, name) for name in params}
+        sent = {name: self._names.get(name, name) for name in params if name not in CONNECTION}
         wire = {known: name for name, known in sent.items() if known is not None}
         wire |= {_TWINS[known]: name for known, name in wire.items() if known in _TWINS and _TWINS[known] not in wire}
         found = failure.refused_parameter(wire.keys())
@@ -76,6 +84,16 @@ class Dialect:
             self.takes_cap = self.takes_cap and name not in COMPLETION_CAPS
             logging.getLogger(__name__).warning("%s does not take %s: it is left out.", endpoint, name)
         return True
+
+
+def advice_without(parameter: str) -> str:
+    """What to do about a parameter that an endpoint does not take, and without which it is not asked."""
+    if parameter in LOGPROBS:
+        return (
+            "Where the server gives fewer log-probabilities, add --judge-param top_logprobs=5 (params); where it gives "
+            f"none, {WITHOUT_LOGPROBS}"
+        )
+    return f"Leave {parameter} out of the judge's parameters (--judge-param, params)."
 
 
 def dialect_of(endpoint: Hashable) -> Dialect:

@@ -11,11 +11,23 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from gavel.llm.errors import LlmError
 from gavel.llm.refusal_wording import CONTENT_FILTER
 from gavel.llm.types import Reply
 
 PARAMS = {"logprobs": True, "top_logprobs": 20}
 """What asks for them; 20 is the most that OpenAI and vLLM give by default."""
+
+
+WITHOUT_LOGPROBS = "name a server that does, such as vLLM, or take the mode groupwise (--mode)."
+
+
+def check_has_logprobs(model: str, reply: Reply) -> None:
+    """Raises `LlmError` when the server returned no tokens with a reply of `with_logprobs`."""
+    if reply.finish_reason != CONTENT_FILTER and json.loads(reply.text)["tokens"] is None:
+        raise LlmError(
+            f"{model} returned no log-probabilities of tokens.", WITHOUT_LOGPROBS[0].upper() + WITHOUT_LOGPROBS[1:]
+        )
 
 
 def with_logprobs(reply: Reply, response: Any) -> Reply:

@@ -7,7 +7,6 @@ or one group's scores, until there are more than `max_exceptions` allows: then e
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import cast
 
@@ -16,7 +15,7 @@ from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_copy import unscored
 from gavel.scenarios.progress import GroupTally, completion_tokens, gather_display
-from gavel.scenarios.run_members import discard, member_runner, run_member
+from gavel.scenarios.run_members import MemberBound, discard, member_runner
 from gavel.scenarios.trajectory import RolloutError, Trajectory
 
 AfterEach = Callable[[TrajectoryGroup], Awaitable[TrajectoryGroup | list[TrajectoryGroup] | None]]
@@ -132,10 +131,7 @@ class _Gathering:
         self.sources = sources
         self.after_each = after_each
         self.max_exceptions = max_exceptions
-        self.slots: AbstractAsyncContextManager[None] = (
-            nullcontext() if concurrency is None else asyncio.Semaphore(concurrency)
-        )
-        self.outer_runner = member_runner.get()
+        self.bound = MemberBound(concurrency)
         self.tallies = tallies
         self.tasks: list[asyncio.Task[list[TrajectoryGroup]]] = []
         self.first: Exception | RolloutError | None = None
@@ -170,11 +166,9 @@ class _Gathering:
     async def _run_member(self, tally: GroupTally, member: Awaitable[Trajectory]) -> Trajectory:
         tally.started += 1
         tally.members = max(tally.members, tally.started)
-        async with self.slots:
-            # A group that a rollout runs within itself must not wait for a slot: the rollout holds one.
-            member_runner.set(run_member)
+        async with self.bound.slot():
             try:
-                trajectory = await self.outer_runner(member)
+                trajectory = await self.bound.run(member)
             except Exception as error:
                 tally.done += 1
                 self._failed(tally, error)

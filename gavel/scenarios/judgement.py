@@ -75,6 +75,9 @@ class GroupJudgement(BaseModel):
     """Calls answered by a cassette."""
     lost_orders: int = 0
     """Calls without a usable reply."""
+    order_agreement: float | None = None
+    """How far the orders rank the members alike: mean Kendall tau between two orders, -1 to 1, of members that both
+    tell apart. At 0 or below the scores are noise, or the position in the prompt. None = unknown (one order, ties)."""
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0
     """Of the prompt tokens, those that servers had in their prompt caches; they cost less."""

@@ -6,6 +6,7 @@
 A row without a version is of version 1. A row of a later version is refused, never read in part.
 """
 
+import json
 from typing import Any
 
 from gavel.llm.errors import GavelError
@@ -15,7 +16,7 @@ RECORD_VERSION = 1
 
 
 class RecordVersionError(GavelError):
-    """A record was written by a later version of Gavel."""
+    """A record was written by a later version of Gavel, or in no version at all."""
 
 
 def to_line(group: TrajectoryGroup) -> str:
@@ -26,7 +27,12 @@ def to_line(group: TrajectoryGroup) -> str:
 def check_version(row: dict[str, Any]) -> None:
     """Raises `RecordVersionError` when this version of Gavel cannot read the row."""
     version = row.get("format_version", 1)
-    if not isinstance(version, int) or version > RECORD_VERSION:
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise RecordVersionError(
+            f"its format_version is {json.dumps(version, default=str)}, which is no version number",
+            f"Restore the file, or set the field to {RECORD_VERSION}, which is what this Gavel writes.",
+        )
+    if version > RECORD_VERSION:
         raise RecordVersionError(
             f"it has format_version {version!r}; this version of Gavel reads up to {RECORD_VERSION}",
             "Upgrade Gavel: pip install --upgrade gavel-rl",

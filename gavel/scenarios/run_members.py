@@ -1,10 +1,13 @@
-"""Runs the members of a group, which are awaitables of trajectories, concurrently; a failure affects one member only.
+"""Runs the members of a group, which are awaitables of trajectories, concurrently and bounded; a failure affects one
+member only.
 
-`member_runner` runs one member in the current context; `gather` sets it to bound and count the members that run.
+`member_runner` runs one member in the current context; `gather` sets it to bound (`MemberBound`) and count the members
+that run.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 
 from gavel.llm.cancellation import contain_cancellation
@@ -23,6 +26,25 @@ async def run_member(member: Awaitable[object]) -> Trajectory:
 
 
 member_runner: ContextVar[MemberRunner] = ContextVar("member_runner", default=run_member)
+
+
+class MemberBound:
+    """At most so many members run at once, of all groups of one `gather`; None = all of them."""
+
+    def __init__(self, concurrency: int | None) -> None:
+        self._slots: AbstractAsyncContextManager[None] = (
+            nullcontext() if concurrency is None else asyncio.Semaphore(concurrency)
+        )
+        self.run = member_runner.get()
+        """Runs a member as it would be run without this bound."""
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncGenerator[None]:
+        """Waits until one more member may run."""
+        async with self._slots:
+            # A group that a rollout runs within itself must not wait for a slot: the rollout holds one.
+            member_runner.set(run_member)
+            yield
 
 
 async def run_members(members: Sequence[Member]) -> list[Trajectory | BaseException]:

@@ -141,8 +141,9 @@ def _splits(name: str, tasks: Sequence[Task], held_out: Sequence[Task] | float) 
     if not isinstance(held_out, int | float):
         both = {task.id for task in tasks} & {task.id for task in held_out}
         if both:
+            tasks_in_both = "a task" if len(both) == 1 else f"{len(both)} tasks"
             raise ScenarioError(
-                f"{len(both)} tasks of {name} are both trained on and held out ({min(both)}, say)",
+                f"{tasks_in_both} of {name} both trained on and held out: {min(both)}",
                 "Keep every task in one of the two lists.",
             )
         return {"train": tasks, "held_out": held_out}

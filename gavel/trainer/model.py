@@ -16,6 +16,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import Backend, NotRegisteredError, TrainResult
 from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec
+from gavel.trainer.runs.checkpoint_retention import steps_to_keep
 
 _REQUEST_TIMEOUT = 600.0
 
@@ -134,9 +135,7 @@ class TrainableModel(Model, TrainableSpec):
         saved = [step for step in self.backend.checkpoints(self) if step <= live]  # a later one is damaged
         split, _, metric = best_checkpoint_metric.partition("/")
         values = {row["step"]: row.get(metric) for row in self.backend.history(self, split)}
-        scored = sorted((value, step) for step in saved if isinstance(value := values.get(step), int | float))
-        best = [step for _, step in scored[max(0, len(scored) - keep_best) :]]
-        kept = {live, *best, *saved[max(0, len(saved) - keep_last) :]}
+        kept = {live, *steps_to_keep(saved, values, keep_last=keep_last, keep_best=keep_best)}
         await self.backend.delete_checkpoints(self, [step for step in saved if step not in kept])
 
     def _address(self) -> tuple[str | None, str | None]:

@@ -1,14 +1,13 @@
 """examples/minimal_grpo.py stays short, public and true."""
 
 import ast
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import gavel
+from tests.forked import script
 
 MINIMAL = Path(__file__).parents[2] / "examples" / "minimal_grpo.py"
 
@@ -30,10 +29,7 @@ def test_the_whole_of_grpo_takes_at_most_150_lines_and_public_names_alone() -> N
 
 @pytest.mark.slow
 def test_it_trains_and_prints_its_curve(tmp_path: Path) -> None:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("GAVEL_", "OPENAI_", "WANDB_"))}
-    result = subprocess.run(
-        [sys.executable, str(MINIMAL), "1"], cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=600
-    )
+    result = script(MINIMAL, "1", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert lines[0].startswith("step  0: held-out success 0.")

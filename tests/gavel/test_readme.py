@@ -1,24 +1,14 @@
 """What the README shows is what the examples hold, and they run as shown."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.limits import HANG_SECONDS
+from tests.forked import script
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-
-
-def run(script: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("GAVEL_", "OPENAI_", "WANDB_"))}
-    return subprocess.run(
-        [sys.executable, str(script)], cwd=cwd, env=clean, capture_output=True, text=True, timeout=HANG_SECONDS
-    )
 
 
 @pytest.mark.parametrize("name", ["returns.py", "own_rollout.py", "demonstrations.py", "only_judge.py"])
@@ -34,7 +24,7 @@ def test_an_own_scenario_takes_fewer_than_thirty_lines_of_code(name: str) -> Non
 
 @pytest.mark.slow
 def test_the_own_rollout_trains(tmp_path: Path) -> None:
-    result = run(ROOT / "examples" / "own_rollout.py", tmp_path)
+    result = script(ROOT / "examples" / "own_rollout.py", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert [line.split(":")[0] for line in result.stdout.splitlines()] == ["step 1", "step 2", "step 3"]
     assert "Traceback" not in result.stderr
@@ -44,7 +34,7 @@ def test_the_own_rollout_trains(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_demonstrations_are_learnt(tmp_path: Path) -> None:
-    result = run(ROOT / "examples" / "demonstrations.py", tmp_path)
+    result = script(ROOT / "examples" / "demonstrations.py", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     losses = [float(line.rpartition(" ")[2]) for line in result.stdout.splitlines()]
     assert len(losses) == 3
@@ -54,7 +44,7 @@ def test_the_demonstrations_are_learnt(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_judge_alone_scores(tmp_path: Path) -> None:
-    result = run(ROOT / "examples" / "only_judge.py", tmp_path)
+    result = script(ROOT / "examples" / "only_judge.py", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert f"```\n{result.stdout}```" in README
     scores = [float(line.split()[0]) for line in result.stdout.splitlines()]
@@ -64,7 +54,7 @@ def test_the_judge_alone_scores(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_script_in_the_shapes_of_art_trains(tmp_path: Path) -> None:
-    result = run(Path(__file__).parent / "art_style.py", tmp_path)
+    result = script(Path(__file__).parent / "art_style.py", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "steps: 2" in result.stdout
     assert (tmp_path / ".art" / "art-style" / "agent-001" / "trajectories" / "val").is_dir()

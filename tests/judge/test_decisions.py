@@ -166,14 +166,6 @@ async def test_a_wrong_key_is_told_before_the_first_group(openai_server: Decisio
     assert (probe.reply_format, probe.served_by) == ("decisions", "decider-1-2026")
 
 
-async def test_a_model_of_no_decision_provider_leaves_all_without_a_score():
-    judged = await Judge([Juror("anthropic/claude-x", params={"api_key": "none"})], mode="decisions", orders=1).score(
-        qualities(2, 7)
-    )
-    assert [t.reward for t in judged] == [None, None]
-    assert "Unknown Decisions provider" in judged.judgement.reason
-
-
 def test_a_local_model_is_refused():
     with pytest.raises(JudgeError, match="no probabilities can be read"):
         Judge("stand-in", mode="decisions").check()
@@ -201,3 +193,13 @@ async def test_parameters_for_text_do_not_reach_a_decision_model(openai_server: 
     ((_, body, headers),) = openai_server.requests
     assert set(body) == {"model", "input", "questions"}
     assert headers["x-team"] == "a"
+
+
+@pytest.mark.parametrize("jury", [False, True])
+async def test_a_provider_without_decisions_is_an_error_at_once(openai_server: DecisionServer, jury: bool):
+    other = Juror("anthropic/claude", params={"api_key": "none"})
+    jurors = [Juror(openai_server.model, params=openai_server.params), other] if jury else [other]
+    with pytest.raises(JudgeError, match="anthropic/claude is no decision model") as error:
+        await Judge(jurors, mode="decisions").score(qualities(2, 7))
+    assert "hosted_vllm" in error.value.message
+    assert "groupwise" in error.value.remedy

@@ -94,8 +94,10 @@ async def test_a_judge_that_favours_the_first_place_favours_nobody_over_two_orde
 
     judged = await Judge(favours_the_first, orders=2).score(saying("a", "b", "c", "d"))
     assert {trajectory.reward for trajectory in judged} == {0.85}
-    # What positions do cancels out of the mean, so it is no error of the score.
-    assert [t.judgement and t.judgement.standard_error for t in judged] == pytest.approx([0] * 4, abs=1e-9)
+    # What positions do cancels out of the mean; that nothing else moves the votes is not sure after two orders.
+    assert all(t.judgement and 0 < (t.judgement.standard_error or 0) < 0.05 for t in judged)
+    assert judged.judgement
+    assert [warning for warning in judged.judgement.warnings if "contradict each other" in warning]
 
 
 async def test_identical_members_are_shown_once_and_share_the_score():
@@ -351,9 +353,9 @@ async def test_a_judge_to_which_places_matter_is_told_of_once_that_is_sure():
 
     judge = Judge(likes_the_first, orders=10)
     told = [(await judge.score(saying("a", "b", f"c {number}"))).judgement for number in range(5)]
-    assert [len(whole.warnings) for whole in told if whole] == [0, 0, 0, 0, 1]
-    assert told[-1] is not None
-    assert "of 3 members shown, the last has gained -0.40 over the first (50 ballots)" in told[-1].warnings[0]
+    biases = [[warning for warning in whole.warnings if "position bias" in warning] for whole in told if whole]
+    assert [len(warnings) for warnings in biases] == [0, 0, 0, 0, 1]
+    assert "of 3 members shown, the last has gained -0.40 over the first (50 ballots)" in biases[-1][0]
     degenerate = (await judge.score(saying("a", "a"))).judgement
     assert degenerate is not None
     assert degenerate.warnings == []

@@ -179,3 +179,29 @@ async def test_a_cassette_keeps_the_log_probabilities(endpoint: Endpoint, tmp_pa
 def test_a_local_model_is_refused():
     with pytest.raises(JudgeError, match="no probabilities can be read"):
         Judge("constant", mode="readout").check()
+
+
+async def test_the_first_question_shows_that_a_server_gives_no_log_probabilities(endpoint: Endpoint):
+    endpoint.script = [lambda request: says('{"ready": true}')]
+    with pytest.raises(JudgeError, match="returned no log-probabilities") as error:
+        await judge(endpoint).probe()
+    assert "vLLM" in error.value.remedy
+    endpoint.script = [lambda request: answer([token('{"ready"'), token(": true}")])]
+    assert len(await judge(endpoint).probe()) == 1
+
+
+async def test_a_server_that_gives_fewer_log_probabilities_can_be_asked_for_fewer(endpoint: Endpoint):
+    def picky(request: Request) -> Answer:
+        if request["top_logprobs"] <= 5:
+            return digits()(request)
+        words = "Unsupported value: 'top_logprobs' is greater than the maximum allowed: 5."
+        error = {"message": words, "type": "invalid_request_error", "param": "top_logprobs", "code": None}
+        return Answer({"error": error}, 400)
+
+    endpoint.script = [picky]
+    with pytest.raises(JudgeError, match="does not take top_logprobs") as error:
+        await judge(endpoint, orders=1).score(qualities(2, 7, 4))
+    assert "--judge-param top_logprobs=5" in error.value.remedy
+    fewer = Judge([Juror("openai/judge", params={**endpoint.params, "top_logprobs": 5})], mode="readout", orders=1)
+    judged = await fewer.score(qualities(2, 7, 4))
+    assert [t.reward for t in judged] == pytest.approx([2 / 9, 7 / 9, 4 / 9])

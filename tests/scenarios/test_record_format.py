@@ -22,12 +22,15 @@ def test_a_line_is_read_back_as_the_same_group() -> None:
     assert from_row(json.loads(GROUP.to_json())).to_json() == GROUP.to_json()
 
 
-@pytest.mark.parametrize("version", [RECORD_VERSION + 1, "two", None])
-def test_a_version_that_is_not_known_is_refused(version: Any) -> None:
+@pytest.mark.parametrize(
+    ("version", "remedy"),
+    [(RECORD_VERSION + 1, "Upgrade"), ("two", "Restore"), (None, "Restore"), (True, "Restore"), (0, "Restore")],
+)
+def test_a_version_that_is_not_known_is_refused(version: Any, remedy: str) -> None:
     row = json.loads(to_line(GROUP)) | {"format_version": version}
     with pytest.raises(RecordVersionError, match="format_version") as error:
         from_row(row)
-    assert "Upgrade" in error.value.remedy
+    assert remedy in error.value.remedy
 
 
 def test_a_file_of_a_later_version_is_refused_with_its_line(tmp_path: Path) -> None:

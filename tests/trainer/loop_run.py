@@ -1,9 +1,21 @@
-"""A small training run in a process of its own, for tests that kill it: `python loop_run.py RUNS STEPS STALENESS`."""
+"""Small training runs in processes of their own, for tests that kill them: `python loop_run.py`.
+
+What is slow to import is imported once. Each line of standard input, `RUNS STEPS STALENESS`, is one run, in a fork of
+this process: the first line of output is its process id, then it prints what happens, and `ended STATUS` (negative for
+a signal) is the last line.
+"""
 
 import asyncio
+import os
 import sys
+import traceback
+
+os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}  # a fork has one thread
+
+import torch
 
 from gavel.judge.judge import Judge
+from gavel.llm.providers import load_litellm
 from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, TrainConfig
@@ -46,5 +58,23 @@ async def run(runs: str, steps: int, max_staleness: int) -> None:
         await train_scenario(model, scenario, judge, loop, TrainConfig(learning_rate=1e-3), Telling())
 
 
+def fork(runs: str, steps: int, max_staleness: int) -> int:
+    """The status that the run ended with, negative for a signal."""
+    child = os.fork()
+    if not child:
+        print(os.getpid(), flush=True)
+        try:
+            asyncio.run(run(runs, steps, max_staleness))
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 if __name__ == "__main__":
-    asyncio.run(run(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
+    torch.set_num_threads(1)
+    load_litellm()
+    for line in sys.stdin:
+        runs, steps, max_staleness = line.rsplit(" ", 2)
+        print(f"ended {fork(runs, int(steps), int(max_staleness))}", flush=True)

@@ -37,7 +37,7 @@ def judged_groups(groups: Iterable[TrajectoryGroup]) -> list[TrajectoryGroup]:
     if not any(member.judgement and member.judgement.score is not None for group in groups for member in group):
         members = sum(len(group) for group in groups)
         raise JudgeError(
-            f"none of the {members} members of {len(groups)} groups has a judge's score.",
+            f"none of the {members} members of {len(groups)} group{'s' * (len(groups) != 1)} has a judge's score.",
             "Judge them first: gavel score FILE --out judged.jsonl, or Judge.score.",
         )
     return groups

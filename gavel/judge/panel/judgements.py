@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from gavel.judge.panel.aggregate import Aggregate, AggregateScore, Answer, groupwise
+from gavel.judge.panel.agreement import agreement_of
 from gavel.judge.panel.ballot import Ballot
 from gavel.judge.prompt.canonical_group import CanonicalGroup
 from gavel.judge.stats import mean_and_error
@@ -99,18 +100,20 @@ def judge_group(members: Sequence[Judgement], group: CanonicalGroup, ballots: Se
     cached_calls = len(all_replies) - len(replies)
     calls = sum(ballot.calls for ballot in ballots) - cached_calls
     costs = [reply.cost_usd for reply in replies if reply.cost_usd is not None]
+    agreement = agreement_of(ballots)
     return GroupJudgement(
         status=status,
         reason=reason,
         calls=calls,
         cached_calls=cached_calls,
         lost_orders=sum(ballot.scores is None for ballot in ballots),
+        order_agreement=agreement,
         prompt_tokens=sum(reply.prompt_tokens for reply in replies),
         cached_prompt_tokens=sum(reply.cached_prompt_tokens for reply in replies),
         completion_tokens=sum(reply.completion_tokens for reply in replies),
         cost_usd=sum(costs) if len(costs) == calls else None,
         repairs=dict(sum((ballot.repairs for ballot in ballots), Counter[str]())),
-        warnings=list(_warnings(ballots)),
+        warnings=[*_warnings(ballots), *_disagreement(agreement)],
     )
 
 
@@ -123,6 +126,14 @@ def _warnings(ballots: Sequence[Ballot]) -> Iterator[str]:
             yield f"order {ballot.order}: the judge model refuses the text of {len(ballot.refused)} members"
         if ballot.shortened:
             yield f"order {ballot.order}: long texts were shortened to fit the context of {ballot.model}"
+
+
+def _disagreement(agreement: float | None) -> Iterator[str]:
+    if agreement is not None and agreement <= 0:
+        yield (
+            f"its orders contradict each other (mean tau {agreement:.2f}): the scores say little about which attempt "
+            "is better; judge with more orders (--orders, at least 4) or a stronger judge model"
+        )
 
 
 def _status(members: Sequence[Judgement], group: CanonicalGroup) -> tuple[GroupStatus, str | None]:

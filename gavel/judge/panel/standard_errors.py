@@ -12,7 +12,7 @@ Part of the votes' scatter is the position in the prompt, which balanced orders 
 
     vote = member + scale + juror's effect of the position + noise
 
-is fitted by least squares, and only what is left counts as noise.
+is fitted by least squares, and what is left counts as noise; so does, with a small weight, what the position explains.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _MIN_DF = 4
 """Degrees of freedom that a second or third effect of the position must leave for the noise."""
+_DOUBT = 0.5
+"""Weight, as degrees of freedom, of the doubt that the votes' scatter is an effect of the position at all."""
 _RESIDUE = 1e-12
 """A variance below this is floating-point residue."""
 
@@ -71,6 +73,8 @@ class Noise:
     """Degrees of freedom; 0 = nothing is known, and the variance has no meaning."""
     position_effects: Sequence[float] = field(default=())
     """What the fitted effect of the position added to each vote."""
+    without_effects: float | None = None
+    """Variance of one vote when what the position explains is noise as well; None = it explains nothing."""
 
 
 def residual_noise(votes: Sequence[NoisyVote]) -> Noise:
@@ -107,13 +111,14 @@ def residual_noise(votes: Sequence[NoisyVote]) -> Noise:
     freedom = len(votes) - basis.shape[1]
     if freedom < 1:
         return Noise(0.0, 0)
-    squares = float(((scores - basis @ (basis.T @ scores)) ** 2).sum())
-    fitted = np.zeros(len(votes))
+    squares = _squares_left(scores, basis)
+    fitted, without = np.zeros(len(votes)), None
     if effects:
+        without = _squares_left(scores, without_effects) / (len(votes) - without_effects.shape[1])
         columns = np.hstack(effects)
         apart = columns - without_effects @ (without_effects.T @ columns)
         fitted = columns @ np.linalg.lstsq(apart, scores, rcond=None)[0]
-    return Noise(squares / freedom if squares > _RESIDUE else 0.0, freedom, fitted.tolist())
+    return Noise(squares / freedom if squares > _RESIDUE else 0.0, freedom, fitted.tolist(), without)
 
 
 def shrunk(noise: Noise, prior: NoisePrior | None) -> tuple[float, float]:
@@ -121,11 +126,17 @@ def shrunk(noise: Noise, prior: NoisePrior | None) -> tuple[float, float]:
 
     (d0·s0² + d·s²) / (d0 + d), the empirical Bayes estimate of a variance (Smyth 2004, "Linear models and empirical
     Bayes methods", equation for the moderated t-statistic, which has d0 + d degrees of freedom).
+
+    Half a degree of freedom more doubts that the position has an effect, and takes all scatter for noise. Otherwise two
+    orders that contradict each other exactly would leave no error at all: their scatter is one effect of the position.
     """
-    if prior is None:
-        return noise.variance, noise.df
-    total = prior.df + noise.df
-    return (prior.df * prior.variance + noise.df * noise.variance) / total, total
+    parts = [(noise.df, noise.variance)]
+    if prior is not None:
+        parts.append((prior.df, prior.variance))
+    if noise.without_effects is not None:
+        parts.append((_DOUBT, noise.without_effects))
+    total = sum(df for df, _ in parts)
+    return sum(df * variance for df, variance in parts) / total if total else noise.variance, total
 
 
 def standard_errors(
@@ -170,6 +181,11 @@ def fit_prior(groups: Iterable[Noise]) -> NoisePrior | None:
     scatter = sum(noise.df * (noise.variance / variance - 1) ** 2 for noise in known)
     between = max(0.0, (scatter - 2 * len(known)) / (total + 2 * len(known)))
     return NoisePrior(variance=variance, df=1 / (between / 2 + 1 / total))
+
+
+def _squares_left(scores: "Array", basis: "Array") -> float:
+    """The sum of squares that an orthonormal basis leaves of the scores."""
+    return float(((scores - basis @ (basis.T @ scores)) ** 2).sum())
 
 
 def _orthonormal(columns: "Array") -> "Array":

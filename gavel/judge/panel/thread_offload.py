@@ -1,11 +1,16 @@
 """Work over a long group's text runs in a thread, so that the event loop and other calls go on.
 
 Threads share one interpreter, so what they run must consist of short steps: one text at a time, never all text at once.
+It is one thread for an event loop: several would not be faster, and the loop would have to wait for each one's turn.
 """
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from openai.types.chat.chat_completion import Choice
 
@@ -21,8 +26,15 @@ R = TypeVar("R")
 async def off_loop_if_long(characters: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Runs `work` over a group's text of so many characters; in a thread when they are many."""
     if characters > LONG:
-        return await asyncio.to_thread(work, *args, **kwargs)
+        loop = asyncio.get_running_loop()
+        if loop not in _threads:
+            _threads[loop] = ThreadPoolExecutor(max_workers=1, thread_name_prefix="long group")
+        within = partial(contextvars.copy_context().run, work, *args, **kwargs)
+        return await loop.run_in_executor(_threads[loop], within)
     return work(*args, **kwargs)
+
+
+_threads: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadPoolExecutor] = WeakKeyDictionary()
 
 
 def characters_of(trajectories: Iterable[Trajectory]) -> int:

@@ -11,7 +11,12 @@ line, speak as another role or name another member: `read_transcripts` inverts `
 
 A server's prompt cache reuses the beginning that requests have in common, so all calls on a group have one code and one
 set of labels, and what they share comes first: what every call shows, what every call with these members shows, and
-then the members in the call's order.
+then the members in the call's order. A text that is like one of these but for some lines, such as a file that is read
+again after an edit, is shown by its change:
+
+    ¦k3v result = block 2 but for lines 17-17
+    ¦k3v was:     return None
+    ¦k3v now:     return found
 """
 
 import re
@@ -29,6 +34,7 @@ from gavel.judge.prompt.canonical_group import (
     event_texts,
     has_reference,
 )
+from gavel.judge.prompt.changed_text import Blocks, apply_change, read_name
 from gavel.judge.prompt.events import Attachment, Image, Unseen
 from gavel.judge.prompt.flags import ADDRESSES_JUDGE, CONTENTLESS, EMPTY, TOOL_ADDRESSES_JUDGE, UNSEEN
 from gavel.judge.prompt.sanitize import RESERVED, joined_texts, normalize_for_matching, sanitize
@@ -133,6 +139,10 @@ class Transcripts:
         blocks = {text: number for number, text in enumerate(self._common, start=1)}
         for text in repeated_texts(events):
             blocks.setdefault(text, len(blocks) + 1)
+        common, everything = (
+            Blocks({self._sanitized(text): number for text, number in list(blocks.items())[:most]})
+            for most in (len(self._common), len(blocks))
+        )
         block_lines = [f"block {number}: {self._sanitized(text)}" for text, number in blocks.items()]
 
         of_group: list[str] = []
@@ -140,13 +150,14 @@ class Transcripts:
             tools = map(self._sanitized, group.tools)
             of_group += ["tools", *(f"- {number} {tool}" for number, tool in enumerate(tools, start=1))]
         of_group += block_lines[: len(self._common)]
-        of_group += self._events(group.shared[: has_reference(group)], blocks)
+        of_group += self._events(group.shared[: has_reference(group)], blocks, common)
         if shared := group.shared[has_reference(group) :]:
-            of_group += [f"start {_OF_ALL}", *self._events(shared, blocks)]
+            of_group += [f"start {_OF_ALL}", *self._events(shared, blocks, common)]
 
         of_members = block_lines[len(self._common) :]
         for number, prefix in enumerate(tree.prefixes, start=1):
-            of_members += [f"start {number}", *_continuation(prefix.parent), *self._events(prefix.events, blocks)]
+            shared = self._events(prefix.events, blocks, everything)
+            of_members += [f"start {number}", *_continuation(prefix.parent), *shared]
 
         members: dict[int, str] = {}
         for member in shown:
@@ -159,7 +170,7 @@ class Transcripts:
                 if tools is not None:
                     lines.append(f"only tools {', '.join(str(group.tools.index(t) + 1) for t in tools) or 'none'}")
                 n = index_of[member, number]
-                lines += [*_continuation(tree.prefix_of[n]), *self._events(tree.suffixes[n], blocks)]
+                lines += [*_continuation(tree.prefix_of[n]), *self._events(tree.suffixes[n], blocks, everything)]
             members[member] = self._fenced(lines)
         return TranscriptParts(self._fenced(of_group), self._fenced(of_members), members, self._fenced(["end of all"]))
 
@@ -178,16 +189,17 @@ class Transcripts:
             self._safe[text] = sanitize(text)
         return self._safe[text]
 
-    def _events(self, events: Sequence[Event], blocks: Mapping[str, int]) -> list[str]:
+    def _events(self, events: Sequence[Event], blocks: Mapping[str, int], alike: Blocks) -> list[str]:
+        """The lines of events. Texts that are one of `blocks`, or like one of those `alike`, refer to it."""
         lines: list[str] = []
         for event in events:
             match event:
                 case TextEvent(role, text):
-                    lines.append(f"{role}{self._text(text, blocks, ': ')}")
+                    lines += self._text(role, text, blocks, alike, ": ")
                 case ToolCallEvent(name, arguments, result):
-                    lines.append(f"call {_name(name)}{self._text(arguments, blocks, '(', ')')}")
+                    lines += self._text(f"call {_name(name)}", arguments, blocks, alike, "(", ")")
                     if result is not None:
-                        lines.append(f"result{self._text(result, blocks, ': ')}")
+                        lines += self._text("result", result, blocks, alike, ": ")
             lines += map(self._attachment, event.attachments)
         return lines
 
@@ -195,8 +207,18 @@ class Transcripts:
         is_sent = isinstance(each, Image)
         return f"image {self.group.images[each]}: {each.tag}" if is_sent else f"unseen: {each.tag}"
 
-    def _text(self, text: str, blocks: Mapping[str, int], before: str, after: str = "") -> str:
-        return f"{_REFERENCE}{blocks[text]}" if text in blocks else f"{before}{self._sanitized(text)}{after}"
+    def _text(
+        self, head: str, text: str, blocks: Mapping[str, int], alike: Blocks, before: str, after: str = ""
+    ) -> list[str]:
+        if text in blocks:
+            return [f"{head}{_REFERENCE}{blocks[text]}"]
+        safe = self._sanitized(text)
+        if (change := alike.find_change(safe)) is None:
+            return [f"{head}{before}{safe}{after}"]
+        lines = [f"{head}{_REFERENCE}{change.name}"]
+        lines += [] if change.old is None else [f"was: {change.old}"]
+        lines += [] if change.new is None else [f"now: {change.new}"]
+        return lines
 
 
 def render_transcripts(group: CanonicalGroup, order: Sequence[int], markers: PromptMarkers) -> str:
@@ -254,8 +276,10 @@ def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
     starts: dict[str, _Reading] = {}
     attempts: dict[str, list[_Reading]] = {}
     attempt: list[_Reading] = []
-    for piece in f"\n{prompt}".split(f"\n{opening[0]}")[1:]:
+    pieces = f"\n{prompt}".split(f"\n{opening[0]}")[1:]
+    for index, piece in enumerate(pieces):
         head, _, rest = piece.partition(" ")
+        following = pieces[index + 1 : index + 3]
         match head:
             case "-":
                 number, _, tools[number] = rest.partition(" ")
@@ -275,7 +299,7 @@ def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
             case "conversation":
                 conversation = _Reading()
                 attempt.append(conversation)
-            case "tools" | "end" | "note:" | "reference" | "reference:":
+            case "tools" | "end" | "note:" | "reference" | "reference:" | "was:" | "now:":
                 pass
             case "call":
                 name, reference, arguments = rest.partition(_REFERENCE)
@@ -283,23 +307,38 @@ def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
                     name, _, arguments = rest.partition("(")
                     arguments = arguments[:-1]
                 else:
-                    arguments = blocks[arguments]
+                    arguments = _referred(arguments, blocks, following)
                 conversation.events.append(ToolCallEvent(name, arguments))
             case "result" | "result:":
                 call = conversation.events.pop()
-                conversation.events.append(replace(call, result=_text_after(head, rest, blocks)))
+                conversation.events.append(replace(call, result=_text_after(head, rest, blocks, following)))
             case "image" | "unseen:":
                 sent = Image(rest.partition(": ")[2], "") if head == "image" else Unseen(rest)
                 event = conversation.events.pop()
                 conversation.events.append(replace(event, attachments=(*event.attachments, sent)))
             case role:
-                conversation.events.append(TextEvent(role.removesuffix(":"), _text_after(head, rest, blocks)))
+                text = _text_after(head, rest, blocks, following)
+                conversation.events.append(TextEvent(role.removesuffix(":"), text))
     return {label: _full(common, tuple(tools.values()), *readings) for label, readings in attempts.items()}
 
 
-def _text_after(head: str, rest: str, blocks: Mapping[str, str]) -> str:
+def _text_after(head: str, rest: str, blocks: Mapping[str, str], following: Sequence[str]) -> str:
     """The text of a line; after a head without a colon it is a reference to a block."""
-    return rest if head.endswith(":") else blocks[rest.removeprefix(_REFERENCE.lstrip())]
+    return rest if head.endswith(":") else _referred(rest.removeprefix(_REFERENCE.lstrip()), blocks, following)
+
+
+def _referred(name: str, blocks: Mapping[str, str], following: Sequence[str]) -> str:
+    """The text of a block, or of one with a change, which the lines that follow tell."""
+    if (change := read_name(name)) is None:
+        return blocks[name]
+    number, kept, count = change
+    new = None
+    for line in following:
+        head, _, stretch = line.partition(" ")
+        if head != "was:":
+            new = stretch if head == "now:" else None
+            break
+    return apply_change(blocks[number], kept, count, new)
 
 
 def _full(common: _Reading, tools: tuple[str, ...], main: _Reading, *others: _Reading) -> tuple[Conversation, ...]:

@@ -36,10 +36,30 @@ Work = Callable[[sa.Connection], _T]
 @dataclass(frozen=True, slots=True)
 class _Pending(Generic[_T]):
     work: Work[_T]
-    future: "Future[_T]"
+    future: "Future[_T] | asyncio.Future[_T]"
+    loop: asyncio.AbstractEventLoop | None
+    """Of an asyncio future."""
 
-    def settle(self, result: _T) -> None:
-        self.future.set_result(result)
+    @property
+    def is_wanted(self) -> bool:
+        return not self.future.cancelled() if self.loop else self.future.set_running_or_notify_cancel()  # type: ignore[union-attr]
+
+
+@dataclass(frozen=True, slots=True)
+class _Done(Generic[_T]):
+    pending: _Pending[_T]
+    result: _T | None = None
+    error: Exception | None = None
+
+    def settle(self) -> None:
+        """Tells whoever waits; in the thread of the event loop, for one of its futures."""
+        future = self.pending.future
+        if self.pending.loop and future.done():
+            return
+        if self.error is None:
+            future.set_result(self.result)  # type: ignore[arg-type]
+        else:
+            future.set_exception(self.error)
 
 
 class Database:
@@ -76,17 +96,30 @@ class Database:
         return f"SQLite {self.url.database}" if self.is_sqlite else self.url.render_as_string(hide_password=True)
 
     def submit(self, work: Work[_T]) -> "Future[_T]":
-        """Runs the work in a transaction soon; the future is done once that is committed."""
+        """Runs the work in a transaction soon; the future is done once that is committed.
+
+        The future raises `DatabaseUnavailableError`, and what the work raises.
+        """
         future: Future[_T] = Future()
-        with self._closing:
-            if self._closed:
-                raise DatabaseUnavailableError("the database is closed.", "Start the service again.")
-            self._pending.put(_Pending(work, future))
+        self._put(_Pending(work, future, None))
+        return future
+
+    def begin(self, work: Work[_T]) -> "asyncio.Future[_T]":
+        """The same for the running event loop, which one call wakes for all futures of a transaction."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[_T] = loop.create_future()
+        self._put(_Pending(work, future, loop))
         return future
 
     async def write(self, work: Work[_T]) -> _T:
-        """What the work returns, once it is committed. Raises `DatabaseUnavailableError`, and what the work raises."""
-        return await asyncio.wrap_future(self.submit(work))
+        """What the work returns, once it is committed. Raises as the future of `submit` does."""
+        return await self.begin(work)
+
+    def _put(self, pending: _Pending[Any]) -> None:
+        with self._closing:
+            if self._closed:
+                raise DatabaseUnavailableError("the database is closed.", "Start the service again.")
+            self._pending.put(pending)
 
     async def read(self, work: Work[_T]) -> _T:
         """What the work returns, outside the order of writes. Raises as `write` does."""
@@ -111,9 +144,9 @@ class Database:
     def _run(self) -> None:
         while True:
             batch, is_last = self._next_batch()
-            live = [each for each in batch if each.future.set_running_or_notify_cancel()]
+            live = [each for each in batch if each.is_wanted]
             if live:
-                self._commit(live)
+                _settle(self._committed(live))
             if is_last:
                 return
 
@@ -130,21 +163,18 @@ class Database:
             batch.append(each)
         return batch, False
 
-    def _commit(self, batch: Sequence[_Pending[Any]]) -> None:
+    def _committed(self, batch: Sequence[_Pending[Any]]) -> list[_Done[Any]]:
+        """What became of each work; those that did not fail are committed."""
         try:
             results = self._retried(self._write_engine, lambda connection: [each.work(connection) for each in batch])
         except DatabaseUnavailableError as error:
-            for each in batch:
-                each.future.set_exception(error)
+            return [_Done(each, error=error) for each in batch]
         except Exception as error:
             if len(batch) == 1:
-                batch[0].future.set_exception(error)
-                return
-            for each in batch:  # one work failed: alone, each of the others succeeds
-                self._commit([each])
-        else:
-            for each, result in zip(batch, results, strict=True):
-                each.settle(result)
+                return [_Done(batch[0], error=error)]
+            # One work failed: alone, each of the others succeeds.
+            return [done for each in batch for done in self._committed([each])]
+        return [_Done(each, result) for each, result in zip(batch, results, strict=True)]
 
     def _retried(self, engine: sa.Engine, work: Work[_T]) -> _T:
         """Runs the work in a transaction, twice where the first connection turned out to be lost."""
@@ -163,6 +193,22 @@ class Database:
         raise DatabaseUnavailableError(
             f"the database does not answer: {_reason(first)}", "Try again; if it lasts, look at the database."
         ) from first
+
+
+def _settle(done: Sequence[_Done[Any]]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop | None, list[_Done[Any]]] = {}
+    for each in done:
+        by_loop.setdefault(each.pending.loop, []).append(each)
+    for loop, of_loop in by_loop.items():
+        if loop is None:
+            _settle_all(of_loop)
+        elif not loop.is_closed():
+            loop.call_soon_threadsafe(_settle_all, of_loop)
+
+
+def _settle_all(done: Sequence[_Done[Any]]) -> None:
+    for each in done:
+        each.settle()
 
 
 def database_url(text: str) -> sa.URL:

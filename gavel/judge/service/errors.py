@@ -1,14 +1,14 @@
 """Errors of the service, each with its remedy. How they look over HTTP: problems.py."""
 
-from gavel.llm.errors import GavelError
+from gavel.llm.errors import CassetteError, GavelError
 
 
 class ServiceError(GavelError):
     """The service cannot start, or cannot do what was asked."""
 
 
-class DatabaseUnavailableError(ServiceError):
-    """The database does not answer now; the same request may succeed later."""
+class DatabaseUnavailableError(ServiceError, CassetteError):
+    """The database does not answer now; the same request may succeed later. To judges it is their cassette's error."""
 
 
 class OverloadedError(ServiceError):

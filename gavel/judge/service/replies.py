@@ -4,25 +4,24 @@ Like a cassette's file, but written by the database's writer together with every
 groups are committed at once.
 """
 
+import asyncio
 import hashlib
 import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gavel.judge.service.database import Database
-from gavel.judge.service.errors import ServiceError
 from gavel.judge.service.rows import compress, decompress
 from gavel.judge.service.tables import claims, replies
 from gavel.llm.cassette import Cassette
 from gavel.llm.cassette_storage import Claim, Entry, Storage, StoredReply
-from gavel.llm.errors import CassetteError
 from gavel.llm.question import Question
-from gavel.llm.storage_thread import StorageThread
+from gavel.llm.storage_thread import Look, StorageThread
 from gavel.llm.types import Reply
 
 _T = TypeVar("_T")
@@ -55,34 +54,35 @@ class _WriterThread(StorageThread):
         return True
 
     def submit(self, work: Callable[[Storage], _T]) -> "Future[_T]":
+        """In an event loop the future is one of asyncio, which `asyncio.wrap_future` takes too."""
+
         def of_connection(connection: sa.Connection) -> _T:
             return work(Replies(connection))
 
-        translated: Future[_T] = Future()
         try:
-            written = self._database.submit(of_connection)
-        except ServiceError as error:
-            raise _as_cassette_error(error) from error
-        written.add_done_callback(lambda done: _settle(translated, done))
-        return translated
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._database.submit(of_connection)
+        return cast("Future[_T]", self._database.begin(of_connection))
+
+    def look(self, key: str, *, claims: bool) -> "Future[Look]":
+        def work(storage: Storage) -> Look:
+            if (found := storage.replies(key)) or not claims:
+                return Look(found)
+            other = storage.claim(key, self.holder)
+            self._hold(key, other is None)
+            # SQLite has one writer at a time; another process on PostgreSQL may have kept a reply before the claim.
+            return Look(found, (other, found if self._database.is_sqlite else storage.replies(key)))
+
+        return self.submit(work)
+
+    def _release(self, storage: Storage, key: str) -> None:
+        storage.release(key, self.holder)  # whatever is noted: a transaction may run twice
+        self._claims.discard(key)
 
     def close(self) -> None:
         """Leaves the database open."""
         self._closing.set()
-
-
-def _settle(translated: "Future[_T]", done: "Future[_T]") -> None:
-    if not translated.set_running_or_notify_cancel():
-        return
-    error = done.exception()
-    if error is None:
-        translated.set_result(done.result())
-    else:
-        translated.set_exception(_as_cassette_error(error) if isinstance(error, ServiceError) else error)
-
-
-def _as_cassette_error(error: ServiceError) -> CassetteError:
-    return CassetteError(error.message, error.remedy)
 
 
 def _no_storage() -> Storage:

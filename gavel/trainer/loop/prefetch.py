@@ -104,7 +104,8 @@ class RolloutPrefetcher:
             if len(ready) >= self._per_step:
                 break
             missing = self._per_step - len(ready)
-            with self._watchdog.during("training", f"waiting for {missing} more groups", counted=False):
+            doing = f"waiting for {missing} more group{'s' * (missing > 1)}"
+            with self._watchdog.during("training", doing, counted=False):
                 running = [group.task for group in self._in_flight if not group.task.done()]
                 await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for group in ready[: self._per_step]:

@@ -115,7 +115,8 @@ def trajectory_means(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
 
 
 def judge_totals(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
-    """Judge calls, tokens of prompts and replies, and the cost in US dollars if it is known for all groups."""
+    """Judge calls, tokens of prompts and replies, the groups whose orders contradict each other (where several orders
+    tell members apart), and the cost in US dollars if it is known for all groups."""
     judgements = [group.judgement for group in groups if group.judgement is not None]
     if not judgements:
         return {}
@@ -125,6 +126,8 @@ def judge_totals(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
         "judge/prompt_tokens": sum(each.prompt_tokens for each in judgements),
         "judge/completion_tokens": sum(each.completion_tokens for each in judgements),
     }
+    if known_agreements := [each.order_agreement for each in judgements if each.order_agreement is not None]:
+        totals["judge/opposed_groups"] = sum(agreement <= 0 for agreement in known_agreements)
     costs = [each.cost_usd for each in judgements if each.calls]
     known = [cost for cost in costs if cost is not None]
     return totals | {"judge/cost_usd": sum(known)} if len(known) == len(costs) else totals

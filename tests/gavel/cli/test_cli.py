@@ -2,34 +2,20 @@
 
 import gc
 import json
-import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from gavel.cli import main
-from tests.limits import HANG_SECONDS
+from tests.forked import gavel, script, start_gavel
 
 pytestmark = pytest.mark.slow
 
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-
-
-def gavel(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("GAVEL_", "OPENAI_", "WANDB_"))}
-    return subprocess.run(
-        [sys.executable, "-c", "from gavel.cli import main; main()", *arguments],
-        cwd=cwd,
-        env=clean | {"HF_HUB_OFFLINE": "1"} | environment,
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-    )
 
 
 def mistake(*arguments: str, cwd: Path, **environment: str) -> str:
@@ -104,13 +90,7 @@ def test_a_scenario_file_trains_from_the_command_line_and_by_itself(tmp_path: Pa
     trained = gavel("train", str(EXAMPLES / "returns.py"), *small, cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     assert "held-out tasks" in trained.stdout
-    again = subprocess.run(
-        [sys.executable, str(EXAMPLES / "returns.py"), "evaluate", "--tasks", "4", "--max-tokens", "32"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-    )
+    again = script(EXAMPLES / "returns.py", "evaluate", "--tasks", "4", "--max-tokens", "32", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert "returns-desk@1" in again.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
@@ -180,21 +160,13 @@ def test_a_rubric_that_the_stand_in_cannot_check_is_refused_before_anything_is_t
 
 
 def test_ctrl_c_ends_the_demo_with_a_word_on_how_to_go_on(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gavel", "demo", "--steps", "2"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    while not process.stdout.readline().startswith("step 0/2"):
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=HANG_SECONDS)
-    assert process.returncode == 130
-    assert "Stopped. Finished steps are saved; the same command goes on from there." in errors.splitlines()
-    assert "Traceback" not in errors
+    demo = start_gavel("demo", "--steps", "2", cwd=tmp_path)
+    demo.wait_for("step 0/2")
+    demo.send(signal.SIGINT)
+    done = demo.end()
+    assert done.returncode == 130
+    assert "Stopped. Finished steps are saved; the same command goes on from there." in done.stderr.splitlines()
+    assert "Traceback" not in done.stderr
 
 
 def test_the_help_names_every_command(tmp_path: Path) -> None:

@@ -136,6 +136,34 @@ def test_another_type_is_not_taken_for_a_number(assignment: str):
         run_config("returns_desk", {}, [assignment])
 
 
+@pytest.mark.parametrize(
+    ("assignment", "says"),
+    [
+        ('train.beta="0.1"', 'train.beta: input should be a number, without quotes, not "0.1".'),
+        ('backend.shard_base="yes"', 'backend.shard_base: input should be true or false, without quotes, not "yes".'),
+    ],
+)
+def test_a_quoted_value_is_told_from_one_of_the_wanted_type(assignment: str, says: str):
+    with pytest.raises(GavelError) as error:
+        run_config("returns_desk", {}, [assignment])
+    assert error.value.message == f"--set: {says}"
+
+
+@pytest.mark.parametrize(
+    ("written", "remedy"),
+    [
+        ("steeps", "Did you mean steps?"),
+        ("see", "Did you mean seed?"),
+        ("speedup", "There are: "),
+        ("x", "There are: "),
+    ],
+)
+def test_a_setting_is_suggested_only_for_a_name_that_is_much_like_it(written: str, remedy: str):
+    with pytest.raises(GavelError) as error:
+        run_config("returns_desk", {}, [f"loop.{written}=3"])
+    assert error.value.remedy.startswith(remedy)
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_a_file_as_an_editor_on_windows_saves_it_is_read(tmp_path: Path, encoding: str):
     file = tmp_path / "run.toml"

@@ -21,7 +21,7 @@ from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_table import SUFFIXES as TABLE_SUFFIXES
 from gavel.scenarios.judged_table import read_table
-from gavel.scenarios.judgement import Judgement
+from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.readers.reading import read_groups
 from gavel.scenarios.readers.row import RowError
 from gavel.scenarios.trajectory import RolloutError, Trajectory
@@ -210,7 +210,7 @@ def test_the_command_compares_two_at_a_time_when_told_to(tmp_path: Path, capsys:
     score_and_print(
         path, JudgeConfig(models="stand-in", rubric=RULES, orders=1, mode="pairwise"), None, tmp_path / "out.jsonl"
     )
-    assert "1 calls" in capsys.readouterr().out
+    assert "1 call " in capsys.readouterr().out
     (group,) = read_groups(tmp_path / "out.jsonl")
     assert group.judgement is not None
     assert group.judgement.mode == "pairwise"
@@ -254,7 +254,7 @@ def test_a_judge_that_fails_is_an_error_after_all_is_shown_and_written(
     monkeypatch.setenv("OPENAI_API_BASE", endpoint.params["api_base"])
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     path, out = written(tmp_path / "rows.jsonl", GOOD, SILENT), tmp_path / "out.jsonl"
-    with pytest.raises(JudgeError, match="scored nobody in 1 of 1 groups"):
+    with pytest.raises(JudgeError, match="scored nobody in 1 of 1 group"):
         score_and_print(path, JudgeConfig(models="openai/judge", orders=1), None, out)
     assert "0 of 2 trajectories scored" in " ".join(capsys.readouterr().out.split())
     assert [trajectory.reward for trajectory in read_groups(out)[0]] == [None, None]
@@ -335,7 +335,7 @@ def test_the_stand_in_is_announced_with_the_judge_that_a_key_makes_usable(
 
 def test_without_a_rule_to_check_nobody_is_scored_and_the_command_says_so(tmp_path: Path):
     path = written(tmp_path / "rows.jsonl", GOOD, SILENT)
-    with pytest.raises(JudgeError, match="scored nobody in 1 of 1 groups: no vote: no written rule to check"):
+    with pytest.raises(JudgeError, match="scored nobody in 1 of 1 group: no vote: no written rule to check"):
         score_and_print(path, JudgeConfig(models="stand-in"), None, tmp_path / "out.jsonl")
 
 
@@ -376,7 +376,7 @@ def test_a_judge_that_stops_keeps_what_was_judged_and_says_how_to_go_on(
     config = JudgeConfig(
         models="openai/judge", orders=1, concurrency=1, params=endpoint.params, max_tokens=most, rubric=RULES
     )
-    with pytest.raises(JudgeError, match=r"\d of 6 groups were not judged: ") as error:
+    with pytest.raises(JudgeError, match=r"\d of 6 groups (was|were) not judged: ") as error:
         score_and_print(path, config, "n", out)
     assert ("budget is used up" if stop == "budget" else "exceeded your current quota") in error.value.message
     assert "What was judged is kept; the same command goes on from there" in error.value.remedy
@@ -387,3 +387,13 @@ def test_a_judge_that_stops_keeps_what_was_judged_and_says_how_to_go_on(
     endpoint.script = [scores(0.9, 0.1)]
     score_and_print(path, config.model_copy(update={"max_tokens": None}), "n", out)
     assert len(endpoint.requests) - asked == 1 + 6 - len(kept)
+
+
+@pytest.mark.parametrize(
+    ("agreements", "told"), [((0.5, None), ""), ((-0.2, 0.5), "in 1 group ·"), ((-1, 0), "in 2 groups ·")]
+)
+def test_groups_whose_orders_contradict_each_other_are_counted(agreements: tuple[float | None, ...], told: str):
+    judgements = [GroupJudgement(status="scored", order_agreement=agreement) for agreement in agreements]
+    text = printed([TrajectoryGroup(judgement=judgement) for judgement in judgements])
+    assert ("contradict each other" in text) == bool(told)
+    assert told in text

@@ -4,6 +4,7 @@ from gavel.judge.panel.ballot import Ballot
 from gavel.judge.panel.judgements import judge_group, judge_members
 from gavel.judge.prompt.canonical_group import canonicalize
 from gavel.judge.reply.verdict import Scored
+from gavel.judge.stats import score_interval
 from gavel.llm.types import Reply
 from tests.judge.groups import saying
 
@@ -57,3 +58,26 @@ def test_scores_that_equating_moves_out_of_range_keep_their_differences():
     by_member = [rewards[member.indices[0]] for member in group.members]
     assert [score - by_member[0] for score in by_member] == pytest.approx([0.05 * member for member in range(12)])
     assert 0 <= min(rewards) <= max(rewards) <= 1
+
+
+def opposed(first: float, second: float) -> list[Ballot]:
+    """Two orders, each of which gives what it shows first the first score."""
+    return [
+        Ballot(order, shown, "m", scores=dict(zip(shown, (Scored(first), Scored(second)), strict=True)))
+        for order, shown in enumerate([(0, 1), (1, 0)])
+    ]
+
+
+@pytest.mark.parametrize("scores", [(0.9, 0.1), (0.7, 0.3), (0.2, 0.8), (1.0, 0.0)])
+def test_orders_that_contradict_each_other_are_told_and_leave_wide_errors(scores: tuple[float, float]):
+    members, whole = outcome(*opposed(*scores))
+    assert whole.order_agreement == -1.0
+    assert [warning for warning in whole.warnings if "more orders" in warning and "stronger judge" in warning]
+    for member in members:
+        low, high = score_interval(member) or (0, 0)
+        assert high - low >= abs(scores[0] - scores[1])
+
+
+def test_orders_that_agree_give_no_warning():
+    _, whole = outcome(ballot(0, 0.9), ballot(1, 0.8))
+    assert (whole.order_agreement, whole.warnings) == (1.0, [])

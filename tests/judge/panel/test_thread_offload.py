@@ -1,3 +1,5 @@
+import asyncio
+import contextvars
 import threading
 
 import pytest
@@ -13,6 +15,24 @@ async def test_only_work_over_long_text_is_done_in_a_thread(characters):
     assert (thread == threading.get_ident()) == (characters <= LONG)
 
 
+async def test_all_long_work_of_an_event_loop_shares_one_thread():
+    threads = await asyncio.gather(*(off_loop_if_long(LONG + 1, threading.get_ident) for _ in range(8)))
+    assert len(set(threads)) == 1
+
+
+def test_each_event_loop_has_a_thread_of_its_own():
+    async def thread() -> str:
+        return await off_loop_if_long(LONG + 1, lambda: threading.current_thread().name)
+
+    assert all("long group" in asyncio.run(thread()) for _ in range(2))
+
+
+async def test_long_work_sees_the_context_of_its_caller():
+    variable.set("mine")
+    assert await off_loop_if_long(LONG + 1, variable.get) == "mine"
+
+
+variable = contextvars.ContextVar("variable", default="none")
 LONG_TEXT = "word " * LONG
 
 

@@ -207,3 +207,11 @@ def test_without_a_key_or_when_disabled_wandb_is_left_alone(path, monkeypatch, m
     log.log(1, "train", {"reward": 0.5})
     log.close()
     assert not (path.parent / "wandb").exists()
+
+
+def test_groups_whose_orders_contradict_each_other_are_counted():
+    groups = [
+        TrajectoryGroup(judgement=GroupJudgement(status="scored", order_agreement=agreement))
+        for agreement in (-1.0, 0.0, 0.4, None)
+    ]
+    assert judge_totals(groups)["judge/opposed_groups"] == 2

@@ -1,0 +1,98 @@
+"""Relative paths in a run.toml are those beside it, wherever the command is typed.
+
+    configs/run.toml: scenario = "../desk.py"         desk.py, also from another directory
+    options: --rubric @rubric.txt                      of the working directory, as with every command
+
+`paths_beside` reads a file's tables so, and `paths_seen_from` writes a configuration so that it reads back the same.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from gavel.trainer.run_config import RunConfig
+
+Table = dict[str, Any]
+Settings = TypeVar("Settings", bound=Table | RunConfig)
+_Move = Callable[[str], str]
+
+
+def paths_beside(tables: Table, folder: Path) -> Table:
+    """The tables of a file in `folder`, with its paths as they are from the working directory."""
+
+    def move(path: str) -> str:
+        return os.path.normpath(folder / path)
+
+    return _moved(tables, move, folder)
+
+
+def paths_seen_from(config: RunConfig, folder: Path) -> RunConfig:
+    """The configuration, with its paths as they are from `folder`."""
+
+    def move(path: str) -> str:
+        return path if os.path.isabs(path) else os.path.relpath(path, folder)
+
+    return _moved(config, move, Path())
+
+
+def _scenario(value: str, move: _Move, folder: Path) -> str:
+    path, colon, variable = value.partition(":")
+    return f"{move(path)}{colon}{variable}" if path.endswith(".py") else value
+
+
+def _rubric(value: str, move: _Move, folder: Path) -> str:
+    return f"@{move(value[1:])}" if value.startswith("@") else value
+
+
+def _cassette(value: str, move: _Move, folder: Path) -> str:
+    return value if value == "none" else move(value)
+
+
+def _base_model(value: str, move: _Move, folder: Path) -> str:
+    """A hub id may look like a path: it is one where there is such a directory."""
+    return move(value) if (folder / value).is_dir() else value
+
+
+def _program(value: str, move: _Move, folder: Path) -> str:
+    return move(value) if os.sep in value else value
+
+
+_PATHS: Mapping[tuple[str, ...], Callable[[str, _Move, Path], str]] = {
+    ("scenario",): _scenario,
+    ("model", "base_model"): _base_model,
+    ("judge", "rubric"): _rubric,
+    ("judge", "cassette"): _cassette,
+    ("backend", "engine", "python"): _program,
+}
+"""Every setting that may be a path, and how it is told from what is none."""
+
+
+def _moved(settings: Settings, move: _Move, folder: Path) -> Settings:
+    for path, moved in _PATHS.items():
+        settings = _changed(settings, path, lambda value, moved=moved: moved(value, move, folder))
+    return settings
+
+
+def _changed(settings: Any, path: Sequence[str], change: _Move) -> Any:
+    """The table or model with another text or path at `path`, if there is one."""
+    name, *rest = path
+    if isinstance(settings, dict):
+        value = settings.get(name)
+    elif isinstance(settings, BaseModel):
+        value = getattr(settings, name)
+    else:
+        return settings
+    if rest:
+        changed = _changed(value, rest, change)
+    elif isinstance(value, str | Path):
+        changed = type(value)(change(str(value)))
+    else:
+        return settings
+    if changed == value:
+        return settings
+    if isinstance(settings, dict):
+        return {**settings, name: changed}
+    return settings.model_copy(update={name: changed})

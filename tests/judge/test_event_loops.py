@@ -1,0 +1,84 @@
+"""One judge in scripts, notebooks and threads: in several event loops, one after another and at once."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from gavel.judge.judge import Judge
+from gavel.judge.panel.juror import Juror
+from gavel.llm.budget import Budget
+from gavel.scenarios.group import TrajectoryGroup
+from tests.endpoint import Answer, Endpoint, Request, scores
+from tests.judge.groups import saying
+from tests.limits import HANG_SECONDS
+
+PRICE = {"openai/judge": (2.0, 8.0)}
+COST = (100 * 2 + 20 * 8) / 1e6
+"""Of one call."""
+
+
+@pytest.fixture
+def judge(endpoint: Endpoint, tmp_path: Path) -> Judge:
+    endpoint.script = [scores(0.75, 0.25)]
+    juror = Juror("openai/judge", params=endpoint.params)
+    budget = Budget(max_cost_usd=5)
+    return Judge(
+        juror, budget=budget, prices=PRICE, cassette=tmp_path / "c.sqlite", concurrency=4, requests_per_minute=6000
+    )
+
+
+def statuses(judged: list[TrajectoryGroup]) -> list[str]:
+    return [group.judgement.status for group in judged if group.judgement]
+
+
+async def score_all(judge: Judge, name: str, count: int = 6) -> list[TrajectoryGroup]:
+    return list(await asyncio.gather(*(judge.score(saying(f"{name} {n}", "other")) for n in range(count))))
+
+
+def test_a_script_may_start_a_loop_for_each_group(judge: Judge):
+    judged = [asyncio.run(judge.score(saying(f"a {n}", "b"))) for n in range(4)]
+    assert statuses(judged) == ["scored"] * 4
+    assert judge.budget.spent_usd == pytest.approx(8 * COST)
+
+
+def test_a_notebook_awaits_in_the_loop_that_runs_cell_after_cell(judge: Judge):
+    with asyncio.Runner() as notebook:
+        for cell in range(3):
+            assert statuses(notebook.run(score_all(judge, f"cell {cell}"))) == ["scored"] * 6
+
+
+def test_threads_with_loops_of_their_own_share_a_judge(judge: Judge, endpoint: Endpoint):
+    judged: list[TrajectoryGroup] = []
+    threads = [
+        threading.Thread(target=lambda name=name: judged.extend(asyncio.run(score_all(judge, f"thread {name}"))))
+        for name in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(HANG_SECONDS)
+    assert statuses(judged) == ["scored"] * 24
+    assert len(endpoint.requests) == 48
+    assert judge.budget.spent_usd == pytest.approx(48 * COST)
+
+
+def test_after_a_loop_that_was_broken_off_the_next_one_goes_on(judge: Judge, endpoint: Endpoint):
+    arrived = threading.Barrier(5)  # four requests and the test
+
+    def holds(request: Request) -> Answer:
+        arrived.wait(HANG_SECONDS)
+        return endpoint.silence(request)
+
+    endpoint.script = [holds]
+
+    async def breaks_off() -> None:
+        scoring = asyncio.create_task(score_all(judge, "lost"))
+        await asyncio.to_thread(arrived.wait, HANG_SECONDS)
+        scoring.cancel()
+        await asyncio.gather(scoring, return_exceptions=True)
+
+    asyncio.run(breaks_off())
+    endpoint.script = [scores(0.75, 0.25)]
+    assert statuses(asyncio.run(score_all(judge, "lost"))) == ["scored"] * 6
