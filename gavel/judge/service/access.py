@@ -19,9 +19,12 @@ async def _engine(request: Request) -> Engine:
 async def _caller(
     request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)] = None
 ) -> Caller:
-    """Also takes Basic authorization, so it reads the header itself; the parameter is for the description."""
+    """Also takes Basic authorization and X-API-Key, so it reads the headers; the parameter is for the description."""
     engine: Engine = request.app.state.engine
-    return await engine.admission.authenticate(request.headers.get("authorization"))
+    authorization = request.headers.get("authorization")
+    if authorization is None and (key := request.headers.get("x-api-key")) is not None:
+        authorization = f"Bearer {key}"
+    return await engine.admission.authenticate(authorization)
 
 
 TheEngine = Annotated[Engine, Depends(_engine)]

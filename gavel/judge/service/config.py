@@ -75,6 +75,8 @@ class ServiceConfig(BaseModel):
     """Modes that a request may name, besides the judge's own."""
     rubrics: dict[str, str] = {}
     """Rubrics that a request may name as its preset: a text, or @FILE."""
+    group_size: int | None = Field(default=None, ge=1)
+    """Members of a group, for requests that cannot say it: slime's, and NeMo Gym's /verify."""
     limits: ServiceLimits = ServiceLimits()
     retention_days: float | None = Field(default=None, gt=0)
     """Days after which judgements are deleted with their transcripts and replies. Default: they are kept."""
