@@ -1,4 +1,4 @@
-"""Relative paths in a run.toml are those beside it, wherever the command is typed.
+"""Relative paths in a run.toml, or the service's gavel.toml, are those beside it, wherever the command is typed.
 
     configs/run.toml: scenario = "../desk.py"         desk.py, also from another directory
     options: --rubric @rubric.txt                      of the working directory, as with every command
@@ -56,18 +56,26 @@ def _base_model(value: str, move: _Move, folder: Path) -> str:
     return move(value) if (folder / value).is_dir() else value
 
 
+def _database(value: str, move: _Move, folder: Path) -> str:
+    return value if "://" in value else move(value)
+
+
 def _program(value: str, move: _Move, folder: Path) -> str:
     return move(value) if os.sep in value else value
 
 
+_EVERY = "*"
+"""All keys of a table."""
 _PATHS: Mapping[tuple[str, ...], Callable[[str, _Move, Path], str]] = {
     ("scenario",): _scenario,
     ("model", "base_model"): _base_model,
     ("judge", "rubric"): _rubric,
     ("judge", "cassette"): _cassette,
     ("backend", "engine", "python"): _program,
+    ("database",): _database,
+    ("rubrics", _EVERY): _rubric,
 }
-"""Every setting that may be a path, and how it is told from what is none."""
+"""Every setting of a run or of the service that may be a path, and how it is told from what is none."""
 
 
 def _moved(settings: Settings, move: _Move, folder: Path) -> Settings:
@@ -80,8 +88,12 @@ def _changed(settings: Any, path: Sequence[str], change: _Move) -> Any:
     """The table or model with another text or path at `path`, if there is one."""
     name, *rest = path
     if isinstance(settings, dict):
+        if name == _EVERY:
+            for key in list(settings):
+                settings = _changed(settings, (key, *rest), change)
+            return settings
         value = settings.get(name)
-    elif isinstance(settings, BaseModel):
+    elif isinstance(settings, BaseModel) and name in type(settings).model_fields:
         value = getattr(settings, name)
     else:
         return settings

@@ -13,6 +13,7 @@ from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import Flag, given, parse_assignments, with_options
 from gavel.cli.run_file import Where, merged, read_tables, validated
 from gavel.cli.run_options import JUDGE_FLAGS, announce_stand_in, with_default_judge
+from gavel.cli.run_paths import paths_beside
 from gavel.extras import MissingExtraError, missing_parts
 from gavel.judge.service.config import DATABASE_VARIABLE, ENVIRONMENT_PREFIX, FILE_NAME, ServiceConfig
 
@@ -48,6 +49,7 @@ def service_config(values: Mapping[str, Any], file: Path | None = None) -> Servi
     """The service that file, environment and options describe. Raises a `GavelError` that names what is wrong."""
     path = file or Path(FILE_NAME)
     tables, where = read_tables(path) if file is not None or path.exists() else ({}, Where())
+    tables = paths_beside(tables, path.parent)
     for name, found in _environment().items():
         tables = merged(tables, found)
         where |= dict.fromkeys(found, name)

@@ -36,13 +36,13 @@ from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
 from gavel.llm.dialect import COMPLETION_CAPS, FORMATS, advice_without, dialect_of
 from gavel.llm.error_mapping import as_llm_error
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError
-from gavel.llm.gate import Gate
 from gavel.llm.local_models import PROVIDER, model_id
 from gavel.llm.logprobs import check_has_logprobs, with_logprobs
 from gavel.llm.message_size import byte_bound
 from gavel.llm.ollama import context_options
 from gavel.llm.prices import Price, Prices, price
 from gavel.llm.probe import MESSAGES, SCHEMA, Probe
+from gavel.llm.probe_first import Gate
 from gavel.llm.prompt_cache import NO_PREFIX, CachedPrefix, with_breakpoint
 from gavel.llm.prompt_cut import check_not_cut
 from gavel.llm.provider_failure import read_failure

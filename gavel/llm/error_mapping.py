@@ -14,7 +14,7 @@ def as_llm_error(error: Exception, model: str, timeout: float) -> LlmError:
     if isinstance(error.__cause__, GavelError):  # of a local model: it says itself what is wrong
         return LlmError(error.__cause__.message, error.__cause__.remedy)
     what = str(error) if isinstance(error, openai.OpenAIError) else f"{type(error).__name__}: {error}"
-    message = f"{model} failed: {what}"
+    message = f"{model} failed: {_shown(what)}"
     if is_too_long(error):
         return ContextError(message, remedy(error), context_limit(what))
     if is_refusal(error):
@@ -22,5 +22,14 @@ def as_llm_error(error: Exception, model: str, timeout: float) -> LlmError:
     if is_permanent(error):
         return PermanentError(message, remedy(error))
     if is_rate_limit(error):
-        message = f"{model} is rate limited, for longer than a call may wait: {what}"
+        message = f"{model} is rate limited, for longer than a call may wait: {_shown(what)}"
     return LlmError(message, remedy(error))
+
+
+def _shown(words: str) -> str:
+    """The words without a traceback in them (LiteLLM's, of a reply that it cannot read), and not a whole page."""
+    words = words.partition("Traceback (most recent call last)")[0].rstrip()
+    return words if len(words) <= _MOST_CHARACTERS else f"{words[:_MOST_CHARACTERS]} …"
+
+
+_MOST_CHARACTERS = 1000

@@ -11,6 +11,7 @@ from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
 from gavel.judge.prompt.canonical_group import canonicalize
 from gavel.llm.errors import PermanentError
+from gavel.llm.probe import MESSAGES
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Endpoint, fails, labels_in, says, scores
@@ -425,6 +426,32 @@ async def test_a_probe_asks_every_model_once_and_names_the_fallback_that_fails(e
     assert len(endpoint.requests) == 2
     with pytest.raises(JudgeError, match="gone"):
         await Judge([jurors[0], Juror("openai/lost", params=endpoint.params)]).probe()
+
+
+async def test_a_model_with_replies_on_the_cassette_is_probed_when_it_has_to_be_asked(endpoint, tmp_path):
+    def judge() -> Judge:
+        return Judge(Juror("openai/judge", params=endpoint.params), cassette=tmp_path / "c.sqlite", orders=1)
+
+    endpoint.script = [scores(0.75, 0.25)]
+    assert len(await judge().probe(replayed=False)) == 1  # nothing is on file
+    await judge().score(saying("a", "b"))
+    again = judge()
+    assert await again.probe(replayed=False) == []
+    await again.score(saying("a", "b"))
+    assert len(endpoint.requests) == 2
+    await again.score(saying("c", "d"))
+    assert [request["messages"] == MESSAGES for request in endpoint.requests] == [True, False, True, False]
+
+
+@pytest.mark.parametrize("answer", [fails(401), fails(404), lambda request: says("")])
+async def test_a_first_question_that_fails_stops_the_judge(endpoint, answer):
+    endpoint.script = [answer]
+    judge = Judge(Juror("openai/judge", params=endpoint.params), orders=2)
+    judge.probe_when_asked()
+    with pytest.raises(JudgeError):
+        await judge.score(saying("a", "b"))
+    assert judge.stopped
+    assert len(endpoint.requests) == 1
 
 
 async def test_a_probe_of_judges_without_a_server_asks_nothing():

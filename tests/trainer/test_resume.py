@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).parent / "resume_run.py"
 KILLED = -signal.SIGKILL
 KILLS = 20
-STEPS = 10
+STEPS = 6
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,8 @@ def test_runs_that_are_killed_at_twenty_random_moments_end_as_if_they_had_not_be
 
 
 def test_a_run_that_is_killed_in_front_of_every_change_to_its_files_ends_the_same(runs: Runs) -> None:
-    steps, place, reached = 4, 0, 0
-    assert runs.live("four", "whole", steps) == 0
+    steps, place, reached = 3, 0, 0
+    assert runs.live("three", "whole", steps) == 0
     while runs.live("swept", f"file {place + 1}", steps) == KILLED:
         place += 1
         for saved in runs.checkpoints("swept").steps():
@@ -171,7 +171,7 @@ def test_a_run_that_is_killed_in_front_of_every_change_to_its_files_ends_the_sam
         assert latest >= reached
         reached = latest
     assert place > 15
-    runs.assert_same("swept", "four", steps)
+    runs.assert_same("swept", "three", steps)
 
 
 def test_a_run_whose_newest_checkpoint_was_altered_does_that_step_again_and_ends_the_same(

@@ -5,10 +5,9 @@
     {"type": "function_call", "name": "f", "arguments": "{}"}
 
 Whatever is in a message is in the text of an event, or its tag is, beside an attachment. Left out are only reasoning,
-ids and bookkeeping (`_NOT_CONTENT`). Malformed content is never an error: it is shown as JSON, and is unseen content.
+ids and bookkeeping (message_fields.py). Malformed content is no error: it is shown as JSON, and is unseen content.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,26 +15,12 @@ from typing import Any, cast
 
 from gavel.judge.prompt.events import ROLES, Attachment, Event, TextEvent, ToolCallEvent, Unseen
 from gavel.judge.prompt.gemini_format import from_gemini
+from gavel.judge.prompt.message_fields import MEDIA, field_text, is_bookkeeping, is_empty
 from gavel.judge.prompt.plain_json import plain_json
 from gavel.judge.prompt.shown_content import View
 from gavel.llm.types import Message
 from gavel.prompts import content_hash
 
-_IDS = "type role id object index call_id tool_call_id tool_use_id caller phase policy_version"
-_BOOKKEEPING = (
-    "finish_reason stop_reason stop_sequence logprobs token_ids prompt_token_ids cache_control weight prefix "
-    "created created_at timestamp model usage"
-)
-_THOUGHTS = (
-    "reasoning reasoning_content reasoning_details reasoning_text thinking thinking_blocks encrypted_content signature "
-    "extra_content thought_signature thoughtSignature"
-)
-_NOT_CONTENT = frozenset(f"{_IDS} {_BOOKKEEPING} {_THOUGHTS}".split())
-"""Fields that are never shown. An unknown field is shown as JSON."""
-_MEDIA = frozenset(
-    ("attachments", "audio", "documents", "file", "files", "image", "images", "media", "video", "videos")
-)
-"""Fields of a message that hold more than text."""
 _REASONING = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_content", "summary_text"})
 _TEXTS = frozenset({"text", "input_text", "output_text", "system", None})
 _AS_JSON = frozenset({"search_result", "tool_reference", "resource_link"})
@@ -107,7 +92,7 @@ class _Reader:
             return
         pieces = list(self._contents(content))
         if not isinstance(role, str) or role not in ROLES:
-            pieces = [*([] if role is None else [_field("role", role)]), *pieces]
+            pieces = [*([] if role is None else [field_text("role", role)]), *pieces]
             role = "other"
         pieces += self._other_fields(fields)
         self._add(role, pieces)
@@ -116,7 +101,7 @@ class _Reader:
         """What a message holds beside its content, tool calls last."""
         calls: list[_Piece] = []
         for key, value in fields.items():
-            if _is_bookkeeping(key, value):
+            if is_bookkeeping(key, value):
                 continue
             match key:
                 case "tool_calls":
@@ -128,10 +113,10 @@ class _Reader:
                 case "audio":
                     yield from _transcript(value)
                     yield from self._unseen("audio", value)
-                case _ if key in _MEDIA:
+                case _ if key in MEDIA:
                     yield from self._unseen(key, value)
                 case _:
-                    yield _field(key, value)
+                    yield field_text(key, value)
         yield from calls
 
     def _add(self, role: str, pieces: list[_Piece], *, same_turn: bool = False) -> None:
@@ -169,13 +154,13 @@ class _Reader:
             (loose if isinstance(piece, str | Attachment) else nested).append(piece)  # pyright: ignore[reportArgumentType]
         for piece in nested:
             loose += cast("list[str | Attachment]", list(self._unseen("nested", repr(piece))))
-        shown_name = "" if _is_empty(name) else self._view.text(str(name))
+        shown_name = "" if is_empty(name) else self._view.text(str(name))
         calls = {i: self.events[i] for i, pending in self._pending.items() if result.id in (None, pending)}
         of_name = [i for i, call in calls.items() if isinstance(call, ToolCallEvent) and call.name == shown_name]
         index = next(iter(of_name or calls), None)
         call = None if index is None else self.events[index]
         if shown_name and not of_name:
-            loose.insert(0, _field("name", name))
+            loose.insert(0, field_text("name", name))
         text, attachments = self._joined(loose)
         if index is None or not isinstance(call, ToolCallEvent):
             self.events.append(TextEvent("tool", text, attachments))
@@ -257,7 +242,7 @@ class _Reader:
             case "tool_result" | "mcp_tool_result":
                 used = {"content", "is_error", "name"}
                 pieces = list(self._contents(block.get("content"), as_json=True))
-                pieces += [_field("is_error", True)] if block.get("is_error") else []
+                pieces += [field_text("is_error", True)] if block.get("is_error") else []
                 pieces += self._rest(block, used)
                 yield _Result(block.get("tool_use_id"), tuple(pieces), block.get("name"))
                 return
@@ -274,7 +259,7 @@ class _Reader:
                 yield plain_json(block)
                 return
             case _:
-                used = {"text", *_MEDIA, "input_audio", "video_url", "source", "data", "file_data", "file_id"}
+                used = {"text", *MEDIA, "input_audio", "video_url", "source", "data", "file_data", "file_id"}
                 for holder in (block.get("input_audio"), block.get("audio"), block):
                     yield from _transcript(holder)
                 if isinstance(text, str):
@@ -329,10 +314,10 @@ class _Reader:
             arguments = plain_json(_or_empty(item.get(key)), sort=True)
             pieces: list[_Piece] = list(self._rest(item, {"name", key, *results}))
             pieces.append(self._call(call_id, item["name"], arguments))
-            found = [item[name] for name in sorted(results, reverse=True) if not _is_empty(item.get(name))]
+            found = [item[name] for name in sorted(results, reverse=True) if not is_empty(item.get(name))]
             contents = [piece for value in found for piece in self._contents(value, as_json=True)]
             return [*pieces, _Result(call_id, tuple(contents))] if found else pieces
-        rest = {key: value for key, value in item.items() if not _is_bookkeeping(key, value)}
+        rest = {key: value for key, value in item.items() if not is_bookkeeping(key, value)}
         unseen = self._unseen(kind, item) if kind == "image_generation_call" else ()
         return [*unseen, self._call(call_id, kind, plain_json(rest, sort=True))]
 
@@ -349,26 +334,12 @@ class _Reader:
     def _rest(self, fields: Mapping[str, Any], used: Iterable[str]) -> Iterator[str]:
         """The fields of a part that are neither used nor bookkeeping, as JSON."""
         for key, value in fields.items():
-            if key not in used and not _is_bookkeeping(key, value):
-                yield _field(key, value)
+            if key not in used and not is_bookkeeping(key, value):
+                yield field_text(key, value)
 
     def _unseen(self, kind: str, content: Any) -> Iterator[Attachment]:
         name = re.sub(r"[^\w.-]", "_", kind)[:40]
         yield Unseen(f"{name} {content_hash(plain_json(content, sort=True))}")
-
-
-def _field(key: str, value: Any) -> str:
-    """`[name: "Alice"]`."""
-    shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else plain_json(value, sort=True)
-    return f"[{key}: {shown}]"
-
-
-def _is_bookkeeping(key: str, value: Any) -> bool:
-    return key in _NOT_CONTENT or _is_empty(value) or (key == "status" and value in ("completed", "success"))
-
-
-def _is_empty(value: Any) -> bool:
-    return value is None or value is False or (isinstance(value, str | list | dict) and not value)
 
 
 def _or_empty(value: Any) -> Any:

@@ -5,7 +5,8 @@
 A score is the mean of the scale weighted by the probabilities of its tokens, as in G-Eval (Liu et al. 2023,
 arXiv:2303.16634), instead of the sampled digit: it is finer than the scale, and does not depend on luck. Tokens that
 differ in space or punctuation (" 7", "7", ":7") are one digit. What the listed tokens leave out, or spend on anything
-but a digit of the scale, is mass off the scale: above `MAX_OFF_SCALE` the member has no score.
+but a digit of the scale, is mass off the scale: above `MAX_OFF_SCALE` the member has no score. As with replies in
+words, the final answer must be complete, and nothing around it may change a score.
 """
 
 import json
@@ -16,9 +17,14 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, cast
 
+from gavel.judge.reply.answer import final_answer
+from gavel.judge.reply.claims import Said
 from gavel.judge.reply.criteria import ids_to_score
 from gavel.judge.reply.distribution import Distribution, verdict_of
 from gavel.judge.reply.errors import VerdictError
+from gavel.judge.reply.fields import problem_with
+from gavel.judge.reply.forms import WRAPPERS
+from gavel.judge.reply.surroundings import problem_after, problem_before
 from gavel.judge.reply.verdict import Verdict
 from gavel.judge.rubric import Rubric
 
@@ -50,14 +56,14 @@ def read_readout(reply: str, rubric: Rubric, labels: Sequence[str]) -> Verdict:
         raise VerdictError("it holds no text with tokens")
     if not isinstance(tokens, list) or not tokens:
         raise VerdictError("the server returned no log-probabilities of tokens, which the mode readout needs")
-    answer = _Answer(text, cast("list[Any]", tokens))
-    return verdict_of({one: answer.distribution(one) for one in ids_to_score(rubric, labels)}, rubric, labels)
+    answer = _Answer(text, cast("list[Any]", tokens), ids_to_score(rubric, labels))
+    return verdict_of({one: answer.distribution(one) for one in answer.names}, rubric, labels)
 
 
 class _Answer:
     """A text, and its tokens with the alternatives in the place of each."""
 
-    def __init__(self, text: str, tokens: Sequence[Any]) -> None:
+    def __init__(self, text: str, tokens: Sequence[Any], names: Sequence[str]) -> None:
         try:
             self._alternatives = [[(str(one).translate(_SPACES), float(p)) for one, p in top] for _, top in tokens]
             pieces = [str(token).translate(_SPACES) for token, _ in tokens]
@@ -69,11 +75,28 @@ class _Answer:
         if self._begin < 0:
             raise VerdictError("its tokens are not those of its text")
         self._starts = [0, *accumulate(map(len, pieces))]
+        self.names = names
+        self._spans = self._find_final()
+
+    def _find_final(self) -> list[tuple[int, int]]:
+        """Where the final answer stands. Raises `VerdictError` unless nothing around it changes a score."""
+        text, known = self._text[self._begin :], {name.casefold(): name for name in self.names}
+        if "{" not in text and "[" not in text and "<" not in text:  # lines of ids and digits
+            lines = [found.span() for name in self.names for found in _form(name).finditer(text)]
+            if re.search(r"\w", _blanked(text, lines)):
+                raise VerdictError("it holds more than ids and digits")
+            return [(self._begin, len(self._text))]
+        answer, before, after = final_answer(text, known, WRAPPERS)
+        said = Said.of({entry.label: value for entry in answer.entries if isinstance(value := entry.value, int)})
+        problems = [*answer.scales, *answer.strays, *answer.comments, problem_before(before, said)]
+        problems += [problem_after(after, said), *(problem_with(field, said) for field in answer.fields)]
+        if found := next(filter(None, problems), ""):
+            raise VerdictError(found)
+        return [(self._begin + start, self._begin + end) for start, end in answer.spans]
 
     def distribution(self, name: str) -> Distribution | str:
         """The distribution over the digits at the place where the score of `name` stands, or why there is none."""
-        form = rf"(?<![^\W_]){re.escape(name)}[\"'`*]*(?:\s*[:=]\s*|\s+)({_NUMBER})"
-        found = list(re.compile(form).finditer(self._text, self._begin))
+        found = [match for start, end in self._spans for match in _form(name).finditer(self._text, start, end)]
         if len(found) != 1:
             return "it has two scores" if found else "the model gave no answer"
         if len(number := found[0][1].rstrip(".,")) != 1:
@@ -83,6 +106,17 @@ class _Answer:
         if _digit(self._text[self._starts[place] : self._starts[place + 1]]) is None:
             return "its digit is not a token of its own"
         return _weighted(self._alternatives[place])
+
+
+def _form(name: str) -> re.Pattern[str]:
+    """An id and its number."""
+    return re.compile(rf"(?<![^\W_]){re.escape(name)}[\"'`*]*(?:\s*[:=]\s*|\s+)({_NUMBER})")
+
+
+def _blanked(text: str, spans: Sequence[tuple[int, int]]) -> str:
+    for start, end in spans:
+        text = text[:start] + " " * (end - start) + text[end:]
+    return text
 
 
 def _weighted(alternatives: Sequence[tuple[str, float]]) -> Distribution | str:

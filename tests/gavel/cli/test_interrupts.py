@@ -53,6 +53,9 @@ def interrupted(times: int, *, thread: float, ending: float, gap: float = 0.0) -
         for _ in range(times):
             process.send_signal(signal.SIGINT)
             time.sleep(gap)
+        while times > 1 and process.poll() is None:  # signals that come before the first is seen count as one
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.1)
         out, err = process.communicate(timeout=HANG_SECONDS)
     return process.returncode, out, err
 

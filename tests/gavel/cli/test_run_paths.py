@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gavel.cli.run_file import to_toml
+from gavel.cli.run_file import read_tables, to_toml
 from gavel.cli.run_options import run_config
-from gavel.cli.run_paths import paths_seen_from
+from gavel.cli.run_paths import paths_beside, paths_seen_from
 from gavel.trainer.config import VllmSettings
 from gavel.trainer.run_config import RunConfig
 
@@ -49,6 +49,22 @@ def test_relative_paths_are_those_beside_the_file(file: Path, place: str, monkey
     rubric = run_config(typed, {}).judge.rubric
     assert rubric is not None
     assert (root / place / rubric[1:]).resolve() == file.parent / "texts/rubric.txt"
+
+
+def test_the_services_file_is_read_the_same_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "etc").mkdir()
+    file = tmp_path / "etc" / "gavel.toml"
+    file.write_text(
+        'database = "judgements.sqlite"\n[rubrics]\nbrief = "@brief.txt"\nplain = "Be brief."\n'
+        '[judge]\nmodels = "stand-in"\nrubric = "@rubric.txt"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    tables = paths_beside(read_tables(Path("etc/gavel.toml"))[0], Path("etc"))
+    assert tables["database"] == "etc/judgements.sqlite"
+    assert tables["rubrics"] == {"brief": "@etc/brief.txt", "plain": "Be brief."}
+    assert tables["judge"]["rubric"] == "@etc/rubric.txt"
+    server = {"database": "postgresql://user@host/name"}
+    assert paths_beside(server, Path("etc")) == server
 
 
 def test_paths_in_options_are_those_of_the_working_directory(file: Path) -> None:

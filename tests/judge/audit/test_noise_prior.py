@@ -4,7 +4,7 @@ from gavel.judge.audit.engine_quality import simulated_groups
 from gavel.judge.audit.noise_prior import fit_noise_prior, noise_of
 from gavel.judge.judge import Judge
 from gavel.judge.offline.simulated import Bias, Latent, SimulatedJudge
-from gavel.judge.panel.noise import shrunk
+from gavel.judge.panel.standard_errors import shrunk
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 

@@ -29,6 +29,13 @@ LETTERS = "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1dF3hJ5kL7nP9rS1uX3"
         ("józef@przykład.pl", "e-mail address"),
         ("4111 1111 1111 1111", "card number"),
         ("5555-5555-5555-4444", "card number"),
+        ("4111.1111.1111.1111", "card number"),
+        ("4111_1111_1111_1111", "card number"),
+        ("4111\u00a01111\u00a01111\u00a01111", "card number"),
+        ("4111\u20131111\u20131111\u20131111", "card number"),
+        ("4111  1111  1111  1111", "card number"),
+        ("４１１１１１１１１１１１１１１１", "card number"),
+        ("４１１１－１１１１－１１１１－１１１１", "card number"),
         ("378282246310005", "card number"),
         ("3782 822463 10005", "card number"),
         ("30569309025904", "card number"),
@@ -55,6 +62,8 @@ def test_a_secret_becomes_its_kind(secret, kind, around):
             "-----BEGIN RSA PRIVATE KEY-----[private key]-----END RSA PRIVATE KEY-----",
         ),
         ("card 4111 1111 1111 1111 12/27 123", "card [card number] 12/27 123"),
+        ("card 4111.1111.1111.1111 12/27", "card [card number] 12/27"),
+        ("https://x.org/?to=jane.doe%40example.com&n=1", "https://x.org/?to=[e-mail address]&n=1"),
     ],
 )
 def test_only_the_secret_itself_is_replaced(text, shown):
@@ -72,6 +81,8 @@ def test_only_the_secret_itself_is_replaced(text, shown):
         "password: {password}, token=$TOKEN",
         "https://example.com:8080/a@b",
         "Pi is 3.14159265358979323846.",
+        "4111.111111111111 and 10.4111.1111.1111.1111 and 4111-1111-1111-1112",
+        "2024-1111-2222-3333 is 100%40 of 4111/1111",
     ],
 )
 def test_what_is_no_secret_stays(text):

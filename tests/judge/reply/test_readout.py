@@ -36,9 +36,51 @@ def test_the_mean_is_over_the_digits_and_little_may_be_off_the_scale(weights, of
         assert read_readout(text, RUBRIC, ["X"]).scores["X"].score == pytest.approx(mean, abs=1e-6)
 
 
-@pytest.mark.parametrize("said", ['{"X":', "X: ", "X =", "- **X**:", "`X` "])
-def test_a_digit_is_found_behind_its_label(said):
-    assert read_readout(reply((said, {}), ("7", {"7": 1.0})), RUBRIC, ["X"]).scores["X"].score == pytest.approx(7 / 9)
+@pytest.mark.parametrize(
+    ("said", "end"),
+    [
+        ('{"X":', "}"),
+        ('```json\n{"X": ', "}\n```"),
+        ('<think>{"X": 1}</think>{"X": ', "}"),
+        ('[THINK]X: 1[/THINK]{"X": ', "}"),
+        ("X: ", ""),
+        ("X =", ""),
+        ("- **X**:", ""),
+        ("`X` ", ""),
+    ],
+)
+def test_a_digit_is_found_behind_its_label_in_the_final_answer(said, end):
+    text = reply((said, {}), ("7", {"7": 1.0}), (end, {}))
+    assert read_readout(text, RUBRIC, ["X"]).scores["X"].score == pytest.approx(7 / 9)
+
+
+THOUGHTS = ["<think>", "[THINK]", "◁think▷", "<seed:think>", "<|START_THINKING|>", "<reflections_nobody_has_seen>"]
+
+
+@pytest.mark.parametrize("opening", THOUGHTS)
+@pytest.mark.parametrize("draft", ['{"X": 7}', "X: 7", '{"X": 7} is my first idea'])
+def test_a_draft_in_thoughts_that_are_cut_off_is_no_answer(opening, draft):
+    before, after = draft.split("7")
+    with pytest.raises(VerdictError):
+        read_readout(reply((f"{opening}\n{before}", {}), ("7", {"7": 1.0}), (after, {})), RUBRIC, ["X"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "\nWait, X should be 2."),
+        ("", "\nX: 2"),
+        ("", "\nOn reflection swap them."),
+        ("", "\n(0 = best, 9 = worst)"),
+        ("", "\nLower is better."),
+        ("", '\n```json\n{"X": 2'),
+        ("From 1 (best) to 9 (worst):\n", ""),
+        ('{"X": 2}\nNo. ', ""),
+    ],
+)
+def test_a_digit_that_something_around_it_changes_is_no_score(before, after):
+    with pytest.raises(VerdictError):
+        read_readout(reply((before + '{"X": ', {}), ("7", {"7": 1.0}), ("}" + after, {})), RUBRIC, ["X"])
 
 
 @pytest.mark.parametrize(
@@ -51,7 +93,7 @@ def test_another_number_is_not_taken_for_the_score(said):
 
 def test_a_digit_within_a_longer_token_has_no_distribution():
     with pytest.raises(VerdictError, match="not a token of its own"):
-        read_readout(reply(("X: 7 ok", {"X: 7 ok": 1.0})), RUBRIC, ["X"])
+        read_readout(reply(("X: 7", {"X: 7": 1.0})), RUBRIC, ["X"])
 
 
 @pytest.mark.parametrize(

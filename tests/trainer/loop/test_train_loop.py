@@ -265,13 +265,13 @@ async def test_without_staleness_the_loop_gives_what_one_step_after_another_give
     scenario, config = find_scenario("returns_desk"), TrainConfig(learning_rate=1e-3)
     loop = LoopConfig(
         steps=3,
-        tasks_per_step=3,
+        tasks_per_step=2,
         group_size=4,
         max_tokens=48,
         concurrency=1,  # a rollout's log-probs are rounded differently in another batch
         evaluate_every=2,
-        evaluation_tasks=3,
-        final_tasks=4,
+        evaluation_tasks=2,
+        final_tasks=3,
     )
     rows: list[list[dict[str, Any]]] = []
     files: list[bytes] = []

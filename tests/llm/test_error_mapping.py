@@ -1,0 +1,31 @@
+"""What the user reads of an error that a call raised."""
+
+import pytest
+
+from gavel.llm.client import Client
+from gavel.llm.error_mapping import as_llm_error
+from gavel.llm.errors import ContextError
+from tests.endpoint import Endpoint, fails
+
+
+def test_a_timeout_says_how_long_it_waited():
+    assert as_llm_error(TimeoutError(), "openai/m", 7).message == "openai/m did not answer within 7 s."
+
+
+@pytest.mark.parametrize("more", ["", " Traceback (most recent call last):\n  File x\nValueError: no"])
+def test_a_traceback_in_the_words_is_left_out(more: str):
+    message = as_llm_error(ValueError(f"Invalid response object{more}"), "openai/m", 7).message
+    assert message == "openai/m failed: ValueError: Invalid response object"
+
+
+def test_a_whole_page_is_cut():
+    message = as_llm_error(ValueError("<html>" * 1000), "openai/m", 7).message
+    assert len(message) < 1100
+    assert message.endswith(" …")
+
+
+async def test_a_limit_behind_a_long_beginning_is_still_read(endpoint: Endpoint):
+    endpoint.script = [fails(400, "x" * 2000 + " This model's maximum context length is 8192 tokens.")]
+    with pytest.raises(ContextError) as error:
+        await Client("openai/judge", endpoint.params).ask([{"role": "user", "content": "hi"}], {"type": "object"})
+    assert error.value.limit == 8192
