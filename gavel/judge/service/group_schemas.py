@@ -36,7 +36,7 @@ class MemberRequest(JudgingOptions, ConversationIn):
     @property
     def trajectory_in(self) -> TrajectoryIn:
         """The member as `POST /v1/score` takes it."""
-        return TrajectoryIn(id=self.id, messages=self.messages, tools=self.tools, metadata=self.metadata)
+        return TrajectoryIn(id=self.id, **{name: getattr(self, name) for name in ConversationIn.model_fields})
 
     @property
     def options(self) -> JudgingOptions:

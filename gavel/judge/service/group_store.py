@@ -22,8 +22,10 @@ from gavel.judge.service.errors import (
 from gavel.judge.service.group_records import GroupRecord, NewMember
 from gavel.judge.service.ids import new_id
 from gavel.judge.service.leases import database_clock
+from gavel.judge.service.notices import notify
 from gavel.judge.service.records import NewJudgement
 from gavel.judge.service.rows import columns_of, decompress, outcome_columns
+from gavel.judge.service.store import FINISHED, WORK
 from gavel.judge.service.tables import groups, judgements, members
 from gavel.judge.service.verdict import Verdict
 
@@ -42,7 +44,7 @@ class GroupStore:
 
     async def join(self, new: NewMember) -> GroupRecord:
         """Stores a member, once; the group as it stands then. Raises `GroupConflictError`, `GroupTooLargeError`."""
-        joined = await self.database.write(lambda connection: _join(connection, new))
+        joined = await self.database.write(lambda connection: _join(connection, new), f"group {new.group}")
         if isinstance(joined, ServiceError):  # raised in the transaction it would end those of others
             raise joined
         return joined
@@ -66,7 +68,7 @@ class GroupStore:
     async def close_due(self) -> list[str]:
         """Closes groups whose deadline is over; their ids."""
         if await self.database.read(_has_due):
-            return await self.database.write(_close_due)
+            return await self.database.write(_close_due, "group")
         return []
 
     async def closed_since(self, seconds: float) -> tuple[float, list[str]]:
@@ -182,7 +184,8 @@ def _member(group: str, member: str) -> sa.Executable:
 def _judge_again(connection: sa.Connection, group: str) -> None:
     """Queues a judgement again that failed, as its members are asked for again."""
     failed = sa.update(judgements).where(_j.id == group, _j.status == "failed", _j.payload.is_not(None))
-    connection.execute(failed.values(status="queued", finished_at=None, result=None, leases=0))
+    if connection.execute(failed.values(status="queued", finished_at=None, result=None, leases=0)).rowcount:
+        notify(connection, WORK)
 
 
 def _has_due(connection: sa.Connection) -> bool:
@@ -222,6 +225,10 @@ def _close(connection: sa.Connection, row: sa.Row[tuple[object, ...]], now: floa
         if not row.retain:
             values["payload"] = None
     connection.execute(sa.insert(judgements).values(values))
+    if "finished_at" in values:
+        notify(connection, FINISHED, row.id)
+    else:
+        notify(connection, WORK)
 
 
 def _request(trajectories: Sequence[bytes], options: bytes) -> bytes:

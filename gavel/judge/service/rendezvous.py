@@ -75,6 +75,10 @@ class Rendezvous:
         """Whether somebody waits here for a group that has no judgement yet."""
         return group in self._open
 
+    def closed(self, group: str) -> None:
+        """A group has a judgement."""
+        self._open.discard(group)
+
     async def join(
         self, name: str, request: MemberRequest, caller: Caller, *, begins_rounds: bool = False
     ) -> GroupRecord:
@@ -93,7 +97,7 @@ class Rendezvous:
             request = request.model_copy(update={"project": project})
         group = await self._store.join(self._new(name, request, caller, begins_rounds))
         if not group.is_open:
-            self._open.discard(group.id)
+            self.closed(group.id)
             self._on_closed()
         elif group.arrived == 1:
             self._count += 1

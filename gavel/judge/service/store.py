@@ -16,12 +16,15 @@ from gavel.judge.service.database import Database
 from gavel.judge.service.errors import IdempotencyConflictError
 from gavel.judge.service.ids import first_id_at
 from gavel.judge.service.leases import lease_columns
+from gavel.judge.service.notices import notify
 from gavel.judge.service.records import Accepted, NewJudgement, Query, Record
 from gavel.judge.service.replies import delete_replies
 from gavel.judge.service.rows import SUMMARY, columns_of, new_record, outcome_columns, pack, record_of, unpack
 from gavel.judge.service.tables import groups, judgements, keys, members, replies
 from gavel.judge.service.verdict import Verdict
 
+FINISHED, WORK = "finished", "work"
+"""Notices: a judgement is finished (its id), or waits for a process."""
 _c = judgements.c
 _WITH_RESULT = sa.select(*SUMMARY, _c.result)
 _EXPIRED_AT_ONCE = 200
@@ -47,10 +50,13 @@ class Store:
         None when it was deleted meanwhile."""
         finished_at = time.time()
         columns = outcome_columns(verdict, finished_at)
-        return await self.database.write(lambda connection: _finish(connection, record, verdict, columns))
+        order = f"charge {record.key_id}" if record.key_id else ""
+        return await self.database.write(lambda connection: _finish(connection, record, verdict, columns), order)
 
     async def get(self, judgement: str) -> Record | None:
         """The record with its verdict."""
+        if "\0" in judgement:  # PostgreSQL refuses to look for it
+            return None
         found = await self.get_all([judgement])
         return found.get(judgement)
 
@@ -126,11 +132,13 @@ def _accept(connection: sa.Connection, new: NewJudgement, owner: str | None, lea
     lease = lease_columns(connection, owner, lease_seconds)
     insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     values: dict[str, Any] = {**columns_of(new), "status": status, **lease}
+    if owner is None:
+        notify(connection, WORK)
     if new.idempotency_key is None:
         connection.execute(sa.insert(judgements).values(values))
         return Accepted(new_record(new, status), is_new=True)
-    inserted = connection.execute(insert(judgements).values(values).on_conflict_do_nothing())
-    if inserted.rowcount:
+    inserted = insert(judgements).values(values).on_conflict_do_nothing().returning(_c.id)
+    if connection.execute(inserted).first() is not None:
         return Accepted(new_record(new, status), is_new=True)
     same_key = (
         _c.key_id == new.key_id,
@@ -158,6 +166,7 @@ def _finish(connection: sa.Connection, record: Record, verdict: Verdict, columns
             delete_replies(connection, verdict.reply_keys)
         if record.key_id:
             _charge(connection, record.key_id, columns)
+        notify(connection, FINISHED, record.id)
         kept = {name: columns[name] for name in ("status", "finished_at", "calls", "prompt_tokens")}
         kept |= {name: columns[name] for name in ("completion_tokens", "cost_usd")}
         return replace(record, **kept, verdict=verdict)

@@ -2,6 +2,8 @@
 
 import asyncio
 import sqlite3
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,11 @@ from sqlalchemy.exc import IntegrityError
 
 from gavel.judge.service.database import Database, database_url
 from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError
-from gavel.judge.service.tables import claims
+from gavel.judge.service.key_scope import KeyScope
+from gavel.judge.service.keys import KeyStore
+from gavel.judge.service.tables import claims, keys
+from tests.judge.service.postgresql import Cluster
+from tests.limits import HANG_SECONDS
 
 INSERT = sa.insert(claims)
 
@@ -24,13 +30,15 @@ def keys(database: Database) -> list[str]:
 
 
 @pytest.fixture
-def database(tmp_path: Path):
-    opened = Database.open(str(tmp_path / "service.sqlite"))
+def database(database_url: str):
+    opened = Database.open(database_url)
     yield opened
     opened.close()
 
 
-async def test_writes_of_many_tasks_are_committed_when_they_return(database: Database, tmp_path: Path):
+async def test_writes_of_many_tasks_are_committed_when_they_return(tmp_path: Path):
+    database = Database.open(str(tmp_path / "service.sqlite"))
+
     async def write(number: int) -> None:
         await database.write(lambda connection: connection.execute(INSERT, row(f"{number:03}")))
         with sqlite3.connect(tmp_path / "service.sqlite") as other:
@@ -40,6 +48,7 @@ async def test_writes_of_many_tasks_are_committed_when_they_return(database: Dat
         for number in range(100):
             tasks.create_task(write(number))
     assert len(keys(database)) == 100
+    database.close()
 
 
 async def test_a_work_that_fails_costs_itself_alone(database: Database):
@@ -108,3 +117,34 @@ def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(tmp_path: Path)
 def test_a_missing_folder_is_named(tmp_path: Path):
     with pytest.raises(ServiceError, match="directory does not exist"):
         Database.open(str(tmp_path / "nowhere" / "service.sqlite"))
+
+
+@pytest.mark.postgres
+async def test_transactions_that_wait_for_each_other_both_succeed(postgresql: Cluster):
+    url = postgresql.database()
+    databases = [Database.open(url), Database.open(url)]
+    both_hold_one = threading.Barrier(2, timeout=HANG_SECONDS)
+    ids = [KeyStore(databases[0]).create(name, KeyScope())[1].id for name in "ab"]
+
+    def spend(mine: str, other: str) -> Callable[[sa.Connection], None]:
+        tries: list[int] = []
+
+        def work(connection: sa.Connection) -> None:
+            connection.execute(_spend.where(keys.c.id == mine))
+            if not tries:
+                tries.append(1)
+                both_hold_one.wait()
+            connection.execute(_spend.where(keys.c.id == other))
+
+        return work
+
+    try:
+        orders = (ids, ids[::-1])
+        await asyncio.gather(*(one.write(spend(*order)) for one, order in zip(databases, orders, strict=True)))
+        assert [key.spent_usd for key in KeyStore(databases[0]).all_now()] == [2.0, 2.0]
+    finally:
+        for one in databases:
+            one.close()
+
+
+_spend = sa.update(keys).values(spent_usd=keys.c.spent_usd + 1)

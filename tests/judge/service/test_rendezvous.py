@@ -150,19 +150,27 @@ async def test_groups_of_different_projects_are_different(client: httpx.AsyncCli
     assert (await client.get("/v1/groups/g/members/m0?project=q")).status_code == 404
 
 
-async def test_members_may_come_to_different_processes(tmp_path: Path, endpoint: Endpoint):
+async def test_members_may_come_to_different_processes(tmp_path: Path, endpoint: Endpoint, database_url: str):
     endpoint.script = [by_content_and_position]
-    config = config_of(tmp_path, endpoint)
+    config = config_of(tmp_path, endpoint, database=database_url)
+    chance = random.Random(1)
+    arrivals = [(f"g{number}", name) for number in range(24) for name in ANSWERS]
+    chance.shuffle(arrivals)
     async with serving(config) as one, serving(config) as other:
-        clients = [one, other, one, other, other]
-        answers = await asyncio.gather(
-            *(
-                client.post("/v1/groups/g/members", json=member(name))
-                for client, name in zip(clients, ANSWERS, strict=True)
-            )
-        )
-        assert [answer.json()["status"] for answer in answers] == ["scored"] * 5
-        assert len({answer.json()["judgement"] for answer in answers}) == 1
+
+        async def arrive(group: str, name: str) -> dict[str, Any]:
+            body = member(name) | {"messages": messages(f"{ANSWERS[name]}-in-{group}")}
+            answer = await chance.choice([one, other]).post(f"/v1/groups/{group}/members", json=body)
+            assert answer.status_code == 200, answer.text
+            return answer.json()
+
+        answers = await asyncio.gather(*(arrive(*each) for each in arrivals))
+        at_once = {"trajectories": [{"messages": messages(f"{text}-in-g7")} for text in ANSWERS.values()]}
+        judged = (await one.post("/v1/score", json=at_once)).json()
+    assert {(answer["status"], answer["arrived"]) for answer in answers} == {("scored", 5)}
+    assert len({(answer["group"], answer["judgement"]) for answer in answers}) == 24
+    scores = {answer["id"]: answer["score"] for answer in answers if answer["group"] == "g7"}
+    assert (judged["calls"], [scores[name] for name in ANSWERS]) == (0, judged["scores"])
 
 
 async def test_a_failed_judgement_is_tried_again_when_its_members_come_again(tmp_path: Path, endpoint: Endpoint):
