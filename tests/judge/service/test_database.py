@@ -14,11 +14,13 @@ from gavel.judge.service.database import Database, database_url
 from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError
 from gavel.judge.service.key_scope import KeyScope
 from gavel.judge.service.keys import KeyStore
-from gavel.judge.service.tables import claims, keys
+from gavel.judge.service.tables import claims
+from gavel.judge.service.tables import keys as key_rows
 from tests.judge.service.postgresql import Cluster
 from tests.limits import HANG_SECONDS
 
 INSERT = sa.insert(claims)
+SPEND = sa.update(key_rows).values(spent_usd=key_rows.c.spent_usd + 1)
 
 
 def row(key: str) -> dict[str, object]:
@@ -130,11 +132,11 @@ async def test_transactions_that_wait_for_each_other_both_succeed(postgresql: Cl
         tries: list[int] = []
 
         def work(connection: sa.Connection) -> None:
-            connection.execute(_spend.where(keys.c.id == mine))
+            connection.execute(SPEND.where(key_rows.c.id == mine))
             if not tries:
                 tries.append(1)
                 both_hold_one.wait()
-            connection.execute(_spend.where(keys.c.id == other))
+            connection.execute(SPEND.where(key_rows.c.id == other))
 
         return work
 
@@ -145,6 +147,3 @@ async def test_transactions_that_wait_for_each_other_both_succeed(postgresql: Cl
     finally:
         for one in databases:
             one.close()
-
-
-_spend = sa.update(keys).values(spent_usd=keys.c.spent_usd + 1)
