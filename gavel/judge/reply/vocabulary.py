@@ -146,15 +146,16 @@ CORRECTS_ELSEWHERE = _stems(
     r"|逆に|入れ替|失礼|すみません|申し訳|実は|待って|べき|죄송|정정|수정|바뀌|잘못|반대|아니|تصحيح|عذر|خطأ|सुधार|गलत",
 )
 POLITE = re.compile(
-    r"let me know|feel free|hope (?:this|that|it|these)|happy to|glad to|would you like|if you(?:'d"
+    r"let me know|feel free|i can (?:go into|give|provide) more|if you wish|hope (?:this|that|it|these)|happy"
+    r" to|glad to|would you like|if you(?:'d"
     r"|’d)? (?:need|want|have|would|like|prefer|require)"
-    r"|(?:don't|do not|don’t) hesitate|thank|good luck|best regards|cheers|any questions|anything else",
+    r"|(?:don't|do not|don’t) hesitate|thank(?!s to)|good luck|best regards|cheers|any questions|anything else",
     re.IGNORECASE,
 )
 FAREWELL = re.compile(
     r"espero que|ich hoffe|hoffe,? da|j['’]espère|надеюсь|希望.{0,12}(?:帮|有用|满意)|以上|谢谢|謝謝"
     r"|gracias|danke|merci|спасибо|ありがとう|お役に|grazie|obrigad|请告诉我|如有|如果您|si necesita|si tienes|si tiene"
-    r"|wenn (?:du|sie)"
+    r"|wenn (?:du|sie)|disposi[cçz]ion|verfügung|disposição|beschikking"
     r"|falls (?:du|sie)|n['’]hésit|"
     r"если (?:у вас|вам|нуж)|se hai|spero|감사|도움",
     re.IGNORECASE,
@@ -165,7 +166,7 @@ NO_ANSWER = _words(
     r"refuse|demand(?!é)|assert\b|skeleton|not equal|cannot|can['’]t|unable|i (?:wonder|suspect|would guess)"
     r"|another (?:judge|reviewer|grader|model)|iteration"
     r"|impression",
-    r"tentativ|rough(?:ly)?\b|first (?:pass|guess|draft|try)|prelim|guess\b|something like|for (?:example"
+    r"rough(?:ly)?\b|first (?:pass|guess|draft|try)|prelim|guess\b|something like|for (?:example"
     r"|instance)|examples?\b|hypothe|imagin"
     r"|counterfact|templat|placeholder|bad (?:grader|judge)|naive|worst.case|best.case|not (?:my|yet|final)"
     r"|for now|so far"
@@ -211,7 +212,7 @@ HARMLESS_ABOUT_SCORES = re.compile(
     r"|was) (?:all|my)\b|\bassigned\b|\bevidence\b"
     r"|\bjudged by\b|\bare in\b|\bgets?\b|\bin line with\b|\bconsistent with\b|\bgoes from\b|\bthe (?:right"
     r"|correct|final|same|wrong) (?:answer|result)\b"
-    r"|\b(?:its|an|the agent's|the customer's|tool) (?:answer|results?)\b|\bare on\b|^scores?:"
+    r"|\b(?:its|an|the agent's|the customer's|tool) (?:\w+ )?(?:answer|results?)\b|\bare on\b|^scores?:"
     r"|^(?:the )?scores? are\b",
     re.IGNORECASE,
 )
@@ -238,14 +239,16 @@ LETTER_GRADE = re.compile(r"member\W{0,3}[:=(–-]\s*[A-F][+−-]?(?=\s*(?:[,;.)
 CLOSER_TO_FAULTS = re.compile(
     r"closer to (?:1|one)\b[^.\n]{0,30}(?:mistake|error|flaw|fault|problem)|\b1 ?- ?[a-z]\b|!=|≠", re.IGNORECASE
 )
-OTHER_SCORES = re.compile(r"(?P<of>[^\W\d_]+)\s+(?:scores?|ratings?)\s*[*_]*[:：]\s*[*_]*$", re.IGNORECASE)
+OTHER_SCORES = re.compile(
+    r"(?<![^\W\d_])(?P<of>[^\W\d_]{1,40})\s{1,9}(?:scores?|ratings?)\s*[*_]*[:：]\s*[*_]*$", re.IGNORECASE
+)
 SCORES_OF = frozenset(
     {
         *("the", "my", "final", "your", "here", "these", "are", "following", "overall", "relative", "quality"),
         *("evaluation", "trajectory", "attempt", "resulting", "corresponding", "individual", "normalized"),
         *("normalised", "numeric", "requested", "computed", "assigned", "and", "with", "of", "judge", "rubric"),
         *("json", "own", "all", "their", "its", "so", "are", "comparative", "reward", "agent", "performance"),
-        *("as", "given", "respective", "below", "les", "mes", "vos", "nos", "voici", "le", "los", "mis"),
+        *("as", "given", "respective", "below", "de", "les", "mes", "vos", "nos", "voici", "le", "los", "mis"),
     }
 )
 """What scores may be called in a line that introduces them."""

@@ -32,10 +32,11 @@ from gavel.judge.service.errors import (
 from gavel.judge.service.ids import new_id
 from gavel.judge.service.judges import Judges
 from gavel.judge.service.metrics import Metrics
+from gavel.judge.service.notices import Notices
 from gavel.judge.service.records import Accepted, NewJudgement, Query, Record
 from gavel.judge.service.replies import database_cassette
 from gavel.judge.service.schemas import ScoreRequest
-from gavel.judge.service.store import Store
+from gavel.judge.service.store import FINISHED, WORK, Store
 from gavel.judge.service.waiters import Waiters
 from gavel.judge.service.worker import Worker
 from gavel.scenarios.errors import JudgeError
@@ -68,13 +69,19 @@ class Engine:
         self.counts = {"queued": 0, "running": 0}
         """Unfinished groups of all processes, as of the last look."""
         self.is_stopping = False
+        self.notices = Notices(database.url)
+        """What other processes tell."""
         self._queued_since = 0
+        self._look = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Goes on with what is unfinished. Raises `JudgeError` for a judge that cannot be asked."""
         self.judges.default.check()
         await load_libraries()
+        self.notices.on(WORK, lambda _: self.worker.wake())
+        self.notices.on(FINISHED, self._finished_somewhere)
+        self.notices.start()
         self.worker.start()
         self._loops = [asyncio.create_task(self._watch()), asyncio.create_task(self._count())]
         if self.config.retention_days is not None:
@@ -93,6 +100,7 @@ class Engine:
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
+        await self.notices.stop()
         self.waiters.give_up()
         self.cassette.close()
 
@@ -247,10 +255,19 @@ class Engine:
             self.metrics.judged(record)
         self.waiters.settle(judgement, record)
 
+    def _finished_somewhere(self, judgement: str) -> None:
+        if judgement in self.waiters.ids and not self.worker.has(judgement):
+            self._look.set()
+
     async def _watch(self) -> None:
         """Answers those who wait for judgements that another process makes."""
         while True:
-            await asyncio.sleep(_POLL_SECONDS)
+            try:
+                async with asyncio.timeout(_POLL_SECONDS):
+                    await self._look.wait()
+            except TimeoutError:
+                pass
+            self._look.clear()
             elsewhere = [each for each in self.waiters.ids if not self.worker.has(each)]
             try:
                 records = await self.store.get_all(elsewhere)

@@ -16,12 +16,15 @@ from gavel.judge.service.database import Database
 from gavel.judge.service.errors import IdempotencyConflictError
 from gavel.judge.service.ids import first_id_at
 from gavel.judge.service.leases import lease_columns
+from gavel.judge.service.notices import notify
 from gavel.judge.service.records import Accepted, NewJudgement, Query, Record
 from gavel.judge.service.replies import delete_replies
 from gavel.judge.service.rows import SUMMARY, columns_of, new_record, outcome_columns, pack, record_of, unpack
 from gavel.judge.service.tables import judgements, replies
 from gavel.judge.service.verdict import Verdict
 
+FINISHED, WORK = "finished", "work"
+"""Notices: a judgement is finished (its id), or waits for a process."""
 _c = judgements.c
 _WITH_RESULT = sa.select(*SUMMARY, _c.result)
 _EXPIRED_AT_ONCE = 200
@@ -51,6 +54,8 @@ class Store:
 
     async def get(self, judgement: str) -> Record | None:
         """The record with its verdict."""
+        if "\0" in judgement:  # PostgreSQL refuses to look for it
+            return None
         found = await self.get_all([judgement])
         return found.get(judgement)
 
@@ -126,11 +131,13 @@ def _accept(connection: sa.Connection, new: NewJudgement, owner: str | None, lea
     lease = lease_columns(connection, owner, lease_seconds)
     insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     values: dict[str, Any] = {**columns_of(new), "status": status, **lease}
+    if owner is None:
+        notify(connection, WORK)
     if new.idempotency_key is None:
         connection.execute(sa.insert(judgements).values(values))
         return Accepted(new_record(new, status), is_new=True)
-    inserted = connection.execute(insert(judgements).values(values).on_conflict_do_nothing())
-    if inserted.rowcount:
+    inserted = insert(judgements).values(values).on_conflict_do_nothing().returning(_c.id)
+    if connection.execute(inserted).first() is not None:
         return Accepted(new_record(new, status), is_new=True)
     same_key = (
         _c.key_id == new.key_id,
@@ -156,6 +163,7 @@ def _finish(connection: sa.Connection, record: Record, verdict: Verdict, columns
     if connection.execute(update).rowcount:
         if not record.retain:
             delete_replies(connection, verdict.reply_keys)
+        notify(connection, FINISHED, record.id)
         kept = {name: columns[name] for name in ("status", "finished_at", "calls", "prompt_tokens")}
         kept |= {name: columns[name] for name in ("completion_tokens", "cost_usd")}
         return replace(record, **kept, verdict=verdict)

@@ -35,8 +35,8 @@ def verdict(score: float, calls: int = 2) -> Verdict:
 
 
 @pytest.fixture
-def store(tmp_path: Path):
-    database = Database.open(str(tmp_path / "service.sqlite"))
+def store(database_url: str):
+    database = Database.open(database_url)
     yield Store(database)
     database.close()
 
