@@ -131,9 +131,9 @@ def score_and_print(
             batches.close()
     stopped = judge.stopped
     shown = [group for group in judged if stopped is None or (group.judgement and group.judgement.status != "unscored")]
-    earlier = {id(judged[index]) for index in output.earlier} if output else set[int]()
-    cost = None if batches else judge.budget.cost
     if shown or stopped is None:
+        earlier = {id(judged[index]) for index in output.earlier} if output else set[int]()
+        cost = None if batches else judge.budget.cost
         print_scores(Console(stderr=isinstance(output, JudgedStream)), shown, by, earlier=earlier, cost=cost)
     if replayed := replay_account(judge):
         typer.echo(replayed, err=True)
