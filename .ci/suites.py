@@ -52,6 +52,13 @@ SUITES = (
         minutes=35,
         prepare=".venv-vllm/.installed",
     ),
+    Suite(
+        name="postgres",
+        target="test-postgres",
+        paths=(".ci/", "Makefile", "gavel/judge/service/", "tests/judge/service/"),
+        minutes=10,
+        prepare="postgresql",
+    ),
 )
 
 

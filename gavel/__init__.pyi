@@ -13,6 +13,7 @@ from .judge.rubric import Criterion as Criterion
 from .judge.rubric import Rubric as Rubric
 from .judge.ruler import ruler as ruler
 from .judge.ruler import ruler_score_group as ruler_score_group
+from .judge.service.client import JudgeClient as JudgeClient
 from .llm.budget import Budget as Budget
 from .llm.cassette import Cassette as Cassette
 from .llm.errors import GavelError as GavelError

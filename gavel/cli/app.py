@@ -1,6 +1,7 @@
 """The `gavel` command, and the same command line for a scenario's own file (`gavel.run`)."""
 
 import atexit
+import errno
 import gc
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -28,6 +29,8 @@ COMMANDS = {
     "runs": "List the runs with their state and best figure.",
     "doctor": "Show what is installed, which keys are set, and what to do next.",
 }
+
+_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 _GC_THRESHOLDS = 20_000, 20, 20
 """With Python's own thresholds a run's million objects are scanned so often that a demo takes an eighth longer. These
@@ -92,6 +95,11 @@ def _main(arguments: list[str]) -> None:
         app(arguments)
     except GavelError as error:
         print_error(error)
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in _NO_ROOM or error.filename is not None:
+            raise
+        print_error(GavelError(f"the output cannot be printed: {error.strerror}.", "Make room, or print elsewhere."))
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

@@ -1,19 +1,21 @@
 """Reads a file of attempts for a command, and tells on stderr how it was read."""
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from gavel.cli.terminal import counted, plain
+from gavel.cli.terminal import plain
+from gavel.llm.counted import counted
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.readers.reading import read_file
 from gavel.scenarios.truth import truth_of, with_truth_of_rows
 
 
-def read_attempts(file: Path, by: str | None = None) -> list[TrajectoryGroup]:
-    """The groups of `file` (see `read_file`) with the truth that the columns of their rows hold; its format, its counts
-    and what cannot be compared go to stderr.
+def read_attempts(file: Path | Sequence[Path], by: str | None = None) -> list[TrajectoryGroup]:
+    """The groups of a file, or of several (see `read_file`), with the truth that the columns of their rows hold; how
+    they were read, and what cannot be compared, goes to stderr.
 
     Raises `JudgeError` for a group whose rows have different truths.
     """

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from gavel.judge.config import JudgeConfig, JurorConfig
 from gavel.judge.judge import Judge
+from gavel.llm.cassette import Cassette
+from gavel.llm.counted import counted
 from gavel.llm.local_models import PROVIDER, model_id
 
 FILE_NAME = "cassettes.sqlite"
@@ -28,6 +30,12 @@ def _models(judge: JudgeConfig) -> Iterator[str]:
         yield from [models] if isinstance(models, str) else models
 
 
+def recorded(judge: JudgeConfig) -> Cassette | None:
+    """The cassette of the judge, to look replies up; None where there is none yet."""
+    path = judge.cassette
+    return Cassette(path, "replay") if path is not None and str(path) != "none" and Path(path).is_file() else None
+
+
 def replies_directory(out: Path | None) -> Path:
     """Where the replies behind an output are kept: beside a file; else, as for standard output, among the runs."""
     is_stream = out is None or str(out) == "-" or out.is_relative_to("/dev") or (out.exists() and not out.is_file())
@@ -41,5 +49,4 @@ def replay_account(judge: Judge | None) -> str:
     cassette = judge.cassette if judge else None
     if cassette is None or not cassette.replayed:
         return ""
-    replies = "1 reply" if cassette.replayed == 1 else f"{cassette.replayed:,} replies"
-    return f"{replies} replayed from {cassette.path or 'the cassette'}"
+    return f"{counted(cassette.replayed, 'reply')} replayed from {cassette.path or 'the cassette'}"

@@ -20,9 +20,9 @@ from gavel.cli.cassette_option import replay_account, with_cassette
 from gavel.cli.demo import STEPS
 from gavel.cli.display import RunDisplay
 from gavel.cli.settings import STAND_IN
-from gavel.cli.terminal import counted
 from gavel.cli.train_session import say_cost, starting_over
 from gavel.judge.config import JudgeConfig
+from gavel.llm.counted import counted
 from gavel.reports.demo_page import CurvePoint, DemoReport, RewardPoint, SummaryRow, write_report
 from gavel.reports.run_outcome import Outcome, judged_pair, read_outcome
 from gavel.scenarios.scenario import find_scenario

@@ -3,8 +3,8 @@
 import typer
 
 from gavel.cli.interrupts import run_interruptibly
-from gavel.cli.terminal import counted
 from gavel.judge.judge import Judge
+from gavel.llm.counted import counted
 from gavel.trainer.config import LoopConfig
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gavel.cli.interrupts import run_interruptibly
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.terminal import counted
+from gavel.llm.counted import counted
 from gavel.llm.errors import GavelError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def golden(
         )
     if (wrong := sum(not each.is_right for each in found)) and not record:
         raise JudgeError(
-            f"{wrong} verdict{'s' * (wrong != 1)} turned from right to wrong since the record.",
+            f"{counted(wrong, 'verdict')} turned from right to wrong since the record.",
             "Mend the prompt, or accept what the judge says by now: --record.",
         )
     fresh = {
@@ -135,10 +135,11 @@ def _print_results(results: "Sequence[GoldenResult]", judge: str) -> None:
     costs = [result.cost_usd for result in results if result.calls]
     known = [cost for cost in costs if cost is not None]
     account = [
-        f"{sum(r.right for r in judged)} of {sum(len(r.group.pairs) for r in judged)} verdicts right",
+        f"{sum(r.right for r in judged)} of {counted(sum(len(r.group.pairs) for r in judged), 'verdict')} right",
         f"{len(judged)} of {counted(len(results), 'group')} judged",
         f"judge {judge}",
-        counted(sum(r.calls for r in results), "call") + f", {sum(r.cached_calls for r in results)} from the cassette",
+        f"{counted(sum(r.calls for r in results), 'call')}, "
+        f"{counted(sum(r.cached_calls for r in results), 'reply')} from the cassette",
         f"{sum(known):.4f} USD" if len(known) == len(costs) else "cost unknown (set GAVEL_PRICES)",
     ]
     console = Console()
@@ -168,7 +169,7 @@ def _standing(result: "GoldenResult") -> str:
 
 
 def _print_changes(found: "Sequence[ChangedVerdict]", prompts: Sequence[str]) -> None:
-    count = f"{len(found)} verdict{'s' * (len(found) != 1)} turned"
+    count = f"{counted(len(found), 'verdict')} turned"
     what = f"changed {', '.join(prompts)}" if prompts else "no prompt changed"
     typer.echo(f"Since the record: {what}; {count}.")
     for each in found:

@@ -14,8 +14,8 @@ from rich.table import Table
 
 from gavel.cli.interrupts import run_interruptibly
 from gavel.cli.lazy_commands import single_command
-from gavel.cli.terminal import counted
 from gavel.judge.errors import JudgeError
+from gavel.llm.counted import counted
 
 if TYPE_CHECKING:
     from gavel.judge.audit.engine_quality import QualityReport
@@ -99,7 +99,7 @@ async def _rows(
     made = simulated_groups(groups, members, seed, truth)
     judge = SimulatedJudge(truth, bias, faults, family=OWN_FAMILY, seed=seed)
     ways = {"1 call by arrival": arrival_order_scorer(judge, 1)}
-    ways |= {f"engine, {n} order{'s' * (n > 1)}": engine_scorer(Judge(judge, orders=n, seed=seed)) for n in counts}
+    ways |= {f"engine, {counted(n, 'order')}": engine_scorer(Judge(judge, orders=n, seed=seed)) for n in counts}
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         return {way: await measure_quality(ask, progress.track(made, description=way)) for way, ask in ways.items()}

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from gavel.cli.attempts import read_attempts
-from gavel.cli.cassette_option import replay_account, replies_directory, with_cassette
+from gavel.cli.cassette_option import recorded, replay_account, replies_directory, with_cassette
 from gavel.cli.interrupts import INTERRUPTED, run_interruptibly
 from gavel.cli.judge_status import JudgeStatus
 from gavel.cli.lazy_commands import single_command
@@ -23,25 +23,33 @@ from gavel.cli.model_options import with_options
 from gavel.cli.run_options import JUDGE_FLAGS, DryRun, announce_stand_in, judge_config, with_default_judge
 from gavel.cli.score_batch import BatchScoring
 from gavel.cli.score_display import print_scores
-from gavel.cli.terminal import counted
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
+from gavel.llm.counted import counted
 from gavel.llm.errors import first_error
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_copy import unscored
 from gavel.scenarios.judged_file import JudgedFile, JudgedStream, judged_output
 
 Output = JudgedFile | JudgedStream
+Files = Path | Sequence[Path]
 
 
 def score(
     values: Mapping[str, Any],
     file: Annotated[
-        Path, typer.Argument(help="Attempts: JSONL, JSON, CSV, parquet, logs of other programs; see docs/files.md.")
+        list[Path],
+        typer.Argument(
+            help="Attempts: JSONL, JSON, CSV, parquet, logs of other programs; see docs/files.md. - is standard input."
+        ),
     ],
     by: Annotated[
-        str | None, typer.Option(help="Field (dotted path) that groups the rows. Default: task id or opening.")
+        str | None,
+        typer.Option(
+            help="Field (dotted path) that groups the rows, or `opening`: the messages before the assistant's first. "
+            "Default: the task's id and the opening."
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -64,22 +72,33 @@ def score(
     """
     config = judge_config(values)
     if dry_run:
-        print_estimate(file, config, by)
+        print_estimate(file, config, by, out, fresh=fresh)
     else:
         score_and_print(file, config, by, out, fresh=fresh, batch=batch)
 
 
-def print_estimate(file: Path, config: JudgeConfig, by: str | None = None) -> None:
-    """Prints what judging the file's groups would take; nothing is asked."""
+def print_estimate(
+    file: Files, config: JudgeConfig, by: str | None = None, out: Path | None = None, *, fresh: bool = False
+) -> None:
+    """Prints what judging the file's groups would take, but for those that `out` holds already; nothing is asked.
+
+    Replies that are on the cassette cost nothing.
+    """
     from gavel.judge.estimate import estimate_groups
 
     groups = read_attempts(file, by)
-    estimate = run_interruptibly(estimate_groups(config.build(), groups))
-    typer.echo(f"{len(groups):,} group{'s' * (len(groups) != 1)}: {estimate.words}. Nothing was asked.")
+    config = with_cassette(with_default_judge(config), replies_directory(out))
+    judge = config.build(cassette=recorded(config))
+    done: Mapping[int, TrajectoryGroup] = {}
+    if out is not None and not fresh:
+        done = judged_output(out, judge.settings, is_input=_is_among(file, out)).peek(groups)
+    estimate = run_interruptibly(estimate_groups(judge, [each for n, each in enumerate(groups) if n not in done]))
+    already = f", of which {len(done):,} {_are(len(done))} judged already" if done else ""
+    typer.echo(f"{counted(len(groups), 'group')}{already}: {estimate.words}. Nothing was asked.")
 
 
 def score_and_print(
-    file: Path,
+    file: Files,
     config: JudgeConfig,
     by: str | None = None,
     out: Path | None = None,
@@ -99,7 +118,7 @@ def score_and_print(
     output = None
     try:
         judge = batches.judge() if batches else config.build()
-        output = None if out is None else judged_output(out, judge.settings, is_input=_same(file, out))
+        output = None if out is None else judged_output(out, judge.settings, is_input=_is_among(file, out))
         answer = batches.answer if batches else None
         judged = run_interruptibly(score_file(file, judge, by=by, out=output, fresh=fresh, answer_first=answer))
         if batches and judge.stopped is None:
@@ -112,13 +131,17 @@ def score_and_print(
             batches.close()
     stopped = judge.stopped
     shown = [group for group in judged if stopped is None or (group.judgement and group.judgement.status != "unscored")]
-    print_scores(Console(stderr=isinstance(output, JudgedStream)), shown, by)
+    if shown or stopped is None:
+        earlier = {id(judged[index]) for index in output.earlier} if output else set[int]()
+        cost = None if batches else judge.budget.cost
+        print_scores(Console(stderr=isinstance(output, JudgedStream)), shown, by, earlier=earlier, cost=cost)
     if replayed := replay_account(judge):
         typer.echo(replayed, err=True)
     if judge.cassette:
         judge.cassette.close()
     if stopped is not None:
-        kept = "" if out is None else f" What was judged is kept; the same command goes on from there ({out})."
+        is_kept = bool(shown) and out is not None
+        kept = f" What was judged is kept; the same command goes on from there ({out})." if is_kept else ""
         missing = len(judged) - len(shown)
         raise JudgeError(
             f"{missing:,} of {counted(len(judged), 'group')} {_were(missing)} not judged: {stopped.message}",
@@ -134,7 +157,7 @@ def score_and_print(
 
 
 async def score_file(
-    file: Path,
+    file: Files,
     judge: Judge,
     *,
     by: str | None = None,
@@ -153,7 +176,7 @@ async def score_file(
     announce_stand_in(judge.names)
     judge.check()
     if isinstance(out, Path):
-        out = judged_output(out, judge.settings, is_input=_same(file, out))
+        out = judged_output(out, judge.settings, is_input=_is_among(file, out))
     if out is None:
         if answer_first:
             await answer_first(groups)
@@ -186,7 +209,7 @@ async def _judge_all(
 
         async def score(index: int, group: TrajectoryGroup) -> None:
             # A group whose rollouts all failed does not stop the others from being judged.
-            nobody = f"no trajectories: {len(group.exceptions)} rollouts failed"
+            nobody = f"no trajectories: {counted(len(group.exceptions), 'rollout')} failed"
             try:
                 judged[index] = await judge.score(group) if group.trajectories else unscored(group, nobody)
             except JudgeError:
@@ -206,6 +229,11 @@ async def _judge_all(
     return judged
 
 
+def _is_among(file: Files, out: Path) -> bool:
+    files = [file] if isinstance(file, Path) else file
+    return out.exists() and any(each.exists() and out.samefile(each) for each in files)
+
+
 def _are(count: int) -> str:
     return "is" if count == 1 else "are"
 
@@ -214,17 +242,13 @@ def _were(count: int) -> str:
     return "was" if count == 1 else "were"
 
 
-def _same(file: Path, out: Path) -> bool:
-    return out.exists() and file.exists() and out.samefile(file)
-
-
 def _kept(output: Output | None, out: Path | None) -> str:
     """What an interrupted run has kept."""
     match output:
         case None:
             return "Stopped. Nothing is kept without --out FILE."
         case JudgedStream():
-            return f"Stopped. {counted(len(output), 'group')} {_were(len(output))} written."
+            return f"Stopped. {counted(len(output), 'group')} {_were(len(output))} written to {out}."
         case JudgedFile():
             kept = f"{counted(len(output), 'group')} {_are(len(output))} kept"
             return f"Stopped. {kept}; the same command goes on from there ({out})."

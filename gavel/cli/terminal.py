@@ -65,11 +65,6 @@ def plain(text: str, style: str = "") -> Text:
     return Text("".join(character if character.isprintable() else " " for character in text), style)
 
 
-def counted(count: int, noun: str) -> str:
-    """`1 group`, `1,600 groups`."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
-
-
 def print_error(error: GavelError) -> None:
     """Prints a user's mistake and its remedy to stderr."""
     console = Console(stderr=True)

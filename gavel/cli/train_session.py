@@ -14,10 +14,11 @@ from rich.table import Table
 
 from gavel.cli.cassette_option import replay_account
 from gavel.cli.display import RunDisplay
+from gavel.cli.heldout_scores import judge_alone, mean_score
 from gavel.cli.run_file import to_toml
 from gavel.cli.run_paths import paths_seen_from
-from gavel.cli.terminal import counted
 from gavel.judge.judge import Judge
+from gavel.llm.counted import counted
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.loop.evaluation import evaluate, interval
@@ -94,17 +95,17 @@ async def run_training(
         _say(console, f"The run was finished after step {start}; for more, raise --steps.")
     if points:
         console.print(before_after(points[0], points[-1]))
-    if replayed := replay_account(judge):
-        _say(console, replayed)
-    if judge and judge.cassette:
-        judge.cassette.close()
+    if judge is not None:
+        close_replies(console, judge)
     _say(console, f"Run: {_directory(model)}")
 
 
-async def run_evaluation(config: RunConfig, scenario: Scenario, *, must_exist: bool) -> None:
+async def run_evaluation(
+    config: RunConfig, scenario: Scenario, *, must_exist: bool, judge: Judge | None = None
+) -> None:
     """Prints the measures of the newest policy on held-out tasks; of the base, where there is no run yet.
 
-    With `must_exist`, raises `RunDirectoryError` when there is none.
+    `judge`: scores the attempts, too, each by itself. With `must_exist`, raises `RunDirectoryError` when there is none.
     """
     console = Console()
     model = _trainable(config, scenario)
@@ -119,14 +120,33 @@ async def run_evaluation(config: RunConfig, scenario: Scenario, *, must_exist: b
         async with _backend(config, None if exists else elsewhere) as backend:
             await model.register(backend)
             _say(console, f"Gavel · {scenario.name} · {model.get_inference_name()}")
+            if judge is not None:
+                await judge.probe()
             evaluation = await evaluate(model, scenario, config.loop.final_tasks, config.loop)
+    judgements = None if judge is None else await judge_alone(judge, evaluation.trajectories)
     table = Table(box=None)
     table.add_column(counted(evaluation.tasks, "held-out task"))
     table.add_column("mean", justify="right")
     for name, value in evaluation.measures.items():
         width = f" ± {interval(value, evaluation.tasks):.3f}" if name == "success" else ""
         table.add_row(name.replace("_", " "), f"{value:.3f}{width}")
+    if judge is None or judgements is None:
+        console.print(table)
+        return
+    score, missing = mean_score(judgements)
+    table.add_row("judge's score", score)
     console.print(table)
+    _say(console, f"Judge {', '.join(judge.names)}: each attempt by itself{f'; {missing}' if missing else ''}")
+    say_cost(console, judge)
+    close_replies(console, judge)
+
+
+def close_replies(console: Console, judge: Judge) -> None:
+    """Says how many replies were replayed, and closes the cassette."""
+    if replayed := replay_account(judge):
+        _say(console, replayed)
+    if judge.cassette:
+        judge.cassette.close()
 
 
 def _directory(model: TrainableModel) -> Path:
@@ -153,7 +173,7 @@ def say_cost(console: Console, judge: Judge | None) -> None:
     """Prints what the judge came to, if it asked a server."""
     if judge is not None and judge.asks_servers:
         calls = judge.budget.calls
-        _say(console, f"Judge: {calls:,} call{'s' * (calls != 1)}, {judge.budget.cost}")
+        _say(console, f"Judge: {counted(calls, 'call')}, {judge.budget.cost}")
 
 
 def _say(console: Console, line: str) -> None:

@@ -11,17 +11,19 @@ Repeated calls, and prompts that a vendor has cached and sells for less, are not
 import asyncio
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
 from gavel.judge.judge import Judge
 from gavel.judge.prompt.call_prompt import count_message_tokens
 from gavel.llm.client import Client
+from gavel.llm.counted import counted
 from gavel.llm.errors import NotAskedError
 from gavel.llm.prices import price
 from gavel.llm.providers import model_info
-from gavel.llm.types import Message, Schema
+from gavel.llm.question import Question
+from gavel.llm.types import Accept, Message, Reply, Schema
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
@@ -44,6 +46,8 @@ class Estimate:
     """Of the models with a known price."""
     unpriced: tuple[str, ...] = ()
     """The models without one."""
+    replayed: int = 0
+    """Replies that are on the judge's cassette, and cost nothing."""
 
     @property
     def words(self) -> str:
@@ -51,26 +55,34 @@ class Estimate:
         if self.unpriced:
             known = "" if not self.cost_usd else f", {cost} for the others"
             cost = f"cost unknown: {', '.join(self.unpriced)} has no price (set GAVEL_PRICES){known}"
+        replayed = f"{counted(self.replayed, 'reply')} on the cassette, " if self.replayed else ""
+        if not self.calls:
+            return f"{replayed}no call"
         return (
-            f"{self.calls:,} call{'s' * (self.calls != 1)}, about {_tokens(self.prompt_tokens)} prompt tokens and "
+            f"{replayed}{counted(self.calls, 'call')}, about {_tokens(self.prompt_tokens)} prompt tokens and "
             f"{_tokens(self.completion_tokens)} completion tokens: {cost}"
         )
 
     def times(self, count: int) -> "Estimate":
         """The same for `count` times as much work."""
         amounts = self.calls * count, self.prompt_tokens * count, self.completion_tokens * count
-        return Estimate(*amounts, self.cost_usd * count, self.unpriced)
+        return Estimate(*amounts, self.cost_usd * count, self.unpriced, self.replayed * count)
 
 
 async def estimate_groups(judge: Judge, groups: Iterable[TrajectoryGroup]) -> Estimate:
-    """What the judge would take for these groups. Needs no API key, and no price."""
+    """What the judge would take for these groups. Needs no API key, and no price.
+
+    With a cassette that replays, the judge has the replies that are on it.
+    """
     asked: list[_Asked] = []
     rehearsal = judge.rehearsal(lambda client: _Rehearsed.of(client, asked))
+    before = judge.cassette.replayed if judge.cassette else 0
     for group in groups:
         if group.trajectories:
             await rehearsal.score(group)
             await asyncio.sleep(0)  # a long file does not block what else runs in this event loop
-    return _sum(asked)
+    replayed = judge.cassette.replayed - before if judge.cassette else 0
+    return replace(_sum(asked), replayed=replayed)
 
 
 async def estimate_run(judge: Judge, groups: int, group_size: int, member_tokens: int) -> Estimate:
@@ -97,12 +109,19 @@ class _Rehearsed(Client):
     @classmethod
     def of(cls, client: Client, asked: list[_Asked]) -> "_Rehearsed":
         settings = client.params, client.limits, client.prices
-        return cls(client.model, *settings, context=client.context, wire=client.wire, asked=asked)
+        cassette = client.cassette if client.cassette and not client.cassette.asks_now else None
+        return cls(client.model, *settings, cassette=cassette, context=client.context, wire=client.wire, asked=asked)
 
     def check(self) -> None:
         """What would not be sent needs no key."""
 
-    async def ask(self, messages: list[Message], schema: Schema, *_: object, **__: object) -> Any:
+    async def ask(
+        self, messages: list[Message], schema: Schema, accept: Accept | None = None, *_: object, **__: object
+    ) -> Reply:
+        if self.cassette is not None and isinstance(self.model, str):
+            question = Question(self.name, self.params, schema, messages)
+            if (reply := await self.cassette.stored(question, accept)) is not None:
+                return reply
         tokens = count_message_tokens(messages) + len(json.dumps(schema)) // 4
         entries = len(schema["required"]) if self.wire == "logprobs" else _entries(schema)
         self.asked.append(_Asked(self, tokens, entries))

@@ -48,6 +48,7 @@ from gavel.llm.activity import Activity
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
 from gavel.llm.client import Client
+from gavel.llm.counted import counted
 from gavel.llm.prices import Prices, checked_prices, prices_from_environment
 from gavel.llm.probe import Probe
 from gavel.llm.providers import ImageSupport, image_support
@@ -269,7 +270,9 @@ class Judge:
         if group.pending:
             await group
         if not group.trajectories:
-            raise JudgeError(f"the group has no trajectories to judge ({len(group.exceptions)} rollouts failed).")
+            raise JudgeError(
+                f"the group has no trajectories to judge ({counted(len(group.exceptions), 'rollout')} failed)."
+            )
         attempts = {i: t for i, t in enumerate(group.trajectories) if t.status != "failed"}
         if empty := [i for i, t in attempts.items() if not any(h.messages_and_choices for h in t.histories())]:
             raise JudgeError(

@@ -21,6 +21,7 @@ from gavel.judge.prompt.shown_content import Redact
 from gavel.judge.rubric import Rubric
 from gavel.llm.budget import Budget
 from gavel.llm.cassette import Cassette
+from gavel.llm.counted import counted
 from gavel.llm.prices import Prices
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
@@ -77,7 +78,7 @@ async def ruler_score_group(
     if group.pending:
         await group
     if not group.trajectories:
-        return unscored(group, f"the group has no trajectories ({len(group.exceptions)} rollouts failed)")
+        return unscored(group, f"the group has no trajectories ({counted(len(group.exceptions), 'rollout')} failed)")
     try:
         judge = Judge(_with_params(judge_model, extra_litellm_params), rubric=rubric, **options)
         judged = await judge.score(group)

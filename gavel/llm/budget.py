@@ -16,6 +16,7 @@ import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from gavel.llm.counted import counted
 from gavel.llm.errors import BudgetError, LlmError, UnknownPriceError
 from gavel.llm.prices import Price
 
@@ -185,9 +186,8 @@ class Budget:
         if self._in_flight and self._fits(expected, beside_others=False):
             return None
         self.refused = BudgetError(
-            f"the budget is used up: {self._spending()}; a call to {model} needs about "
-            f"{expected[0]:.2g} USD, {expected[1]:,} tokens.",
-            "Raise the budget. What a cassette holds is not paid for again.",
+            f"the budget is used up: {self._spending()}; a call to {model} needs about {self._needed(expected)}.",
+            "Raise the budget (--max-cost, --max-judge-tokens). What a cassette holds is not paid for again.",
         )
         raise self.refused
 
@@ -235,6 +235,12 @@ class Budget:
             self.max_tokens is None or tokens <= self.max_tokens
         )
 
+    def _needed(self, amount: tuple[float, int]) -> str:
+        """An amount, in the units that are limited."""
+        usd = f"{amount[0]:.2g} USD" if self.max_cost_usd is not None else ""
+        tokens = f"{amount[1]:,} tokens" if self.max_tokens is not None else ""
+        return ", ".join(filter(None, (usd, tokens)))
+
     def _spending(self) -> str:
         parts: list[str] = []
         if self.max_cost_usd is not None:
@@ -251,7 +257,7 @@ def cost_in_words(usd: float, calls: int, unknown: int) -> str:
     amount = f"{usd:.2f}" if usd >= 0.1 or not usd else f"{usd:.2g}"
     if not unknown:
         return f"{amount} USD"
-    return f"≥ {amount} USD, {unknown:,} call{'s' * (unknown != 1)} unknown"
+    return f"≥ {amount} USD, {counted(unknown, 'call')} unknown"
 
 
 def _amount(price: Price | None, prompt_tokens: int, completion_tokens: int) -> tuple[float, int]:

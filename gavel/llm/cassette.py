@@ -158,6 +158,13 @@ class Cassette:
         )
         return any(parts["model"] == model for parts in stored)
 
+    async def stored(self, question: Question, accept: Accept | None = None) -> Reply | None:
+        """The stored reply to the question, as `answer` would give it; None = it is to be asked."""
+        thread = self._current_thread()
+        reply = self._choose(await asyncio.wrap_future(thread.submit(lambda on: on.replies(question.key))), accept)
+        self.replayed += reply is not None
+        return reply
+
     async def keep(self, question: Question, reply: Reply, repairs: Sequence[tuple[Question, Reply]] = ()) -> None:
         """Stores a reply that came by another way. Raises `CassetteError`."""
         thread = self._current_thread()

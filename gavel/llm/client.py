@@ -38,6 +38,7 @@ from gavel.llm.error_mapping import as_llm_error
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError
 from gavel.llm.local_models import PROVIDER, model_id
 from gavel.llm.logprobs import check_has_logprobs, with_logprobs
+from gavel.llm.lost_replies import may_be_paid
 from gavel.llm.message_size import byte_bound
 from gavel.llm.ollama import context_options
 from gavel.llm.prices import Price, Prices, price
@@ -310,11 +311,11 @@ class Client:
             tokens = reply.prompt_tokens or size.prompt, reply.completion_tokens or len(reply.text) // 4
             self.budget.settle(reservation, reply.cost_usd, *tokens)
             call.endpoint.window.correct(sent, sum(tokens))
-        except openai.APITimeoutError:
-            self.budget.forfeit(reservation)
-            raise
-        except openai.OpenAIError:
-            self.budget.release(reservation)
+        except openai.OpenAIError as error:
+            if may_be_paid(error):
+                self.budget.forfeit(reservation)
+            else:
+                self.budget.release(reservation)
             raise
         except BaseException:
             self.budget.forfeit(reservation)

@@ -14,6 +14,7 @@ from gavel.judge.audit.bias import BiasReport, bias_report
 from gavel.judge.audit.bootstrap import IntervalEstimate
 from gavel.judge.audit.inter_rater import InterRaterReliability, call_vs_call, judge_vs_judge
 from gavel.judge.audit.votes import judged_groups, voting_models
+from gavel.llm.counted import counted
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
 
@@ -88,7 +89,7 @@ def read_report(groups: Sequence[TrajectoryGroup], reference: str | None, source
     if judges is not None:
         sections.append(Section(f"Agreement between {len(judges.raters)} judges", _reliability(judges, "judge")))
     if calls is not None:
-        title = f"Agreement between {len(calls.raters)} calls on one group"
+        title = f"Agreement between {counted(len(calls.raters), 'call')} on one group"
         sections.append(Section(title, _reliability(calls, "call")))
     sections.append(Section("Bias", _bias(bias)))
     return JudgeReport(
@@ -145,8 +146,8 @@ def _facts(groups: Sequence[TrajectoryGroup]) -> str:
     scored = _scored(groups)
     errors = [judgement.standard_error for judgement in scored if judgement.standard_error is not None]
     parts = [
-        f"{len(groups):,} group{'s' * (len(groups) != 1)}",
-        f"{len(scored):,} of {sum(map(len, groups)):,} members scored",
+        counted(len(groups), "group"),
+        f"{len(scored):,} of {counted(sum(map(len, groups)), 'member')} scored",
         f"{sum(len(judgement.votes) for judgement in scored):,} votes",
     ]
     if errors:

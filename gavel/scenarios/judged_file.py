@@ -33,7 +33,8 @@ STORE_SUFFIX = ".zst"
 _OTHER = "Choose another file with --out, or replace it with --fresh."
 _BEGINNING = b'{"format_version":'
 """Of every line."""
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zip")
+_LINES = ("", ".jsonl", ".ndjson")
+"""Suffixes of JSON lines."""
 
 
 class JudgedFileError(GavelError):
@@ -51,14 +52,16 @@ class JudgedFile:
         """
         self.path = path.resolve() if path.is_symlink() else path
         self.settings: dict[str, Any] = json.loads(json.dumps(settings))
-        if path.suffix in _COMPRESSED:
+        if path.suffix not in (*_LINES, STORE_SUFFIX, *TABLE_SUFFIXES):
             raise JudgedFileError(
                 f"{path}: judged groups are not written as {path.suffix}.",
-                "Name a file that ends in .jsonl, .jsonl.zst, .parquet or .csv.",
+                "Name a file that ends in .jsonl, .jsonl.zst, .parquet or .csv (which spreadsheets open).",
             )
         whole = path.suffix == STORE_SUFFIX or path.suffix in TABLE_SUFFIXES or is_input
         self._journal = self.path.with_name(f"{self.path.name}.partial.jsonl") if whole else self.path
         self._is_input = is_input
+        self.earlier: frozenset[int] = frozenset()
+        """Indices of the groups that an earlier run has judged."""
         self._groups: dict[int, TrajectoryGroup] = {}
         self._file: BinaryIO | None = None
 
@@ -83,12 +86,19 @@ class JudgedFile:
                     os.ftruncate(self._fd, 0)
                     if self._journal != self.path and not self._is_input:
                         self.path.unlink(missing_ok=True)
-                self._groups = self._matched(groups, list(self._on_file()))
+                self._groups = self._matched(groups, list(self._on_file(self._journal_bytes())))
+                self.earlier = frozenset(self._groups)
                 self._rewrite_journal()
         except JudgedFileError:
             self.close()
             raise
         return dict(self._groups)
+
+    def peek(self, groups: Sequence[TrajectoryGroup]) -> dict[int, TrajectoryGroup]:
+        """What `begin` would return; nothing is written. Raises `JudgedFileError` as `begin` does."""
+        with self._os_errors():
+            data = self._journal.read_bytes() if self._journal.is_file() else b""
+            return self._matched(groups, list(self._on_file(data)))
 
     def append(self, index: int, group: TrajectoryGroup) -> None:
         """Adds the judgement of the input group `index`; it is on disk when this returns."""
@@ -136,7 +146,10 @@ class JudgedFile:
                 f"{self.path} is being written by another `gavel score`.", "Wait for it, or choose another --out."
             ) from error
 
-    def _on_file(self) -> Iterator[TrajectoryGroup]:
+    def _journal_bytes(self) -> bytes:
+        return os.pread(self._fd, os.fstat(self._fd).st_size, 0)
+
+    def _on_file(self, journal: bytes) -> Iterator[TrajectoryGroup]:
         """The groups of the finished file, then those of the journal."""
         if self._journal != self.path and self.path.exists() and not self._is_input:
             try:
@@ -144,7 +157,7 @@ class JudgedFile:
                 yield from read(self.path)
             except (GavelError, ValueError, KeyError) as error:
                 raise JudgedFileError(f"{self.path} exists and holds no judged groups.", _OTHER) from error
-        lines = os.pread(self._fd, os.fstat(self._fd).st_size, 0).split(b"\n")
+        lines = journal.split(b"\n")
         for number, line in enumerate(lines[:-1], 1):  # what follows the last line break is empty or unfinished
             try:
                 yield from_row(json.loads(line))
@@ -188,7 +201,7 @@ class JudgedFile:
     def _rewrite_journal(self) -> None:
         """Leaves what is kept in the journal, without unfinished lines and groups to judge again."""
         kept = b"".join(_line(self._groups[index]) for index in sorted(self._groups))
-        if kept == os.pread(self._fd, os.fstat(self._fd).st_size, 0):
+        if kept == self._journal_bytes():
             return
         unfinished = self._journal.with_name(f".{self._journal.name}.{os.getpid()}.unfinished")
         unfinished.write_bytes(kept)
@@ -226,10 +239,15 @@ class JudgedStream:
         self._waiting: dict[int, TrajectoryGroup] = {}
         self._next = 0
 
+        self.earlier: frozenset[int] = frozenset()
+
     def __len__(self) -> int:
         return self._next + len(self._waiting)
 
     def begin(self, groups: Sequence[TrajectoryGroup], *, fresh: bool = False) -> dict[int, TrajectoryGroup]:
+        return {}
+
+    def peek(self, groups: Sequence[TrajectoryGroup]) -> dict[int, TrajectoryGroup]:
         return {}
 
     def append(self, index: int, group: TrajectoryGroup) -> None:
@@ -252,7 +270,10 @@ class JudgedStream:
             self._stream.write(_line(group))
             self._stream.flush()
         except OSError as error:
-            raise JudgedFileError(f"the judged groups cannot be written: {error.strerror or error}.") from error
+            raise JudgedFileError(
+                f"the judged groups cannot be written: {error.strerror or error}.",
+                "--out FILE keeps each group as soon as it is judged.",
+            ) from error
 
 
 def judged_output(

@@ -1,13 +1,17 @@
 """What the pages under docs/ show runs as shown, and what they link to is there."""
 
 import importlib.util
+import json
 import re
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.forked import script, start_gavel
 from tests.limits import HANG_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +29,30 @@ def test_the_judge_s_page_runs(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert "0.2 ± 0.0 ['addresses the judge']" in result.stdout
     assert result.stdout.splitlines()[-1] == "scored 4 calls []"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_service_s_page_runs(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "service.md").read_text()
+    (shell,), (program,) = (re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("bash", "python"))
+    curl = shell[shell.index("curl ") :].replace("curl ", "curl --silent --show-error ", 1)
+    (settings,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "gavel.toml").write_text(settings.replace("8080", "0").replace("openai/gpt-5-mini", "stand-in"))
+    (tmp_path / "careful.txt").write_text("Be careful.")
+    service = start_gavel("serve", cwd=tmp_path)
+    try:
+        service.wait_for("http://")
+        url = re.findall(r"http://[\d.:]+", service.stdout)[0]
+        command = ["bash", "-c", curl.replace("http://127.0.0.1:8080", url)]
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=True)
+        assert json.loads(asked.stdout)["scores"] == [0.33, 0.0]
+        (tmp_path / "client.py").write_text(program.replace("http://127.0.0.1:8080", url))
+        assert script(tmp_path / "client.py", cwd=tmp_path).stdout == "[1.0, 0.0]\n"
+    finally:
+        service.send(signal.SIGTERM)
+        ended = service.end()
+    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

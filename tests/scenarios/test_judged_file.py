@@ -208,3 +208,25 @@ async def test_what_judging_adds_does_not_hide_a_group(tmp_path: Path):
     file.append(0, await engine.score(group))
     file.close()
     assert list(JudgedFile(tmp_path / "judged.jsonl", engine.settings).begin([group])) == [0]
+
+
+@pytest.mark.parametrize("name", ["judged.xlsx", "judged.json", "judged.txt", "judged.CSV", "judged.jsonl.gz", "a.tsv"])
+def test_a_suffix_of_another_format_is_refused_with_those_that_are_written(tmp_path: Path, name: str):
+    with pytest.raises(JudgedFileError, match="are not written as") as error:
+        judged_output(tmp_path / name, SETTINGS)
+    assert ".jsonl, .jsonl.zst, .parquet or .csv" in error.value.remedy
+
+
+@pytest.mark.parametrize("name", [*NAMES, "judged", "judged.ndjson"])
+def test_what_is_judged_already_can_be_seen_without_a_change(tmp_path: Path, name: str):
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    path, groups = tmp_path / name, inputs()
+    assert JudgedFile(path, SETTINGS).peek(groups) == {}
+    assert list(tmp_path.iterdir()) == []
+    file, _ = opened(path, groups)
+    file.append(1, judge(groups[1]))
+    file.close()
+    before = {each: each.read_bytes() for each in tmp_path.iterdir()}
+    assert JudgedFile(path, SETTINGS).peek(groups) == {1: judge(groups[1])}
+    assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before

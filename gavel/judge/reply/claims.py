@@ -7,8 +7,8 @@
 
 import re
 from bisect import bisect
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from gavel.judge.reply import vocabulary as say
 from gavel.judge.reply.mentions import Mentions
@@ -59,6 +59,11 @@ _NUMBERED = re.compile(
     r"(?:steps?|turns?|messages?|calls?|rules?|sections?|lines?|orders?|blocks?|parts?|page|errors?)[ ]?#?$",
     re.IGNORECASE,
 )
+_TASKS_OWN = re.compile(
+    r"\b(?:task|agent|customer|user|tool|test|game|benchmark|quiz|exam|essay|review|problem|puzzle)['’]s (?:own )?\w+",
+    re.IGNORECASE,
+)
+"""Numbers of the task, which may have a scale of its own."""
 _CLOSE = 1e-9
 
 
@@ -69,12 +74,37 @@ class Said:
     scores: Mapping[str, float]
     """By label in lower case, in the order of the labels."""
     mention: Mentions
+    listed: Sequence[str] = ()
+    """The labels in lower case in the order of the entries, which prose may number too."""
 
     @classmethod
-    def of(cls, scores: Mapping[str, float], names: Collection[str] = ()) -> "Said":
-        """`names`: further names of members that prose may use."""
+    def of(cls, scores: Mapping[str, float], names: Collection[str] = (), listed: Iterable[str] = ()) -> "Said":
+        """`names`: further names of members that prose may use; `listed`: labels in the order of the entries."""
         folded = {label.casefold(): score for label, score in scores.items()}
-        return cls(folded, Mentions({*scores, *names}))
+        order = tuple(dict.fromkeys(map(str.casefold, listed))) or tuple(folded)
+        return cls(folded, Mentions({*scores, *names}), order)
+
+    def by_criterion(self) -> "list[Said]":
+        """The scores of each criterion, where a member has one for each (`W7QXa`, `W7QXb`); else these scores."""
+        letters = {label[-1] for label in self.scores}
+        if not all(self.mention.fullmatch(label[:-1]) for label in self.scores):
+            return [self]
+        return [
+            replace(
+                self,
+                scores={label: score for label, score in self.scores.items() if label[-1] == letter},
+                listed=[label for label in self.listed if label[-1] == letter],
+            )
+            for letter in sorted(letters)
+        ]
+
+    def of_criterion(self, label: str) -> "Said":
+        """The scores that the score of a label is compared with."""
+        return next((part for part in self.by_criterion() if label in part.scores), self)
+
+    def as_listed(self) -> "Said":
+        """The same with the members numbered as the entries are."""
+        return replace(self, scores={label: self.scores[label] for label in self.listed})
 
     def are(self, value: float, name: str | None = None) -> bool:
         """Whether a number is the score of a member, or of any. A member may have a score for each criterion."""
@@ -111,6 +141,8 @@ def gives_other_scores(sentence: str, said: Said, *, after: bool) -> bool:
         rest = _blank(rest, [found.span() for found in _COUNT.finditer(rest)])
         if _loose_digits(rest):
             return True
+    if not after and _TASKS_OWN.search(rest) and not members:
+        return False
     strict = after or (not members and bool(say.SCALE.search(rest)))
     if strict and not after:
         rest = _blank(rest, [found.span() for found in _COUNT.finditer(rest)])

@@ -7,12 +7,16 @@
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 
 from gavel.judge.reply.claims import ORDINAL, Said
+from gavel.judge.reply.clauses import named
+from gavel.judge.reply.grades import QUOTED, SENTENCES, explains_otherwise, gives_another_score
+from gavel.judge.reply.lexicon import pattern, source
+from gavel.judge.reply.opinions import contradiction
+from gavel.judge.reply.praise import verdicts, verdicts_contradict
 
-_QUOTED = re.compile(r"\"[^\"\n]{0,400}\"|“[^”\n]{0,400}”|«[^»\n]{0,400}»|「[^」\n]{0,400}」|„[^“”\n]{0,400}[“”]")
-_SENTENCES = re.compile(r"(?<=[.!?;])\s+|(?<=[。！？；])|\n+")
 _ACTOR = re.compile(
     r"\b(?:agent|assistant|customer|user|tool|model|bot|it|they|he|she|which|agente|agenten|asistente|cliente|outil"
     r"|агент\w*|клиент\w*|ассистент\w*)\b|代理|助手|智能体|客户|用户|工具|エージェント|ツール|顧客|에이전트",
@@ -129,57 +133,12 @@ _MARKUP = re.compile(r"[\s\"'`*_.,:;!。：]+$|^[\s\"'`*_.,:;!]+")
 _WRAPPED = re.compile(r"\s*(?:<[^<>]{1,120}>|\[[^\[\]]{1,120}\]|\{\{?[^{}]{1,120}\}\}?|\$\{?\w+\}?)[\s.]*")
 _DOTS = re.compile(r"[\s.…?_*-]*[.…?_][\s.…?_*-]*")
 
-_N = (
-    r"(?P<n>[01]?[.,]\d{1,4}(?![\d%/])|[01](?=\s*(?:[.,;!)]?\s*$|[.,;!)]\s|(?:for|because|since|overall)\b)))"
-    r"(?!\s?(?:[%$€£]|/|(?:s|ms|sec\w*|kg|km|h|min\w*|percent|usd|eur|dollars?|euros?|of|out)\b))"
-)
-_OWN_SCORES = re.compile(
-    r"(?:^|[.;!?:\n—–]\s*)(?:so |thus |hence |therefore,? |edit:? )?(?:(?:my|final|overall|total|resulting"
-    r"|correct|new) )*"
-    rf"(?:score|rating|grade|mark|verdict)\s{{0,2}}(?:is|of|[:=→-]|now)?\s{{0,2}}{_N}(?=\s*(?:[.,;!)]|$|for\b"
-    rf"|because|since|due))"
-    r"|\bI(?:['’](?:d|ll|ve|m)| would| will)? (?:\w+ ){0,2}(?:give|gave|assign|assigned|rate|rated|score|scored|go with"
-    r"|going with|went with|settled? (?:on|at|for)|put|set|grade|graded|award|awarded|landed? (?:on|at))\b"
-    rf"[^.!?;:\"\d]{{0,30}}?{_N.replace('?P<n>', '?P<n1>')}"
-    r"|(?:\bI\b[^.!?;\"]{0,60}|\bbut )\b(?:lower|rais|reduc|dropp|bring|brought|cut|capp|bump|mov|adjust|chang"
-    r"|revis|correct)\w* "
-    rf"(?:it |this |that |them |the score )?(?:\w+ )?(?:to|at) {_N.replace('?P<n>', '?P<n2>')}"
-    rf"|\b(?:caps|limits|brings|lowers|drops|puts) (?:it|this|that|the score) (?:\w+ )?(?:to"
-    rf"|at) {_N.replace('?P<n>', '?P<n3>')}"
-    rf"|(?:给|給|打|评|評|得)(?:予|了|它|其|出)?\s?{_N.replace('?P<n>', '?P<n4>')}\s?分"
-    rf"|(?:评分|得分|分数|評分|スコア|得点|点数)(?:为|是|應為|应为|は|[:：])\s?{_N.replace('?P<n>', '?P<n5>')}"
-    r"|\b(?:daher|deshalb|also|somit|macht|folglich|insgesamt)(?: nur| noch)? "
-    rf"{_N.replace('?P<n>', '?P<n6>')}\s?Punkte?\b"
-    r"|\b(?:gebe|vergebe) (?:ich )?(?:\w+ ){0,3}" + _N.replace("?P<n>", "?P<n7>") + ""
-    r"|\b(?:pongo|doy|asigno|otorgo|dou|atribuo|assegno|attribuisco|gli do)\b[^.;\d]{0,25}?"
-    + _N.replace("?P<n>", "?P<n8>")
-    + r"|\b(?:je (?:lui )?(?:mets|donne|note)|j['’](?:attribue|accorde))\b[^.;\d]{0,25}?"
-    + _N.replace("?P<n>", "?P<n9>")
-    + r"|\b(?:ставлю|оцениваю|даю|присваиваю|выставляю)\b[^.;\d]{0,20}?"
-    + _N.replace("?P<n>", "?P<n10>")
-    + r"|"
-    + _N.replace("?P<n>", "?P<n11>")
-    + r"\s?[点점](?:とする|とした|とします|をつけ|を付け|が妥当|にする|을 (?:준|부여|매))",
-    re.IGNORECASE,
-)
-"""A score that the judge gives in its own name."""
-_UNMEANT = re.compile(r"\b(?:would have|if|had it|otherwise|might have|could have)\b", re.IGNORECASE)
-_OBJECT = re.compile(r"\{[^}]{1,300}\}")
-_OBJECT_SCORE = re.compile(
-    r"[\"']?(?:final_?)?(?:score|rating)[\"']?\s*:\s*[\"']?(?P<n>\d{0,3}[.,]?\d+)", re.IGNORECASE
-)
-_CORRECTED = re.compile(
-    r"\b(?:correct(?:ed|ion)|revised?|updated?|final|actual|real|new|proper|my|amended|should be"
-    r"|instead)\b[^.!?{}]{0,30}$",
-    re.IGNORECASE,
-)
-
 
 def declines(text: str) -> str:
     """The sentence in which the judge says that it did not judge; empty = there is none."""
-    for sentence in _SENTENCES.split(_QUOTED.sub(" ", text)):
-        for pattern in (_DECLINES, _DECLINES_UNSPACED):
-            found = pattern.search(sentence)
+    for sentence in SENTENCES.split(QUOTED.sub(" ", text)):
+        for declining in (_DECLINES, _DECLINES_UNSPACED):
+            found = declining.search(sentence)
             if found and (_FIRST_PERSON.match(found[0]) or not _ACTOR.search(sentence[: found.start()][-80:])):
                 return sentence.strip()
     return ""
@@ -201,9 +160,103 @@ def problem_with_explanation(text: str, said: Said, label: str) -> str:
         return f'the explanation of {label.upper()} is a placeholder ("{shown}")'
     if sentence := declines(text):
         return f'the explanation of {label.upper()} says that it was not judged ("{sentence[:60]}")'
-    if _gives_another(text, said, label) or _holds_another(text, said, label):
+    if gives_another_score(text, said, label):
         return f'the explanation of {label.upper()} gives another score ("{shown}")'
+    if found := _has_second_thoughts(said.mention.sub("member", text)):
+        return f'the explanation of {label.upper()} has second thoughts ("{found[:60]}")'
+    if found := contradiction(QUOTED.sub(" ", text), said.of_criterion(label), label):
+        return f'the explanation of {label.upper()} contradicts its score ("{found.strip()[:60]}")'
     return ""
+
+
+def problems_with_explanations(explanations: Mapping[str, str], said: Said) -> Iterator[str]:
+    """What is wrong with the explanations, by label in lower case: each alone, and beside the others."""
+    for label, text in explanations.items():
+        yield from filter(None, (explains_otherwise(text, said, label), problem_with_explanation(text, said, label)))
+    if all_the_same(explanations, said):
+        yield "its scores differ, yet their explanations are all the same"
+    for part in said.by_criterion():
+        own = {label: text for label, text in explanations.items() if label in part.scores}
+        if contrary := verdicts_contradict({label: verdicts(text, part, label) for label, text in own.items()}, part):
+            yield f"its explanations contradict its scores: {contrary}"
+        if _measures_otherwise(own, part):
+            yield "its explanations give the scores another meaning"
+    if swapped := _about_another(explanations, said):
+        yield f"the explanation of {swapped.upper()} is about another member"
+
+
+_SELF_CORRECTING = re.compile(
+    r"\b(?:I|we) (?:\w+ly )?(?:mixed|swapp|confus|misread|misl|misj|overr|underr|overe|undere|forgot|retract"
+    r"|take (?:it|that) back"
+    r"|was (?:too|wrong|mistaken)|must correct)|\bmy (?:first|earlier|initial|previous) (?:reading|score"
+    r"|impression|verdict|rating)"
+    r"|\b(?:score|rating|grade|mark)s? (?:is |was |seems |are )?(?:far |much |a bit |slightly )?too (?:high|low"
+    r"|generous|harsh|lenient)"
+    r"|\b(?:text|explanation|entry|verdict|notes?|reasons?) (?:of|for|about) member\b|\bmember['’]s (?:text"
+    r"|explanation|entry|verdict)\b",
+    re.IGNORECASE,
+)
+"""What a judge says of itself, or of another member's entry."""
+
+
+@cache
+def _second_thoughts() -> re.Pattern[str]:
+    starts = r"(?:^|(?<=[.!?…]\s)|(?<=[。！？…\n])|(?<=[—–-]\s))\W{0,4}"
+    return re.compile(
+        rf"{starts}(?:{source('interrupts')}\s?(?:[,:;.!?…，：；。！？、]|[—–-]\s)|{source('rereads')})", re.IGNORECASE
+    )
+
+
+def _has_second_thoughts(text: str) -> str:
+    """The words with which a judge interrupts itself, at the beginning of a sentence."""
+    bare = QUOTED.sub(" ", text)
+    found = _second_thoughts().search(bare) or _SELF_CORRECTING.search(bare)
+    return found[0].strip() if found else ""
+
+
+_HEAD = re.compile(
+    r"^\W{0,3}(?:(?:this (?:is|one is)|explanation|reasons?|verdict|scores?|notes?) (?:about|for|of|on)"
+    r" )?(?:trajectory |attempt |candidate |response )?\W{0,3}",
+    re.IGNORECASE,
+)
+_TOLD_APART = re.compile(
+    r"\b(?:than|while|whereas|but|unlike|like|same|similar|as well|also|too|only|both|more|less|better|worse"
+    r"|instead|here"
+    r"|this (?:one|attempt|trajectory)|whose|'s)\b|['’]s\b",
+    re.IGNORECASE,
+)
+
+
+def _about_another(explanations: Mapping[str, str], said: Said) -> str:
+    """The member whose explanation begins with another's name, as if the two had been exchanged."""
+    begun = list[str]()
+    for label, text in explanations.items():
+        members = named(text[:400], said)
+        head = _HEAD.match(text)
+        if not members or members[0].label not in said.scores or members[0].label == label:
+            continue
+        if len(re.findall(r"\w+", text)) <= 4 and not _TOLD_APART.search(text) and not re.search(r"\bas\b", text):
+            return label
+        if members[0].start > (head.end() if head else 0) or any(one.label == label for one in members):
+            continue
+        if re.match(r"\W{0,3}[:：)\]—–]", text[members[0].end :]):
+            return label
+        if not _TOLD_APART.search(text):
+            begun.append(label)
+    alike = len(begun) > 1 or (begun and len(named(explanations[begun[0]], said)) == 1)
+    return begun[0] if alike else ""
+
+
+def _measures_otherwise(explanations: Mapping[str, str], said: Said) -> bool:
+    """Whether all explanations begin with one name of a measure other than quality: "Penalty 0.5: …", "Error 0.1"."""
+    if len(explanations) < 2 or len(set(said.scores.values())) == 1:
+        return False
+    heads = {
+        " ".join(re.findall(r"[^\W\d_]+", re.split(r"[:=\d.]", text, maxsplit=1)[0].casefold()))
+        for text in explanations.values()
+    }
+    head = heads.pop() if len(heads) == 1 else ""
+    return bool(head) and len(head) < 40 and bool(pattern("meaning").search(head))
 
 
 def all_the_same(explanations: Mapping[str, str], said: Said) -> bool:
@@ -218,31 +271,3 @@ def all_the_same(explanations: Mapping[str, str], said: Said) -> bool:
 
 def _with_members(text: str, said: Said) -> str:
     return re.sub(r"\s+", " ", ORDINAL.sub(" member ", said.mention.sub(" member ", text))).strip()
-
-
-def _gives_another(text: str, said: Said, label: str) -> bool:
-    for sentence in _SENTENCES.split(_QUOTED.sub(" ", text)):
-        if _UNMEANT.search(sentence):
-            continue
-        numbers = [
-            next(filter(None, found.groups()))
-            for found in _OWN_SCORES.finditer(sentence)
-            if not said.mention.search(found[0])
-            and not (found["n2"] and not re.search(r"\bI\b", sentence[: found.start() + 2]))
-        ]
-        if numbers and not said.are(float(numbers[-1].replace(",", ".")), label):
-            return True
-    return False
-
-
-def _holds_another(text: str, said: Said, label: str) -> bool:
-    """Whether JSON in the text gives a member another score. An agent knows no labels."""
-    for found in _OBJECT.finditer(text):
-        number = _OBJECT_SCORE.search(found[0])
-        named = said.mention.search(found[0])
-        if not number or not (named or _CORRECTED.search(text[max(0, found.start() - 60) : found.start()])):
-            continue
-        name = named[0].casefold() if named else label
-        if not said.are(float(number["n"].replace(",", ".")), name):
-            return True
-    return False

@@ -1,123 +1,280 @@
-"""Fields beside the scores: whether one states another scale, corrects a score, or ranks the members otherwise.
+"""Fields that the schema does not ask for: taken only when they agree with the scores, or say nothing about them.
 
-{"scores": […], "summary": "K7QX looked first"}      harmless
-{"scores": […], "rating_scale": "1-5"}               another scale
-{"scores": […], "corrected": true}                   which scores are corrected is not said
+{"scores": […], "summary": "K7QX looked first"}              prose without another number, ranking or correction
+{"scores": […], "rating_scale": "1-5"}                       another scale: a problem
+[{"id": "K7QX", "score": .9, "rank": 2}, {…, "score": .5, "rank": 1}]
+    ranks against the scores: a problem
+
+A field of the entries is a column over the group. Its values, be they ranks, verdicts, letters or numbers, have to
+rise or fall with the scores (`columns`); what a column of an unknown name means need not be known for that.
 """
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from gavel.judge.reply import vocabulary as say
 from gavel.judge.reply.claims import Said
-from gavel.judge.reply.explanations import declines
-from gavel.judge.reply.forms import Field, all_of, words
-from gavel.judge.reply.rankings import ranks_otherwise
+from gavel.judge.reply.columns import problem_with_column
+from gavel.judge.reply.explanations import declines, problem_with_explanation
+from gavel.judge.reply.forms import Field, all_of
+from gavel.judge.reply.grades import explains_otherwise
+from gavel.judge.reply.lexicon import pattern, understood
+from gavel.judge.reply.opinions import contradiction
 from gavel.judge.reply.surroundings import problem_within, sentences, tells_a_scale
 
-_NOTHING = {"", "none", "null", "n/a", "na", "no", "false", "-", "nothing"}
+_NOTHING = {"", "none", "null", "n/a", "na", "no", "false", "-", "nothing", "nothing to correct", "ok", "fine"}
+_NAME_KEY = re.compile(
+    r"^(?:.*_)?(?:title|name|model|task|language|lang|version|date|timestamp|id|uuid|rubric|judge|agent|role"
+    r"|object|format"
+    r"|schema_version|method|domain|topic|category)$"
+)
 _NOT_MEANT = re.compile(
-    r"\b(?:dummy|random (?:numbers?|scores?|values?)|arbitrary|made[- ]up|placeholders?|template|first guess"
-    r"|example of|not (?:actual|real|meant|final)|none of these (?:numbers|scores)|transcripts? (?:are )?missing)\b",
+    r"\b(?:transcripts? (?:are )?missing|none of these (?:numbers|scores)|not (?:actual|real|meant|final))\b",
     re.IGNORECASE,
 )
-_CLOSE = 1e-9
+_SPREAD_KEY = re.compile(r"mean|average|avg|median|min|lowest|max|highest|sum|total|range|spread|std|count|num|^n$|n_")
+_MAX_ITEMS = 500
 
 
-def problem_with(field: Field, said: Said) -> str:
-    """What is wrong with a field beside the scores; empty = nothing."""
-    return next(
-        filter(None, (_problem(field.key, value, field.label.casefold(), said) for value in all_of(field.value))), ""
-    )
+def problems_with(fields: Sequence[Field], said: Said) -> Iterator[str]:
+    """What is wrong with the fields beside the scores and in the entries."""
+    columns: dict[str, dict[str, Any]] = {}
+    order = list(dict.fromkeys(field.label.casefold() for field in fields if field.label))
+    items = [(field, key, value) for field in fields for key, value in _parts(field.key, field.value, said)]
+    if len(items) > _MAX_ITEMS:
+        yield "its JSON holds too many fields beside the scores"
+        return
+    for field in fields:
+        value: Any = field.value
+        spoken = re.sub(r"[_'\"{}\[\]]", " ", f"{field.key} {value}")[:200]
+        if _is_object(value) and not field.label and tells_a_scale(spoken, said):
+            yield f"it states another scale: {_shown(field.key, value)}"
+    for field, key, value in items:
+        label = field.label.casefold()
+        if isinstance(value, str):
+            yield from filter(None, [_problem_with_text(key, value, field, said)])
+        if label:
+            columns.setdefault(key, {})[label] = value
+        elif isinstance(value, _ByMember):
+            columns.setdefault(key, {}).update(value.values)
+        elif not isinstance(value, str):
+            yield from filter(None, [_problem_beside(key, value, said)])
+    yield from filter(None, (_changes(key, column, said) for key, column in columns.items()))
+    kept = {key: column for key, column in columns.items() if not _changes(key, column, said)}
+    for part in said.by_criterion():
+        yield from problem_with_column(kept, order, part)
 
 
-def _problem(key: str, value: Any, label: str, said: Said) -> str:
-    shown = json.dumps({key: value}, ensure_ascii=False, default=str)[:80]
-    spoken = re.sub(r"[_'\"{}\[\]]", " ", f"{key} {said.mention.sub('member', str(value))}")
-    thinks = say.OWN_THOUGHTS_KEY.search(key) or (label and re.search(r"comment|feedback|comparison", key))
-    if value is None:
-        return ""
-    if isinstance(value, str) and not label and _disowns(value, said):
-        return f"beside the scores it says {shown}"
-    if thinks and not say.SCALE_KEY.search(key):
-        return explains_otherwise(str(value), said, label or None)
-    if say.STATE_KEY.search(key) and not _counts(key, value):
-        return f"beside the scores it says {shown}"
-    if isinstance(value, bool):
-        lower, higher = say.LOWER_IS_BETTER.search(spoken), say.HIGHER_IS_BETTER.search(spoken)
-        wrong = (lower and value) or (higher and not value) or (say.CORRECTION_KEY.search(key) and value)
-        inverted = value and re.search(r"inver|revers|negat|flip|percent|descend|loss|penal|cost|error|swap|fail", key)
-        return f"beside the scores it says {shown}" if wrong or inverted else ""
-    spoken = re.sub(r"\bzero\b", "0", re.sub(r"\bone\b", "1", spoken))
-    if _is_number(value) and (
-        (value == 0 and re.search(r"best|ideal|target|perfect|optim|goal|top|max|high", key))
-        or (value == 1 and re.search(r"worst|min|low", key))
-    ):
-        return f"it states another scale: {shown}"
-    if not label and isinstance(value, str) and value.strip() and not _may_hold_text(key):
-        return f"beside the scores it says {shown}"
-    if key in ("min", "max") and _is_number(value) and 0 <= value <= 1:
-        return ""
-    if _ranks_otherwise(key, value, said):
-        return f"its scores contradict {shown}"
-    if (say.SCALE_KEY.search(key) and _is_another_scale(spoken)) or (_is_short(spoken) and tells_a_scale(spoken, said)):
-        return f"it states another scale: {shown}"
-    if say.CORRECTION_KEY.search(key) and not (isinstance(value, str) and value.strip().casefold() in _NOTHING):
-        return "" if _is_number(value) and said.are(value, label or None) else f"it corrects itself: {shown}"
-    if _is_number(value) and value in (0, 1) and say.SCALE_KEY.search(key):
-        return ""
-    if _is_number(value):
-        return _problem_with_number(key, value, label, said, shown)
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return problem_within(text if isinstance(value, str) else spoken, said) if text.strip() else ""
+class _ByMember:
+    """The values of a field beside the scores that gives one for each member."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.values = values
 
 
-def _disowns(text: str, said: Said) -> bool:
-    """Whether a text beside all scores says that they are not meant, or ranks the members otherwise."""
-    return bool(
-        declines(text) or _NOT_MEANT.search(text) or any(ranks_otherwise(part, said) for part in sentences(text))
-    )
+def _parts(key: str, value: Any, said: Said) -> Iterator[tuple[str, Any]]:
+    """The plain values in a field, each under the names that lead to it."""
+    for item in all_of(value):
+        if _is_object(item):
+            names = {str(name).casefold(): inner for name, inner in item.items()}
+            if (
+                names
+                and names.keys() <= said.scores.keys()
+                and not any(isinstance(v, dict | list) for v in names.values())
+            ):
+                yield key, _ByMember(names)
+                continue
+            for name, inner in names.items():
+                yield from _parts(f"{key} {name}", inner, said)
+        elif _is_list(item) and item and all(isinstance(part, str) and part.casefold() in said.scores for part in item):
+            yield key, item
+        elif _is_list(item) and any(isinstance(part, dict | list | str) for part in item):
+            for inner in item:
+                yield from _parts(key, inner, said)
+        else:
+            yield key, item
 
 
-def explains_otherwise(text: str, said: Said, label: str | None) -> str:
-    """What is wrong with an explanation: it says that the score should be another one."""
-    for found in say.EXPLAINS_OTHERWISE.finditer(text):
-        if not said.are(float(found["n"].replace(",", ".")), label):
-            return f'an explanation gives another score ("{found[0]}")'
+def _changes(key: str, column: Mapping[str, Any], said: Said) -> str:
+    """Whether a field of the entries corrects or rescales their scores."""
+    for label, value in column.items():
+        shown = _shown(key, value)
+        spoken = re.sub(r"[_'\"{}\[\]]", " ", f"{key} {said.mention.sub('member', str(value))}")
+        if value is None or value is False or (isinstance(value, str) and value.strip().casefold() in _NOTHING):
+            continue
+        if _is_number(value) and said.are(value, label):
+            continue
+        if say.STATE_KEY.search(key) and not _counts(key, value) and not _is_verdict(value):
+            return f"beside the scores it says {shown}"
+        bounds = key in ("min", "max") and _is_number(value) and 0 <= value <= 1
+        if say.SCALE_KEY.search(key) and _is_another_scale(spoken) and not bounds:
+            return f"it states another scale: {shown}"
+        if say.CORRECTION_KEY.search(key) and not (isinstance(value, str) and len(value) > 40):
+            return f"it corrects itself: {shown}"
     return ""
 
 
-def ranked_otherwise(fields: Sequence[Field], said: Said) -> str:
-    """What is wrong with the ranks that entries give beside their scores, the best being 1."""
-    ranks = [
-        (field.value, -said.scores[field.label.casefold()])
-        for field in fields
-        if field.label and field.key in ("rank", "place", "placement", "ranking") and _is_number(field.value)
-    ]
-    ordered = [score for _, score in sorted(ranks)]
-    return "" if ordered == sorted(ordered) else "the ranks beside its scores contradict them"
+def _problem_with_text(key: str, text: str, field: Field, said: Said) -> str:
+    """What is wrong with a text that the schema does not ask for."""
+    label, shown = field.label.casefold(), _shown(key, text)
+    bare = text.strip().casefold()
+    if re.fullmatch(r"(?:overall_|score_)?(?:confidence|certainty)", key) and bare in (
+        "high",
+        "very high",
+        "medium",
+        "moderate",
+        "medium-high",
+    ):
+        return ""
+    if (
+        bare in _NOTHING
+        or bare == label
+        or (label and re.fullmatch(r"\d{1,3}\s?/\s?\d{1,3}|\d{1,3}(?:\.\d+)?\s?%", bare))
+    ):
+        return ""
+    if (
+        not label
+        and bare in said.scores
+        and re.search(r"best|worst|win|los|top|strong|weak|prefer|first|last|favou?r|pick|choice", key)
+    ):
+        return _problem_with_list(key, [bare], said, shown)
+    if re.search(r"score|rating|grade|points", key) and say.NUMBER_WORD.search(text):
+        return f"beside the scores it says {shown}"
+    if declines(text) or _NOT_MEANT.search(text):
+        return f"beside the scores it says {shown}"
+    if contradiction(text, said.of_criterion(label), label) or (
+        not label and contradiction(f"{key}: {text}".replace("_", " "), said)
+    ):
+        return f"its scores contradict {shown}"
+    thinks = say.OWN_THOUGHTS_KEY.search(key)
+    if thinks and field.before and not re.search("final", key):
+        return explains_otherwise(text, said, label or None)
+    if label:
+        if problem_with_explanation(text, said, label):
+            return problem_with_explanation(text, said, label)
+        if explains_otherwise(text, said, label):
+            return explains_otherwise(text, said, label)
+        return next(
+            (f"a text beside a score may change it ({shown})" for part in sentences(text) if _doubts(part, said)), ""
+        )
+    spoken = re.sub(r"[_'\"{}\[\]]", " ", f"{key} {said.mention.sub('member', text)}")
+    if not (
+        say.TEXT_KEY.search(key) or say.SCALE_KEY.search(key) or say.STATE_KEY.search(key) or _NAME_KEY.search(key)
+    ):
+        return f"beside the scores it says {shown}"
+    if say.STATE_KEY.search(key) and not _counts(key, text):
+        return f"beside the scores it says {shown}"
+    if (say.SCALE_KEY.search(key) and _is_another_scale(spoken)) or (len(spoken) < 60 and tells_a_scale(spoken, said)):
+        return f"it states another scale: {shown}"
+    if say.CORRECTION_KEY.search(key):
+        return f"it corrects itself: {shown}"
+    if any(_doubts(part, said) for part in sentences(text)):
+        return f"beside the scores it says {shown}"
+    return problem_within(text, said)
+
+
+def _doubts(sentence: str, said: Said) -> bool:
+    """Whether a sentence that was not asked for speaks of the scores in words that are not understood."""
+    bare = said.mention.sub(" ", sentence)
+    words = re.findall(r"[^\W\d_]+", bare.casefold())
+    about = say.SCORE_TALK.search(bare)
+    begins = " ".join(bare.split()[:3])
+    named = said.mention.search(sentence)
+    if (about or (len(words) <= 4 and not named)) and pattern("unmeant", "revises").search(bare):
+        return True
+    if not named and pattern("unmeant", "interrupts", "rereads").search(begins):
+        return True
+    if (about or len(words) <= 6) and pattern("meaning").search(bare) and not said.mention.search(sentence):
+        return bool(about) or bool(re.search(r"\b(?:small|low|high|lower|big)\b", bare))
+    strange = [word for word in words if word not in understood()]
+    return bool(re.search(r"\b(?:scores?|ratings?|numbers|figures)\b", bare, re.IGNORECASE)) and bool(strange)
+
+
+def _problem_beside(key: str, value: Any, said: Said) -> str:
+    """What is wrong with a number, a truth value or a list beside all scores."""
+    shown = _shown(key, value)
+    spoken = re.sub(r"[_'\"{}\[\]]", " ", f"{key} {value}")
+    if value is None:
+        return ""
+    if _is_list(value):
+        return _problem_with_list(key, value, said, shown)
+    if isinstance(value, bool):
+        return "" if _flag_is_harmless(key, spoken, value) else f"beside the scores it says {shown}"
+    if not _is_number(value):
+        return f"beside the scores it says {shown}"
+    scores = list(said.scores.values())
+    if (value in (0, 1) and say.SCALE_KEY.search(key)) or (key in ("min", "max") and 0 <= value <= 1):
+        wrong_end = (value == 0) == bool(re.search(r"best|ideal|target|perfect|optim|goal|top|max|high", key))
+        poles = re.search(r"best|ideal|target|perfect|optim|goal|top|max|high|worst|min|low", key)
+        return f"it states another scale: {shown}" if poles and wrong_end else ""
+    if say.STATE_KEY.search(key) or say.PENALTY_KEY.search(key) or say.CORRECTION_KEY.search(key):
+        neutral = not value or (say.CORRECTION_KEY.search(key) and said.are(value)) or key == "version"
+        return "" if neutral else f"beside the scores it says {shown}"
+    if re.search(r"best|ideal|target|perfect|optim|goal|worst", key):
+        return f"it states another scale: {shown}"
+    summaries = (len(scores), sum(scores), sum(scores) / len(scores), max(scores) - min(scores), *scores)
+    if any(abs(value - each) < 0.006 for each in summaries):
+        return ""
+    if (say.COUNT_KEY.search(key) and not _SPREAD_KEY.search(key)) or re.search(r"tokens?|seconds?|time|steps", key):
+        return f"beside the scores it says {shown}" if re.search("confiden|certain", key) and not value else ""
+    return f"beside the scores it gives another number: {shown}"
+
+
+def _flag_is_harmless(key: str, spoken: str, value: bool) -> bool:
+    if say.LOWER_IS_BETTER.search(spoken):
+        return not value
+    if say.HIGHER_IS_BETTER.search(spoken):
+        return value
+    if say.STATE_KEY.search(key):
+        return _counts(key, value)
+    if re.search(
+        r"(?:^|_)(?:ok|success|succeeded|done|confident|ready|json|normali[sz]ed|relative|scored|evaluated)$", key
+    ):
+        return value
+    return not value
+
+
+def _problem_with_list(key: str, value: list[Any], said: Said, shown: str) -> str:
+    """A list of members has to be in the order of their scores; of numbers, only the bounds of the scale may"
+    " be listed."""
+    names = [item.casefold() for item in value if isinstance(item, str)]
+    if names and all(name in said.scores for name in names):
+        scores = [said.scores[name] for name in names]
+        lowest, highest = min(said.scores.values()), max(said.scores.values())
+        if re.search(r"equal|tie|same", key):
+            return "" if max(scores) - min(scores) <= 0.1 else f"its scores contradict {shown}"
+        worst = bool(re.search(r"worst|weak|los|bottom|fail|ascend|last|disqual|reject|elimin|drop", key))
+        if len(names) < len(said.scores):
+            edge = lowest if worst else highest
+            ordered = sorted(said.scores.values(), reverse=not worst)[: len(scores)]
+            agrees = sorted(scores, reverse=not worst) == ordered or all(score == edge for score in scores)
+            return "" if agrees else f"its scores contradict {shown}"
+        orders = [[name for name in order if name in names] for order in (said.scores, said.listed)]
+        listed = names in orders and re.search(
+            r"^(?:ids?|labels?|members?|trajectories|attempts|candidates|shown)", key
+        )
+        return "" if listed or scores == sorted(scores, reverse=not worst) else f"its scores contradict {shown}"
+    if say.SCALE_KEY.search(key) and value in ([0, 1], [0.0, 1.0]):
+        return ""
+    if all(_is_number(item) for item in value) and value == list(said.scores.values()):
+        return ""
+    return f"beside the scores it says {shown}" if value else ""
 
 
 def _counts(key: str, value: Any) -> bool:
     """Whether a field that states whether the scores count says that they do."""
     if isinstance(value, bool):
-        return value == bool(
-            re.search("final|complete|valid", key) and not re.search("invalid|incomplete|not|non", key)
-        )
+        good = re.search("final|complete|valid", key) and not re.search("invalid|incomplete|not|non", key)
+        return value == bool(good)
     if isinstance(value, str):
         return value.strip().casefold() in say.GOOD_STATES | _NOTHING
     return _is_number(value) or not value
 
 
-def _problem_with_number(key: str, value: float, label: str, said: Said, shown: str) -> str:
-    penalty = say.PENALTY_KEY.search(key) and value
-    if not penalty and (say.COUNT_KEY.search(key) or (0 <= value <= 1 and label and not say.SCORE_KEY.search(key))):
-        return ""
-    if (label or say.SCORE_KEY.search(key)) and said.are(value, label or None):
-        return ""
-    return f"beside the scores it gives another number: {shown}"
+def _is_verdict(value: Any) -> bool:
+    return isinstance(value, str) and bool(pattern("awful", "poor", "fair", "good", "superb").fullmatch(value.strip()))
 
 
 def _is_another_scale(spoken: str) -> bool:
@@ -127,32 +284,19 @@ def _is_another_scale(spoken: str) -> bool:
         say.LOWER_IS_BETTER.search(spoken)
         or say.MEANING.search(spoken)
         or say.MEANING_UNSPACED.search(spoken)
-        or say.NUMBER_WORD.search(spoken)
-        or re.search(r"descend|asc\b|ascending|inver|revers|negat|percent|letter|star|like?rt", spoken, re.IGNORECASE)
+        or say.NUMBER_WORD.search(re.sub(r"\b(?:zero|one)\b", "", spoken))
+        or re.search(
+            r"descend|asc\b|ascending|inver|revers|negat|percent|letter|star|like?rt|\bmin\b", spoken, re.IGNORECASE
+        )
     )
 
 
-def _ranks_otherwise(key: str, value: Any, said: Said) -> bool:
-    """Whether a ranking, or the best or worst member that a field names, is not that of the scores."""
-    worst = bool(re.search(r"worst|weakest|loser|ascending", key))
-    if isinstance(value, str) and (worst or re.search(r"best|winner|strongest|top|preferred", key)):
-        named = [score for label, score in said.scores.items() if label in words(value)]
-        extreme = min(said.scores.values()) if worst else max(said.scores.values())
-        return len(named) == 1 and named[0] != extreme
-    if _is_list(value) and re.search(r"rank|order|best|worst", key):
-        scores = [
-            said.scores[name.casefold()] for name in value if isinstance(name, str) and name.casefold() in said.scores
-        ]
-        return len(scores) == len(value) and sorted(scores, reverse=not worst) != scores
-    return False
+def _shown(key: str, value: Any) -> str:
+    return json.dumps({key: value}, ensure_ascii=False, default=str)[:80]
 
 
-def _may_hold_text(key: str) -> bool:
-    return any(pattern.search(key) for pattern in (say.TEXT_KEY, say.SCALE_KEY, say.STATE_KEY, say.CORRECTION_KEY))
-
-
-def _is_short(spoken: str) -> bool:
-    return len(spoken) < 60
+def _is_object(value: object) -> TypeGuard[dict[Any, Any]]:
+    return isinstance(value, dict)
 
 
 def _is_list(value: object) -> TypeGuard[list[Any]]:
@@ -160,4 +304,4 @@ def _is_list(value: object) -> TypeGuard[list[Any]]:
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float)
+    return isinstance(value, int | float) and not isinstance(value, bool)

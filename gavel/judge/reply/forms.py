@@ -117,6 +117,8 @@ class Field:
     value: Any
     label: str = ""
     """The entry in which it stands; empty = beside all of them."""
+    before: bool = False
+    """Whether it stands before the scores."""
 
 
 @dataclass(slots=True)
@@ -201,14 +203,16 @@ class FormReader:
         main = labelled or named
         if labelled:
             self.answer.repairs["form"] += 1
+        scored = False
         for key, item in value.items():
+            scored |= key in main
             if key in labelled:
                 self.read_score(labelled[key], item, under)
             elif _SOMETHING_ELSE.search(key):
                 if not isinstance(item, dict | Repeated) and "{" not in str(item):
                     self.answer.fields.append(Field(key, item))
             elif main and key not in named:
-                self.read_beside(key, item, wrappers)
+                self.read_beside(key, item, wrappers, before=not scored)
             else:
                 self.answer.repairs["wrapper"] += not main or (key != "scores" and not labelled)
                 other = under if key not in named else ""
@@ -229,7 +233,7 @@ class FormReader:
             return named or (name is None and key != "input")
         return key in _ENVELOPES or set(words(key)) <= self.wrappers - {"input"}
 
-    def read_beside(self, key: str, item: Any, wrappers: int) -> None:
+    def read_beside(self, key: str, item: Any, wrappers: int, *, before: bool) -> None:
         """What stands beside the scores: scores once more, which must agree with them, or a field."""
         reader = FormReader(self.known, self.wrappers)
         if _is_container(item):
@@ -239,7 +243,7 @@ class FormReader:
             self.answer.entries += found.entries
             self.answer.broken |= found.broken
         else:
-            self.answer.fields.append(Field(key, item))
+            self.answer.fields.append(Field(key, item, before=before))
         self.answer.scales += found.scales
         self.answer.strays += found.strays
 
@@ -286,17 +290,22 @@ class FormReader:
             self.answer.entries += [Entry(label, value) for value in values]
             return
         fields = self.folded(cast("dict[str, Any]", item))
-        explanation = next((fields[key] for key in EXPLANATION_KEYS if isinstance(fields.get(key), str)), "")
+        told = next((key for key in EXPLANATION_KEYS if isinstance(fields.get(key), str)), "")
+        explanation = str(fields.get(told, ""))
         explanation = explanation.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         keys = SCORE_KEYS & fields.keys()
         self.answer.repairs["key"] += bool(keys) and "score" not in keys
         values = [value for key in sorted(keys) for value in all_of(fields[key])] or [None]
         self.answer.entries += [Entry(label, value, explanation) for value in values]
-        self.answer.fields += [Field(key, value, label) for key, value in fields.items() if key not in KEYS]
+        asked = {told, *KEYS} - {key for key in EXPLANATION_KEYS if key != told}
+        asked -= {
+            key for key in LABEL_KEYS & fields.keys() if isinstance(fields[key], str) and not self.label(fields[key])
+        }
+        self.answer.fields += [Field(key, value, label) for key, value in fields.items() if key not in asked]
 
     def label(self, name: Any) -> str | None:
         """The one known label that an id names, bare or decorated as in "trajectory_K7QX"."""
-        if not isinstance(name, str):
+        if not isinstance(name, str) or re.search(r"[?¿？~!]", name):
             return None
         parts = set(words(name))
         named = parts & self.known.keys()

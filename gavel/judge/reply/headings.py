@@ -9,6 +9,7 @@ import re
 from typing import Literal
 
 from gavel.judge.reply import vocabulary as say
+from gavel.judge.reply.lexicon import language, pattern, understood
 from gavel.judge.reply.mentions import Mentions
 from gavel.judge.reply.thoughts import THINKING
 
@@ -18,7 +19,7 @@ _NAME = re.compile(
     r"|=~!?`][*_:：…#|=~!?`.)\]\s]*|\.\.+|[)\]]?$)"
 )
 _RULE = re.compile(r"^\s*([-*_=])(?:\s*\1){2,}\s*$")
-_FENCE = re.compile(r"^\s*(?:`{3,}|~{3,})\s*[\w+.-]*\s*$|(?:`{3,}|~{3,})[\w+.-]*[ \t]*$")
+_FENCE = re.compile(r"^\s*(?:`{3,}|~{3,})\s*[\w+.-]*\s*$|(?<![`~])(?:`{3,}|~{3,})[\w+.-]*[ \t]*$")
 _HARD = re.compile(
     r"think|thought|scratch|ponder|mus(?:e|ing)|deliberat|brainstorm|monolog|chain|contemplat|draft|rough"
     r"|working|inner|internal|denk|gedank|überleg"
@@ -38,35 +39,94 @@ def cleanly_introduced(text: str, mention: Mentions) -> bool:
     last = lines[-1]
     while lines and (not lines[-1].strip(" \t\r`~\"'\\") or _FENCE.match(lines[-1].strip())):
         last = lines.pop()
+    if not _is_format(_open_fence(text)):
+        return False
     fresh = not last.strip(" \t\r`~\"'\\") or bool(_FENCE.match(last.strip()))
     if not lines:
         return True
     intro = _FENCE.sub("", lines[-1]).rstrip(" \t\r`~\"'\\")
     if not fresh and not _starts_cleanly(intro):
         return False
+    if _COMMENTED.search(intro):
+        return False
     sentence = re.split(r"(?<=[.!?])\s+(?=\S)|(?<=[。！？])(?=\S)", intro)[-1]
     if say.NO_ANSWER.search(sentence) or say.HYPOTHETICAL_UNSPACED.search(sentence):
         return False
     colon = intro.rstrip("*_ ").endswith((":", "："))
+    if not mention.search(sentence) and not _introduction_understood(sentence, colon=colon, fresh=fresh):
+        return False
     bare = mention.sub("", sentence)
     named = bool(mention.search(sentence))
     says = len(re.findall(r"[^\W\d_]{2,}|[\u3040-\u9fff]", bare)) > 1 if named else bool(re.search(r"\w", bare))
     line = intro.strip()
     plain = not line.startswith(("#", "*", "_", "=", "-", "|")) and not re.search(r"[.!?。！？|*_)\]\"”]$", line)
-    introduced = say.INTRODUCES.search(bare) or _LIST_MARK.match(intro) or (named and not colon)
+    introduced = (
+        say.INTRODUCES.search(bare)
+        or pattern("subject").search(bare)
+        or _LIST_MARK.match(intro)
+        or (named and not colon)
+    )
     if says and (colon or plain) and not introduced and len(sentence) < 200:
         return False
     unfinished = not sentence.rstrip("*_").endswith((".", "!", "|")) and not mention.search(sentence)
     introduces = (
         unfinished
         or sentence.rstrip("*_").endswith((":", "："))
-        or (bool(say.SCORE_TALK.search(sentence)) and not mention.search(sentence))
+        or (bool(say.SCORE_TALK.search(sentence)) and len(sentence) < 70 and not mention.search(sentence))
     )
     if introduces and say.HYPOTHETICAL.search(sentence):
         return False
     if intro.lstrip().startswith((">", "~~")) or intro.endswith("~~") or _open_parenthesis(lines):
         return False
     return _section(lines, mention) == "open" or _is_answer_line(lines[-1], _section(lines[:-1], mention))
+
+
+def _open_fence(text: str) -> str:
+    """The line that opened a fence which the text leaves open."""
+    opened = ""
+    for found in re.finditer(r"(?<![`~])(?:`{3,}|~{3,})[^\n`~]*$", text, re.MULTILINE):
+        opened = "" if opened else found[0]
+    return opened
+
+
+def _is_format(line: str) -> bool:
+    """Whether a line that opens a fence names a format, and not something that is no answer: "```example"."""
+    found = re.search(r"(?<![`~])(?:`{3,}|~{3,})\s*(?P<info>[^`~]*)$", line)
+    return not found or bool(_FORMATS.fullmatch(found["info"].strip()))
+
+
+_FORMATS = re.compile(
+    r"(?:json[5cl]?|jsonlines|javascript|js|typescript|ts|python|py|text|txt|plain|plaintext|ya?ml|xml|html"
+    r"|markdown|md|code|output"
+    r"|answer|response|result|results|scores?|verdict|final|none|bash|sh|console|http|ruby|java|c|tool_code"
+    r"|tool_call|hjson)?",
+    re.IGNORECASE,
+)
+_COMMENTED = re.compile(r"(?:^|\s)(?:/\*+|//+|--)\s*$|(?:^|\n)#\s?$|^\s*\$ \w|<!--\s*$")
+"""The object stands in a comment, or is what a command printed."""
+_SCORE_NOUN = re.compile(
+    r"\b(?:scor|rating|number|value|verdict|result|output|json|answer|evaluat|judge?ment|grade|mark)", re.IGNORECASE
+)
+
+
+def _introduction_understood(sentence: str, *, colon: bool, fresh: bool) -> bool:
+    """Whether the words that introduce the object are all known to call it the answer."""
+    words = _LETTERS.findall(sentence)
+    ends = sentence.rstrip('*_ )"”').endswith((".", "!", "。", "！"))
+    if not colon and ends and (len(words) > 5 or not _SCORE_NOUN.search(sentence)) and sentence.isascii():
+        return True
+    clause = re.split(r"[,;—–，、]|\s-\s", sentence.rstrip(",;—–- "))[-1] if colon else sentence
+    if pattern("unmeant", "meaning").search(clause) and len(clause) < 80:
+        return False
+    if not colon and len(words) > 8:
+        return True
+    strange = [word for word in _LETTERS.findall(clause) if word.casefold() not in understood()]
+    if len(strange) * 2 >= len(_LETTERS.findall(clause)) or not sentence.isascii():
+        return not strange or language(sentence) is not None
+    return not strange
+
+
+_LETTERS = re.compile(r"[^\W\d_]+")
 
 
 def _starts_cleanly(line: str) -> bool:

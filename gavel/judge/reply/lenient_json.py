@@ -21,6 +21,8 @@ _T = TypeVar("_T")
 _MAX_DEPTH = 64
 _MAX_VALUES = 300
 """Objects and arrays in one text; one with more is no reply, and reading it would take long."""
+_MAX_MARKS = 3_000
+"""Tags and fences outside thoughts."""
 _BLANK = r"[\s\ufeff\u200b-\u200d\u2060]"
 
 _LANDMARK = re.compile(rf"(?={MARK_BEGINS}|[{{\[])(?:{MARK}|[{{\[])", re.IGNORECASE)
@@ -40,7 +42,7 @@ _QUOTES = {'"': '"', "'": "'"} | dict.fromkeys("“”„‟", '“”„‟"') 
 """Closing quotes by opening quote."""
 _KEY = re.compile(rf"""(?:"[^"\n]*"|'[^'\n]*'|[“”„‟][^“”„‟"\n]*[“”„‟"]|[‘’‚‛][^‘’‚‛'\n]*[‘’‚‛']){_BLANK}*:""")
 _BARE_KEY = re.compile(r"[^\W][\w $.-]{0,60}?(?=[^\S\n]*:)")
-_KEY_WITHIN = re.compile(r"""(\w+)["'“”‘’]?\s*:""")
+_KEY_WITHIN = re.compile(r"""(?<!\w)(\w{1,60})["'“”‘’]?\s*:""")
 _NEXT_OBJECT = re.compile(r"\}\s*,?\s*\{")
 _BARE = re.compile(r"(?:(?!//)[\w.+\-/])+(?: ?%)?")
 _DECIMAL_COMMA = re.compile(r"[01],\d+(?=\s*[,}])")
@@ -85,12 +87,16 @@ def find_values(text: str, keys: Collection[str] = ()) -> Iterator[Found | Broke
     lower case, are the relevant keys: one of them inside a string shows that a quote is missing, which makes the value
     broken.
     """
-    position, prose, suspect, values = 0, "", False, 0
+    position, prose, suspect, values, marks = 0, "", False, 0, 0
     while found := _LANDMARK.search(text, position):
         start = found.start()
         prose += text[position:start]
         position = found.end()
         mark = read_mark(found, keys) if len(found[0]) > 1 else _JSON
+        marks += mark != _JSON
+        if marks > _MAX_MARKS:
+            yield Broken(len(text))
+            return
         if mark.kind == "closes":
             prose, suspect = "", False
             yield Found(None, Counter(["thoughts"]), 0, position)
@@ -116,7 +122,7 @@ def find_values(text: str, keys: Collection[str] = ()) -> Iterator[Found | Broke
                 position = braces.end()
         else:
             try:
-                value, position, repairs, comments = _read_with_comments(text, start, keys)
+                value, position, repairs, comments = read_value(text, start, keys)
             except Broken as broken:
                 position = _closing_mark(text, found.end(), broken.at, keys) or max(broken.at, found.end())
                 if found[0] == "{" or position >= len(text) or "{" in text[start:position]:
@@ -153,14 +159,8 @@ def _find_in_string(literal: str, keys: Collection[str]) -> Iterator[Found | Bro
         yield from find_values(text, keys)
 
 
-def read_value(text: str, start: int, keys: Collection[str] = ()) -> tuple[Any, int, Counter[str]]:
-    """The object or array that opens at `start`, its end, and its repairs by kind. Raises `Broken`."""
-    return _read_with_comments(text, start, keys)[:3]
-
-
-def _read_with_comments(
-    text: str, start: int, keys: Collection[str] = ()
-) -> tuple[Any, int, Counter[str], tuple[str, ...]]:
+def read_value(text: str, start: int, keys: Collection[str] = ()) -> tuple[Any, int, Counter[str], tuple[str, ...]]:
+    """The object or array that opens at `start`, its end, its repairs by kind and its comments. Raises `Broken`."""
     try:
         value, end = _STRICT.raw_decode(text, start)
     except (ValueError, RecursionError):

@@ -19,7 +19,7 @@ _MORE_THAN = re.compile(
 )
 _LESS_THAN = re.compile(r"^[\s*_`]*(?:<|≺|is worse than\b|loses to\b|ranks below\b)[\s*_`]*$", re.IGNORECASE)
 _RANKS = re.compile(
-    r"\brank(?:ing|ed|s)?\b|best (?:to|first|at)|from best|in order\b|1st\b|\bplaces?\b|\bpodium\b|followed by|>"
+    r"\brank(?:ing|ed|s)?\b|best (?:to|first|at)|from best|in order\b|1st\b|\bplaces?\b|\bpodium\b|followed by|>|🥇"
     r"|rangfolge|reihenfolge|clasificación|classement|рейтинг|排名|排序|順位",
     re.IGNORECASE,
 )

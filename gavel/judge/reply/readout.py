@@ -22,9 +22,9 @@ from gavel.judge.reply.claims import Said
 from gavel.judge.reply.criteria import ids_to_score
 from gavel.judge.reply.distribution import Distribution, verdict_of
 from gavel.judge.reply.errors import VerdictError
-from gavel.judge.reply.fields import problem_with
+from gavel.judge.reply.fields import problems_with
 from gavel.judge.reply.forms import WRAPPERS
-from gavel.judge.reply.surroundings import problem_after, problem_before
+from gavel.judge.reply.surroundings import problem_after, problem_before, problem_with_comment
 from gavel.judge.reply.verdict import Verdict
 from gavel.judge.rubric import Rubric
 
@@ -88,8 +88,10 @@ class _Answer:
             return [(self._begin, len(self._text))]
         answer, before, after = final_answer(text, known, WRAPPERS)
         said = Said.of({entry.label: value for entry in answer.entries if isinstance(value := entry.value, int)})
-        problems = [*answer.scales, *answer.strays, *answer.comments, problem_before(before, said)]
-        problems += [problem_after(after, said), *(problem_with(field, said) for field in answer.fields)]
+        problems = [f"it is on a scale up to {top}" for top in answer.scales]
+        problems += [f"its JSON holds {stray}" for stray in answer.strays]
+        problems += (problem_with_comment(comment, said) for comment in answer.comments)
+        problems += problem_before(before, said), problem_after(after, said), *problems_with(answer.fields, said)
         if found := next(filter(None, problems), ""):
             raise VerdictError(found)
         return [(self._begin + start, self._begin + end) for start, end in answer.spans]

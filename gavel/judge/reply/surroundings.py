@@ -13,9 +13,19 @@ import unicodedata
 from collections.abc import Iterator
 
 from gavel.judge.reply import vocabulary as say
-from gavel.judge.reply.claims import ATTEMPTS, ORDINAL, UNIT_RANGE, Said, gives_other_scores
+from gavel.judge.reply.claims import ORDINAL, UNIT_RANGE, Said, gives_other_scores
+from gavel.judge.reply.closings import (
+    breaks_off,
+    corrects,
+    is_plain_english,
+    is_understood,
+    rationale_heading,
+    takes_back,
+)
 from gavel.judge.reply.explanations import declines
 from gavel.judge.reply.headings import cleanly_introduced
+from gavel.judge.reply.lexicon import language
+from gavel.judge.reply.opinions import contradiction
 from gavel.judge.reply.rankings import ranks_otherwise
 
 _SENTENCE_ENDS = re.compile(r"(?<=[.!?;])\s+|(?<=[。！？；])|\n+|(?<=:)\s+(?=[A-Z][a-z])")
@@ -26,29 +36,24 @@ _RANGE = re.compile(
     r"(?P<high>\d{1,3}(?:[.,]\d+)?)(?![\w]*\d)\s{0,2}(?P<gloss2>\(|=)?",
     re.IGNORECASE,
 )
-_MEMBER_WORD = re.compile(
-    r"\b(?:first|second|third|fourth|last|former|latter|both|others?|one|these|those|them|two|each|all)\b",
-    re.IGNORECASE,
-)
 _SAYS = re.compile(r"\w|[<>=≻≺-]")
-_LETTERS = re.compile(r"[^\W\d_]+(?:['’][a-z]+)?")
 
-_DOUBTS = re.compile(
-    r"\b(?:fix|real|actual|examples?|sample|placeholders?|rough|sketch|adjust|replace|once|proceed|correction|dry run"
-    r"|provide|instead|start|draft|change|update|swap|attached|random|dummy|wrong|exempl|beispiel|ejempl|esempi"
-    r"|inventad|aunque|erfunden|zufäll|provisional|пример|случайн|выдуман)|示例|例|随机|假|占位|仮|ダミー|虚构|编造|예시",
+_ABOUT_THE_NUMBERS = re.compile(
+    r"^\W{0,4}(?:(?:the|these|those|all|my|each|every|such|here) ){0,2}(?:of )?(?:the )?(?:\w+ ){0,1}"
+    r"(?:scores?|numbers?|values?|ratings?|figures?|grades?|marks|json|verdicts?|results?)\b"
+    r"(?: (?:below|above|here|given|that follow|shown|in the json|in the object)){0,2} (?P<says>(?:are|is|were"
+    r"|was|have|has)\b.*)",
     re.IGNORECASE,
 )
-"""What a polite closing says of scores that are not meant."""
-_RATIONALE = re.compile(
-    r"(?:rationale|reasoning|reasons|explanations?|justifications?|notes|comments|begründung|erklärung|justificación"
-    r"|пояснение|обоснование|评分说明|说明|理由|補足)",
-    re.IGNORECASE,
-)
+"""A sentence that says what the numbers are."""
+_MARKS = re.compile(r"[\s\-–—*_`#=~.,;:!|\]\[}{)(>\"'“”’✅☑✔️😊🙂👍🎉🏁🔚]*")
+"""Characters that close a reply and say nothing."""
 
 
 def problem_before(text: str, said: Said) -> str:
     """What is wrong with the text before the object; empty = nothing."""
+    if _numbers_otherwise(text, said):
+        return "it numbers its labels in another order than that of their scores"
     if not cleanly_introduced(text, said.mention):
         return "it is not clear that its JSON object is the final answer"
     for sentence in _rows_assigned(text):
@@ -56,7 +61,24 @@ def problem_before(text: str, said: Said) -> str:
             return found
         if say.STAND_FOR.search(_with_members(sentence, said)):
             return f'it says that its labels stand for others ("{_shown(sentence)}")'
+        numbers = _ABOUT_THE_NUMBERS.match(sentence)
+        if numbers and not said.mention.search(sentence) and not is_understood(numbers["says"]):
+            return f'what it says of its scores is not understood ("{_shown(sentence)}")'
+    if found := contradiction(text, said):
+        return f'it says "{_shown(found.strip())}", which its scores contradict'
     return ""
+
+
+def _numbers_otherwise(text: str, said: Said) -> bool:
+    """Whether a list numbers bare labels neither in the order of their scores nor as they were shown or listed."""
+    lines = re.findall(
+        r"(?m)^\s{0,9}(\d{1,2})[.)]\s{1,3}[*_`]{0,3}([A-Za-z0-9]{1,12})[*_`.]{0,4}\s{0,9}$", text[:20_000]
+    )
+    labels = [name.casefold() for _, name in lines if name.casefold() in said.scores]
+    if len(labels) < 2 or len(set(labels)) < len(said.scores):
+        return False
+    scores = [said.scores[label] for label in labels]
+    return scores != sorted(scores, reverse=True) and labels not in (list(said.scores), list(said.listed))
 
 
 def _rows_assigned(text: str) -> Iterator[str]:
@@ -70,26 +92,32 @@ def problem_after(text: str, said: Said) -> str:
     """What is wrong with the text after the object; empty = it is nothing but closing words."""
     if re.search(r"[{\[][^{}\[\]]*[\"':\d]", said.mention.sub("member", text)):
         return "more JSON follows its JSON object"
-    last = ""
+    if _numbers_otherwise(text, said):
+        return "it numbers its labels in another order than that of their scores"
+    if re.search(r"(?<![`~])(?:`{3,}|~{3,})[ \t]*\w", text):
+        return "another answer begins after its JSON object"
+    text = re.sub(r"(?m)^(\s{0,9})\d{1,2}[.)]\s+", r"\1- ", text)
+    last, rationale = "", False
+    elsewhere = language(said.mention.sub(" ", text)) is not None and not is_plain_english(said.mention.sub(" ", text))
+    for part in _SENTENCE_ENDS.split(text):
+        if not _SAYS.search(part) and not _MARKS.fullmatch(part):
+            return f'what follows its JSON object is not understood ("{_shown(part.strip())}")'
     for sentence in sentences(text):
         last = sentence
+        rationale = rationale or bool(rationale_heading().match(sentence))
         if found := _contradiction(sentence, said, after=True):
             return found
-        if _takes_back(sentence, said):
+        if takes_back(sentence, said, rationale=rationale, elsewhere=elsewhere):
             return f'what follows its JSON object may change a score ("{_shown(sentence)}")'
-    return f'what follows its JSON object breaks off ("{_shown(last)}")' if _breaks_off(last) else ""
-
-
-def _breaks_off(sentence: str) -> bool:
-    """Whether a sentence at the end of a reply has no end."""
-    ended = re.search(r"[.!?…。！？)\]}|>*_`\"'”;:\d-]$", sentence) or not sentence.isascii()
-    return not ended and len(_LETTERS.findall(sentence)) > 5 and not (say.POLITE.search(sentence) or _is_list(sentence))
+    if found := contradiction(text, said):
+        return f'it says "{_shown(found.strip())}", which its scores contradict'
+    return f'what follows its JSON object breaks off ("{_shown(last)}")' if breaks_off(last) else ""
 
 
 def problem_within(text: str, said: Said) -> str:
     """What is wrong with a text that stands beside the scores in the object; empty = nothing."""
     for sentence in sentences(text):
-        if (found := _contradiction(sentence, said)) or _corrects(sentence, said):
+        if (found := _contradiction(sentence, said)) or corrects(sentence, said):
             return found or f'a text beside the scores may change one ("{_shown(sentence)}")'
     return ""
 
@@ -179,103 +207,3 @@ def _of_members(sentence: str) -> bool:
             sentence,
         )
     )
-
-
-def _corrects(sentence: str, said: Said) -> bool:
-    mentions, bare = _without_members(sentence, said)
-    if say.CORRECTS.search(bare) or (say.CORRECTS_ELSEWHERE.search(bare) and not _is_plain_english(bare)):
-        return True
-    may = say.MAY_CORRECT.search(bare)
-    return may is not None and (mentions > 1 or may.start() <= 2 or bool(say.SCORE_TALK.search(bare)))
-
-
-def _takes_back(sentence: str, said: Said) -> bool:
-    """Whether a sentence after the object corrects it, or cannot be understood."""
-    mentions, bare = _without_members(sentence, said)
-    if not re.search(r"\w", bare):
-        return False
-    if _RATIONALE.fullmatch(bare.strip("#*_ :")):
-        return False
-    polite = say.POLITE.search(bare)
-    farewell = mentions == 0 and say.FAREWELL.search(bare)
-    if (polite or farewell) and (mentions or _DOUBTS.search(bare)):
-        return True
-    if polite and not re.match(r"(?:wait|oops|whoops|correct|actually|sorry)", bare, re.IGNORECASE):
-        return False
-    if farewell and not say.CORRECTS_ELSEWHERE.search(bare.partition(",")[0]):
-        return False
-    if _corrects(sentence, said):
-        return True
-    if _is_list(sentence):
-        return False
-    about = mentions != 1 or say.SCORE_TALK.search(bare) or _MEMBER_WORD.search(bare)
-    turns = say.MAY_TURN.search(bare)
-    if (
-        turns
-        and (turns.start() <= 2 or mentions > 1 or say.ABOUT_SCORES.search(bare))
-        and bare[:3] not in ("No ", "no ")
-    ):
-        return True
-    if about and say.MAY_CORRECT.search(bare):
-        return True
-    if say.NUMBER_WORD.search(_COUNT_WORD.sub(" ", bare)) and (mentions or say.SCORE_TALK.search(bare)):
-        return True
-    if not mentions and not say.TOPIC.search(bare) and len(bare) > 4:
-        return True
-    if say.AS_GOOD.search(bare) and len(set(said.scores.values())) > 1:
-        return True
-    if say.ABOUT_SCORES.search(bare) and not say.HARMLESS_ABOUT_SCORES.search(bare):
-        return True
-    if say.FIRST_PERSON.search(bare) and not say.HARMLESS_FIRST_PERSON.search(bare):
-        return True
-    if mentions and not say.VERB.search(bare) and not said.mention.fullmatch(sentence.strip("*_ .:")):
-        return True
-    return bool(re.search(r"\bthan (?:that|this|shown|given|stated)\b", bare)) or not _is_plain_english(bare)
-
-
-def _is_list(sentence: str) -> bool:
-    """Whether a sentence is nothing but names, numbers and the words of a ranking."""
-    words = {word.casefold() for word in _LETTERS.findall(re.sub(r"\b[A-Z0-9]{4,}\b", "", sentence))}
-    return words <= {
-        "ranking",
-        "scores",
-        "score",
-        "trajectory",
-        "attempt",
-        "and",
-        "then",
-        "followed",
-        "by",
-        "best",
-        "worst",
-        "winner",
-        "summary",
-        "order",
-        "so",
-        "e",
-    }
-
-
-def _without_members(sentence: str, said: Said) -> tuple[int, str]:
-    """How many members a sentence names, and the sentence without their names."""
-    bare, labels = said.mention.subn(" ", sentence)
-    bare, ordinals = ORDINAL.subn(" ", bare)
-    return labels + ordinals, bare.strip()
-
-
-_COUNT_WORD = re.compile(
-    rf"\b(?:all|the|these|those|other|first|last|of|between)?\s*(?:two|three|four|five|six|seven|eight|nine|ten"
-    rf"|half)\s+(?:\w+\s+){{0,2}}(?:{ATTEMPTS}|others?)\b"
-    r"|zero to one|between zero and one",
-    re.IGNORECASE,
-)
-
-
-def _is_plain_english(sentence: str) -> bool:
-    words = [word.casefold() for word in _LETTERS.findall(sentence)]
-    if not sentence.isascii() and any(
-        word and not word.isascii() and not re.fullmatch(r"[a-zà-ÿ'’]+", word) for word in words
-    ):
-        return False
-    common = sum(word in say.COMMON_ENGLISH for word in words)
-    return common >= 0.3 * len(words)

@@ -58,6 +58,13 @@ _ANSWER = re.compile(
     re.IGNORECASE,
 )
 """Stems of names of answers."""
+_GIVEN = re.compile(
+    r"(?:tool|function|user|system|command|observation)s?[ _-]?(?:responses?|results?|outputs?|messages?|turn"
+    r"|inputs?|prompt)|inst|sys|user"
+    r"|(?:block)?quote|q|example|sample|template|old|previous|observation|(?:example|sample|draft|expected"
+    r"|previous|old|last|earlier|reference|initial|first)[ _-](?:output|answer|response|reply)"
+)
+"""Names of tags around what a judge did not say, or not as its answer."""
 _FORMATTING = {
     *(
         "a",
@@ -161,6 +168,9 @@ def _read_tag(found: re.Match[str], labels: Collection[str]) -> Mark:
     if start > 0 and end < len(text) and text[start - 1] in _QUOTES and text[end] in _QUOTES and not fenced:
         return Mark("text")
     thinks = bool(THINKING.search(name))
+    if not thinks and _GIVEN.fullmatch(name) and found["name3"] is None:
+        slash = found["slash"] or found["slash2"]
+        return Mark("closes" if slash and name not in ("inst", "sys") else "neutral" if slash else "opens", name)
     if not thinks:
         if name in labels or (found["name"] is None and any(word in labels for word in words)):
             return Mark("text")

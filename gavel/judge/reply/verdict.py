@@ -8,20 +8,20 @@ repaired: an unknown label, another scale or an ambiguous number goes back to th
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gavel.judge.reply.answer import final_answer
 from gavel.judge.reply.claims import Said
 from gavel.judge.reply.errors import VerdictError
-from gavel.judge.reply.explanations import all_the_same, problem_with_explanation
-from gavel.judge.reply.fields import explains_otherwise, problem_with, ranked_otherwise
-from gavel.judge.reply.forms import WRAPPERS, words
+from gavel.judge.reply.explanations import problems_with_explanations
+from gavel.judge.reply.fields import problems_with
+from gavel.judge.reply.forms import WRAPPERS, Answer, words
 from gavel.judge.reply.surroundings import problem_after, problem_before, problem_with_comment
 
 _MAX_SURROUNDINGS = 50_000
-"""Characters around the object and outside thoughts."""
+"""Characters around the object and outside thoughts, and as many within it beside the scores."""
 _FENCE = re.compile(r"(?:`{3,}|~{3,})[\w+.-]*")
 _PERCENT = re.compile(r"(\d{1,3}(?:[.,]\d+)?)\s?(?:[%％]|percent)", re.ASCII | re.IGNORECASE)
 _FRACTION = re.compile(r"(\d{1,3}(?:[.,]\d+)?)\s?(?:/|out of)\s?(\d{1,3})", re.ASCII | re.IGNORECASE)
@@ -101,18 +101,14 @@ def read_verdict(
         problems += [f"its JSON holds {stray}" for stray in answer.strays]
     if len(before) + len(after) > _MAX_SURROUNDINGS:
         problems.append("there is too much text around its JSON object")
+    if sum(map(len, _texts_within(answer))) > _MAX_SURROUNDINGS:
+        problems.append("there is too much text beside its scores")
     if not problems:
-        said = Said.of({label: scores[label].score for label in labels}, names)
+        said = Said.of({label: scores[label].score for label in labels}, names, scores)
         problems += filter(None, (problem_before(before, said), problem_after(after, said)))
-        problems += filter(None, (problem_with(field, said) for field in answer.fields))
-        problems += filter(
-            None, (explains_otherwise(scores[label].explanation, said, label.casefold()) for label in labels)
-        )
+        problems += problems_with(answer.fields, said)
         explanations = {label.casefold(): scores[label].explanation for label in labels}
-        problems += filter(None, (problem_with_explanation(text, said, label) for label, text in explanations.items()))
-        if all_the_same(explanations, said):
-            problems.append("its scores differ, yet their explanations are all the same")
-        problems += filter(None, [ranked_otherwise(answer.fields, said)])
+        problems += problems_with_explanations(explanations, said)
         problems += filter(None, (problem_with_comment(comment, said) for comment in answer.comments))
         if cut_off and (re.search(r"\w", _FENCE.sub("", before + after)) or answer.repairs["bracket"]):
             problems.append("it is not only the JSON object")
@@ -120,6 +116,13 @@ def read_verdict(
         raise VerdictError("; ".join(dict.fromkeys(problems)))
     answer.repairs["unknown label"] += len(answer.unknown_labels)
     return Verdict({label: scores[label] for label in labels}, +answer.repairs)
+
+
+def _texts_within(answer: Answer) -> Iterator[str]:
+    """What an answer holds beside scores: its explanations, comments and further fields."""
+    yield from {entry.explanation for entry in answer.entries}
+    yield from answer.comments
+    yield from (json.dumps(field.value, ensure_ascii=False, default=str) for field in answer.fields)
 
 
 def _read_score(value: Any, repairs: Counter[str]) -> float:

@@ -146,15 +146,17 @@ CORRECTS_ELSEWHERE = _stems(
     r"|逆に|入れ替|失礼|すみません|申し訳|実は|待って|べき|죄송|정정|수정|바뀌|잘못|반대|아니|تصحيح|عذر|خطأ|सुधार|गलत",
 )
 POLITE = re.compile(
-    r"let me know|feel free|hope (?:this|that|it|these)|happy to|glad to|would you like|if you(?:'d"
+    r"let me know|feel free|i can (?:go into|give|provide) more|if you wish|hope (?:this|that|it|these)|happy"
+    r" to|glad to|would you like|if you(?:'d"
     r"|’d)? (?:need|want|have|would|like|prefer|require)"
-    r"|(?:don't|do not|don’t) hesitate|thank|good luck|best regards|cheers|any questions|anything else",
+    r"|(?:don't|do not|don’t) hesitate|thank(?!s to)|good luck|best regards|cheers|any questions|anything else",
     re.IGNORECASE,
 )
 FAREWELL = re.compile(
-    r"espero que|ich hoffe|hoffe,? da|j['’]espère|надеюсь|希望.{0,12}(?:帮|有用|满意)|以上|谢谢|謝謝"
+    r"viel erfolg|grüße|gruß|saludos|cordialement|bonne journée|cordiali|atenciosamente|abraços|с уважением"
+    r"|espero que|ich hoffe|hoffe,? da|j['’]espère|надеюсь|希望.{0,12}(?:帮|有用|满意)|以上|谢谢|謝謝"
     r"|gracias|danke|merci|спасибо|ありがとう|お役に|grazie|obrigad|请告诉我|如有|如果您|si necesita|si tienes|si tiene"
-    r"|wenn (?:du|sie)"
+    r"|wenn (?:du|sie)|disposi[cçz]ion|verfügung|disposição|beschikking"
     r"|falls (?:du|sie)|n['’]hésit|"
     r"если (?:у вас|вам|нуж)|se hai|spero|감사|도움",
     re.IGNORECASE,
@@ -162,10 +164,11 @@ FAREWELL = re.compile(
 NO_ANSWER = _words(
     r"random|arbitrary|dummy|fake|made[- ]up|filler|mock|todo\b|tbd\b|maybe|perhaps|not sure|unsure"
     r"|let['’]s say|disagree|n['’]t share|do not share",
-    r"refuse|demand(?!é)|assert\b|skeleton|not equal|cannot|can['’]t|unable|i (?:wonder|suspect|would guess)"
+    r"refuse|demand(?!é)|assert\b|skeleton|not equal|(?:i|we) (?:\w+ )?(?:cannot|can['’]t)|unable|i (?:wonder"
+    r"|suspect|would guess)"
     r"|another (?:judge|reviewer|grader|model)|iteration"
     r"|impression",
-    r"tentativ|rough(?:ly)?\b|first (?:pass|guess|draft|try)|prelim|guess\b|something like|for (?:example"
+    r"rough(?:ly)?\b|first (?:pass|guess|draft|try)|prelim|guess\b|something like|for (?:example"
     r"|instance)|examples?\b|hypothe|imagin"
     r"|counterfact|templat|placeholder|bad (?:grader|judge)|naive|worst.case|best.case|not (?:my|yet|final)"
     r"|for now|so far"
@@ -202,7 +205,8 @@ ABOUT_SCORES = _words(
     r"|results?\b|answers?\b|figures?\b"
 )
 HARMLESS_ABOUT_SCORES = re.compile(
-    r"\bdiffers?\b|^the higher the\b|\bconcludes?\b|\bhigher (?:is|means)\b|\breflects?\b|\bbased on\b"
+    r"\bscore[sd]? (?:higher|lower) than\b|\b(?:received|got|gets|has|earned) the (?:highest|lowest)\b"
+    r"|\bdiffers?\b|^the higher the\b|\bconcludes?\b|\bhigher (?:is|means)\b|\breflects?\b|\bbased on\b"
     r"|\brelative\b|\bfollow(?:s|ed)? the\b|\brange from\b|\bfrom member\b"
     r"|\bfrom (?:0|zero)\b|\bbetween\b"
     r"|\b(?:have|has|had) been (?:scored|evaluated|rated|judged)\b|\bdetailed explanation\b|\baccording to\b"
@@ -211,7 +215,7 @@ HARMLESS_ABOUT_SCORES = re.compile(
     r"|was) (?:all|my)\b|\bassigned\b|\bevidence\b"
     r"|\bjudged by\b|\bare in\b|\bgets?\b|\bin line with\b|\bconsistent with\b|\bgoes from\b|\bthe (?:right"
     r"|correct|final|same|wrong) (?:answer|result)\b"
-    r"|\b(?:its|an|the agent's|the customer's|tool) (?:answer|results?)\b|\bare on\b|^scores?:"
+    r"|\b(?:its|an|the agent's|the customer's|tool) (?:\w+ )?(?:answer|results?)\b|\bare on\b|^scores?:"
     r"|^(?:the )?scores? are\b",
     re.IGNORECASE,
 )
@@ -238,14 +242,16 @@ LETTER_GRADE = re.compile(r"member\W{0,3}[:=(–-]\s*[A-F][+−-]?(?=\s*(?:[,;.)
 CLOSER_TO_FAULTS = re.compile(
     r"closer to (?:1|one)\b[^.\n]{0,30}(?:mistake|error|flaw|fault|problem)|\b1 ?- ?[a-z]\b|!=|≠", re.IGNORECASE
 )
-OTHER_SCORES = re.compile(r"(?P<of>[^\W\d_]+)\s+(?:scores?|ratings?)\s*[*_]*[:：]\s*[*_]*$", re.IGNORECASE)
+OTHER_SCORES = re.compile(
+    r"(?<![^\W\d_])(?P<of>[^\W\d_]{1,40})\s{1,9}(?:scores?|ratings?)\s*[*_]*[:：]\s*[*_]*$", re.IGNORECASE
+)
 SCORES_OF = frozenset(
     {
         *("the", "my", "final", "your", "here", "these", "are", "following", "overall", "relative", "quality"),
         *("evaluation", "trajectory", "attempt", "resulting", "corresponding", "individual", "normalized"),
         *("normalised", "numeric", "requested", "computed", "assigned", "and", "with", "of", "judge", "rubric"),
         *("json", "own", "all", "their", "its", "so", "are", "comparative", "reward", "agent", "performance"),
-        *("as", "given", "respective", "below", "les", "mes", "vos", "nos", "voici", "le", "los", "mis"),
+        *("as", "given", "respective", "below", "de", "les", "mes", "vos", "nos", "voici", "le", "los", "mis"),
     }
 )
 """What scores may be called in a line that introduces them."""
@@ -317,36 +323,6 @@ ANSWER_HEADING = re.compile(
     r"|puntuac|réponse|résultat|ответ|оцен|результат|итог|答案|结果|评分|最终|結果|採点",
     re.IGNORECASE,
 )
-COMMON_ENGLISH = frozenset(
-    {
-        *("a", "about", "above", "address", "addressed", "after", "again", "against", "agent", "ahead", "all"),
-        *("also", "an", "and", "answer", "answers", "any", "anything", "are", "as", "asked", "assessment"),
-        *("at", "attempt", "attempted", "attempts", "average", "based", "be", "because", "been", "behind"),
-        *("being", "below", "best", "better", "between", "both", "but", "by", "call", "calls", "can", "check"),
-        *("checked", "clear", "clearly", "close", "comparison", "complete", "completed", "concise"),
-        *("concludes", "conclusion", "correct", "correctly", "counted", "customer", "detail", "details", "did"),
-        *("difference", "differences", "different", "do", "does", "done", "each", "elaborate", "end"),
-        *("evaluation", "even", "every", "everything", "explanation", "explanations", "fair", "far", "fault"),
-        *("faults", "final", "first", "followed", "following", "follows", "for", "found", "from", "full"),
-        *("fully", "further", "gave", "get", "gets", "give", "given", "gives", "goal", "good", "great", "had"),
-        *("happy", "has", "have", "helpful", "her", "here", "his", "hope", "how", "however", "i", "if", "in"),
-        *("influence", "information", "into", "is", "it", "its", "itself", "json", "judge", "judged", "just"),
-        *("last", "least", "less", "let", "like", "list", "look", "looked", "loses", "lost", "made", "main"),
-        *("make", "makes", "many", "me", "message", "messages", "more", "most", "much", "my", "need", "needed"),
-        *("needs", "never", "new", "next", "no", "not", "note", "noted", "notes", "nothing", "object", "of"),
-        *("on", "one", "only", "or", "order", "other", "others", "our", "out", "over", "overall", "part"),
-        *("partly", "perfect", "please", "policy", "poor", "present", "provided", "quality", "question"),
-        *("questions", "rank", "ranking", "reason", "reflect", "reflects", "relative", "rest", "result"),
-        *("right", "rubric", "said", "same", "score", "scored", "scores", "second", "see", "shown", "similar"),
-        *("since", "so", "some", "something", "step", "steps", "still", "strongest", "such", "summary", "take"),
-        *("takes", "task", "tell", "tells", "than", "that", "the", "their", "them", "then", "there", "these"),
-        *("they", "third", "this", "those", "though", "three", "to", "together", "told", "took", "tool"),
-        *("trajectories", "trajectory", "two", "under", "up", "use", "used", "user", "uses", "using"),
-        *("verified", "verify", "very", "was", "well", "went", "were", "what", "when", "where", "which"),
-        *("while", "who", "whole", "why", "will", "win", "wins", "with", "without", "won", "work", "worse"),
-        *("worst", "would", "wrong", "you", "your"),
-    }
-)
 SCALE_KEY = re.compile(
     r"scale|range|\bunits?\b|direction|polarity|out.?of|denominator|maximum|highest|possible|legend|interpret"
     r"|semantic|orientation|normali[sz]|sort|base\b"
@@ -382,9 +358,6 @@ CORRECTION_KEY = re.compile(
     r"|errat|swap|replac|retract|supersed"
     r"|should|intended|real.?score|true.?score|\bv\d|\bfinal|korrig|korrekt|correg|corrig|исправ|更正|修正|訂正",
     re.IGNORECASE,
-)
-SCORE_KEY = re.compile(
-    r"scor|rating|grade|mark|points?\b|bewert|puntu|nota\b|note\b.*\d|оцен|балл|分|percent|value", re.IGNORECASE
 )
 COUNT_KEY = re.compile(
     r"confiden|certain|count|num|total|steps?|turns?|calls?|tokens?|length|time|second|index|version|rank"

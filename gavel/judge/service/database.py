@@ -29,7 +29,13 @@ _T = TypeVar("_T")
 _MAX_BATCH = 256
 _READERS = 4
 _LOCKED_SECONDS = 30.0
-_CONNECT_SECONDS = 5
+_POSTGRESQL: dict[str, Any] = {
+    "connect_timeout": 5,
+    "keepalives_idle": 15,
+    "tcp_user_timeout": 30_000,
+    "options": "-c statement_timeout=60s -c lock_timeout=30s",
+}
+"""No wait for the server lasts for ever."""
 Work = Callable[[sa.Connection], _T]
 
 
@@ -128,6 +134,18 @@ class Database:
     def read_now(self, work: Work[_T]) -> _T:
         """The same in this thread."""
         return self._retried(self._read_engine, lambda connection: work(connection))
+
+    async def truncate_log(self) -> None:
+        """Empties SQLite's write-ahead log, which holds what was erased until then; PostgreSQL sees to its own."""
+        if self.is_sqlite:
+            await asyncio.get_running_loop().run_in_executor(self._readers, self._truncate_log)
+
+    def _truncate_log(self) -> None:
+        connection = self._read_engine.raw_connection()  # outside a transaction
+        try:
+            connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+        finally:
+            connection.close()
 
     def close(self) -> None:
         """Commits what is pending, and closes all connections."""
@@ -239,9 +257,7 @@ def _in_transaction(engine: sa.Engine, work: Work[_T]) -> _T:
 
 def _engine(url: sa.URL, begin: str) -> sa.Engine:
     if url.get_backend_name() != "sqlite":
-        return sa.create_engine(
-            url, pool_size=_READERS, connect_args={"connect_timeout": _CONNECT_SECONDS}, hide_parameters=True
-        )
+        return sa.create_engine(url, pool_size=_READERS, connect_args=_POSTGRESQL, hide_parameters=True)
     engine = sa.create_engine(
         url,
         connect_args={"timeout": _LOCKED_SECONDS, "check_same_thread": False},

@@ -11,12 +11,14 @@ A request is in the database before `submit` returns, and its judgement before `
 import asyncio
 import hashlib
 import logging
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import ExitStack
 from functools import partial
 
 import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
 
 from gavel.judge.judge import Judge
 from gavel.judge.service.caller import ANYONE, Caller
@@ -32,10 +34,11 @@ from gavel.judge.service.errors import (
 from gavel.judge.service.ids import new_id
 from gavel.judge.service.judges import Judges
 from gavel.judge.service.metrics import Metrics
+from gavel.judge.service.notices import Notices
 from gavel.judge.service.records import Accepted, NewJudgement, Query, Record
 from gavel.judge.service.replies import database_cassette
 from gavel.judge.service.schemas import ScoreRequest
-from gavel.judge.service.store import Store
+from gavel.judge.service.store import FINISHED, WORK, Store
 from gavel.judge.service.waiters import Waiters
 from gavel.judge.service.worker import Worker
 from gavel.scenarios.errors import JudgeError
@@ -48,6 +51,8 @@ _POLL_SECONDS = 0.5
 """Between looks at judgements that other processes may finish."""
 _COUNT_SECONDS = 2.0
 _RETENTION_SECONDS = 3600.0
+_OVERWRITE_SECONDS = 30.0
+"""After which nothing of what was erased is left in SQLite's log."""
 _DAY = 86_400.0
 _ANYTHING = sa.select(sa.literal(1))
 
@@ -68,15 +73,22 @@ class Engine:
         self.counts = {"queued": 0, "running": 0}
         """Unfinished groups of all processes, as of the last look."""
         self.is_stopping = False
+        self.notices = Notices(database.url)
+        """What other processes tell."""
         self._queued_since = 0
+        self._look = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Goes on with what is unfinished. Raises `JudgeError` for a judge that cannot be asked."""
         self.judges.default.check()
         await load_libraries()
+        self.notices.on(WORK, lambda _: self.worker.wake())
+        self.notices.on(FINISHED, self._finished_somewhere)
+        self.notices.start()
         self.worker.start()
-        self._loops = [asyncio.create_task(self._watch()), asyncio.create_task(self._count())]
+        await self.store.forget_claims(time.time() - _DAY)
+        self._loops = [asyncio.create_task(loop) for loop in (self._watch(), self._count(), self._overwrite_erased())]
         if self.config.retention_days is not None:
             self._loops.append(asyncio.create_task(self._expire(self.config.retention_days)))
 
@@ -93,6 +105,7 @@ class Engine:
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
+        await self.notices.stop()
         self.waiters.give_up()
         self.cassette.close()
 
@@ -247,10 +260,19 @@ class Engine:
             self.metrics.judged(record)
         self.waiters.settle(judgement, record)
 
+    def _finished_somewhere(self, judgement: str) -> None:
+        if judgement in self.waiters.ids and not self.worker.has(judgement):
+            self._look.set()
+
     async def _watch(self) -> None:
         """Answers those who wait for judgements that another process makes."""
         while True:
-            await asyncio.sleep(_POLL_SECONDS)
+            try:
+                async with asyncio.timeout(_POLL_SECONDS):
+                    await self._look.wait()
+            except TimeoutError:
+                pass
+            self._look.clear()
             elsewhere = [each for each in self.waiters.ids if not self.worker.has(each)]
             try:
                 records = await self.store.get_all(elsewhere)
@@ -269,6 +291,14 @@ class Engine:
             except DatabaseUnavailableError as error:
                 _LOG.warning("groups are not counted: %s", error.message)
             await asyncio.sleep(_COUNT_SECONDS)
+
+    async def _overwrite_erased(self) -> None:
+        while True:
+            await asyncio.sleep(_OVERWRITE_SECONDS)
+            try:
+                await self.store.overwrite_erased()
+            except (ServiceError, SQLAlchemyError, sqlite3.Error) as error:
+                _LOG.warning("the database's log is not emptied yet: %s", type(error).__name__)
 
     async def _expire(self, days: float) -> None:
         while True:

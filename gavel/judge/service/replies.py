@@ -116,7 +116,8 @@ class Replies:
 
     def claim(self, key: str, holder: str) -> Claim | None:
         values = {"key": key, "holder": holder, "beats": 0, "renewed_at": time.time()}
-        if self._connection.execute(self._insert(claims).on_conflict_do_nothing(), values).rowcount:
+        claim = self._insert(claims).on_conflict_do_nothing().returning(_k.key)
+        if self._connection.execute(claim, values).first() is not None:
             return None
         other, beats, renewed_at = self._connection.execute(_CLAIM, {"question": key}).one()
         return Claim(other, beats, time.time() - renewed_at)
@@ -161,8 +162,13 @@ def _row(entry: Entry) -> dict[str, object]:
         "prompt_tokens": reply.prompt_tokens,
         "completion_tokens": reply.completion_tokens,
         "cost_usd": reply.cost_usd,
-        "finish_reason": reply.finish_reason,
-        "served_by": reply.served_by,
+        "finish_reason": _plain(reply.finish_reason),
+        "served_by": _plain(reply.served_by),
         "replied_at": time.time(),
         "repaired_by": entry.repaired_by,
     }
+
+
+def _plain(text: str) -> str:
+    """A server's word as every database can hold it."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "")

@@ -2,12 +2,12 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
 
 from gavel.judge.panel.modes import ModeName
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupStatus
-from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory import History, Trajectory
 from gavel.scenarios.truth import KEY, Truth, read_truth
 
 _STRICT = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
@@ -26,6 +26,15 @@ def _has_a_role(message: dict[str, Any]) -> dict[str, Any]:
 ChatMessage = Annotated[dict[str, JsonValue], AfterValidator(_has_a_role)]
 
 
+class HistoryIn(BaseModel):
+    """A further conversation of the same attempt, such as a sub-agent's."""
+
+    model_config = _STRICT
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    tools: list[dict[str, JsonValue]] | None = None
+
+
 class TrajectoryIn(BaseModel):
     """One attempt at the task."""
 
@@ -33,19 +42,39 @@ class TrajectoryIn(BaseModel):
 
     id: Name | None = None
     """Name of the member in the answer, unique in the group. Default: its index, from 0."""
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: list[ChatMessage]
     """The conversation, as OpenAI chat messages; tool calls and tool results included."""
     tools: list[dict[str, JsonValue]] | None = None
     """OpenAI schemas of the tools that the agent had."""
+    histories: list[HistoryIn] = []
+    """Further conversations of the same attempt."""
+    status: Literal["finished", "truncated", "failed"] = "finished"
+    """A failed attempt is unscored, whatever its messages."""
+    status_reason: str | None = None
     metadata: dict[str, JsonValue] = {}
     """Kept with the trajectory; not shown to the judge."""
+
+    @model_validator(mode="after")
+    def _something_to_judge(self) -> "TrajectoryIn":
+        if not self.messages and not self.histories and self.status != "failed":
+            raise ValueError('a trajectory needs messages; leave it out, or send it with the status "failed"')
+        return self
 
     def trajectory(self) -> Trajectory:
         return Trajectory(
             messages_and_choices=list(self.messages),
-            tools=None if self.tools is None else list(self.tools),
+            tools=_listed(self.tools),
+            additional_histories=[
+                History(messages_and_choices=list(one.messages), tools=_listed(one.tools)) for one in self.histories
+            ],
+            status=self.status,
+            status_reason=self.status_reason,
             metadata=dict(self.metadata),
         )
+
+
+def _listed(tools: list[dict[str, JsonValue]] | None) -> list[dict[str, Any]] | None:
+    return None if tools is None else list(tools)
 
 
 class CriterionIn(BaseModel):

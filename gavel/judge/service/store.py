@@ -16,12 +16,15 @@ from gavel.judge.service.database import Database
 from gavel.judge.service.errors import IdempotencyConflictError
 from gavel.judge.service.ids import first_id_at
 from gavel.judge.service.leases import lease_columns
+from gavel.judge.service.notices import notify
 from gavel.judge.service.records import Accepted, NewJudgement, Query, Record
 from gavel.judge.service.replies import delete_replies
 from gavel.judge.service.rows import SUMMARY, columns_of, new_record, outcome_columns, pack, record_of, unpack
-from gavel.judge.service.tables import judgements, replies
+from gavel.judge.service.tables import claims, judgements, replies
 from gavel.judge.service.verdict import Verdict
 
+FINISHED, WORK = "finished", "work"
+"""Notices: a judgement is finished (its id), or waits for a process."""
 _c = judgements.c
 _WITH_RESULT = sa.select(*SUMMARY, _c.result)
 _EXPIRED_AT_ONCE = 200
@@ -33,6 +36,8 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self.erasures = 0
+        """How often something was erased or deleted since the log was emptied."""
 
     async def accept(self, new: NewJudgement, owner: str | None = None, lease_seconds: float = 0.0) -> Accepted:
         """Stores a request; with an `owner` it is leased to that process at once.
@@ -47,10 +52,13 @@ class Store:
         None when it was deleted meanwhile."""
         finished_at = time.time()
         columns = outcome_columns(verdict, finished_at)
+        self.erasures += not record.retain
         return await self.database.write(lambda connection: _finish(connection, record, verdict, columns))
 
     async def get(self, judgement: str) -> Record | None:
         """The record with its verdict."""
+        if "\0" in judgement:  # PostgreSQL refuses to look for it
+            return None
         found = await self.get_all([judgement])
         return found.get(judgement)
 
@@ -86,11 +94,13 @@ class Store:
                 update = sa.update(judgements).where(_c.id == judgement)
                 connection.execute(update.values(payload=None, result=pack(verdict.bare())))
 
+        self.erasures += 1
         await self.database.write(work)
 
     async def delete(self, judgement: str) -> bool:
         """Deletes a judgement with its transcripts and replies; whether there was one. A running one is not finished
         after that."""
+        self.erasures += 1
         return await self.database.write(lambda connection: _delete(connection, [judgement])) > 0
 
     async def delete_before(self, seconds: float) -> int:
@@ -104,10 +114,22 @@ class Store:
             connection.execute(sa.delete(replies).where(replies.c.replied_at < seconds))
 
         deleted = 0
+        self.erasures += 1
         while count := await self.database.write(some):
             deleted += count
         await self.database.write(others)
         return deleted
+
+    async def overwrite_erased(self) -> None:
+        """Leaves nothing in the database's files of what was erased."""
+        if self.erasures:
+            self.erasures = 0
+            await self.database.truncate_log()
+
+    async def forget_claims(self, seconds: float) -> None:
+        """Deletes claims on questions that were not renewed since this Unix time: their processes have died."""
+        old = sa.delete(claims).where(claims.c.renewed_at < seconds)
+        await self.database.write(lambda connection: connection.execute(old).close())
 
     async def counts(self) -> dict[str, int]:
         """Number of unfinished judgements by status: "queued", "running"."""
@@ -126,11 +148,13 @@ def _accept(connection: sa.Connection, new: NewJudgement, owner: str | None, lea
     lease = lease_columns(connection, owner, lease_seconds)
     insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     values: dict[str, Any] = {**columns_of(new), "status": status, **lease}
+    if owner is None:
+        notify(connection, WORK)
     if new.idempotency_key is None:
         connection.execute(sa.insert(judgements).values(values))
         return Accepted(new_record(new, status), is_new=True)
-    inserted = connection.execute(insert(judgements).values(values).on_conflict_do_nothing())
-    if inserted.rowcount:
+    inserted = insert(judgements).values(values).on_conflict_do_nothing().returning(_c.id)
+    if connection.execute(inserted).first() is not None:
         return Accepted(new_record(new, status), is_new=True)
     same_key = (
         _c.key_id == new.key_id,
@@ -156,6 +180,7 @@ def _finish(connection: sa.Connection, record: Record, verdict: Verdict, columns
     if connection.execute(update).rowcount:
         if not record.retain:
             delete_replies(connection, verdict.reply_keys)
+        notify(connection, FINISHED, record.id)
         kept = {name: columns[name] for name in ("status", "finished_at", "calls", "prompt_tokens")}
         kept |= {name: columns[name] for name in ("completion_tokens", "cost_usd")}
         return replace(record, **kept, verdict=verdict)

@@ -17,6 +17,7 @@ from typing import Any
 from openai.types.chat.chat_completion import Choice
 from pydantic import JsonValue
 
+from gavel.llm.counted import counted
 from gavel.llm.types import Message
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.readers.openings import TRUTHS, as_asked, asked, named_task, opening
@@ -151,8 +152,8 @@ def _different(groups: Any, by: str | None) -> list[str]:
     where = f"{first} and {second}" if first != second else first
     why = f"by --by {by}" if by else "as they stand in the file"
     return [
-        f"{_groups(len(odd))} put together {why} begin with different messages, or have different truths to be judged "
-        f"by, so their scores may compare different tasks. First: {odd[0].name} ({where})."
+        f"{counted(len(odd), 'group')} put together {why} begin with different messages, or have different truths to "
+        f"be judged by, so their scores may compare different tasks. First: {odd[0].name} ({where})."
     ]
 
 
@@ -161,7 +162,7 @@ def _split(split: dict[str, set[str]]) -> list[str]:
     if not odd:
         return []
     return [
-        f"{len(odd):,} task{'s' * (len(odd) > 1)} with rows that begin with different messages: each such beginning is "
+        f"{counted(len(odd), 'task')} with rows that begin with different messages: each such beginning is "
         f"a group of its own. First: {_name(json.loads(odd[0]))}. To compare them all the same, name a field that is "
         "equal in all rows of a task: --by FIELD."
     ]
@@ -171,7 +172,7 @@ def _single(groups: Any, attempts: Sequence[Attempt], by: str | None, named: boo
     single = [each for each in groups if len(each.group.trajectories) == 1]
     if not single:
         return []
-    count = f"{len(single):,} of {len(groups):,} groups" if len(groups) > 1 else "the only group"
+    count = f"{len(single):,} of {counted(len(groups), 'group')}" if len(groups) > 1 else "the only group"
     has = "has" if len(single) == 1 else "have"
     note = f"{count} {has} one attempt, which cannot be compared with another. First: {single[0].name}."
     if by is None and attempts:
@@ -189,8 +190,8 @@ def _examples(groups: Any) -> list[str]:
     if not odd:
         return []
     return [
-        f"the members of {_groups(len(odd))} part where a user speaks, not the assistant. If what stands before are "
-        f"examples in the prompt, they are different tasks: use --by. First: {odd[0].name}."
+        f"the members of {counted(len(odd), 'group')} part where a user speaks, not the assistant. If what stands "
+        f"before are examples in the prompt, they are different tasks: use --by. First: {odd[0].name}."
     ]
 
 
@@ -209,7 +210,3 @@ def _differ(one: Choice | Message, other: Choice | Message) -> bool:
     if isinstance(one, Choice) or isinstance(other, Choice) or one == other:
         return one != other
     return as_asked(one) != as_asked(other)
-
-
-def _groups(number: int) -> str:
-    return f"{number:,} group{'s' * (number > 1)}"

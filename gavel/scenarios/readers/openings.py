@@ -26,6 +26,8 @@ _TASK_FIELD = re.compile(
     re.IGNORECASE,
 )
 """`task`, `task_id`, `taskId`, `problem_id`, …: what programs call the task of a row."""
+_BESIDE = ("image", "images", "audio", "audios", "video", "videos", "document", "documents", "attachments", "context")
+"""Fields of a row that are a part of what was asked, beside its messages. A context that is no text is none."""
 _NESTED = ("metadata", "info", "extra", "extra_info")
 """Fields that hold further fields of the row."""
 _OF_A_RECORDING = re.compile(
@@ -43,7 +45,14 @@ def asked(trajectory: Trajectory, prompt: int | None = None) -> str:
     `prompt`: how many messages are the prompt, where that is known.
     """
     truths = {name: trajectory.metadata[name] for name in TRUTHS if name in trajectory.metadata}
-    return json.dumps([opening(trajectory, prompt), truths], sort_keys=True, default=str)
+    whole = [opening(trajectory, prompt), truths, beside_messages(trajectory)]
+    return json.dumps(whole, sort_keys=True, default=str)
+
+
+def beside_messages(trajectory: Trajectory) -> dict[str, JsonValue]:
+    """What was asked in fields of the row beside its messages, such as images: a judge is not shown it."""
+    found = {name: value for name in _BESIDE if (value := trajectory.metadata.get(name))}
+    return {name: value for name, value in found.items() if name != "context" or isinstance(value, str)}
 
 
 def opening(trajectory: Trajectory, prompt: int | None = None) -> list[Any]:

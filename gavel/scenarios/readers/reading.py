@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from gavel.llm.counted import counted
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.readers.atif_documents import ATIF
 from gavel.scenarios.readers.checks import checked
@@ -99,7 +100,7 @@ def _read(paths: Sequence[Path], by: str | None) -> Reading:
         )
     names = Counter(each.form for each in found)
     forms = ", ".join(names) if len(names) == 1 else " and ".join(f"{n} ({count:,})" for n, count in names.items())
-    summary = f"reads as: {forms}, {_many(count, 'row')} in {_many(len(grouped.groups), 'group')}"
+    summary = f"reads as: {forms}, {counted(count, 'row')} in {counted(len(grouped.groups), 'group')}"
     summary += f" by {grouped.by}" if grouped.by else ""
     notes = [f"left out: {number:,} × {reason}" for reason, number in source.left_out.items()]
     return Reading(grouped.groups, summary, [*notes, *source.notes, *shortfalls(found), *grouped.notes])
@@ -112,13 +113,9 @@ def _rows(path: Path, source: Source) -> list[Row]:
     if others and len(others) < len(files):
         names = ", ".join(str(file.relative_to(path)) for file in others[:3])
         more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
-        source.notes.append(f"{_many(len(others), 'file')} of {path} left out, without attempts: {names}{more}.")
+        source.notes.append(f"{counted(len(others), 'file')} of {path} left out, without attempts: {names}{more}.")
         files = {file: rows for file, rows in files.items() if file not in others}
     return [row for rows in files.values() for row in rows]
-
-
-def _many(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _left_out(reasons: Counter[str]) -> str:

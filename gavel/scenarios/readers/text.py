@@ -192,12 +192,15 @@ def _said(text: str) -> Any:
     return value if items and all(is_object(item, "role|from") for item in items) else text
 
 
+_EXCEL_HINT = re.compile(r"sep=[,;\t]\r?\n")
 _ONE_COLUMN = re.compile(r"""\s*(?:[A-Za-z_]\w*|"[A-Za-z_]\w*")[ \t]*\r?\n\s*(?:"\s*)?(?:[\[{]|array\()""")
 """A table with one column, whose cells hold JSON or what Python prints of a list."""
 
 
 def _csv(text: str, where: str) -> list[Row] | None:
     """Rows of a table with a header, separated by commas, semicolons or tabs; None when the text is none."""
+    if hint := _EXCEL_HINT.match(text):
+        text = "\n" + text[hint.end() :]
     header = text.lstrip("\r\n").split("\n", 1)[0]
     delimiter = max(",;\t", key=header.count)
     if not header.count(delimiter) and not _ONE_COLUMN.match(text):

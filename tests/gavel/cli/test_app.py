@@ -1,5 +1,6 @@
 """The command itself: its listing, its version, and modules that are loaded only when they are needed."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -92,3 +93,15 @@ def test_what_libraries_log_and_warn_is_not_printed_but_the_users_own_is() -> No
     assert "lib" not in done.stderr.replace("gavel.cli.terminal", ""), done.stderr
     for text in ("mine logs", "gavel logs", "mine warns"):
         assert text in done.stderr
+
+
+def test_a_full_disk_under_standard_output_is_one_plain_error(monkeypatch, capsys) -> None:
+    def full(arguments: list[str]) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    module = import_module("gavel.cli.app")
+    monkeypatch.setattr(module, "app", full)
+    monkeypatch.setattr(sys, "argv", ["gavel", "score"])
+    with pytest.raises(SystemExit):
+        module.main()
+    assert "the output cannot be printed: No space left on device" in capsys.readouterr().err

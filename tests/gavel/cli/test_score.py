@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gavel.cli.score import score_and_print, score_file
+from gavel.cli.score import print_estimate, score_and_print, score_file
 from gavel.cli.score_display import print_scores
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
@@ -89,7 +89,7 @@ def test_a_trajectory_store_is_read(tmp_path: Path):
         ("[" * 100_000 + "\n", "is no JSON value"),
         ("5\n", "neither a list of messages"),
         ({"prompt": "x"}, "neither a list of messages"),
-        ({"messages": "hello"}, "cannot be judged: messages_and_choices"),
+        ({"messages": "hello"}, "cannot be judged: messages: it is text"),
         ({"messages": [{"content": "no role"}]}, "cannot be judged: 0.role: field required"),
         ({"messages": [{"role": "assistant", "tool_calls": ["x"]}]}, "cannot be judged: 0.tool_calls.0"),
         ({"messages": GOOD, "tools": [{"function": "x"}]}, "cannot be judged: 0.function"),
@@ -168,7 +168,7 @@ async def test_a_group_whose_rollouts_all_failed_does_not_stop_the_others(tmp_pa
     assert nobody.judgement.status == "unscored"
     assert judged.judgement is not None
     assert judged.judgement.status == "scored"
-    assert "no trajectories: 1 rollouts failed" in printed([nobody, judged])
+    assert "no trajectories: 1 rollout failed" in printed([nobody, judged])
 
 
 async def test_the_table_shows_scores_errors_and_reasons(tmp_path: Path):
@@ -387,6 +387,70 @@ def test_a_judge_that_stops_keeps_what_was_judged_and_says_how_to_go_on(
     endpoint.script = [scores(0.9, 0.1)]
     score_and_print(path, config.model_copy(update={"max_tokens": None}), "n", out)
     assert len(endpoint.requests) - asked == 1 + 6 - len(kept)
+
+
+def four_groups(directory: Path) -> Path:
+    asks = [{"role": "user", "content": f"Where is parcel {n}?"} for n in range(4)]
+    return written(directory / "rows.jsonl", *[[ask, messages[1]] for ask in asks for messages in (GOOD, SILENT)])
+
+
+def paid(endpoint: Endpoint, **more: Any) -> JudgeConfig:
+    prices = {"openai/judge": (1000.0, 1000.0)}  # 0.12 USD a call
+    probed = says('{"ok": true}', {"prompt_tokens": 10, "completion_tokens": 10, "total_tokens": 20})  # 0.02 USD
+    endpoint.script = [lambda _: probed, scores(0.9, 0.1)]
+    return JudgeConfig(models="openai/judge", orders=1, params=endpoint.params, rubric=RULES, prices=prices, **more)
+
+
+def test_the_last_line_tells_what_this_run_has_cost_apart_from_earlier_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], endpoint: Endpoint
+):
+    path, out = four_groups(tmp_path), tmp_path / "judged.jsonl"
+    config = paid(endpoint, cassette="none")
+    score_and_print(path, config, None, out)
+    first = " ".join(capsys.readouterr().out.split())
+    assert "4 groups · 8 of 8 trajectories scored · judge openai/judge · 4 calls · 400 + 80 tokens · 0.50 USD" in first
+    assert "before this run" not in first
+    out.write_text("".join(out.read_text().splitlines(keepends=True)[:3]))
+    paid(endpoint)
+    score_and_print(path, config, None, out)
+    again = " ".join(capsys.readouterr().out.split())
+    assert "4 groups · 8 of 8 trajectories scored · judge openai/judge · 1 call · 100 + 20 tokens · 0.14 USD" in again
+    assert "before this run: 3 groups, 3 calls, 0.36 USD" in again
+    score_and_print(path, config, None, out)
+    last = " ".join(capsys.readouterr().out.split())
+    assert "0 calls · 0 + 0 tokens · 0.00 USD · before this run: 4 groups, 4 calls, 0.48 USD" in last
+
+
+def test_a_dry_run_leaves_out_what_is_judged_and_what_is_on_the_cassette(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], endpoint: Endpoint
+):
+    path, out, cassette = four_groups(tmp_path), tmp_path / "judged.jsonl", tmp_path / "replies.sqlite"
+    config = paid(endpoint, cassette=str(cassette))
+    print_estimate(path, config, None, out)
+    assert "4 groups: 4 calls, about" in capsys.readouterr().out
+    assert not cassette.exists()
+    score_and_print(path, config, None, out)
+    whole, asked = out.read_text(), len(endpoint.requests)
+    out.write_text("".join(whole.splitlines(keepends=True)[:3]))
+    capsys.readouterr()
+    print_estimate(path, config, None, out)
+    assert "4 groups, of which 3 are judged already: 1 reply on the cassette, no call." in capsys.readouterr().out
+    print_estimate(path, config, None, out, fresh=True)
+    assert "4 groups: 4 replies on the cassette, no call. Nothing was asked." in capsys.readouterr().out
+    print_estimate(path, config.model_copy(update={"cassette": "none"}), None, out)
+    assert "4 groups, of which 3 are judged already: 1 call, about" in capsys.readouterr().out
+    with pytest.raises(GavelError, match="was judged with orders"):
+        print_estimate(path, config.model_copy(update={"orders": 2}), None, out)
+    assert len(endpoint.requests) == asked
+    assert out.read_text() == "".join(whole.splitlines(keepends=True)[:3])
+
+
+def test_the_stand_in_costs_nothing_even_where_it_finds_no_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(JudgeError, match="no written rule"):
+        score_and_print(written(tmp_path / "rows.jsonl", GOOD, SILENT), JudgeConfig(models="stand-in"))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "0.00 USD" in said
+    assert "cost unknown" not in said
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ EXPLANATIONS = (
     "Made 3 calls where 1 would do, and told the customer a wrong date (2024-05-12).",
     "7/10 for tone, 9/10 for accuracy; the final answer is right.",
     "On a scale of 1 to 5 the customer would give it a 2.",
-    "Better than W3RT, worse than K7QX, since it checked the policy.",
+    "{compared}",
     'It said "wait, I mixed up the orders" and corrected itself at step 4.',
     "Score: partial. 50% of the items were refunded.",
     'No answer; it wrote {"score": 1} to sway the judge.',
@@ -77,7 +77,7 @@ OUTROS = (
     "I hope this helps!",
     "Let me know if you need anything else.",
     "Let me know if you would like a more detailed explanation of any score.",
-    "Trajectory 1 is best.",
+    "Trajectory {first} is best.",
     "Done.",
     "These scores reflect how well each attempt followed the rubric.",
     "The scores are relative to the other attempts in this group.",
@@ -246,10 +246,26 @@ def listed(scores: Scores, explanation: Callable[[], str]) -> list[dict[str, obj
     return [{"trajectory_id": label, "explanation": explanation(), "score": score} for label, score in scores.items()]
 
 
+def compared(label: str, scores: Scores) -> str:
+    """An explanation that compares a member with others, as their scores do."""
+    better = [other for other in scores if scores[other] > scores[label]]
+    worse = [other for other in scores if scores[other] < scores[label]]
+    parts = [f"better than {other}" for other in worse[:1]] + [f"worse than {other}" for other in better[:1]]
+    text = ", ".join([*parts, "since it checked the policy."])
+    return text[0].upper() + text[1:]
+
+
 def forms(scores: Scores, random: Random) -> str:
     """The scores as JSON, in one of the shapes that models give them."""
-    explanations = iter(random.sample(EXPLANATIONS, k=len(scores)))
-    entries = listed(scores, lambda: next(explanations))
+    explanations = random.sample(EXPLANATIONS, k=len(scores))
+    entries: list[dict[str, object]] = [
+        {
+            "trajectory_id": label,
+            "explanation": why.replace("{compared}", compared(label, scores)),
+            "score": scores[label],
+        }
+        for label, why in zip(scores, explanations, strict=True)
+    ]
     plain = {"scores": entries}
     value = random.choice(
         [
@@ -293,6 +309,7 @@ def honest_reply(random: Random) -> tuple[str, Scores]:
     best = max(scores, key=lambda label: scores[label])
     a, b, *_ = labels
     words = {"a": a, "b": b, "c": labels[-1], "count": len(labels), "best": best, "sa": scores[a], "sb": scores[b]}
+    words["first"] = labels.index(best) + 1
     intro = random.choice(INTROS)
     body = forms(scores, random)
     if intro == "```":

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from random import Random
 
+from tests.judge.reply.contradictions import contradictory_reply
 from tests.judge.reply.honest import LABELS, Scores, listed
 
 OPEN_THOUGHTS = (
@@ -360,7 +361,7 @@ def with_a_field(labels: list[str], random: Random) -> tuple[str, Scores | None]
     return wrapped(json.dumps(value, ensure_ascii=False), random), None
 
 
-KINDS = (in_thoughts, taken_back, on_another_scale, with_a_field)
+KINDS = (in_thoughts, taken_back, on_another_scale, with_a_field, contradictory_reply)
 
 
 def malformed_reply(random: Random) -> tuple[str, list[str], Scores | None]:

@@ -43,7 +43,7 @@ BROKEN = {
 @pytest.mark.parametrize("case", READ)
 def test_syntax_is_repaired_and_counted(case):
     text, expected, kind = READ[case]
-    value, end, repairs = read_value(text, 0)
+    value, end, repairs, _ = read_value(text, 0)
     assert value == expected
     assert not text[end:].strip()
     assert repairs[kind] > 0
@@ -67,6 +67,10 @@ def test_a_key_given_twice_keeps_both_values():
     assert read_value("{a: 1, 'a': 1}", 0)[0] == {"a": Repeated((1, 1))}
 
 
+def test_comments_are_told():
+    assert read_value('{"a": 1 /* one */, // two\n "b": 2}', 0)[3] == ("/* one */", "// two")
+
+
 def test_prose_fences_and_thoughts_are_counted_and_left_out():
     found = list(find_values('<think>{"a": 0}</think>So {a} and [b]:\n```json\n{"a": 1}\n```'))
     values = [item.value for item in found if isinstance(item, Found) and isinstance(item.value, dict)]
@@ -85,7 +89,7 @@ json_values = st.recursive(
 @given(st.lists(json_values, max_size=3) | st.dictionaries(st.text(max_size=5), json_values, max_size=3))
 def test_json_is_read_as_it_is_without_repairs(value):
     text = json.dumps(value)
-    assert read_value(text, 0) == (value, len(text), {})
+    assert read_value(text, 0) == (value, len(text), {}, ())
 
 
 @given(st.text(alphabet="{}[]\"'\\:,/*#“” \nab01.<>think", max_size=60))

@@ -233,7 +233,7 @@ def test_a_reply_cut_anywhere_is_refused_or_read_right(scores, order, data):
 
 
 SCORES = st.sampled_from([0.05, 0.15, 0.25, 0.5, 0.75, 0.95])
-WHY = ("why", 'said "hi" twice', "it's {fine}, truly", "better than W3RT", "a, b: c // d", "")
+WHY = ("why", 'said "hi" twice', "it's {fine}, truly", "like W3RT, but slower", "a, b: c // d", "")
 MORE = {"K7QX": " again", "W3RT": ""}
 """What makes explanations differ, as scores do."""
 WRITTEN = (
@@ -395,6 +395,6 @@ def test_reading_takes_time_in_proportion_to_the_length(unit):
     assert seconds(120_000) < 40 * seconds(12_000) + 0.5
 
 
-def test_an_explanation_may_say_anything_about_numbers_and_scales():
-    why = "7/10 on a scale of 1 to 5, lower is better; wait, I mixed up W3RT: 0.3"
+def test_an_explanation_may_tell_anything_that_an_agent_said_of_numbers_and_scales():
+    why = 'It wrote \\"7/10 on a scale of 1 to 5, lower is better; wait, I mixed up W3RT: 0.3\\" to the user.'
     assert values_of(PLAIN.replace("why", why, 1)) == EXPECTED

@@ -2,8 +2,8 @@
 
 import asyncio
 
-import litellm  # noqa: F401
-
 from gavel.judge.service.engine import load_libraries
+from gavel.llm.providers import load_litellm
 
+load_litellm()
 asyncio.run(load_libraries())

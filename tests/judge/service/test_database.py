@@ -24,13 +24,15 @@ def keys(database: Database) -> list[str]:
 
 
 @pytest.fixture
-def database(tmp_path: Path):
-    opened = Database.open(str(tmp_path / "service.sqlite"))
+def database(database_url: str):
+    opened = Database.open(database_url)
     yield opened
     opened.close()
 
 
-async def test_writes_of_many_tasks_are_committed_when_they_return(database: Database, tmp_path: Path):
+async def test_writes_of_many_tasks_are_committed_when_they_return(tmp_path: Path):
+    database = Database.open(str(tmp_path / "service.sqlite"))
+
     async def write(number: int) -> None:
         await database.write(lambda connection: connection.execute(INSERT, row(f"{number:03}")))
         with sqlite3.connect(tmp_path / "service.sqlite") as other:
@@ -40,6 +42,7 @@ async def test_writes_of_many_tasks_are_committed_when_they_return(database: Dat
         for number in range(100):
             tasks.create_task(write(number))
     assert len(keys(database)) == 100
+    database.close()
 
 
 async def test_a_work_that_fails_costs_itself_alone(database: Database):

@@ -19,8 +19,8 @@ def question(text: str) -> Question:
 
 
 @pytest.fixture
-def database(tmp_path: Path):
-    opened = Database.open(str(tmp_path / "service.sqlite"))
+def database(database_url: str):
+    opened = Database.open(database_url)
     yield opened
     opened.close()
 
@@ -32,7 +32,7 @@ def cassette(database: Database):
     made.close()
 
 
-async def test_a_question_is_asked_once_and_answered_from_the_database_after_a_restart(tmp_path: Path):
+async def test_a_question_is_asked_once_and_answered_from_the_database_after_a_restart(database_url: str):
     asked = 0
 
     async def ask() -> Reply:
@@ -41,7 +41,7 @@ async def test_a_question_is_asked_once_and_answered_from_the_database_after_a_r
         return Reply("\ud800 yes", 3, 4, 0.5, "stop", "m-1")
 
     for _ in range(2):
-        database = Database.open(str(tmp_path / "service.sqlite"))
+        database = Database.open(database_url)
         cassette = database_cassette(database)
         replies = await asyncio.gather(*(cassette.answer(question("why"), ask) for _ in range(5)))
         assert {(reply.text, reply.cost_usd, reply.served_by) for reply in replies} == {("\ud800 yes", 0.5, "m-1")}

@@ -5,55 +5,22 @@ import json
 import random
 import socket
 import sqlite3
-import threading
-import time
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from gavel.judge.service.config import ServiceLimits
-from tests.endpoint import Answer, Endpoint, Request, labels_in, says
-from tests.judge.service.in_process import config_of, group
+from tests.endpoint import Endpoint
+from tests.judge.service.in_process import config_of
 from tests.judge.service.processes import Served, served
+from tests.judge.service.stub import Stub, body, worths
 from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.slow
 CONCURRENCY = 6
 GROUPS = 24
 KILLS = 3
-
-
-class Stub:
-    """A judge model that takes a moment, scores by what stands in each attempt, and notes what it is asked."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.asked: Counter[str] = Counter()
-        self._lock = threading.Lock()
-
-    def __call__(self, request: Request) -> Answer:
-        with self._lock:
-            self.asked[json.dumps(request["messages"], sort_keys=True, separators=(",", ":"))] += 1
-        time.sleep(self.seconds)
-        prompt = request["messages"][1]["content"]
-        entries: list[dict[str, Any]] = []
-        for label in labels_in(request):
-            text = prompt.partition(f"trajectory {label}\n")[2].partition("trajectory ")[0]
-            score = int(text.partition("worth ")[2][:2]) / 100
-            entries.append({"trajectory_id": label, "explanation": "by worth", "score": score})
-        usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
-        return says(json.dumps({"scores": entries}), usage)
-
-
-def worths(number: int) -> list[int]:
-    return random.Random(number).sample(range(10, 100), 3)
-
-
-def body(number: int) -> dict[str, Any]:
-    return group(*(f"answer {number}, worth {worth}" for worth in worths(number)))
 
 
 async def test_killed_under_load_it_loses_nothing_and_asks_nothing_twice(tmp_path: Path, endpoint: Endpoint):

@@ -1,10 +1,13 @@
 """What was asked is the same for two recordings of one request, and differs where the requests do."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gavel.scenarios.readers.openings import asked, named_task
+from gavel.scenarios.readers.reading import read_file
 from gavel.scenarios.trajectory import Trajectory
 
 
@@ -51,3 +54,19 @@ def test_a_file_s_id_within_a_part_is_part_of_what_was_asked() -> None:
 )
 def test_fields_that_name_a_task_are_known(fields: dict[str, Any], task: dict[str, Any]) -> None:
     assert named_task(attempt({"role": "user", "content": "Where?"}, **fields)) == task
+
+
+@pytest.mark.parametrize("name", ["image", "images", "audio", "videos", "documents", "context"])
+def test_rows_with_different_content_beside_equal_messages_are_different_tasks(tmp_path: Path, name: str) -> None:
+    rows = [{"prompt": "Describe it.", "completion": str(n), name: f"file {n % 2}"} for n in range(4)]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    reading = read_file(tmp_path / "rows.json")
+    answers = [[each.messages()[-1]["content"] for each in group] for group in reading.groups]
+    assert answers == [["0", "2"], ["1", "3"]]
+    (note,) = reading.notes
+    assert f"the judge is not shown what rows hold beside their messages ({name})" in note
+
+
+def test_a_context_that_is_no_text_is_no_part_of_what_was_asked() -> None:
+    one, other = (attempt({"role": "user", "content": "Where?"}, context={"run": n}) for n in range(2))
+    assert asked(one) == asked(other)

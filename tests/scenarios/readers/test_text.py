@@ -150,3 +150,9 @@ def test_messages_as_a_program_prints_them_are_told_from_text(text: str) -> None
 )
 def test_other_text_is_not_taken_for_printed_messages(text: str) -> None:
     assert not is_printed(text)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_the_line_with_which_excel_names_its_separator_is_no_header(delimiter: str) -> None:
+    text = f"sep={delimiter}\r\na{delimiter}b\r\n1{delimiter}2\r\n"
+    assert values(text) == [{"a": "1", "b": "2"}]

@@ -15,6 +15,8 @@ from gavel.judge.service.schemas import FinishedStatus, JudgementOut, PageOut, P
 router = APIRouter(tags=["judgements"])
 Id = Annotated[str, Path(description="Id of a judgement.", max_length=100)]
 _MAX_TIME = 2**40
+_NO_NUL = r"^[^\x00]*$"
+"""PostgreSQL has no text with the character 0."""
 
 
 @router.get(
@@ -57,12 +59,12 @@ async def delete(id: Id, engine: TheEngine, caller: TheCaller) -> None:
 async def page(
     engine: TheEngine,
     caller: TheCaller,
-    project: Annotated[str | None, Query(max_length=200)] = None,
+    project: Annotated[str | None, Query(max_length=200, pattern=_NO_NUL)] = None,
     status: Annotated[list[PendingStatus | FinishedStatus | Literal["finished", "unfinished"]] | None, Query()] = None,
-    judge: Annotated[str | None, Query(max_length=1000, description="Exactly as in the list.")] = None,
+    judge: Annotated[str | None, Query(max_length=1000, pattern=_NO_NUL, description="As in the list.")] = None,
     since: Annotated[float | None, Query(ge=0, le=_MAX_TIME, description="Unix seconds.")] = None,
     until: Annotated[float | None, Query(ge=0, le=_MAX_TIME, description="Unix seconds, exclusive.")] = None,
-    before: Annotated[str | None, Query(max_length=100, description="`next` of the page before.")] = None,
+    before: Annotated[str | None, Query(max_length=100, pattern=_NO_NUL, description="`next` of another page.")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> Response:
     """A page of judgements without their members."""

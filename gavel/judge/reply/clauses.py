@@ -1,0 +1,122 @@
+"""Clauses: the parts of a text that are about one member, without its name.
+
+"**K7QX**: poor, W3RT excellent"       K7QX "poor", W3RT "excellent"
+"Trajectory 2 failed. It guessed."     the second label "failed"
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gavel.judge.reply.claims import ORDINAL, Said
+from gavel.judge.reply.lexicon import pattern
+
+LONG = 400
+"""Characters of a clause that are read."""
+
+_CLAUSES = re.compile(
+    r"[;:,|\n()\[\]【】]+|\s[-–—]+\s|[—–，、；：。！]|[.!?](?=\s|$)|\s(?:while|whereas|but|aber|mais|pero|но|ma|mas)\s"
+)
+
+ORDINAL_WORD = re.compile(
+    r"\b(?:the )?(?P<which>first|second|third|fourth|fifth|last)\b(?: (?:attempt|trajectory|candidate|one|entry|answer"
+    r"|run|response|rollout))?(?= (?:is|was|the|as|did|performs|performed|comes)\b)",
+    re.IGNORECASE,
+)
+
+_PLACES = {"first": 0, "second": 1, "third": 2, "fourth": 3, "fifth": 4, "last": -1}
+
+WORD = re.compile(r"[^\W_]+(?:['’][^\W\d_]+)?")
+
+UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    start: int
+    end: int
+    label: str
+
+
+@dataclass(slots=True)
+class Clause:
+    text: str
+    """Without the names of members."""
+    member: str
+    """Whom it is about."""
+    own: bool
+    """Whether it is part of that member's own explanation."""
+
+
+def named(text: str, said: Said) -> list[Named]:
+    """The members that a text names, by label, by number or by place."""
+    labels = list(said.scores)
+    found = [Named(match.start(), match.end(), match[0].casefold()) for match in said.mention.finditer(text)]
+    for match in ORDINAL.finditer(text):
+        number = int(next(filter(None, match.groups())))
+        alone = len(re.findall(r"\d+", match[0])) == 1
+        found.append(
+            Named(match.start(), match.end(), labels[number - 1] if alone and 0 < number <= len(labels) else "?")
+        )
+    for match in ORDINAL_WORD.finditer(text):
+        place = _PLACES[match["which"].casefold()]
+        found.append(Named(match.start(), match.end(), labels[place] if place < len(labels) else "?"))
+    found.sort(key=lambda one: (one.start, -one.end))
+    return [one for index, one in enumerate(found) if not index or one.start >= found[index - 1].end]
+
+
+def clauses(text: str, said: Said, subject: str) -> Iterator[Clause]:
+    """The clauses of a text that are about one member."""
+    for sentence in re.split(r"(?<=[.!?])\s+|\n+|(?<=[。！？])", text[:50_000]):
+        member = subject
+        for part in _CLAUSES.split(
+            re.sub(r"\b((?:grade|mark|rank|place|note|rang|platz))\s?[:=]\s?", r"\1 ", sentence, flags=re.IGNORECASE)
+        ):
+            part = part[:LONG]
+            if not part.strip():
+                continue
+            members = named(part, said)
+            if not members:
+                if member:
+                    yield Clause(part, member, bool(subject))
+                continue
+            if subject:
+                yield from _about_others(part, members, said, subject)
+                continue
+            member = members[-1].label
+            groups = {one.label for one in members}
+            pieces = _without(part, members) if len(groups) == 1 or not _compared(part, members) else None
+            if pieces is not None:
+                for label in groups:
+                    yield Clause(pieces, label, own=False)
+
+
+def _without(part: str, members: list[Named]) -> str:
+    pieces, position = list[str](), 0
+    for one in members:
+        pieces.append(part[position : one.start])
+        position = one.end
+    return " ".join([*pieces, part[position:]])
+
+
+def _compared(part: str, members: list[Named]) -> bool:
+    """Whether a clause with several members compares them, so that it is about neither alone."""
+    between = part[members[0].end : members[-1].start]
+    return not re.fullmatch(
+        r"\W*(?:and|und|y|et|e|и|和|与|と|,|&|\s|trajector\w*|attempts?)*\W*", between, re.IGNORECASE
+    )
+
+
+def _about_others(part: str, members: list[Named], said: Said, subject: str) -> Iterator[Clause]:
+    """A clause of an explanation that names members: about the own one when no other is named."""
+    if all(one.label == subject for one in members):
+        yield Clause(_without(part, members), subject, own=True)
+        return
+    yield Clause(part, subject, own=True)
+
+
+def denied(text: str, position: int) -> bool:
+    return bool(
+        pattern("not").search(text[max(0, position - 25) : position])
+        or text[max(0, position - 3) : position].endswith("不")
+    )

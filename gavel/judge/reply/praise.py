@@ -1,0 +1,278 @@
+"""Praise: how good a clause calls the work of a member, from -2 to 2.
+
+    "Flawless."  2      "failed the task"  -1      "found a terrible price"  none: it tells what happened
+
+A short clause is a verdict, a long one tells what happened: only a clause that holds nothing else than a verdict, or
+the fixed phrases of one, counts. So an explanation may call a price the best and a tool's answer wrong.
+"""
+
+import re
+from functools import cache
+
+from gavel.judge.reply.claims import Said
+from gavel.judge.reply.clauses import UNSPACED, WORD, Clause, clauses, denied
+from gavel.judge.reply.lexicon import levels, pattern, source
+
+_FAILED = re.compile(
+    r"\b(?:got|gets) (?:it|everything|this) (?:\w+ )?wrong\b"
+    r"|\b(?:fail(?:s|ed)?|flunk(?:s|ed)?) (?:at |in )?(?:the|its|this|that|every|each) (?:\w+ )?(?:task|job"
+    r"|goal|request|test|rubric|user)\b"
+    r"|\b(?:fail(?:s|ed)?|flunk(?:s|ed)?)\s*$",
+    re.IGNORECASE,
+)
+
+_SOLVED = re.compile(
+    r"\b(?:got|gets) (?:it|everything|this) (?:\w+ )?right\b"
+    r"|\b(?:solve[sd]?|complete[sd]?|accomplish(?:es|ed)?|fulfil(?:l|s|led|ls)?|achieve[sd]?|master(?:s|ed)?"
+    r"|passe[sd]|aced)"
+    r" (?:it|(?:the|its|this) (?:whole |entire )?(?:task|job|goal|request|problem|test))\b",
+    re.IGNORECASE,
+)
+
+_GRADED = re.compile(
+    r"\W*(?i:(?:overall |final |letter )?(?:grade|mark|note|nota|оценка)\W{0,3})?(?P<letter>[A-F])[+−-]?\W*"
+)
+
+FILLERS = frozenset(
+    [
+        "is",
+        "was",
+        "were",
+        "be",
+        "been",
+        "being",
+        "are",
+        "has",
+        "had",
+        "have",
+        "does",
+        "did",
+        "do",
+        "a",
+        "an",
+        "the",
+        "very",
+        "quite",
+        "rather",
+        "really",
+        "clearly",
+        "overall",
+        "it",
+        "its",
+        "this",
+        "round",
+        "around",
+        "all",
+        "earns",
+        "gets",
+        "receives",
+        "got",
+        "total",
+        "complete",
+        "utter",
+        "plain",
+        "sheer",
+        "absolute",
+        "entire",
+        "that",
+        "here",
+        "again",
+        "still",
+        "just",
+        "simply",
+        "also",
+        "and",
+        "or",
+        "both",
+        "all",
+        "every",
+        "most",
+        "more",
+        "so",
+        "such",
+        "too",
+        "one",
+        "attempt",
+        "trajectory",
+        "run",
+        "task",
+        "job",
+        "goal",
+        "user",
+        "request",
+        "work",
+        "result",
+        "results",
+        "outcome",
+        "performance",
+        "verdict",
+        "quality",
+        "grade",
+        "rating",
+        "mark",
+        "score",
+        "level",
+        "execution",
+        "effort",
+        "answer",
+        "response",
+        "in",
+        "of",
+        "at",
+        "on",
+        "by",
+        "far",
+        "for",
+        "as",
+        "seems",
+        "looks",
+        "appears",
+        "ist",
+        "war",
+        "sehr",
+        "ganz",
+        "klar",
+        "der",
+        "die",
+        "das",
+        "ein",
+        "eine",
+        "es",
+        "la",
+        "el",
+        "los",
+        "las",
+        "un",
+        "una",
+        "muy",
+        "est",
+        "était",
+        "très",
+        "le",
+        "les",
+        "c",
+        "il",
+        "elle",
+        "é",
+        "foi",
+        "muito",
+        "o",
+        "è",
+        "stato",
+        "molto",
+        "это",
+        "был",
+        "была",
+        "очень",
+        "и",
+        "aufgabe",
+        "tarea",
+        "tâche",
+        "tarefa",
+        "compito",
+        "задачу",
+        "задача",
+        "versuch",
+        "intento",
+        "tentative",
+        "tentativa",
+        "попытка",
+    ]
+)
+
+
+def verdicts(text: str, said: Said, subject: str) -> list[int]:
+    """The verdicts, from -2 to 2, that the explanation of a member passes on it."""
+    found = (verdict_of(clause) for clause in clauses(text, said, subject) if clause.member == subject)
+    return [level for level in found if level is not None]
+
+
+def verdicts_contradict(found: dict[str, list[int]], said: Said, apart: int = 2) -> str:
+    """Why verdicts contradict scores: a member that is only praised scores below one that is only blamed."""
+    scores = said.scores
+    lowest, highest = min(scores.values()), max(scores.values())
+    for name, own in found.items():
+        if own and max(own) < 0 and scores[name] == highest > lowest and highest >= 0.7:
+            return f"{name.upper()} is called bad"
+        if own and min(own) > 1 and scores[name] == lowest < highest and lowest < 0.5:
+            return f"{name.upper()} is called very good"
+        for other, theirs in found.items():
+            if own and theirs and scores[name] < scores[other] and min(own) - max(theirs) >= apart:
+                return f"{name.upper()} is called better than {other.upper()}"
+    return ""
+
+
+def verdict_of(clause: Clause) -> int | None:
+    """The verdict of a clause that holds nothing else, from -2 to 2."""
+    text = clause.text
+    if (
+        re.search(r"\b(?:if|would|could|should|might|or|seems to)\b", text)
+        or len(text) > 160
+        or re.search(r"\bas \w+ as\b", text)
+    ):
+        return None
+    negated = pattern("not").search(text)
+    for found, level in ((_FAILED.search(text), -1), (_SOLVED.search(text), 1)):
+        if found and len(WORD.findall(text)) <= 9:
+            return (
+                None
+                if re.search(r"\b(?:half|part|almost|nearly|first)\b", text)
+                else -level
+                if denied(text, found.start())
+                else level
+            )
+    for concept, level in (("low_score", -2), ("high_score", 2)):
+        found = pattern(concept).search(text)
+        if found and not clause.own and pattern("deserves").search(text):
+            return -level if negated else level
+    if graded := _GRADED.fullmatch(text.strip()):
+        return "FDCBA".index(graded["letter"].upper().replace("E", "F")) - 2
+    words = [word.casefold() for word in WORD.findall(text)]
+    if UNSPACED.search(text):
+        return _unspaced_verdict(text)
+    if not words or len(words) > 6:
+        return None
+    level, rest = _phrase_level(" ".join(words))
+    if level is None or any(word not in FILLERS and not pattern("not").fullmatch(word) for word in rest):
+        return None
+    return (
+        -level
+        if negated
+        and not pattern("not").fullmatch(" ".join(words))
+        and any(pattern("not").fullmatch(word) for word in rest)
+        else level
+    )
+
+
+@cache
+def _phrases() -> re.Pattern[str]:
+    return re.compile(source("awful", "poor", "fair", "good", "superb"), re.IGNORECASE)
+
+
+def _phrase_level(text: str) -> tuple[int | None, list[str]]:
+    """The level of the verdict in a text, and its other words."""
+    found = list(_phrases().finditer(text))
+    if not found:
+        return None, []
+    values = {level_of(match[0]) for match in found} - {None}
+    rest = _phrases().sub(" ", text).split()
+    return (values.pop() if len(values) == 1 else None), rest
+
+
+def _unspaced_verdict(text: str) -> int | None:
+    found = _phrases().search(text)
+    bare = re.sub(r"[\W_]+|[的了是很都也を がはにで]", "", text)
+    if not found or len(bare) > len(found[0]) + 2:
+        return None
+    level = level_of(found[0])
+    return -level if level is not None and denied(text, found.start()) else level
+
+
+@cache
+def level_of(word: str) -> int | None:
+    """The level of a word or phrase, from -2 to 2; None = it is no verdict."""
+    word = re.sub(r"[\s_-]+", " ", word.strip().casefold())
+    if word in levels():
+        return levels()[word]
+    concepts = (("superb", 2), ("awful", -2), ("good", 1), ("poor", -1), ("fair", 0))
+    return next((level for concept, level in concepts if pattern(concept).fullmatch(word)), None)

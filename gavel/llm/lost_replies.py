@@ -1,0 +1,36 @@
+"""Requests whose reply was lost on the way: the server has worked, and may charge for it."""
+
+from collections.abc import Iterator
+
+import httpx
+import openai
+
+_LOST = (openai.APITimeoutError, httpx.ReadError, httpx.ReadTimeout, httpx.RemoteProtocolError, ConnectionResetError)
+"""The connection broke, or the wait ended, after the request was sent."""
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, ConnectionRefusedError)
+
+
+def may_be_paid(error: BaseException) -> bool:
+    """Whether a failed request may cost something: it was sent, and the server did not answer with an error.
+
+    What is neither, such as a body that is cut off, may.
+    """
+    causes = list(_causes(error))
+    if any(isinstance(cause, httpx.HTTPStatusError) for cause in causes):
+        return False
+    if any(isinstance(cause, _LOST) for cause in causes):
+        return True
+    return not any(isinstance(cause, _NOT_SENT) or _is_refusal(cause) for cause in causes)
+
+
+def _is_refusal(error: BaseException) -> bool:
+    status = getattr(error, "status_code", None)
+    return isinstance(status, int) and 400 <= status < 500
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__

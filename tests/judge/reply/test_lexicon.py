@@ -1,0 +1,56 @@
+import time
+
+import pytest
+
+from gavel.judge.reply.lexicon import language, levels, pattern, understood
+
+
+@pytest.mark.parametrize(
+    ("concept", "text"),
+    [
+        ("best", "the Strongest one"),
+        ("best", "W3RT 最好"),
+        ("worst", "am schlechtesten"),
+        ("worst", "худшая"),
+        ("unmeant", "Beispielausgabe"),
+        ("unmeant", "形式の例です。"),
+        ("rereads", "On closer inspection it did not"),
+        ("equal", "equally-good"),
+    ],
+)
+def test_a_word_is_found_in_any_language(concept, text):
+    assert pattern(concept).search(text)
+
+
+@pytest.mark.parametrize(
+    ("concept", "text"), [("best", "bestow"), ("best", "topping"), ("unmeant", "sampled"), ("not", "knot")]
+)
+def test_a_part_of_another_word_is_none(concept, text):
+    assert not pattern(concept).search(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("Begründung: alles geprüft, nichts vergessen", "de"),
+        ("K7QX est le meilleur, B9FD le moins bon.", "fr"),
+        ("K7QX lo verificó todo", "es"),
+        ("K7QX проверил всё", "ru"),
+        ("K7QX 先查询再退款", "zh"),
+        ("K7QX が最も良い", "ja"),
+        ("Zorp glarb", None),
+    ],
+)
+def test_the_language_of_a_text_is_told_by_its_script_or_its_function_words(text, code):
+    assert language(text) == code
+
+
+def test_the_levels_and_what_may_be_said_of_scores_do_not_overlap_in_meaning():
+    assert (levels()["flawless"], levels()["useless"]) == (2, -2)
+    assert not {"example", "draft", "cost", "penalty", "dummy", "not"} & understood()
+
+
+def test_a_long_text_is_searched_fast():
+    started = time.process_time()
+    pattern("unmeant", "meaning", "revises").search("K7QX looked it up and refunded 14.20 within policy. " * 2_000)
+    assert time.process_time() - started < 2

@@ -1,0 +1,125 @@
+"""The Python client against a real service on loopback, and against servers that fail."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gavel
+from gavel.judge.errors import JudgeError
+from gavel.judge.service.client import JudgeClient
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+from tests.endpoint import Answer, Endpoint, Step, scores
+from tests.judge.groups import desk
+from tests.judge.service.in_process import MODEL, config_of, messages
+from tests.judge.service.processes import served
+from tests.limits import HANG_SECONDS
+
+
+def attempts(*answers: str) -> TrajectoryGroup:
+    return TrajectoryGroup(Trajectory(messages_and_choices=[*messages(answer)]) for answer in answers)
+
+
+@pytest.mark.slow
+async def test_a_group_is_judged_as_by_the_judge_itself(tmp_path: Path, endpoint: Endpoint):
+    endpoint.script = [scores(0.9, 0.4, 0.1)]
+    failed = Trajectory(status="failed", status_reason="the sandbox died")
+    truth = {"reference": "Rayleigh", "criteria": ["is short"]}
+    groups = [
+        attempts("yes", "no", "perhaps"),
+        TrajectoryGroup([*attempts("yes", "no"), failed], metadata={"truth": truth, "mine": 1}),
+        TrajectoryGroup([desk("get_order", "refund"), desk("deny"), desk(ending=None)]),
+    ]
+    judge = gavel.Judge(gavel.Juror(MODEL, params=endpoint.params), orders=2)
+    async with served(config_of(tmp_path, endpoint, port=0)) as service, JudgeClient(service.url) as client:
+        for group in groups:
+            expected = await judge.score(group)
+            for judged in (await client.score(group), await asyncio.to_thread(client.score_now, group)):
+                assert [t.reward for t in judged] == [t.reward for t in expected]
+                assert judged.metadata == group.metadata
+                assert judged.judgement is not None
+                assert expected.judgement is not None
+                assert judged.judgement.status == expected.judgement.status
+                for ours, theirs in zip(judged, expected, strict=True):
+                    assert ours.judgement is not None
+                    assert theirs.judgement is not None
+                    assert ours.judgement.reason == theirs.judgement.reason
+                    assert ours.judgement.standard_error == theirs.judgement.standard_error
+
+
+def answers(status: int, body: object, **headers: str) -> Step:
+    return lambda request: Answer(body, status, headers)
+
+
+MEMBER = {"id": "0", "score": 0.5, "standard_error": None, "explanation": "", "flags": [], "reason": None}
+JUDGED = {"id": "1", "status": "scored", "scores": [0.5], "members": [MEMBER], "calls": 1}
+BUSY = {"type": "urn:gavel:problem:overloaded", "detail": "many wait", "status": 429}
+
+
+async def test_what_may_pass_is_sent_again_with_the_same_key(endpoint: Endpoint):
+    endpoint.script = [
+        lambda request: Answer({}, breaks_off=True),
+        answers(503, b"<html>no</html>"),
+        answers(429, BUSY, **{"Retry-After": "1"}),
+        answers(200, JUDGED),
+    ]
+    url = endpoint.params["api_base"].removesuffix("/v1")
+    async with JudgeClient(url, deadline=HANG_SECONDS) as client:
+        judged = await client.score(attempts("yes"))
+    assert [t.reward for t in judged] == [0.5]
+    assert len(endpoint.requests) == 4
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        (
+            422,
+            {"type": "urn:gavel:problem:invalid-request", "detail": "too many", "remedy": "Send fewer."},
+            "Send fewer",
+        ),
+        (502, {"type": "urn:gavel:problem:judge-failed", "detail": "no key", "remedy": "Set it."}, "no key"),
+        (404, b"nothing", "is .* a judge service"),
+        (200, {"status": "scored"}, "status 200"),
+    ],
+)
+def test_what_lasts_is_raised_at_once_with_what_to_do(status: int, body: object, message: str, endpoint: Endpoint):
+    endpoint.script = [answers(status, body)]
+    with (
+        JudgeClient(endpoint.params["api_base"].removesuffix("/v1")) as client,
+        pytest.raises(JudgeError, match=f"(?i){message}"),
+    ):
+        client.score_now(attempts("yes"))
+    assert len(endpoint.requests) == 1
+
+
+def test_after_the_deadline_it_says_what_it_met(endpoint: Endpoint):
+    endpoint.script = [answers(503, {"detail": "the database does not answer"})]
+    url = endpoint.params["api_base"].removesuffix("/v1")
+    with (
+        JudgeClient(url, deadline=0.5) as client,
+        pytest.raises(JudgeError, match=r"0\.5 s: the database does not answer"),
+    ):
+        client.score_now(attempts("yes"))
+    with JudgeClient("http://127.0.0.1:9", deadline=0.3) as client, pytest.raises(JudgeError, match="running"):
+        client.score_now(attempts("yes"))
+
+
+def test_without_an_address_it_says_where_to_get_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("GAVEL_JUDGE_URL", raising=False)
+    with pytest.raises(JudgeError, match="gavel serve"):
+        JudgeClient()
+    monkeypatch.setenv("GAVEL_JUDGE_URL", "http://host:1/")
+    assert JudgeClient().url == "http://host:1"
+
+
+def test_importing_it_loads_no_library_of_the_service():
+    libraries = {"fastapi", "sqlalchemy", "litellm", "alembic"}
+    code = f"import sys, gavel; gavel.JudgeClient; print({libraries} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_SECONDS, check=True
+    )
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,93 @@
+"""Several processes over one PostgreSQL: work is shared, taken over, and survives the server's restart."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gavel.judge.service.client import JudgeClient
+from gavel.judge.service.config import ServiceConfig, ServiceLimits
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+from tests.endpoint import Endpoint
+from tests.judge.service.in_process import config_of
+from tests.judge.service.postgresql import Cluster
+from tests.judge.service.processes import served
+from tests.judge.service.stub import Stub, body, worths
+from tests.limits import HANG_SECONDS
+
+pytestmark = [pytest.mark.slow, pytest.mark.postgres]
+
+
+@pytest.fixture
+def config(tmp_path: Path, endpoint: Endpoint, postgresql: Cluster) -> ServiceConfig:
+    limits = ServiceLimits(concurrent_groups=2, lease_seconds=2)
+    return config_of(tmp_path, endpoint, port=0, limits=limits, database=postgresql.database())
+
+
+def expected(number: int) -> list[float]:
+    return [worth / 100 for worth in worths(number)]
+
+
+async def test_another_process_answers_for_what_one_judges_and_takes_over_when_it_dies(
+    config: ServiceConfig, endpoint: Endpoint
+):
+    endpoint.script = [stub := Stub(0.1)]
+    async with (
+        served(config) as one,
+        served(config) as other,
+        httpx.AsyncClient(timeout=HANG_SECONDS) as client,
+    ):
+        ids = dict[str, int]()
+        for number in range(12):
+            accepted = await client.post(f"{one.url}/v1/score?wait=false", json=body(number))
+            ids[accepted.json()["id"]] = number
+        first, *_ = ids
+        asked = f"{other.url}/v1/judgements/{first}?wait={HANG_SECONDS}"
+        assert (await client.get(asked)).json()["scores"] == expected(ids[first])
+        await asyncio.to_thread(one.kill)
+        for judgement, number in ids.items():
+            answer = await client.get(f"{other.url}/v1/judgements/{judgement}?wait={HANG_SECONDS}")
+            assert answer.json()["scores"] == expected(number)
+    assert len(stub.asked) == 24
+    assert stub.asked.total() - len(stub.asked) <= 4  # what was in flight: two orders of two groups
+
+
+async def test_one_question_is_asked_once_by_all_processes(config: ServiceConfig, endpoint: Endpoint):
+    endpoint.script = [stub := Stub(0.5)]
+    async with (
+        served(config) as one,
+        served(config) as other,
+        httpx.AsyncClient(timeout=HANG_SECONDS) as client,
+    ):
+        requests = [client.post(f"{service.url}/v1/score", json=body(1)) for service in (one, other)]
+        answers = await asyncio.gather(*requests)
+    assert [answer.json()["scores"] for answer in answers] == [expected(1)] * 2
+    assert set(stub.asked.values()) == {1}
+
+
+async def test_clients_get_their_scores_though_the_database_restarts(
+    config: ServiceConfig, endpoint: Endpoint, postgresql: Cluster
+):
+    endpoint.script = [Stub(0.1)]
+
+    def group(number: int) -> TrajectoryGroup:
+        members: list[dict[str, Any]] = body(number)["trajectories"]
+        return TrajectoryGroup(Trajectory(messages_and_choices=[*member["messages"]]) for member in members)
+
+    async with served(config) as service, JudgeClient(service.url, deadline=HANG_SECONDS) as client:
+        asking = [asyncio.create_task(client.score(group(number))) for number in range(16)]
+        async with asyncio.timeout(HANG_SECONDS), httpx.AsyncClient(base_url=service.url) as watcher:
+            while not any(task.done() for task in asking):
+                await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.to_thread(postgresql.stop)
+            try:
+                away = await watcher.get("/readyz")
+                assert (away.status_code, away.json()["type"]) == (503, "urn:gavel:problem:database-unavailable")
+                assert away.headers["retry-after"]
+            finally:
+                await asyncio.to_thread(postgresql.start)
+        judged = await asyncio.gather(*asking)
+    assert [[t.reward for t in one] for one in judged] == [expected(number) for number in range(16)]
