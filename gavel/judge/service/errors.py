@@ -1,5 +1,7 @@
 """Errors of the service, each with its remedy. How they look over HTTP: problems.py."""
 
+from types import TracebackType
+
 from gavel.llm.errors import CassetteError, GavelError
 
 
@@ -25,3 +27,8 @@ class IdempotencyConflictError(ServiceError):
 
 class NotFoundError(ServiceError):
     """There is nothing of this name for this caller."""
+
+
+def without_text(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
+    """The traceback without the error's message, which may quote a transcript."""
+    return RuntimeError, RuntimeError(type(error).__name__), error.__traceback__
