@@ -9,7 +9,8 @@ of pauses of one order (`Retry-After` and backoff), or the same work without pau
 import asyncio
 import sys
 import time
-from collections import Counter, defaultdict
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,31 +24,70 @@ from tests.judge.groups import saying
 from tests.judge.test_vendors import GOOD, Vendor
 
 GROUPS, CONCURRENCY, SHARE, BAR = 200, 64, 0.4, 1.2
+LAST = 3
+"""Orders that were done last, of which it is told where their time went."""
 
 
-async def judged(endpoint: Endpoint, *, pauses: bool) -> tuple[float, float, list[Any]]:
-    """Seconds that it took, seconds of the longest chain of pauses, and the judged groups."""
-    slept: defaultdict[object, float] = defaultdict(float)
-    sleep = call_module.Call.sleep
+@dataclass
+class Order:
+    """Where the time of one order went, in seconds."""
 
-    async def counted(self: call_module.Call, seconds: float) -> None:
-        slept[asyncio.current_task()] += seconds if pauses else 0.0
+    began: float
+    """When its first request was sent."""
+    pauses: float = 0.0
+    turns: float = 0.0
+    """Until a running call made room, after its first request too."""
+    ended: float = 0.0
+
+    def __str__(self) -> str:
+        requests = self.ended - self.began - self.pauses - self.turns
+        return (
+            f"sent first at {self.began:.1f} s, done at {self.ended:.1f} s: {self.pauses:.1f} s of pauses, "
+            f"{requests:.1f} s of requests, {self.turns:.1f} s for its turn"
+        )
+
+
+async def judged(endpoint: Endpoint, *, pauses: bool) -> tuple[float, list[Order], list[Any]]:
+    """Seconds that it took, the orders, and the judged groups."""
+    orders: dict[Any, Order] = {}
+    sleep, acquire, started = call_module.Call.sleep, call_module.Call.acquire, time.monotonic()
+
+    def now() -> float:
+        return time.monotonic() - started
+
+    def ended(task: Any) -> None:
+        orders[task].ended = now()
+
+    async def counted_sleep(self: call_module.Call, seconds: float) -> None:
+        orders[asyncio.current_task()].pauses += seconds if pauses else 0.0
         await sleep(self, seconds if pauses else 0.0)
 
-    call_module.Call.sleep = counted
+    async def counted_acquire(self: call_module.Call) -> None:
+        asked, task = now(), asyncio.current_task()
+        await acquire(self)
+        if task in orders:
+            orders[task].turns += now() - asked
+        elif task is not None:
+            orders[task] = Order(now())
+            task.add_done_callback(ended)
+
+    call_module.Call.sleep, call_module.Call.acquire = counted_sleep, counted_acquire
     endpoint.script = [Vendor(SHARE, 3)]
     judge = Judge(Juror("openai/judge", params=endpoint.params), orders=2, concurrency=CONCURRENCY)
-    started = time.monotonic()
     done = await asyncio.gather(*(judge.score(saying(f"a {n}", f"b {n}")) for n in range(GROUPS)))
-    call_module.Call.sleep = sleep
-    return time.monotonic() - started, max(slept.values(), default=0.0), done
+    took = now()
+    await asyncio.sleep(0)
+    call_module.Call.sleep, call_module.Call.acquire = sleep, acquire
+    return took, list(orders.values()), done
 
 
 async def main() -> None:
     endpoint = Endpoint()
     await Judge(Juror("openai/judge", params=endpoint.params)).score(saying("a", "b"))  # loads LiteLLM
     work, _, _ = await judged(endpoint, pauses=False)
-    took, pauses, done = await judged(endpoint, pauses=True)
+    used = time.process_time()
+    took, orders, done = await judged(endpoint, pauses=True)
+    used, pauses = time.process_time() - used, max(order.pauses for order in orders)
     endpoint.close()
     votes = [vote for group in done for member in group for vote in member.judgement.votes]
     wrong = sum(vote.score != GOOD[vote.position] for vote in votes)
@@ -56,6 +96,9 @@ async def main() -> None:
     share = took / max(pauses, work)
     print(f"{len(votes) // 2} orders voted, {lost} lost with a reason, {wrong} wrong, {unscored} groups unscored")
     print(f"{took:.1f} s; longest pauses of one order {pauses:.1f} s, work without pauses {work:.1f} s: {share:.2f}")
+    print(f"{used:.1f} CPU s, the server's included")
+    for order in sorted(orders, key=lambda order: order.ended)[-LAST:]:
+        print(order)
     sys.exit(wrong > 0 or share > BAR)
 
 

@@ -1,14 +1,16 @@
-"""Throughput of the judge against a bare asyncio client with the same prompts, loopback server and concurrency.
+"""Throughput of the judge against bare asyncio clients with the same prompts, loopback server and concurrency.
 
-    python benchmarks/judge_throughput.py --groups 1000 --concurrency 64 --seconds 1.0
+    python benchmarks/judge_throughput.py --groups 500 --rounds 2 --concurrency 64 --seconds 1.0
 
-The server is a separate process and answers every prompt with a valid verdict after `--seconds`. The bare client is
-OpenAI's behind a semaphore; it does not parse the reply. Peak memory is that of this process, groups included.
+The server is a separate process and answers every prompt with a valid verdict after `--seconds`. The bare clients are
+OpenAI's and LiteLLM behind a semaphore; they do not parse the reply. All take turns, and the best round of each counts.
+Peak memory is that of this process, groups included.
 """
 
 import argparse
 import asyncio
 import json
+import math
 import re
 import resource
 import socket
@@ -26,11 +28,12 @@ from openai.types.chat.chat_completion import Choice
 
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
+from gavel.llm.providers import load_litellm
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
 SERVER = r"""
-import asyncio, json, re, sys
+import asyncio, json, re, socket, sys
 import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
@@ -48,7 +51,7 @@ async def chat(request):
                          "choices": choices, "usage": usage})
 
 app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])
-uvicorn.run(app, fd=int(sys.argv[1]), log_level="error")
+uvicorn.Server(uvicorn.Config(app, log_level="error")).run([socket.socket(fileno=int(sys.argv[1]))])
 """
 
 
@@ -88,6 +91,20 @@ async def bare(prompts: list[Any], url: str, concurrency: int) -> None:
             tasks.create_task(ask(messages, schema))
 
 
+async def bare_litellm(prompts: list[Any], url: str, concurrency: int) -> None:
+    litellm, slots = load_litellm(), asyncio.Semaphore(concurrency)
+    params = {"api_base": url, "api_key": "none", "max_retries": 0, "num_retries": 0}
+
+    async def ask(messages: list[Any], schema: dict[str, Any]) -> None:
+        form = {"type": "json_schema", "json_schema": {"name": "scores", "schema": schema, "strict": True}}
+        async with slots:
+            await litellm.acompletion(model="openai/judge", messages=messages, response_format=form, **params)
+
+    async with asyncio.TaskGroup() as tasks:
+        for messages, schema in prompts:
+            tasks.create_task(ask(messages, schema))
+
+
 async def judged(waiting: list[TrajectoryGroup], url: str, concurrency: int, cassette: Path | None) -> None:
     juror = Juror("openai/judge", params={"api_base": url, "api_key": "none"})
     judge = Judge(juror, orders=1, concurrency=concurrency, cassette=cassette)
@@ -112,41 +129,48 @@ def server(seconds: float) -> Iterator[str]:
             process.wait()
 
 
-async def measure(url: str, count: int, size: int, concurrency: int) -> None:
+async def measure(url: str, count: int, size: int, concurrency: int, rounds: int) -> None:
     waiting = groups(count, size)
     prompts = await prompts_of(waiting)
-    rows: dict[str, float] = {}
+    speed: dict[str, float] = {}
+    cpu: dict[str, float] = {}
 
     async def timed(name: str, work: Any) -> None:
-        started, cpu = time.monotonic(), time.process_time()
+        started, used = time.monotonic(), time.process_time()
         await work
-        rows[name] = count / (time.monotonic() - started)
-        used = time.process_time() - cpu
-        print(
-            f"{name:24} {rows[name]:7.1f} groups/s  {used / count * 1e3:6.2f} CPU ms/group  peak {peak_mib():.0f} MiB"
-        )
+        per_second = count / (time.monotonic() - started)
+        milliseconds = (time.process_time() - used) / count * 1e3
+        speed[name], cpu[name] = max(speed.get(name, 0.0), per_second), min(cpu.get(name, math.inf), milliseconds)
+        print(f"{name:24} {per_second:7.1f} groups/s  {milliseconds:6.2f} CPU ms/group  peak {peak_mib():.0f} MiB")
 
     with tempfile.TemporaryDirectory() as directory:
         await judged(groups(concurrency, size), url, concurrency, None)  # loads LiteLLM, wakes the server
         print(f"{'before':24} peak {peak_mib():.0f} MiB")
-        await timed("bare", bare(prompts, url, concurrency))
-        await timed("judge", judged(waiting, url, concurrency, None))
-        await timed("judge, cassette", judged(waiting, url, concurrency, Path(directory, "c.sqlite")))
-        await timed("judge, all on cassette", judged(waiting, url, concurrency, Path(directory, "c.sqlite")))
-    print(
-        f"judge / bare {rows['judge'] / rows['bare']:.3f}, with cassette {rows['judge, cassette'] / rows['bare']:.3f}"
-    )
+        for number in range(rounds):
+            cassette = Path(directory, f"{number}.sqlite")
+            await timed("OpenAI client", bare(prompts, url, concurrency))
+            await timed("LiteLLM", bare_litellm(prompts, url, concurrency))
+            await timed("judge", judged(waiting, url, concurrency, None))
+            await timed("judge, cassette", judged(waiting, url, concurrency, cassette))
+            await timed("judge, all on cassette", judged(waiting, url, concurrency, cassette))
+    for peer in ("OpenAI client", "LiteLLM"):
+        print(
+            f"judge / {peer} {speed['judge'] / speed[peer]:.3f}, with cassette "
+            f"{speed['judge, cassette'] / speed[peer]:.3f}; CPU {cpu['judge'] / cpu[peer]:.2f} and "
+            f"{cpu['judge, cassette'] / cpu[peer]:.2f} times"
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--groups", type=int, default=1000)
+    parser.add_argument("--groups", type=int, default=500)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--size", type=int, default=4, help="trajectories in a group")
     parser.add_argument("--concurrency", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=1.0, help="latency of the server")
     given = parser.parse_args()
     with server(given.seconds) as url:
-        asyncio.run(measure(url, given.groups, given.size, given.concurrency))
+        asyncio.run(measure(url, given.groups, given.size, given.concurrency, given.rounds))
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ async def app(scope, receive, send):
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
     await send({"type": "http.response.body", "body": reply})
 
-uvicorn.run(app, fd=int(sys.argv[1]), log_level="error", lifespan="off")
+uvicorn.run(app, fd=int(sys.argv[1]), log_level="error", lifespan="off", timeout_keep_alive=600)
 """
 
 BARE = r"""

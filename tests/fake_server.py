@@ -2,6 +2,7 @@
 
 import json
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -49,7 +50,9 @@ class FakeServer:
                 query = {name: values[0] for name, values in parse_qs(url.query).items()}
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 body = self.rfile.read(int(headers.get("content-length", 0)))
-                fake._send(self, fake.respond(Call(self.command, url.path, query, headers, body)))
+                answer = fake.respond(Call(self.command, url.path, query, headers, body))
+                with suppress(OSError):  # the client has gone
+                    fake._send(self, answer)
 
             do_POST = do_GET
 
@@ -92,8 +95,5 @@ class FakeServer:
         for byte in data:
             if self.closing.wait(seconds):
                 return
-            try:
-                handler.wfile.write(bytes([byte]))
-                handler.wfile.flush()
-            except OSError:  # the client has gone
-                return
+            handler.wfile.write(bytes([byte]))
+            handler.wfile.flush()

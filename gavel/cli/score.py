@@ -131,15 +131,17 @@ def score_and_print(
             batches.close()
     stopped = judge.stopped
     shown = [group for group in judged if stopped is None or (group.judgement and group.judgement.status != "unscored")]
-    earlier = {id(judged[index]) for index in output.earlier} if output else set[int]()
-    cost = None if batches else judge.budget.cost
-    print_scores(Console(stderr=isinstance(output, JudgedStream)), shown, by, earlier=earlier, cost=cost)
+    if shown or stopped is None:
+        earlier = {id(judged[index]) for index in output.earlier} if output else set[int]()
+        cost = None if batches else judge.budget.cost
+        print_scores(Console(stderr=isinstance(output, JudgedStream)), shown, by, earlier=earlier, cost=cost)
     if replayed := replay_account(judge):
         typer.echo(replayed, err=True)
     if judge.cassette:
         judge.cassette.close()
     if stopped is not None:
-        kept = "" if out is None else f" What was judged is kept; the same command goes on from there ({out})."
+        is_kept = bool(shown) and out is not None
+        kept = f" What was judged is kept; the same command goes on from there ({out})." if is_kept else ""
         missing = len(judged) - len(shown)
         raise JudgeError(
             f"{missing:,} of {counted(len(judged), 'group')} {_were(missing)} not judged: {stopped.message}",

@@ -24,6 +24,8 @@ that could not be used too, and nothing was claimed."""
 _HEADER = b"SQLite format 3\0"
 _OTHER_FILE = "Name another file for the cassette."
 _LOCKED_SECONDS = 60.0
+_STUCK_MILLISECONDS = 500
+"""For how long a statement waits for another program's lock; and each later one, once a lock has outlasted that."""
 
 _FIRST_TABLE = """
 CREATE TABLE IF NOT EXISTS replies (
@@ -140,6 +142,8 @@ class SqliteStorage:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
+            if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+                self._db.execute(f"PRAGMA busy_timeout = {_STUCK_MILLISECONDS}")
             raise CassetteError(f"the cassette {self._path} cannot be used: {error}.", _OTHER_FILE) from error
 
     @contextmanager

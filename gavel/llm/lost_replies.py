@@ -1,21 +1,31 @@
 """Requests whose reply was lost on the way: the server has worked, and may charge for it."""
 
-import json
 from collections.abc import Iterator
 
 import httpx
 import openai
 
-_LOST = (httpx.ReadError, httpx.ReadTimeout, httpx.RemoteProtocolError, ConnectionResetError, json.JSONDecodeError)
-"""The connection broke after the request was sent, or what arrived is cut off."""
+_LOST = (openai.APITimeoutError, httpx.ReadError, httpx.ReadTimeout, httpx.RemoteProtocolError, ConnectionResetError)
+"""The connection broke, or the wait ended, after the request was sent."""
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, ConnectionRefusedError)
 
 
 def may_be_paid(error: BaseException) -> bool:
-    """Whether a failed request may cost something: it was sent, and no error came back for it."""
+    """Whether a failed request may cost something: it was sent, and the server did not answer with an error.
+
+    What is neither, such as a body that is cut off, may.
+    """
     causes = list(_causes(error))
     if any(isinstance(cause, httpx.HTTPStatusError) for cause in causes):
         return False
-    return any(isinstance(cause, (openai.APITimeoutError, *_LOST)) for cause in causes)
+    if any(isinstance(cause, _LOST) for cause in causes):
+        return True
+    return not any(isinstance(cause, _NOT_SENT) or _is_refusal(cause) for cause in causes)
+
+
+def _is_refusal(error: BaseException) -> bool:
+    status = getattr(error, "status_code", None)
+    return isinstance(status, int) and 400 <= status < 500
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gavel.llm.cassette import Cassette
-from gavel.llm.cassette_file import FORMAT_VERSION
+from gavel.llm.cassette_file import FORMAT_VERSION, SqliteStorage
 from gavel.llm.errors import CassetteError
 from tests.limits import HANG_SECONDS
 from tests.llm.questions import never, question, rows, said
@@ -163,3 +163,18 @@ async def test_a_file_is_checked_once_and_again_after_it_was_closed(tmp_path):
     cassette.close()
     with pytest.raises(CassetteError, match=f"format version {FORMAT_VERSION + 1}"):
         cassette.check()
+
+
+def test_a_lock_that_outlasts_the_wait_is_waited_for_briefly_from_then_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("gavel.llm.cassette_file._LOCKED_SECONDS", 0.05)
+    monkeypatch.setattr("gavel.llm.cassette_file._STUCK_MILLISECONDS", 7)
+    storage = SqliteStorage(tmp_path / "c.sqlite")
+    other = sqlite3.connect(tmp_path / "c.sqlite", isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(CassetteError, match="locked"):
+        storage.claim("key", "holder")
+    assert storage._db.execute("PRAGMA busy_timeout").fetchone() == (7,)
+    other.execute("ROLLBACK")
+    assert storage.claim("key", "holder") is None
+    storage.close()
+    other.close()

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}  # a fork has one thread
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import torch
 
@@ -21,6 +22,7 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
+from gavel.trainer.policy.policy import Policy
 
 CHANGES = {"os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate"}
 OF_THE_WHOLE = 40
@@ -82,6 +84,7 @@ def live(groups: Path, runs: Path, name: str, steps: int, life: str) -> int:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    Policy(EMBEDDED_POLICY, LoraSettings(rank=4))  # libraries import parts of themselves when they are first used
     groups, runs = map(Path, sys.argv[1:])
     print("ready", flush=True)
     for line in sys.stdin:

@@ -6,10 +6,14 @@
     -> VerdictError: the score of W7QX is 8, not from 0 to 1
 
 A reply is taken only when its final object is complete and is the last thing said but for closing words, and nothing
-outside closed thoughts restates, corrects or rescales a score otherwise; all else is refused and asked for again.
+outside closed thoughts restates, corrects, contradicts or rescales a score; all else is refused and asked for again.
 
 `thoughts` finds reasoning, `lenient_json` repairs syntax, `forms` finds entries in a value, `answer` the final ones,
-`headings`, `surroundings` and `fields` check what stands around them (words by language: `vocabulary`),
-`explanations` whether a judge declined or gave another score beside them, `verdict` matches scores to labels,
-`criteria` combines scores by criterion into one, `attempts` replaces labels by numbers.
+`verdict` matches scores to labels, `criteria` combines scores by criterion, `attempts` replaces labels by numbers.
+
+What a reply says beside the scores is checked in three ways:
+- of members: `claims` (numbers), `rankings`, `opinions`, `comparisons` and `praise` compare it with the scores, in
+  prose and, over the whole group, in `explanations` (`grades`) and in `fields` that nobody asked for (`columns`);
+- of the numbers themselves: `surroundings`, `headings` and `closings` take only what they understand;
+- by words in `words.toml`, by language (`lexicon`), and in `vocabulary`.
 """

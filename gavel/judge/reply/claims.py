@@ -84,6 +84,24 @@ class Said:
         order = tuple(dict.fromkeys(map(str.casefold, listed))) or tuple(folded)
         return cls(folded, Mentions({*scores, *names}), order)
 
+    def by_criterion(self) -> "list[Said]":
+        """The scores of each criterion, where a member has one for each (`W7QXa`, `W7QXb`); else these scores."""
+        letters = {label[-1] for label in self.scores}
+        if not all(self.mention.fullmatch(label[:-1]) for label in self.scores):
+            return [self]
+        return [
+            replace(
+                self,
+                scores={label: score for label, score in self.scores.items() if label[-1] == letter},
+                listed=[label for label in self.listed if label[-1] == letter],
+            )
+            for letter in sorted(letters)
+        ]
+
+    def of_criterion(self, label: str) -> "Said":
+        """The scores that the score of a label is compared with."""
+        return next((part for part in self.by_criterion() if label in part.scores), self)
+
     def as_listed(self) -> "Said":
         """The same with the members numbered as the entries are."""
         return replace(self, scores={label: self.scores[label] for label in self.listed})

@@ -13,7 +13,7 @@ from functools import cache
 from gavel.judge.reply import vocabulary as say
 from gavel.judge.reply.claims import ATTEMPTS, ORDINAL, Said
 from gavel.judge.reply.clauses import named
-from gavel.judge.reply.lexicon import entries, language, pattern, understood
+from gavel.judge.reply.lexicon import common, entries, language, pattern, understood
 
 _MEMBER_WORD = re.compile(
     r"\b(?:first|second|third|fourth|last|former|latter|both|others?|one|these|those|them|two|each|all)\b",
@@ -216,5 +216,5 @@ def is_plain_english(sentence: str) -> bool:
         word and not word.isascii() and not re.fullmatch(r"[a-zà-ÿ'’]+", word) for word in words
     ):
         return False
-    common = sum(word in say.COMMON_ENGLISH for word in words)
-    return common >= 0.3 * len(words)
+    known = sum(word in common() for word in words)
+    return known >= 0.3 * len(words)

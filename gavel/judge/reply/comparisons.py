@@ -45,6 +45,12 @@ def beside_others(text: str, concept: str) -> bool:
 _NOT_ENGLISH = ("de", "es", "fr", "pt", "it", "ru", "zh", "ja", "ko", "nl", "pl")
 
 
+_ALMOST = re.compile(
+    r"\b(?:almost|nearly|not quite|close to|half|about|roughly|fast|presque|casi|quase|quasi|почти)\W*$|几乎|ほぼ",
+    re.IGNORECASE,
+)
+
+
 def compares_subject_wrongly(text: str, said: Said, subject: str) -> bool:
     """Whether a clause of an explanation compares its member with another one against their scores."""
     scores, own = said.scores, said.scores[subject]
@@ -82,6 +88,8 @@ def compares_subject_wrongly(text: str, said: Said, subject: str) -> bool:
             before,
             re.IGNORECASE,
         )
+        if equal and _ALMOST.search(before[: equal.start()]):
+            continue
         if equal and not denied(before, equal.start()) and abs(own - other) > 0.1 and not re.search(r"\w", after):
             return True
         reverse = re.match(

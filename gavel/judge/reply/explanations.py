@@ -164,7 +164,7 @@ def problem_with_explanation(text: str, said: Said, label: str) -> str:
         return f'the explanation of {label.upper()} gives another score ("{shown}")'
     if found := _has_second_thoughts(said.mention.sub("member", text)):
         return f'the explanation of {label.upper()} has second thoughts ("{found[:60]}")'
-    if found := contradiction(QUOTED.sub(" ", text), said, label):
+    if found := contradiction(QUOTED.sub(" ", text), said.of_criterion(label), label):
         return f'the explanation of {label.upper()} contradicts its score ("{found.strip()[:60]}")'
     return ""
 
@@ -175,13 +175,14 @@ def problems_with_explanations(explanations: Mapping[str, str], said: Said) -> I
         yield from filter(None, (explains_otherwise(text, said, label), problem_with_explanation(text, said, label)))
     if all_the_same(explanations, said):
         yield "its scores differ, yet their explanations are all the same"
-    found = {label: verdicts(text, said, label) for label, text in explanations.items()}
-    if contrary := verdicts_contradict(found, said):
-        yield f"its explanations contradict its scores: {contrary}"
+    for part in said.by_criterion():
+        own = {label: text for label, text in explanations.items() if label in part.scores}
+        if contrary := verdicts_contradict({label: verdicts(text, part, label) for label, text in own.items()}, part):
+            yield f"its explanations contradict its scores: {contrary}"
+        if _measures_otherwise(own, part):
+            yield "its explanations give the scores another meaning"
     if swapped := _about_another(explanations, said):
         yield f"the explanation of {swapped.upper()} is about another member"
-    if _measures_otherwise(explanations, said):
-        yield "its explanations give the scores another meaning"
 
 
 _SELF_CORRECTING = re.compile(
@@ -189,6 +190,8 @@ _SELF_CORRECTING = re.compile(
     r"|take (?:it|that) back"
     r"|was (?:too|wrong|mistaken)|must correct)|\bmy (?:first|earlier|initial|previous) (?:reading|score"
     r"|impression|verdict|rating)"
+    r"|\b(?:score|rating|grade|mark)s? (?:is |was |seems |are )?(?:far |much |a bit |slightly )?too (?:high|low"
+    r"|generous|harsh|lenient)"
     r"|\b(?:text|explanation|entry|verdict|notes?|reasons?) (?:of|for|about) member\b|\bmember['’]s (?:text"
     r"|explanation|entry|verdict)\b",
     re.IGNORECASE,
@@ -232,6 +235,8 @@ def _about_another(explanations: Mapping[str, str], said: Said) -> str:
         head = _HEAD.match(text)
         if not members or members[0].label not in said.scores or members[0].label == label:
             continue
+        if len(re.findall(r"\w+", text)) <= 4 and not _TOLD_APART.search(text) and not re.search(r"\bas\b", text):
+            return label
         if members[0].start > (head.end() if head else 0) or any(one.label == label for one in members):
             continue
         if re.match(r"\W{0,3}[:：)\]—–]", text[members[0].end :]):

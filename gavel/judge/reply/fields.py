@@ -63,7 +63,8 @@ def problems_with(fields: Sequence[Field], said: Said) -> Iterator[str]:
             yield from filter(None, [_problem_beside(key, value, said)])
     yield from filter(None, (_changes(key, column, said) for key, column in columns.items()))
     kept = {key: column for key, column in columns.items() if not _changes(key, column, said)}
-    yield from problem_with_column(kept, order, said)
+    for part in said.by_criterion():
+        yield from problem_with_column(kept, order, part)
 
 
 class _ByMember:
@@ -127,7 +128,11 @@ def _problem_with_text(key: str, text: str, field: Field, said: Said) -> str:
         "medium-high",
     ):
         return ""
-    if bare in _NOTHING or bare == label:
+    if (
+        bare in _NOTHING
+        or bare == label
+        or (label and re.fullmatch(r"\d{1,3}\s?/\s?\d{1,3}|\d{1,3}(?:\.\d+)?\s?%", bare))
+    ):
         return ""
     if (
         not label
@@ -139,7 +144,9 @@ def _problem_with_text(key: str, text: str, field: Field, said: Said) -> str:
         return f"beside the scores it says {shown}"
     if declines(text) or _NOT_MEANT.search(text):
         return f"beside the scores it says {shown}"
-    if contradiction(text, said, label) or (not label and contradiction(f"{key}: {text}".replace("_", " "), said)):
+    if contradiction(text, said.of_criterion(label), label) or (
+        not label and contradiction(f"{key}: {text}".replace("_", " "), said)
+    ):
         return f"its scores contradict {shown}"
     thinks = say.OWN_THOUGHTS_KEY.search(key)
     if thinks and field.before and not re.search("final", key):
@@ -238,7 +245,7 @@ def _problem_with_list(key: str, value: list[Any], said: Said, shown: str) -> st
         lowest, highest = min(said.scores.values()), max(said.scores.values())
         if re.search(r"equal|tie|same", key):
             return "" if max(scores) - min(scores) <= 0.1 else f"its scores contradict {shown}"
-        worst = bool(re.search(r"worst|weak|los|bottom|fail|ascend|last", key))
+        worst = bool(re.search(r"worst|weak|los|bottom|fail|ascend|last|disqual|reject|elimin|drop", key))
         if len(names) < len(said.scores):
             edge = lowest if worst else highest
             ordered = sorted(said.scores.values(), reverse=not worst)[: len(scores)]

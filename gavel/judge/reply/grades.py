@@ -10,6 +10,9 @@ import re
 from gavel.judge.reply import vocabulary as say
 from gavel.judge.reply.claims import Said
 
+_LONG = 300
+"""Characters of a sentence that may be nothing but a grade."""
+
 
 def gives_another_score(text: str, said: Said, label: str) -> bool:
     """Whether an explanation gives its member another number than its score."""
@@ -107,6 +110,11 @@ def _grades_otherwise(text: str, said: Said, label: str) -> bool:
         if not said.are(number, label):
             return True
     for sentence in SENTENCES.split(QUOTED.sub(" ", text)):
+        if len(sentence) > _LONG:
+            continue
+        hedged = _HEDGED.fullmatch(sentence.strip())
+        if hedged and not said.are(float(hedged["n"].replace(",", ".")), label):
+            return True
         told = _OF_THE_SCORE.match(sentence) or _LOWERED.match(sentence)
         if told and not said.are(float(told["n"].replace(",", ".")), label):
             return True
@@ -124,6 +132,16 @@ _OF_THE_SCORE = re.compile(
     re.IGNORECASE,
 )
 
+_HEDGED = re.compile(
+    r"\W*(?:(?:probably|maybe|perhaps|about|around|roughly|say|i['’]?d|i would|i|so|thus|hence|rather|more like"
+    r"|closer to|at best|at most"
+    r"|only|just|a|an|give|it|go|with|now|then|well|call|this|is|or|no more than|vielleicht|eher|etwa|quizás"
+    r"|plutôt|talvez|forse"
+    r"|скорее|大概|约|約)\W+){1,6}(?P<n>[01]?[.,]\d{1,3})\W*(?:(?:at most|at best|or so|overall|then|instead|tops"
+    r"|maybe|perhaps)\W*)?",
+    re.IGNORECASE,
+)
+"""A short sentence that gives a number and nothing else."""
 _NUMBER_WORDS = r"(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|half)"
 
 _IN_WORDS = re.compile(

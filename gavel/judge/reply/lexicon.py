@@ -83,6 +83,12 @@ def understood() -> frozenset[str]:
     return frozenset(entries("understood"))
 
 
+@cache
+def common() -> frozenset[str]:
+    """Frequent English words, by which a sentence is known to be English."""
+    return frozenset(entries("common"))
+
+
 def language(text: str) -> str | None:
     """The language of a text that is not English: by its script, or its function words; None = another or none."""
     for code, script in _SCRIPTS:

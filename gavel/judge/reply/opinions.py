@@ -32,10 +32,24 @@ _PLACE = re.compile(
     r"^\W*(?:rank(?:ed|s)?|place[ds]?|position|rang|platz|puesto|rango|место)\W{0,3}#?(\d{1,2})(?:st|nd|rd"
     r"|th)?\b(?![.,]\d)"
     r"(?=\W*(?:$|of|/|out|von|de|из|in|overall|\())|^\W*#(\d{1,2})(?=\W*(?:$|of|in|overall|/))|^\W*(\d)(?:st|nd"
-    r"|rd|th)(?: place| of|\W*$)|^\W*第?(\d)\s?(?:位|名|위|등)\W*$",
+    r"|rd|th)(?: place| of|\W*$)|^\W*(?:ranks? |ranked |finishes |comes )?(first|second|third|fourth|fifth"
+    r"|sixth|last)(?: place)?(?: out)? of (?:the |all )?"
+    r"(?:\d|two|three|four|five|six|seven|eight|lot|group|pack)|^\W*(?:ranks?|ranked|finishes|comes(?: in)?)"
+    r" (first|second|third|fourth|fifth|last)\W*$"
+    r"|^\W*第?(\d)\s?(?:位|名|위|등)\W*$",
     re.IGNORECASE,
 )
 """The place of a member in the ranking, the best being 1."""
+_NTH = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+_EXTREME = re.compile(
+    r"\bthe (?P<edge>highest|lowest|top|best|worst|poorest) (?:score|mark|rating|grade)\b", re.IGNORECASE
+)
+_OTHERS_ARE = re.compile(
+    r"^\W*(?:everyone else|everybody else|all (?:the )?(?:other\w*|rest)|both (?:the )?others|every other \w+"
+    r"|the (?:others|rest))"
+    r"(?: (?:are|is|did|do|does|were|was|performed|perform|all|clearly|much|far)){0,3} (?P<how>\w+)\W*$",
+    re.IGNORECASE,
+)
 _PICKED = re.compile(
     r"\b(?:I|we)(?:['’]d|['’]ll| would| will)? (?:\w+ )?(?:pick|choose|prefer|favou?r|recommend|select|vote"
     r" for)\b(?!.*\bnot\b)"
@@ -43,7 +57,8 @@ _PICKED = re.compile(
     re.IGNORECASE,
 )
 _FOLLOWS_A_RANK = (
-    r"(?=\W*$|\W+(?:of|by|because|since|as|for|in|and|overall|here|so|so far|with|at|on|than|to|thanks|due"
+    r"(?=\W*$|\W+(?:is|was|are|ist|war|es|est|é|è|era|było|jest)\W*$|\W+(?:of|by|because|since|as|for|in|and"
+    r"|overall|here|so|so far|with|at|on|than|to|thanks|due"
     r"|von|der|des|de|du|des|del|di|из|в|weil|da|porque|car|perché|что|так)(?![^\W_]))"
 )
 
@@ -84,13 +99,25 @@ def _ranks_wrongly(clause: Clause, said: Said) -> bool:
     others = {one.label for one in named(clause.text, said)} - {member}
     if others:
         return clause.own and compares_subject_wrongly(clause.text, said, member)
+    elsewhere = _OTHERS_ARE.search(clause.text) if clause.own else None
+    if elsewhere and pattern("better").search(elsewhere["how"]):
+        return own != lowest
+    if elsewhere and pattern("worse").search(elsewhere["how"]):
+        return own != highest
     if clause.own and _PICKED.search(clause.text):
         return own != highest
     if re.search(r"\b(?:if|would|could|might)\b", clause.text):
         return False
+    scored = _EXTREME.search(clause.text)
+    if scored and not clause.own and not denied(clause.text, scored.start()):
+        return own != (lowest if re.match("low|worst|poor", scored["edge"], re.IGNORECASE) else highest)
     if clause.own and (place := _PLACE.search(clause.text)):
         above = sum(score > own for score in scores.values())
-        return not above < int(next(filter(None, place.groups()))) <= sum(score >= own for score in scores.values())
+        said_place = next(filter(None, place.groups())).casefold()
+        if said_place == "last":
+            return own != lowest
+        number = _NTH.index(said_place) + 1 if said_place in _NTH else int(said_place)
+        return not above < number <= sum(score >= own for score in scores.values())
     rank = _rank(clause.text, clause.own)
     if (rank == "best" and own != highest) or (rank == "worst" and own != lowest):
         return True
@@ -126,6 +153,7 @@ def _deserves_otherwise(clause: Clause, own: float, lowest: float, highest: floa
 _MOVES = frozenset(
     [
         "be",
+        "spot",
         "rank",
         "ranked",
         "ranking",

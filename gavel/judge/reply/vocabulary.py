@@ -153,7 +153,8 @@ POLITE = re.compile(
     re.IGNORECASE,
 )
 FAREWELL = re.compile(
-    r"espero que|ich hoffe|hoffe,? da|j['’]espère|надеюсь|希望.{0,12}(?:帮|有用|满意)|以上|谢谢|謝謝"
+    r"viel erfolg|grüße|gruß|saludos|cordialement|bonne journée|cordiali|atenciosamente|abraços|с уважением"
+    r"|espero que|ich hoffe|hoffe,? da|j['’]espère|надеюсь|希望.{0,12}(?:帮|有用|满意)|以上|谢谢|謝謝"
     r"|gracias|danke|merci|спасибо|ありがとう|お役に|grazie|obrigad|请告诉我|如有|如果您|si necesita|si tienes|si tiene"
     r"|wenn (?:du|sie)|disposi[cçz]ion|verfügung|disposição|beschikking"
     r"|falls (?:du|sie)|n['’]hésit|"
@@ -163,7 +164,8 @@ FAREWELL = re.compile(
 NO_ANSWER = _words(
     r"random|arbitrary|dummy|fake|made[- ]up|filler|mock|todo\b|tbd\b|maybe|perhaps|not sure|unsure"
     r"|let['’]s say|disagree|n['’]t share|do not share",
-    r"refuse|demand(?!é)|assert\b|skeleton|not equal|cannot|can['’]t|unable|i (?:wonder|suspect|would guess)"
+    r"refuse|demand(?!é)|assert\b|skeleton|not equal|(?:i|we) (?:\w+ )?(?:cannot|can['’]t)|unable|i (?:wonder"
+    r"|suspect|would guess)"
     r"|another (?:judge|reviewer|grader|model)|iteration"
     r"|impression",
     r"rough(?:ly)?\b|first (?:pass|guess|draft|try)|prelim|guess\b|something like|for (?:example"
@@ -203,7 +205,8 @@ ABOUT_SCORES = _words(
     r"|results?\b|answers?\b|figures?\b"
 )
 HARMLESS_ABOUT_SCORES = re.compile(
-    r"\bdiffers?\b|^the higher the\b|\bconcludes?\b|\bhigher (?:is|means)\b|\breflects?\b|\bbased on\b"
+    r"\bscore[sd]? (?:higher|lower) than\b|\b(?:received|got|gets|has|earned) the (?:highest|lowest)\b"
+    r"|\bdiffers?\b|^the higher the\b|\bconcludes?\b|\bhigher (?:is|means)\b|\breflects?\b|\bbased on\b"
     r"|\brelative\b|\bfollow(?:s|ed)? the\b|\brange from\b|\bfrom member\b"
     r"|\bfrom (?:0|zero)\b|\bbetween\b"
     r"|\b(?:have|has|had) been (?:scored|evaluated|rated|judged)\b|\bdetailed explanation\b|\baccording to\b"
@@ -320,36 +323,6 @@ ANSWER_HEADING = re.compile(
     r"|puntuac|réponse|résultat|ответ|оцен|результат|итог|答案|结果|评分|最终|結果|採点",
     re.IGNORECASE,
 )
-COMMON_ENGLISH = frozenset(
-    {
-        *("a", "about", "above", "address", "addressed", "after", "again", "against", "agent", "ahead", "all"),
-        *("also", "an", "and", "answer", "answers", "any", "anything", "are", "as", "asked", "assessment"),
-        *("at", "attempt", "attempted", "attempts", "average", "based", "be", "because", "been", "behind"),
-        *("being", "below", "best", "better", "between", "both", "but", "by", "call", "calls", "can", "check"),
-        *("checked", "clear", "clearly", "close", "comparison", "complete", "completed", "concise"),
-        *("concludes", "conclusion", "correct", "correctly", "counted", "customer", "detail", "details", "did"),
-        *("difference", "differences", "different", "do", "does", "done", "each", "elaborate", "end"),
-        *("evaluation", "even", "every", "everything", "explanation", "explanations", "fair", "far", "fault"),
-        *("faults", "final", "first", "followed", "following", "follows", "for", "found", "from", "full"),
-        *("fully", "further", "gave", "get", "gets", "give", "given", "gives", "goal", "good", "great", "had"),
-        *("happy", "has", "have", "helpful", "her", "here", "his", "hope", "how", "however", "i", "if", "in"),
-        *("influence", "information", "into", "is", "it", "its", "itself", "json", "judge", "judged", "just"),
-        *("last", "least", "less", "let", "like", "list", "look", "looked", "loses", "lost", "made", "main"),
-        *("make", "makes", "many", "me", "message", "messages", "more", "most", "much", "my", "need", "needed"),
-        *("needs", "never", "new", "next", "no", "not", "note", "noted", "notes", "nothing", "object", "of"),
-        *("on", "one", "only", "or", "order", "other", "others", "our", "out", "over", "overall", "part"),
-        *("partly", "perfect", "please", "policy", "poor", "present", "provided", "quality", "question"),
-        *("questions", "rank", "ranking", "reason", "reflect", "reflects", "relative", "rest", "result"),
-        *("right", "rubric", "said", "same", "score", "scored", "scores", "second", "see", "shown", "similar"),
-        *("since", "so", "some", "something", "step", "steps", "still", "strongest", "such", "summary", "take"),
-        *("takes", "task", "tell", "tells", "than", "that", "the", "their", "them", "then", "there", "these"),
-        *("they", "third", "this", "those", "though", "three", "to", "together", "told", "took", "tool"),
-        *("trajectories", "trajectory", "two", "under", "up", "use", "used", "user", "uses", "using"),
-        *("verified", "verify", "very", "was", "well", "went", "were", "what", "when", "where", "which"),
-        *("while", "who", "whole", "why", "will", "win", "wins", "with", "without", "won", "work", "worse"),
-        *("worst", "would", "wrong", "you", "your"),
-    }
-)
 SCALE_KEY = re.compile(
     r"scale|range|\bunits?\b|direction|polarity|out.?of|denominator|maximum|highest|possible|legend|interpret"
     r"|semantic|orientation|normali[sz]|sort|base\b"
@@ -385,9 +358,6 @@ CORRECTION_KEY = re.compile(
     r"|errat|swap|replac|retract|supersed"
     r"|should|intended|real.?score|true.?score|\bv\d|\bfinal|korrig|korrekt|correg|corrig|исправ|更正|修正|訂正",
     re.IGNORECASE,
-)
-SCORE_KEY = re.compile(
-    r"scor|rating|grade|mark|points?\b|bewert|puntu|nota\b|note\b.*\d|оцен|балл|分|percent|value", re.IGNORECASE
 )
 COUNT_KEY = re.compile(
     r"confiden|certain|count|num|total|steps?|turns?|calls?|tokens?|length|time|second|index|version|rank"

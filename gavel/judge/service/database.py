@@ -144,6 +144,18 @@ class Database:
         """The same in this thread."""
         return self._retried(self._read_engine, lambda connection: work(connection))
 
+    async def truncate_log(self) -> None:
+        """Empties SQLite's write-ahead log, which holds what was erased until then; PostgreSQL sees to its own."""
+        if self.is_sqlite:
+            await asyncio.get_running_loop().run_in_executor(self._readers, self._truncate_log)
+
+    def _truncate_log(self) -> None:
+        connection = self._read_engine.raw_connection()  # outside a transaction
+        try:
+            connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+        finally:
+            connection.close()
+
     def close(self) -> None:
         """Commits what is pending, and closes all connections."""
         with self._closing:

@@ -11,12 +11,14 @@ A request is in the database before `submit` returns, and its judgement before `
 import asyncio
 import hashlib
 import logging
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import ExitStack
 from functools import partial
 
 import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
 
 from gavel.judge.judge import Judge
 from gavel.judge.service.admission import Admission
@@ -51,6 +53,8 @@ _POLL_SECONDS = 0.5
 """Between looks at judgements that other processes may finish."""
 _COUNT_SECONDS = 2.0
 _RETENTION_SECONDS = 3600.0
+_OVERWRITE_SECONDS = 30.0
+"""After which nothing of what was erased is left in SQLite's log."""
 _DAY = 86_400.0
 _ANYTHING = sa.select(sa.literal(1))
 
@@ -88,8 +92,15 @@ class Engine:
         self.notices.on(FINISHED, self._finished_somewhere)
         self.notices.start()
         self.worker.start()
-        self._loops = [asyncio.create_task(self._watch()), asyncio.create_task(self._count())]
-        self._loops += [asyncio.create_task(self.rendezvous.watch()), asyncio.create_task(self.admission.watch())]
+        await self.store.forget_claims(time.time() - _DAY)
+        watches = (
+            self._watch(),
+            self._count(),
+            self._overwrite_erased(),
+            self.rendezvous.watch(),
+            self.admission.watch(),
+        )
+        self._loops = [asyncio.create_task(loop) for loop in watches]
         if self.config.retention_days is not None:
             self._loops.append(asyncio.create_task(self._expire(self.config.retention_days)))
 
@@ -306,6 +317,14 @@ class Engine:
             except DatabaseUnavailableError as error:
                 _LOG.warning("groups are not counted: %s", error.message)
             await asyncio.sleep(_COUNT_SECONDS)
+
+    async def _overwrite_erased(self) -> None:
+        while True:
+            await asyncio.sleep(_OVERWRITE_SECONDS)
+            try:
+                await self.store.overwrite_erased()
+            except (ServiceError, SQLAlchemyError, sqlite3.Error) as error:
+                _LOG.warning("the database's log is not emptied yet: %s", type(error).__name__)
 
     async def _expire(self, days: float) -> None:
         while True:

@@ -1,5 +1,7 @@
 """Ids that sort by the time of their making: UUIDs of version 7 (RFC 9562), in ascending order within a process."""
 
+import os
+import random
 import secrets
 import threading
 import time
@@ -7,6 +9,9 @@ from uuid import UUID
 
 _COUNTER_BITS = 32
 _lock = threading.Lock()
+_random = random.Random(secrets.randbits(256))
+"""Ids are names, not secrets, so the operating system is not asked for each."""
+os.register_at_fork(after_in_child=lambda: _random.seed(secrets.randbits(256)))
 _last = 0
 
 
@@ -16,12 +21,12 @@ def new_id() -> str:
     with _lock:
         milliseconds = time.time_ns() // 1_000_000
         # The counter's first bit starts at 0, so that it cannot overflow within a millisecond.
-        fresh = milliseconds << _COUNTER_BITS | secrets.randbits(_COUNTER_BITS - 1)
+        fresh = milliseconds << _COUNTER_BITS | _random.getrandbits(_COUNTER_BITS - 1)
         _last = max(_last + 1, fresh)
-        stamp = _last
+        stamp, bits = _last, _random.getrandbits(42)
     milliseconds, counter = stamp >> _COUNTER_BITS, stamp & (2**_COUNTER_BITS - 1)
     high, low = counter >> 20, counter & (2**20 - 1)
-    tail = low << 42 | secrets.randbits(42)
+    tail = low << 42 | bits
     return str(UUID(int=milliseconds << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | tail))
 
 

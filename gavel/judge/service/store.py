@@ -20,7 +20,7 @@ from gavel.judge.service.notices import notify
 from gavel.judge.service.records import Accepted, NewJudgement, Query, Record
 from gavel.judge.service.replies import delete_replies
 from gavel.judge.service.rows import SUMMARY, columns_of, new_record, outcome_columns, pack, record_of, unpack
-from gavel.judge.service.tables import groups, judgements, keys, members, replies
+from gavel.judge.service.tables import claims, groups, judgements, keys, members, replies
 from gavel.judge.service.verdict import Verdict
 
 FINISHED, WORK = "finished", "work"
@@ -36,6 +36,8 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self.erasures = 0
+        """How often something was erased or deleted since the log was emptied."""
 
     async def accept(self, new: NewJudgement, owner: str | None = None, lease_seconds: float = 0.0) -> Accepted:
         """Stores a request; with an `owner` it is leased to that process at once.
@@ -50,6 +52,7 @@ class Store:
         None when it was deleted meanwhile."""
         finished_at = time.time()
         columns = outcome_columns(verdict, finished_at)
+        self.erasures += not record.retain
         order = f"charge {record.key_id}" if record.key_id else ""
         return await self.database.write(lambda connection: _finish(connection, record, verdict, columns), order)
 
@@ -92,11 +95,13 @@ class Store:
                 update = sa.update(judgements).where(_c.id == judgement)
                 connection.execute(update.values(payload=None, result=pack(verdict.bare())))
 
+        self.erasures += 1
         await self.database.write(work)
 
     async def delete(self, judgement: str) -> bool:
         """Deletes a judgement with its transcripts and replies; whether there was one. A running one is not finished
         after that."""
+        self.erasures += 1
         return await self.database.write(lambda connection: _delete(connection, [judgement])) > 0
 
     async def delete_before(self, seconds: float) -> int:
@@ -110,10 +115,22 @@ class Store:
             connection.execute(sa.delete(replies).where(replies.c.replied_at < seconds))
 
         deleted = 0
+        self.erasures += 1
         while count := await self.database.write(some):
             deleted += count
         await self.database.write(others)
         return deleted
+
+    async def overwrite_erased(self) -> None:
+        """Leaves nothing in the database's files of what was erased."""
+        if self.erasures:
+            self.erasures = 0
+            await self.database.truncate_log()
+
+    async def forget_claims(self, seconds: float) -> None:
+        """Deletes claims on questions that were not renewed since this Unix time: their processes have died."""
+        old = sa.delete(claims).where(claims.c.renewed_at < seconds)
+        await self.database.write(lambda connection: connection.execute(old).close())
 
     async def counts(self) -> dict[str, int]:
         """Number of unfinished judgements by status: "queued", "running"."""

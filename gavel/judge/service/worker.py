@@ -52,6 +52,8 @@ class Worker:
         """Leased and not begun, the oldest first."""
         self._reserved = 0
         self._wake = asyncio.Event()
+        self._is_queued = True
+        """Whether the database may hold groups that nobody judges, as far as this process knows."""
         self._loops: list[asyncio.Task[None]] = []
 
     @property
@@ -120,14 +122,17 @@ class Worker:
             following, (record, request) = next(iter(self._backlog.items()))
             del self._backlog[following]
             self._spawn(following, self._run(record, request))
-        self._wake.set()
+        if self._is_queued:
+            self._wake.set()
 
     def wake(self) -> None:
-        """Looks for work now."""
+        """Looks for work now: there is some."""
+        self._is_queued = True
         self._wake.set()
 
     async def _take_work(self) -> None:
         while True:
+            self._wake.clear()  # before the look: who wakes it later wants another one
             taken = 0
             try:
                 taken = await self._take_some()
@@ -135,7 +140,6 @@ class Worker:
                 _LOG.warning("no work is taken: %s", error.message)
             if taken and self.room:
                 continue
-            self._wake.clear()
             try:
                 async with asyncio.timeout(_POLL_SECONDS):
                     await self._wake.wait()
@@ -148,9 +152,10 @@ class Worker:
             return 0
         self._reserved += wanted
         try:
-            found = await self._store.database.read(leases.has_free_work)
-            if not found:
+            self._is_queued = False
+            if not await self._store.database.read(leases.has_free_work):
                 return 0
+            self._is_queued = True
             seconds = self._limits.lease_seconds
             works = await self._store.database.write(lambda c: leases.take(c, self.owner, seconds, wanted))
         finally:

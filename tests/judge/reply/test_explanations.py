@@ -7,8 +7,14 @@ import pytest
 import gavel.prompts
 from gavel.judge.reply.claims import Said
 from gavel.judge.reply.errors import VerdictError
-from gavel.judge.reply.explanations import declines, is_placeholder, problem_with_explanation
+from gavel.judge.reply.explanations import (
+    declines,
+    is_placeholder,
+    problem_with_explanation,
+    problems_with_explanations,
+)
 from gavel.judge.reply.verdict import read_verdict
+from tests.judge.reply.contradictions import OF_THE_BEST, OF_THE_WORST
 
 LABELS = ("K7QX", "W3RT", "B9FD")
 SAID = Said.of({"K7QX": 0.9, "W3RT": 0.5, "B9FD": 0.1})
@@ -197,3 +203,67 @@ def test_one_explanation_for_all_members_does_not_explain_scores_that_differ(tex
         read_verdict(reply(explanations), LABELS)
     assert read_verdict(reply(explanations, (0.6, 0.6, 0.6)), LABELS).scores
     assert read_verdict(reply([*explanations[:2], "Did nothing."]), LABELS).scores
+
+
+@pytest.mark.parametrize("text", OF_THE_BEST)
+def test_an_explanation_against_a_high_score_is_a_problem(text):
+    written = text.format(worst="B9FD", low="0.13")
+    assert problem_with_explanation(written, SAID, "k7qx") or about_another(written)
+
+
+@pytest.mark.parametrize("text", OF_THE_WORST)
+def test_an_explanation_against_a_low_score_is_a_problem(text):
+    assert problem_with_explanation(text.format(best="K7QX", high="0.99"), SAID, "b9fd")
+
+
+def about_another(text):
+    with pytest.raises(VerdictError, match="about another member"):
+        read_verdict(reply((text, *PLAIN[1:])), LABELS)
+    return True
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("W3RT: solved it.", "K7QX: skipped a lookup.", "Invented it."),
+        ("Trajectory W3RT solved it.", "Trajectory K7QX skipped a lookup.", "Invented it."),
+        ("Solved it.", "Skipped.", "(this is about K7QX) solved it"),
+        ("Flawless.", "Failed the task.", "Excellent."),
+        ("Penalty 0.9: much.", "Penalty 0.5: some.", "Penalty 0.1: none."),
+        ("Severity of faults: none", "Severity of faults: some", "Severity of faults: all"),
+        ("Solved it.", "See B9FD.", "Invented it."),
+    ],
+)
+def test_explanations_that_contradict_the_scores_together_are_a_problem(texts):
+    with pytest.raises(VerdictError):
+        read_verdict(reply(texts), LABELS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Second best: the date is right, the fee is not.",
+        "Better than B9FD, not as good as K7QX.",
+        "Almost as good as K7QX.",
+        "Middle of the pack.",
+        "Rank 2 of 3.",
+        "Corrects itself: first 12A, then 14B.",
+        "1 of 2 facts.",
+        "Rebooked 1 of 2 passengers, i.e. 50% of the job.",
+        "It should have called find_shelf(8812).",
+        "Gut, aber nicht vollständig.",
+        "Mejor que B9FD.",
+        "货架正确，但缺少数量。",
+    ],
+)
+def test_an_explanation_that_goes_with_the_score_is_none(text):
+    assert problem_with_explanation(text, SAID, "w3rt") == ""
+
+
+def test_explanations_are_compared_within_their_criterion():
+    said = Said.of({"K7QXa": 0.4, "W3RTa": 0.3, "K7QXb": 0.9, "W3RTb": 0.8}, ["K7QX", "W3RT"])
+    assert problem_with_explanation("The best of the group.", said, "k7qxa") == ""
+    assert problem_with_explanation("The best of the group.", said, "w3rta")
+    texts = {"k7qxa": "Excellent.", "w3rta": "Good.", "k7qxb": "Fine.", "w3rtb": "Poor."}
+    assert list(problems_with_explanations(texts, said)) == []
+    assert list(problems_with_explanations(texts | {"k7qxb": "Awful.", "w3rtb": "Flawless."}, said))

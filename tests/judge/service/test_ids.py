@@ -1,5 +1,6 @@
 """Ids that sort by time."""
 
+import multiprocessing
 import time
 from uuid import UUID
 
@@ -29,3 +30,14 @@ def test_first_ids_sort_as_their_times(one: float, other: float):
 @pytest.mark.parametrize("seconds", [-1.0, 0.0, 1e300])
 def test_times_beyond_all_ids_have_a_first_id_too(seconds: float):
     assert UUID(first_id_at(seconds)).version == 7
+
+
+def test_forks_do_not_make_the_same_ids():
+    context = multiprocessing.get_context("fork")
+    with context.Pool(2) as pool:
+        tails = {one[-8:] for ids in pool.map(_some_ids, range(2), 1) for one in ids}
+    assert len(tails) == 20
+
+
+def _some_ids(_: int) -> list[str]:
+    return [new_id() for _ in range(10)]

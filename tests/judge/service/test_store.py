@@ -203,6 +203,19 @@ async def test_what_is_erased_or_deleted_is_overwritten_in_the_file(retain: bool
     assert [path.name for path in await asyncio.to_thread(lambda: list(tmp_path.iterdir()))] == ["service.sqlite"]
 
 
+async def test_what_is_erased_leaves_the_log_while_the_service_runs(tmp_path: Path):
+    store = Store(Database.open(str(tmp_path / "service.sqlite")))
+    secret = random.Random(1).randbytes(2_000)
+    accepted = await store.accept(new(secret, retain=False), "me", 10.0)
+    log = tmp_path / "service.sqlite-wal"
+    assert secret[:100] in await asyncio.to_thread(log.read_bytes)
+    await store.finish(accepted.record, verdict(0.25))
+    await store.overwrite_erased()
+    files = await asyncio.to_thread(lambda: [path.read_bytes() for path in tmp_path.iterdir()])
+    assert [secret[:100] in content for content in files] == [False] * len(files)
+    store.database.close()
+
+
 async def test_old_judgements_are_deleted_and_unfinished_ones_stay(store: Store):
     finished = (await store.accept(new(), "me", 10.0)).record
     await store.finish(finished, verdict(0.5))
