@@ -23,6 +23,7 @@ COMMANDS = {
     "evaluate": "Measure a run's newest policy (or its base, before training) on held-out tasks.",
     "score": "Score trajectories from a file with a judge.",
     "serve": "Serve the judge over HTTP: one judge for trainers in any language.",
+    "keys": "Make, list and revoke API keys of the service.",
     "judge": "Draft a rubric, and test the judge itself.",
     "config": "Print the whole configuration of a run as TOML, with defaults and descriptions.",
     "scenarios": "List the shipped scenarios.",

@@ -2,19 +2,29 @@
 
 from typing import Annotated
 
-from fastapi import Depends, Header
+from fastapi import Depends, Header, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.requests import Request
 
-from gavel.judge.service.caller import ANYONE, Caller
+from gavel.judge.service.caller import Caller
 from gavel.judge.service.engine import Engine
+
+_bearer = HTTPBearer(auto_error=False, description="A key of `gavel keys create`, where the service has keys.")
 
 
 async def _engine(request: Request) -> Engine:
     return request.app.state.engine
 
 
-async def _caller(request: Request) -> Caller:
-    return ANYONE
+async def _caller(
+    request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)] = None
+) -> Caller:
+    """Also takes Basic authorization and X-API-Key, so it reads the headers; the parameter is for the description."""
+    engine: Engine = request.app.state.engine
+    authorization = request.headers.get("authorization")
+    if authorization is None and (key := request.headers.get("x-api-key")) is not None:
+        authorization = f"Bearer {key}"
+    return await engine.admission.authenticate(authorization)
 
 
 TheEngine = Annotated[Engine, Depends(_engine)]

@@ -18,14 +18,23 @@ from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.database import Database
 from gavel.judge.service.engine import Engine
 from gavel.judge.service.errors import ServiceError
+from gavel.judge.service.group_schemas import MemberRequest
 from gavel.judge.service.guard import Guard, is_loopback
 from gavel.judge.service.metrics import Metrics
 from gavel.judge.service.openapi import describe
-from gavel.judge.service.problems import Problem, ProblemOut, problem_of
-from gavel.judge.service.routes import batch, health, judgements, score
+from gavel.judge.service.problems import Problem, ProblemOut, documented, problem_of
+from gavel.judge.service.routes import batch, groups, health, judgements, nemo_gym, ors, score, slime
 from gavel.judge.service.schemas import ScoreRequest
 from gavel.llm.errors import LlmError
 
+_BODIES = (
+    ScoreRequest,
+    MemberRequest,
+    ors.OrsScoreGroup,
+    nemo_gym.NemoVerify,
+    nemo_gym.NemoCompare,
+    slime.SlimeSamples,
+)
 _DESCRIPTION = """Scores groups of agent trajectories with a language model as the judge.
 
 Every accepted group is stored first, and judged even when the connection ends. Refusals are problems of RFC 9457."""
@@ -56,21 +65,27 @@ def create_app(config: ServiceConfig, engine: Engine | None = None) -> FastAPI:
         redoc_url=None,
     )
     app.state.engine = engine
+    app.state.places = slime.Places()
 
     def metrics() -> Metrics | None:
         engine: Engine | None = app.state.engine
         return None if engine is None else engine.metrics
 
-    app.add_middleware(Guard, metrics=metrics, loopback_only=is_loopback(config.host))
-    for routes in (score, batch, judgements, health):
-        app.include_router(routes.router)
+    def loopback_only() -> bool:
+        engine: Engine | None = app.state.engine
+        return is_loopback(config.host) and (engine is None or not engine.admission.is_required)
+
+    app.add_middleware(Guard, metrics=metrics, loopback_only=loopback_only)
+    for routes in (score, batch, groups, judgements, nemo_gym, slime, ors):
+        app.include_router(routes.router, responses=documented(401, 403, 429))
+    app.include_router(health.router)
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(JudgeError, _judge_error)
     app.add_exception_handler(LlmError, _judge_error)
     app.add_exception_handler(RequestValidationError, _invalid_parameters)
     app.add_exception_handler(HTTPException, _http_error)
-    describe(app, ScoreRequest, ProblemOut)
+    describe(app, *_BODIES, ProblemOut)
     return app
 
 

@@ -18,7 +18,7 @@ _OF_CURL = "application/x-www-form-urlencoded"
 """What `curl -d` says of any body. Browsers say it too, for forms of other sites; those name their origin."""
 
 
-async def _body(request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
     """The whole body. Raises `Problem` for one that is too large, too slow, or not JSON by its headers."""
     check_headers(request)
     limits: ServiceLimits = request.app.state.engine.config.limits
@@ -38,7 +38,7 @@ async def _body(request: Request) -> bytes:
     return b"".join(chunks)
 
 
-Body = Annotated[bytes, Depends(_body)]
+Body = Annotated[bytes, Depends(read_body)]
 """Of a route: the request's body as bytes."""
 
 
@@ -73,13 +73,25 @@ def parsed(model: type[_Model], body: bytes) -> _Model:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        if found[0]["type"] == "json_invalid":
-            raise Problem(400, "not-json", f"the body is no JSON: {found[0]['msg']}.", "Send a JSON object.") from None
-        errors = [{"at": ".".join(map(str, one["loc"])), "message": one["msg"]} for one in found[:_SHOWN_ERRORS]]
-        more: dict[str, Any] = {"errors": errors}
-        first = f"{errors[0]['at'] or 'the body'}: {errors[0]['message']}"
-        raise Problem(422, "invalid-request", first, "GET /openapi.json describes the request.", {}, more) from None
+        raise _invalid(error) from None
+
+
+def built(model: type[_Model], **values: Any) -> _Model:
+    """The model with these values, translated from another body. Raises `Problem` as `parsed` does."""
+    try:
+        return model(**values)
+    except ValidationError as error:
+        raise _invalid(error) from None
+
+
+def _invalid(error: ValidationError) -> Problem:
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    if found[0]["type"] == "json_invalid":
+        return Problem(400, "not-json", f"the body is no JSON: {found[0]['msg']}.", "Send a JSON object.")
+    errors = [{"at": ".".join(map(str, one["loc"])), "message": one["msg"]} for one in found[:_SHOWN_ERRORS]]
+    more: dict[str, Any] = {"errors": errors}
+    first = f"{errors[0]['at'] or 'the body'}: {errors[0]['message']}"
+    return Problem(422, "invalid-request", first, "GET /openapi.json describes the request.", {}, more)
 
 
 def too_large(limits: ServiceLimits) -> Problem:

@@ -9,11 +9,17 @@ class Caller:
 
     key_id: str = ""
     """Id of the API key; empty without keys."""
-    projects: frozenset[str] | None = None
+    projects: tuple[str, ...] | None = None
     """Projects that it may use; None = all."""
+    judges: frozenset[str] | None = None
+    """Judge models that may judge for it; None = all that the service allows."""
 
     def may_use(self, project: str) -> bool:
         return self.projects is None or project in self.projects
+
+    def project_of(self, named: str) -> str:
+        """The project of a request: the one that it names, else the caller's first."""
+        return named or (self.projects[0] if self.projects else "")
 
 
 ANYONE = Caller()

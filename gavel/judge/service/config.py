@@ -35,6 +35,10 @@ class ServiceLimits(BaseModel):
     """Groups that one process judges at once; others wait in the database."""
     waiting_groups: int = Field(default=10_000, ge=1)
     """Groups that may wait in the database; further requests are refused (429)."""
+    open_groups: int = Field(default=10_000, ge=1)
+    """Groups that may wait for their members; further ones are refused (429)."""
+    deadline_seconds: float = Field(default=600.0, gt=0)
+    """Seconds from its first member until a group is judged as it is, where the members name no other deadline."""
     connections: int = Field(default=10_000, ge=1)
     """Connections at once; further ones are answered with 503."""
     header_seconds: float = Field(default=20.0, gt=0)
@@ -71,6 +75,8 @@ class ServiceConfig(BaseModel):
     """Modes that a request may name, besides the judge's own."""
     rubrics: dict[str, str] = {}
     """Rubrics that a request may name as its preset: a text, or @FILE."""
+    group_size: int | None = Field(default=None, ge=1)
+    """Members of a group, for requests that cannot say it: slime's, and NeMo Gym's /verify."""
     limits: ServiceLimits = ServiceLimits()
     retention_days: float | None = Field(default=None, gt=0)
     """Days after which judgements are deleted with their transcripts and replies. Default: they are kept."""

@@ -37,6 +37,10 @@ _POSTGRESQL: dict[str, Any] = {
     "options": "-c statement_timeout=60s -c lock_timeout=30s",
 }
 """No wait for the server lasts for ever."""
+_CONFLICTS = ("40001", "40P01")
+"""PostgreSQL's states for a serialization failure and a deadlock."""
+_TRIES = 5
+"""Of a work that conflicts with those of other processes."""
 Work = Callable[[sa.Connection], _T]
 
 
@@ -46,6 +50,7 @@ class _Pending(Generic[_T]):
     future: "Future[_T] | asyncio.Future[_T]"
     loop: asyncio.AbstractEventLoop | None
     """Of an asyncio future."""
+    order: str = ""
 
     @property
     def is_wanted(self) -> bool:
@@ -111,16 +116,20 @@ class Database:
         self._put(_Pending(work, future, None))
         return future
 
-    def begin(self, work: Work[_T]) -> "asyncio.Future[_T]":
-        """The same for the running event loop, which one call wakes for all futures of a transaction."""
+    def begin(self, work: Work[_T], order: str = "") -> "asyncio.Future[_T]":
+        """The same for the running event loop, which one call wakes for all futures of a transaction.
+
+        Works on a row that other processes change too name it as their `order`: all take such rows in that order, so
+        that no two transactions wait for each other.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_T] = loop.create_future()
-        self._put(_Pending(work, future, loop))
+        self._put(_Pending(work, future, loop, order))
         return future
 
-    async def write(self, work: Work[_T]) -> _T:
-        """What the work returns, once it is committed. Raises as the future of `submit` does."""
-        return await self.begin(work)
+    async def write(self, work: Work[_T], order: str = "") -> _T:
+        """What the work returns, once it is committed. `order` as in `begin`; raises as the future of `submit` does."""
+        return await self.begin(work, order)
 
     def _put(self, pending: _Pending[Any]) -> None:
         with self._closing:
@@ -163,7 +172,7 @@ class Database:
     def _run(self) -> None:
         while True:
             batch, is_last = self._next_batch()
-            live = [each for each in batch if each.is_wanted]
+            live = sorted((each for each in batch if each.is_wanted), key=lambda each: each.order)
             if live:
                 _settle(self._committed(live))
             if is_last:
@@ -182,17 +191,20 @@ class Database:
             batch.append(each)
         return batch, False
 
-    def _committed(self, batch: Sequence[_Pending[Any]]) -> list[_Done[Any]]:
+    def _committed(self, batch: Sequence[_Pending[Any]], tries: int = _TRIES) -> list[_Done[Any]]:
         """What became of each work; those that did not fail are committed."""
         try:
             results = self._retried(self._write_engine, lambda connection: [each.work(connection) for each in batch])
         except DatabaseUnavailableError as error:
             return [_Done(each, error=error) for each in batch]
         except Exception as error:
-            if len(batch) == 1:
+            conflict = _is_conflict(error)
+            if len(batch) == 1 and conflict and tries == 1:
+                return [_Done(batch[0], error=_no_answer(error))]
+            if len(batch) == 1 and not conflict:
                 return [_Done(batch[0], error=error)]
             # One work failed: alone, each of the others succeeds.
-            return [done for each in batch for done in self._committed([each])]
+            return [done for each in batch for done in self._committed([each], tries - conflict)]
         return [_Done(each, result) for each, result in zip(batch, results, strict=True)]
 
     def _retried(self, engine: sa.Engine, work: Work[_T]) -> _T:
@@ -202,6 +214,8 @@ class Database:
         except exc.DBAPIError as error:
             if not error.connection_invalidated and not isinstance(error, exc.OperationalError):
                 raise
+            if _is_conflict(error):
+                raise
             first = error
         if first.connection_invalidated:
             try:
@@ -209,9 +223,18 @@ class Database:
             except exc.OperationalError as error:
                 first = error
         self.outages += 1
-        raise DatabaseUnavailableError(
-            f"the database does not answer: {_reason(first)}", "Try again; if it lasts, look at the database."
-        ) from first
+        raise _no_answer(first) from first
+
+
+def _no_answer(error: Exception) -> DatabaseUnavailableError:
+    return DatabaseUnavailableError(
+        f"the database does not answer: {_reason(error)}", "Try again; if it lasts, look at the database."
+    )
+
+
+def _is_conflict(error: Exception) -> bool:
+    """Whether a transaction was ended for the sake of another one, and may succeed now."""
+    return isinstance(error, exc.DBAPIError) and getattr(error.orig, "sqlstate", None) in _CONFLICTS
 
 
 def _settle(done: Sequence[_Done[Any]]) -> None:

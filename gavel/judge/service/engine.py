@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from gavel.judge.judge import Judge
+from gavel.judge.service.admission import Admission
 from gavel.judge.service.caller import ANYONE, Caller
 from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.database import Database
@@ -36,6 +37,7 @@ from gavel.judge.service.judges import Judges
 from gavel.judge.service.metrics import Metrics
 from gavel.judge.service.notices import Notices
 from gavel.judge.service.records import Accepted, NewJudgement, Query, Record
+from gavel.judge.service.rendezvous import Rendezvous
 from gavel.judge.service.replies import database_cassette
 from gavel.judge.service.schemas import ScoreRequest
 from gavel.judge.service.store import FINISHED, WORK, Store
@@ -69,7 +71,9 @@ class Engine:
         self.judges = Judges(config, self.cassette)
         self.waiters = Waiters()
         self.metrics = Metrics()
+        self.admission = Admission(database)
         self.worker = Worker(self.store, self.judges, config.limits, self._finished)
+        self.rendezvous = Rendezvous(database, self.store, self.waiters, config.limits, self, self.worker.wake)
         self.counts = {"queued": 0, "running": 0}
         """Unfinished groups of all processes, as of the last look."""
         self.is_stopping = False
@@ -83,12 +87,20 @@ class Engine:
         """Goes on with what is unfinished. Raises `JudgeError` for a judge that cannot be asked."""
         self.judges.default.check()
         await load_libraries()
+        await self.admission.refresh()
         self.notices.on(WORK, lambda _: self.worker.wake())
         self.notices.on(FINISHED, self._finished_somewhere)
         self.notices.start()
         self.worker.start()
         await self.store.forget_claims(time.time() - _DAY)
-        self._loops = [asyncio.create_task(loop) for loop in (self._watch(), self._count(), self._overwrite_erased())]
+        watches = (
+            self._watch(),
+            self._count(),
+            self._overwrite_erased(),
+            self.rendezvous.watch(),
+            self.admission.watch(),
+        )
+        self._loops = [asyncio.create_task(loop) for loop in watches]
         if self.config.retention_days is not None:
             self._loops.append(asyncio.create_task(self._expire(self.config.retention_days)))
 
@@ -113,8 +125,13 @@ class Engine:
         self, request: ScoreRequest, caller: Caller = ANYONE, idempotency_key: str | None = None
     ) -> Accepted:
         """Accepts a group: it is in the database now, and will be judged. Raises a `ServiceError` when it is not."""
+        request = request.filed_under(caller.project_of(request.project))
         new = self._new(request, caller, idempotency_key)
-        return await self._accept(new, request)
+        self.admission.check_begin(caller)
+        accepted = await self._accept(new, request)
+        if accepted.is_new:
+            self.admission.begun(caller)
+        return accepted
 
     async def score(
         self,
@@ -197,7 +214,8 @@ class Engine:
         if record.is_finished and not record.retain:
             await self.store.erase_after_answer(record.id)
 
-    def _new(self, request: ScoreRequest, caller: Caller, idempotency_key: str | None) -> NewJudgement:
+    def check(self, request: ScoreRequest, caller: Caller) -> str:
+        """The judge of a request that can be accepted now, in words. Raises a `ServiceError` for one that cannot."""
         if self.is_stopping:
             raise OverloadedError("the service is stopping.", "Try again in some seconds.")
         limits = self.config.limits
@@ -213,12 +231,17 @@ class Engine:
             judge.rubric.for_task(truth_of(request.group(self.judges.rubric(request))))
         except JudgeError as error:
             raise InvalidRequestError(error.message, error.remedy) from error
+        self.admission.check(caller, request.project, judge.names)
+        return ", ".join(judge.names)
+
+    def _new(self, request: ScoreRequest, caller: Caller, idempotency_key: str | None) -> NewJudgement:
+        judge = self.check(request, caller)
         payload = request.model_dump_json(exclude_defaults=True).encode()
         return NewJudgement(
             id=new_id(),
             project=request.project,
             key_id=caller.key_id,
-            judge=", ".join(judge.names),
+            judge=judge,
             members=len(request.trajectories),
             payload=payload,
             created_at=time.time(),
@@ -258,9 +281,11 @@ class Engine:
     def _finished(self, judgement: str, record: Record | None) -> None:
         if record is not None:
             self.metrics.judged(record)
+            self.admission.finished(record)
         self.waiters.settle(judgement, record)
 
     def _finished_somewhere(self, judgement: str) -> None:
+        self.rendezvous.closed(judgement)
         if judgement in self.waiters.ids and not self.worker.has(judgement):
             self._look.set()
 
@@ -273,7 +298,8 @@ class Engine:
             except TimeoutError:
                 pass
             self._look.clear()
-            elsewhere = [each for each in self.waiters.ids if not self.worker.has(each)]
+            waited_for = [each for each in self.waiters.ids if not self.rendezvous.is_open(each)]
+            elsewhere = [each for each in waited_for if not self.worker.has(each)]
             try:
                 records = await self.store.get_all(elsewhere)
             except ServiceError as error:

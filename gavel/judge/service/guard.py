@@ -35,7 +35,7 @@ _HEADERS = {
 class Guard:
     """ASGI middleware around the whole application."""
 
-    def __init__(self, app: ASGIApp, metrics: Callable[[], Metrics | None], loopback_only: bool) -> None:
+    def __init__(self, app: ASGIApp, metrics: Callable[[], Metrics | None], loopback_only: Callable[[], bool]) -> None:
         """`loopback_only`: requests must name this machine as their host, as those to a service without keys do."""
         self._app = app
         self._metrics = metrics
@@ -77,7 +77,7 @@ class Guard:
 
     def _problem(self, headers: Headers) -> Problem | None:
         host = headers.get("host", "")
-        if self._loopback_only and not is_loopback(_name(host)):
+        if self._loopback_only() and not is_loopback(_name(host)):
             return Problem(
                 421,
                 "host",

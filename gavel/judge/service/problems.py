@@ -14,12 +14,23 @@ from pydantic import BaseModel, ConfigDict
 from starlette.responses import JSONResponse
 
 from gavel.judge.service.errors import (
+    BusyError,
     DatabaseUnavailableError,
+    ForbiddenError,
+    GroupClosedError,
+    GroupConflictError,
+    GroupDiffersError,
+    GroupFullError,
+    GroupTooLargeError,
     IdempotencyConflictError,
     InvalidRequestError,
+    MemberDiffersError,
     NotFoundError,
+    OverBudgetError,
     OverloadedError,
+    RateLimitError,
     ServiceError,
+    UnauthorizedError,
 )
 
 MEDIA_TYPE = "application/problem+json"
@@ -69,6 +80,17 @@ _KINDS: dict[type[ServiceError], tuple[int, str, dict[str, str]]] = {
     NotFoundError: (404, "not-found", {}),
     OverloadedError: (429, "overloaded", {"Retry-After": "5"}),
     DatabaseUnavailableError: (503, "database-unavailable", {"Retry-After": "2"}),
+    UnauthorizedError: (401, "unauthorized", {"WWW-Authenticate": "Bearer"}),
+    ForbiddenError: (403, "forbidden", {}),
+    OverBudgetError: (403, "over-budget", {}),
+    BusyError: (429, "too-many-groups", {"Retry-After": "1"}),
+    RateLimitError: (429, "rate", {}),
+    GroupDiffersError: (409, "group-differs", {}),
+    MemberDiffersError: (409, "member-differs", {}),
+    GroupFullError: (409, "group-full", {}),
+    GroupClosedError: (409, "group-closed", {}),
+    GroupConflictError: (409, "group-conflict", {}),
+    GroupTooLargeError: (413, "group-too-large", {}),
     ServiceError: (500, "service-error", {}),
 }
 
@@ -76,6 +98,8 @@ _KINDS: dict[type[ServiceError], tuple[int, str, dict[str, str]]] = {
 def problem_of(error: ServiceError) -> Problem:
     """The problem that an error of the service is over HTTP."""
     status, kind, headers = next(_KINDS[cls] for cls in type(error).__mro__ if cls in _KINDS)
+    if isinstance(error, RateLimitError):
+        headers = {"Retry-After": str(error.seconds)}
     return Problem(status, kind, error.message, error.remedy, headers)
 
 

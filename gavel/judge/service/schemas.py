@@ -35,13 +35,11 @@ class HistoryIn(BaseModel):
     tools: list[dict[str, JsonValue]] | None = None
 
 
-class TrajectoryIn(BaseModel):
-    """One attempt at the task."""
+class ConversationIn(BaseModel):
+    """What an agent did."""
 
     model_config = _STRICT
 
-    id: Name | None = None
-    """Name of the member in the answer, unique in the group. Default: its index, from 0."""
     messages: list[ChatMessage]
     """The conversation, as OpenAI chat messages; tool calls and tool results included."""
     tools: list[dict[str, JsonValue]] | None = None
@@ -55,10 +53,17 @@ class TrajectoryIn(BaseModel):
     """Kept with the trajectory; not shown to the judge."""
 
     @model_validator(mode="after")
-    def _something_to_judge(self) -> "TrajectoryIn":
+    def _something_to_judge(self) -> "ConversationIn":
         if not self.messages and not self.histories and self.status != "failed":
             raise ValueError('a trajectory needs messages; leave it out, or send it with the status "failed"')
         return self
+
+
+class TrajectoryIn(ConversationIn):
+    """One attempt at the task."""
+
+    id: Name | None = None
+    """Name of the member in the answer, unique in the group. Default: its index, from 0."""
 
     def trajectory(self) -> Trajectory:
         return Trajectory(
@@ -122,6 +127,10 @@ class ScoreRequest(JudgingOptions):
     def ids(self) -> list[str]:
         """The members' names, in order."""
         return [str(index) if member.id is None else member.id for index, member in enumerate(self.trajectories)]
+
+    def filed_under(self, project: str) -> "ScoreRequest":
+        """The same request in this project."""
+        return self if project == self.project else self.model_copy(update={"project": project})
 
     def truth(self, rubric: str | None) -> Truth:
         """What the judge is told of the task; `rubric` is that of the preset. Raises `JudgeError`."""

@@ -28,17 +28,17 @@ async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
 
     Raises a `GavelError` when the service cannot start.
     """
-    listener = _listen(config)
     database = await asyncio.to_thread(Database.open, config.database)
     try:
         engine = Engine(config, database)
-        await engine.start()
-        try:
-            await _serve(engine, listener, announce)
-        finally:
-            await engine.stop()
+        await engine.admission.refresh()
+        with contextlib.closing(_listen(config, engine.admission.is_required)) as listener:
+            await engine.start()
+            try:
+                await _serve(engine, listener, announce)
+            finally:
+                await engine.stop()
     finally:
-        listener.close()
         await asyncio.to_thread(database.close)
 
 
@@ -98,14 +98,15 @@ class _Server(uvicorn.Server):
 def _words(engine: Engine, listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     host = f"[{host}]" if ":" in host else host
+    keys = "keys required" if engine.admission.is_required else "no keys (loopback only)"
     return (
         f"Gavel judge service · http://{host}:{port} · docs at /docs · {engine.database.place} · "
-        f"no keys (loopback only) · judge {', '.join(engine.judges.default.names)}"
+        f"{keys} · judge {', '.join(engine.judges.default.names)}"
     )
 
 
-def _listen(config: ServiceConfig) -> socket.socket:
-    if not is_loopback(config.host):
+def _listen(config: ServiceConfig, has_keys: bool) -> socket.socket:
+    if not (has_keys or is_loopback(config.host)):
         raise ServiceError(
             f"the service has no API keys, so it does not listen on {config.host}.",
             "Make a key first (gavel keys create), or leave --host out: 127.0.0.1.",

@@ -20,7 +20,7 @@ from gavel.judge.service.notices import notify
 from gavel.judge.service.records import Accepted, NewJudgement, Query, Record
 from gavel.judge.service.replies import delete_replies
 from gavel.judge.service.rows import SUMMARY, columns_of, new_record, outcome_columns, pack, record_of, unpack
-from gavel.judge.service.tables import claims, judgements, replies
+from gavel.judge.service.tables import claims, groups, judgements, keys, members, replies
 from gavel.judge.service.verdict import Verdict
 
 FINISHED, WORK = "finished", "work"
@@ -53,7 +53,8 @@ class Store:
         finished_at = time.time()
         columns = outcome_columns(verdict, finished_at)
         self.erasures += not record.retain
-        return await self.database.write(lambda connection: _finish(connection, record, verdict, columns))
+        order = f"charge {record.key_id}" if record.key_id else ""
+        return await self.database.write(lambda connection: _finish(connection, record, verdict, columns), order)
 
     async def get(self, judgement: str) -> Record | None:
         """The record with its verdict."""
@@ -180,6 +181,8 @@ def _finish(connection: sa.Connection, record: Record, verdict: Verdict, columns
     if connection.execute(update).rowcount:
         if not record.retain:
             delete_replies(connection, verdict.reply_keys)
+        if record.key_id:
+            _charge(connection, record.key_id, columns)
         notify(connection, FINISHED, record.id)
         kept = {name: columns[name] for name in ("status", "finished_at", "calls", "prompt_tokens")}
         kept |= {name: columns[name] for name in ("completion_tokens", "cost_usd")}
@@ -188,12 +191,24 @@ def _finish(connection: sa.Connection, record: Record, verdict: Verdict, columns
     return None if row is None else record_of(row, row.result)
 
 
+def _charge(connection: sa.Connection, key_id: str, columns: dict[str, Any]) -> None:
+    """Adds the cost of a judgement to what its key has spent."""
+    cost = columns["cost_usd"]
+    spent = {"spent_usd": keys.c.spent_usd + cost} if cost is not None else {}
+    if cost is None and columns["calls"]:
+        spent = {"unpriced_groups": keys.c.unpriced_groups + 1}
+    if spent:
+        connection.execute(sa.update(keys).where(keys.c.id == key_id).values(spent))
+
+
 def _delete(connection: sa.Connection, ids: Iterable[str]) -> int:
     ids = list(ids)
     if not ids:
         return 0
     results = connection.execute(sa.select(_c.result).where(_c.id.in_(ids))).scalars()
     delete_replies(connection, {key for result in results if (v := unpack(result)) for key in v.reply_keys})
+    connection.execute(sa.delete(members).where(members.c.group_id.in_(ids)))
+    connection.execute(sa.delete(groups).where(groups.c.id.in_(ids)))
     return connection.execute(sa.delete(judgements).where(_c.id.in_(ids))).rowcount
 
 

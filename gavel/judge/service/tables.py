@@ -1,4 +1,5 @@
-"""The tables of the core: judgements, the judge models' replies, and claims on questions that are being asked.
+"""The tables: judgements, the judge models' replies, claims on questions that are being asked, groups whose members
+arrive one by one, and API keys.
 
 Migrations make them (migrations/versions); a test holds that both say the same. What holds transcripts or replies is in
 bytes: JSON compressed with zstandard. Times are Unix seconds.
@@ -84,4 +85,55 @@ claims = sa.Table(
     sa.Column("holder", sa.Text, nullable=False),
     sa.Column("beats", sa.Integer, nullable=False),
     sa.Column("renewed_at", sa.Double, nullable=False),
+)
+
+groups = sa.Table(
+    "groups",
+    metadata,
+    sa.Column("id", sa.String(36), primary_key=True, comment="Also that of its judgement, once there is one."),
+    sa.Column("key_id", sa.Text, nullable=False),
+    sa.Column("project", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("round", sa.Integer, nullable=False, comment="From 0; wires whose names come again count up."),
+    sa.Column("expected", sa.Integer, nullable=False),
+    sa.Column("arrived", sa.Integer, nullable=False),
+    sa.Column("size", sa.BigInteger, nullable=False, comment="Bytes of its members."),
+    sa.Column("settings_hash", sa.Text, nullable=False),
+    sa.Column("options", sa.LargeBinary, nullable=False, comment="How it is judged, as JSON."),
+    sa.Column("judge", sa.Text, nullable=False),
+    sa.Column("retain", sa.Boolean, nullable=False),
+    sa.Column("on_deadline", sa.Text, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("deadline_at", sa.Double, nullable=False),
+    sa.Column("closed_at", sa.Double, comment="When it was complete, or its deadline over."),
+    sa.UniqueConstraint("key_id", "project", "name", "round"),
+)
+sa.Index(
+    "ix_groups_open",
+    groups.c.deadline_at,
+    sqlite_where=groups.c.closed_at.is_(None),
+    postgresql_where=groups.c.closed_at.is_(None),
+)
+sa.Index(None, groups.c.closed_at)
+
+members = sa.Table(
+    "members",
+    metadata,
+    sa.Column("group_id", sa.String(36), primary_key=True),
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("content_hash", sa.Text, nullable=False),
+    sa.Column("payload", sa.LargeBinary, comment="The trajectory; none once the group is closed."),
+)
+
+keys = sa.Table(
+    "keys",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("token_hash", sa.Text, nullable=False, comment="SHA-256; the token itself is nowhere."),
+    sa.Column("scope", sa.Text, nullable=False, comment="What it may do, as JSON."),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("revoked_at", sa.Double),
+    sa.Column("spent_usd", sa.Double, nullable=False, comment="Of judgements whose cost is known."),
+    sa.Column("unpriced_groups", sa.Integer, nullable=False, comment="Judgements whose cost is not known."),
 )

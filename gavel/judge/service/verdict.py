@@ -31,6 +31,12 @@ class Verdict(BaseModel):
         members = [Judgement(reason=error.message) for _ in ids]
         return cls(ids=ids, members=members, problem=error.message, remedy=error.remedy)
 
+    @classmethod
+    def unscored(cls, ids: list[str], reason: str) -> "Verdict":
+        """That of a group which is not judged."""
+        group = GroupJudgement(status="unscored", reason=reason)
+        return cls(ids=ids, members=[Judgement(reason=reason) for _ in ids], group=group)
+
     @property
     def status(self) -> FinishedStatus:
         return "failed" if self.group is None else self.group.status

@@ -39,6 +39,10 @@ class Waiters:
                 if not future.done():
                     future.set_exception(TimeoutError())
 
+    def of(self, judgement: str) -> Collection["asyncio.Future[Record | None]"]:
+        """Those that wait for it."""
+        return self._futures.get(judgement, ())
+
     @property
     def ids(self) -> Collection[str]:
         """The judgements that somebody waits for."""

@@ -2,6 +2,8 @@
 
 import asyncio
 import sqlite3
+import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,9 +13,15 @@ from sqlalchemy.exc import IntegrityError
 
 from gavel.judge.service.database import Database, database_url
 from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError
+from gavel.judge.service.key_scope import KeyScope
+from gavel.judge.service.keys import KeyStore
 from gavel.judge.service.tables import claims
+from gavel.judge.service.tables import keys as key_rows
+from tests.judge.service.postgresql import Cluster
+from tests.limits import HANG_SECONDS
 
 INSERT = sa.insert(claims)
+SPEND = sa.update(key_rows).values(spent_usd=key_rows.c.spent_usd + 1)
 
 
 def row(key: str) -> dict[str, object]:
@@ -122,3 +130,31 @@ def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(tmp_path: Path)
 def test_a_missing_folder_is_named(tmp_path: Path):
     with pytest.raises(ServiceError, match="directory does not exist"):
         Database.open(str(tmp_path / "nowhere" / "service.sqlite"))
+
+
+@pytest.mark.postgres
+async def test_transactions_that_wait_for_each_other_both_succeed(postgresql: Cluster):
+    url = postgresql.database()
+    databases = [Database.open(url), Database.open(url)]
+    both_hold_one = threading.Barrier(2, timeout=HANG_SECONDS)
+    ids = [KeyStore(databases[0]).create(name, KeyScope())[1].id for name in "ab"]
+
+    def spend(mine: str, other: str) -> Callable[[sa.Connection], None]:
+        tries: list[int] = []
+
+        def work(connection: sa.Connection) -> None:
+            connection.execute(SPEND.where(key_rows.c.id == mine))
+            if not tries:
+                tries.append(1)
+                both_hold_one.wait()
+            connection.execute(SPEND.where(key_rows.c.id == other))
+
+        return work
+
+    try:
+        orders = (ids, ids[::-1])
+        await asyncio.gather(*(one.write(spend(*order)) for one, order in zip(databases, orders, strict=True)))
+        assert [key.spent_usd for key in KeyStore(databases[0]).all_now()] == [2.0, 2.0]
+    finally:
+        for one in databases:
+            one.close()

@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 from starlette.responses import PlainTextResponse, Response
 
-from gavel.judge.service.access import TheEngine
+from gavel.judge.service.access import TheCaller, TheEngine
 from gavel.judge.service.problems import Problem, documented
 
 router = APIRouter(tags=["health"])
@@ -28,8 +28,13 @@ async def readyz(engine: TheEngine) -> str:
     return "ok"
 
 
-@router.get("/metrics", summary="Metrics for Prometheus", response_class=PlainTextResponse)
-async def metrics(engine: TheEngine) -> Response:
+@router.get(
+    "/metrics",
+    summary="Metrics for Prometheus",
+    response_class=PlainTextResponse,
+    responses=documented(401, 429, 503),
+)
+async def metrics(engine: TheEngine, _: TheCaller) -> Response:
     """Counters, gauges and histograms of this process."""
     engine.metrics.waiting(engine.counts, len(engine.waiters))
     content, media_type = engine.metrics.exposition()

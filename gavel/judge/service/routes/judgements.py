@@ -70,7 +70,8 @@ async def page(
     """A page of judgements without their members."""
     if project is not None and not caller.may_use(project):
         raise Problem(403, "project", f"this key is not for the project {project!r}.", "Use a key that is.")
-    projects = caller.projects if project is None else frozenset({project})
+    own = None if caller.projects is None else frozenset(caller.projects)
+    projects = own if project is None else frozenset({project})
     query = JudgementQuery(projects, _statuses(status or ()), judge, since, until, before, limit + 1)
     records = await engine.page(query)
     more = len(records) > limit

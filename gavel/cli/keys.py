@@ -1,0 +1,116 @@
+"""`gavel keys`: the API keys of the judge service, in its database."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gavel.cli.model_options import Flag, given, with_options
+from gavel.cli.run_file import merged, validated
+from gavel.cli.serve import service_config
+from gavel.extras import MissingExtraError, missing_parts
+from gavel.judge.service.config import FILE_NAME
+from gavel.judge.service.key_scope import KeyScope
+
+if TYPE_CHECKING:
+    from gavel.judge.service.keys import KeyStore
+
+KEY_FLAGS = [
+    Flag("projects", "--project"),
+    Flag("judges", "--judge"),
+    Flag("max_cost_usd", "--max-cost"),
+    Flag("requests_per_minute", "--requests-per-minute"),
+    Flag("concurrent_groups", "--concurrent-groups"),
+]
+Database = Annotated[
+    str | None, typer.Option(help="The service's database. Default: as for gavel serve.", show_default=False)
+]
+Config = Annotated[
+    Path | None, typer.Option(help=f"The service's settings as TOML. Default: {FILE_NAME}, where there is one.")
+]
+
+
+def create(
+    values: Mapping[str, Any],
+    name: Annotated[str, typer.Argument(help="What the key is for; shown in the list.")],
+    database: Database = None,
+    config: Config = None,
+) -> None:
+    """Make a key, and print it: it is shown this once. From the first key on, the service answers no one without."""
+    chosen = given(values, KeyScope, KEY_FLAGS)
+    names = {flag.path: flag.name for flag in KEY_FLAGS}
+    scope = validated(KeyScope, merged({}, chosen), {path: names[path[0]] for path in chosen})
+    with _store(database, config) as store:
+        token, key = store.create(name, scope)
+    typer.echo(token)
+    typer.echo(f"This is key {key.id}; it is not shown again. Send it as Authorization: Bearer KEY.", err=True)
+
+
+def list_keys(database: Database = None, config: Config = None) -> None:
+    """List the keys with what they may do and have spent; never the keys themselves."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from gavel.cli.terminal import plain
+
+    with _store(database, config) as store:
+        found = store.all_now()
+    console = Console()
+    if not found:
+        console.print(plain("There are no keys. Make one: gavel keys create NAME."))
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("id", "name", "made", "may use", "spent"):
+        table.add_column(heading)
+    for key in found:
+        scope = ", ".join(
+            f"{field} {_words(value)}" for field, value in key.scope.model_dump(exclude_defaults=True).items()
+        )
+        made = time.strftime("%Y-%m-%d", time.localtime(key.created_at))
+        unknown = f", {key.unpriced_groups} groups unknown" if key.unpriced_groups else ""
+        may = "revoked" if key.revoked_at is not None else scope or "all"
+        table.add_row(*map(plain, (key.id, key.name, made, may, f"{key.spent_usd:.4g} USD{unknown}")))
+    console.print(table)
+
+
+def revoke(
+    key: Annotated[str, typer.Argument(help="Id of the key, as in the list.")],
+    database: Database = None,
+    config: Config = None,
+) -> None:
+    """End a key for ever. Running services know it within seconds."""
+    with _store(database, config) as store:
+        store.revoke(key)
+    typer.echo(f"Key {key} is revoked.")
+
+
+def _words(value: Any) -> str:
+    return "/".join(value) if isinstance(value, list) else str(value)
+
+
+@contextmanager
+def _store(database: str | None, config: Path | None) -> Iterator["KeyStore"]:
+    if missing := missing_parts("service"):
+        raise MissingExtraError("gavel keys", missing[0], "service")
+    from gavel.judge.service.database import Database as ServiceDatabase
+    from gavel.judge.service.keys import KeyStore
+
+    opened = ServiceDatabase.open(service_config({"database": database}, config).database)
+    try:
+        yield KeyStore(opened)
+    finally:
+        opened.close()
+
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    help="Make, list and revoke API keys of the service.",
+)
+app.command("create")(with_options(create, KeyScope, KEY_FLAGS))
+app.command("list")(list_keys)
+app.command("revoke")(revoke)

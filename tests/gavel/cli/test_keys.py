@@ -1,0 +1,42 @@
+"""`gavel keys`: made once, listed without the key, revoked."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gavel.cli.keys import app
+from gavel.llm.errors import GavelError
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GAVEL_DATABASE_URL", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def run(*arguments: str) -> str:
+    return CliRunner().invoke(app, arguments, catch_exceptions=False).stdout
+
+
+def test_a_key_is_made_listed_and_revoked():
+    token = run("create", "trainer", "--project", "desk", "--max-cost", "5", "--concurrent-groups", "8").strip()
+    key_id = token.split("_")[1]
+    listed = run("list")
+    assert key_id in listed
+    assert "projects desk, max_cost_usd 5.0, concurrent_groups 8" in listed
+    assert token not in listed
+    assert run("revoke", key_id) == f"Key {key_id} is revoked.\n"
+    assert "revoked" in run("list")
+
+
+def test_without_keys_the_list_says_how_to_make_one():
+    assert "gavel keys create NAME" in run("list")
+
+
+@pytest.mark.parametrize("arguments", [("revoke", "none"), ("create", "x", "--max-cost", "-1")])
+def test_what_cannot_be_done_is_an_error_with_a_remedy(arguments: tuple[str, ...]):
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code != 0
+    assert result.exception is None or isinstance(result.exception, GavelError | SystemExit)

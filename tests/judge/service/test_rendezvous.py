@@ -1,0 +1,212 @@
+"""Groups whose members arrive one by one: each caller gets its own score, and nothing waits for ever."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gavel.judge.service.config import ServiceLimits
+from tests.endpoint import Answer, Endpoint
+from tests.judge.service.in_process import config_of, messages, serving
+from tests.judge.service.processes import served
+from tests.judge.service.stub_judge import by_content_and_position
+
+ANSWERS = {f"m{number}": f"answer-worth-{number}" for number in range(5)}
+
+
+def member(name: str, expected: int = 5, **more: Any) -> dict[str, Any]:
+    return {"expected": expected, "id": name, "messages": messages(ANSWERS.get(name, name)), **more}
+
+
+def kind(answer: httpx.Response) -> str:
+    return answer.json()["type"].rpartition(":")[2]
+
+
+@pytest.fixture
+async def client(tmp_path: Path, endpoint: Endpoint) -> AsyncIterator[httpx.AsyncClient]:
+    endpoint.script = [by_content_and_position]
+    limits = ServiceLimits(members=8, body_bytes=20_000)
+    async with serving(config_of(tmp_path, endpoint, limits=limits)) as client:
+        yield client
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_each_caller_gets_the_score_that_the_same_group_has_when_it_is_judged_at_once(
+    seed: int, client: httpx.AsyncClient, endpoint: Endpoint, tmp_path: Path
+):
+    order = random.Random(seed).sample(sorted(ANSWERS), 5)
+    arrivals = [client.post("/v1/groups/g/members", json=member(name)) for name in order]
+    answers = {answer.json()["id"]: answer.json() for answer in await asyncio.gather(*arrivals)}
+    (tmp_path / "at-once").mkdir()
+    async with serving(config_of(tmp_path / "at-once", endpoint)) as other:  # with no reply of the first service
+        group = {"trajectories": [{"id": name, "messages": messages(text)} for name, text in ANSWERS.items()]}
+        judged = (await other.post("/v1/score", json=group)).json()
+    assert {name: answers[name]["score"] for name in ANSWERS} == dict(zip(ANSWERS, judged["scores"], strict=True))
+    assert len(set(judged["scores"])) == 5
+    assert {(one["status"], one["expected"], one["arrived"]) for one in answers.values()} == {("scored", 5, 5)}
+
+
+async def test_a_caller_that_does_not_wait_asks_later(client: httpx.AsyncClient):
+    first = await client.post("/v1/groups/g/members?wait=false", json=member("m0", 2))
+    assert (first.status_code, first.json()["status"], first.json()["arrived"]) == (202, "open", 1)
+    place = first.headers["location"]
+    assert (await client.get(place)).json()["status"] == "open"
+    second = await client.post("/v1/groups/g/members", json=member("m1", 2))
+    later = await client.get(f"{place}?wait=60")
+    assert (later.status_code, later.json()["judgement"]) == (200, second.json()["judgement"])
+    whole = (await client.get(f"/v1/judgements/{second.json()['judgement']}")).json()
+    assert whole["scores"] == [later.json()["score"], second.json()["score"]]
+
+
+async def test_the_same_body_again_is_the_same_member(client: httpx.AsyncClient, endpoint: Endpoint):
+    for _ in range(3):
+        await client.post("/v1/groups/g/members", json=member("m0", 2, wait=False))
+    last = await client.post("/v1/groups/g/members", json=member("m1", 2))
+    again = await client.post("/v1/groups/g/members", json=member("m1", 2))
+    assert again.json() == last.json()
+    assert (last.json()["arrived"], len(endpoint.requests)) == (2, 2)
+
+
+CONFLICTS: dict[str, tuple[dict[str, Any], str]] = {
+    "another number of members": (member("m1", 3), "group-differs"),
+    "another rubric": (member("m1", 2, rubric="Be short."), "group-differs"),
+    "another deadline": (member("m1", 2, deadline_seconds=5), "group-differs"),
+    "an id with other content": ({**member("m1", 2), "id": "m0"}, "member-differs"),
+}
+
+
+@pytest.mark.parametrize("what", CONFLICTS)
+async def test_a_member_that_does_not_fit_is_refused_and_the_group_stays_as_it_is(what: str, client: httpx.AsyncClient):
+    body, expected = CONFLICTS[what]
+    await client.post("/v1/groups/g/members?wait=false", json=member("m0", 2))
+    refused = await client.post("/v1/groups/g/members", json=body)
+    assert (refused.status_code, kind(refused)) == (409, expected)
+    assert refused.json()["remedy"]
+    whole = await client.post("/v1/groups/g/members", json=member("m1", 2))
+    assert (whole.status_code, whole.json()["arrived"]) == (200, 2)
+
+
+async def test_a_member_too_many_is_refused(client: httpx.AsyncClient):
+    for name in ("m0", "m1"):
+        await client.post("/v1/groups/g/members?wait=false", json=member(name, 2))
+    refused = await client.post("/v1/groups/g/members", json=member("m2", 2))
+    assert (refused.status_code, kind(refused)) == (409, "group-full")
+
+
+BAD: dict[str, tuple[dict[str, Any], int, str]] = {
+    "more members than are allowed": (member("m0", 9), 422, "invalid-request"),
+    "no members": (member("m0", 0), 422, "invalid-request"),
+    "an id that is no part of a path": (member("a/b"), 422, "invalid-request"),
+    "an unknown judge": (member("m0", judge="openai/gpt-6"), 422, "invalid-request"),
+    "no deadline that ever comes": (member("m0", deadline_seconds=0), 422, "invalid-request"),
+    "an unknown field": (member("m0", expect=2), 422, "invalid-request"),
+    "too large": (member("x" * 30_000), 413, "too-large"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+async def test_what_cannot_be_judged_is_refused(what: str, client: httpx.AsyncClient):
+    body, status, expected = BAD[what]
+    refused = await client.post("/v1/groups/g/members", json=body)
+    assert (refused.status_code, kind(refused)) == (status, expected), refused.text
+    assert (await client.get("/v1/groups/g/members/m0")).status_code == 404
+
+
+async def test_members_that_are_too_large_together_are_refused(client: httpx.AsyncClient):
+    first = await client.post(
+        "/v1/groups/g/members?wait=false", json=member("x" * 100, 3, metadata={"a": "y" * 15_000})
+    )
+    second = await client.post("/v1/groups/g/members", json=member("z", 3, metadata={"a": "y" * 15_000}))
+    assert (first.status_code, second.status_code, kind(second)) == (202, 413, "group-too-large")
+
+
+@pytest.mark.parametrize(("on_deadline", "status"), [("judge", "scored"), ("unscored", "unscored")])
+async def test_at_the_deadline_those_that_came_are_judged_or_left_unscored(
+    on_deadline: str, status: str, client: httpx.AsyncClient, endpoint: Endpoint
+):
+    settings: dict[str, Any] = {"deadline_seconds": 0.3, "on_deadline": on_deadline}
+    answers = await asyncio.gather(
+        *(client.post("/v1/groups/g/members", json=member(name, 3, **settings)) for name in ("m0", "m1"))
+    )
+    assert [answer.json()["status"] for answer in answers] == [status, status]
+    scored = [answer.json()["score"] is not None for answer in answers]
+    assert scored == [status == "scored"] * 2
+    assert bool(endpoint.requests) == (status == "scored")
+    if status == "unscored":
+        assert answers[0].json()["reason"] == "only 2 of 3 members came before the group's deadline"
+    late = await client.post("/v1/groups/g/members", json=member("m2", 3, **settings))
+    assert (late.status_code, kind(late)) == (409, "group-closed")
+
+
+async def test_groups_of_different_projects_are_different(client: httpx.AsyncClient):
+    await client.post("/v1/groups/g/members?wait=false", json=member("m0", 2))
+    other = await client.post("/v1/groups/g/members?wait=false", json=member("m0", 2, project="p"))
+    assert other.json()["arrived"] == 1
+    assert (await client.get(other.headers["location"])).status_code == 202
+    assert (await client.get("/v1/groups/g/members/m0?project=q")).status_code == 404
+
+
+async def test_members_may_come_to_different_processes(tmp_path: Path, endpoint: Endpoint, database_url: str):
+    endpoint.script = [by_content_and_position]
+    config = config_of(tmp_path, endpoint, database=database_url)
+    chance = random.Random(1)
+    arrivals = [(f"g{number}", name) for number in range(24) for name in ANSWERS]
+    chance.shuffle(arrivals)
+    async with serving(config) as one, serving(config) as other:
+
+        async def arrive(group: str, name: str) -> dict[str, Any]:
+            body = member(name) | {"messages": messages(f"{ANSWERS[name]}-in-{group}")}
+            answer = await chance.choice([one, other]).post(f"/v1/groups/{group}/members", json=body)
+            assert answer.status_code == 200, answer.text
+            return answer.json()
+
+        answers = await asyncio.gather(*(arrive(*each) for each in arrivals))
+        at_once = {"trajectories": [{"messages": messages(f"{text}-in-g7")} for text in ANSWERS.values()]}
+        judged = (await one.post("/v1/score", json=at_once)).json()
+    assert {(answer["status"], answer["arrived"]) for answer in answers} == {("scored", 5)}
+    assert len({(answer["group"], answer["judgement"]) for answer in answers}) == 24
+    scores = {answer["id"]: answer["score"] for answer in answers if answer["group"] == "g7"}
+    assert (judged["calls"], [scores[name] for name in ANSWERS]) == (0, judged["scores"])
+
+
+async def test_a_failed_judgement_is_tried_again_when_its_members_come_again(tmp_path: Path, endpoint: Endpoint):
+    refusal = {"error": {"message": "Incorrect API key provided.", "type": "invalid_request_error"}}
+    endpoint.script = [lambda request: Answer(refusal, 401)]
+    config = config_of(tmp_path, endpoint)
+    async with serving(config) as client:
+        await client.post("/v1/groups/g/members?wait=false", json=member("m0", 2))
+        failed = await client.post("/v1/groups/g/members", json=member("m1", 2))
+        assert (failed.status_code, kind(failed)) == (502, "judge-failed")
+    endpoint.script = [by_content_and_position]
+    async with serving(config) as client:  # a judge whose key is wrong is asked again by the next process only
+        again = await client.post("/v1/groups/g/members", json=member("m1", 2))
+        assert (again.status_code, again.json()["status"]) == (200, "scored")
+
+
+async def test_deleting_its_judgement_deletes_the_group(client: httpx.AsyncClient):
+    await client.post("/v1/groups/g/members?wait=false", json=member("m0", 2))
+    judged = (await client.post("/v1/groups/g/members", json=member("m1", 2))).json()
+    assert (await client.delete(f"/v1/judgements/{judged['judgement']}")).status_code == 204
+    assert (await client.get("/v1/groups/g/members/m0")).status_code == 404
+    anew = await client.post("/v1/groups/g/members?wait=false", json=member("m0", 2))
+    assert anew.json()["arrived"] == 1
+
+
+async def test_open_groups_go_on_after_a_kill(tmp_path: Path, endpoint: Endpoint):
+    endpoint.script = [by_content_and_position]
+    config = config_of(tmp_path, endpoint, port=0)
+    async with httpx.AsyncClient(timeout=60) as client:
+        async with served(config) as first:
+            for group, body in (("g", member("m0", 2)), ("late", member("m0", 2, deadline_seconds=1.0))):
+                accepted = await client.post(f"{first.url}/v1/groups/{group}/members?wait=false", json=body)
+                assert accepted.status_code == 202
+            first.kill()
+        async with served(config) as second:
+            whole = await client.post(f"{second.url}/v1/groups/g/members", json=member("m1", 2))
+            assert (whole.status_code, whole.json()["arrived"]) == (200, 2)
+            alone = await client.get(f"{second.url}/v1/groups/late/members/m0?wait=30")
+            assert (alone.status_code, alone.json()["arrived"], alone.json()["score"]) == (200, 1, None)
