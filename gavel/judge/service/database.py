@@ -13,6 +13,7 @@ import asyncio
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -290,7 +291,7 @@ def _engine(url: sa.URL, begin: str) -> sa.Engine:
 
     def connected(connection: sqlite3.Connection, _: object) -> None:
         connection.isolation_level = None  # transactions begin below, not where the driver thinks
-        connection.execute("PRAGMA journal_mode = WAL")
+        _use_log(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA secure_delete = ON")  # erased transcripts are overwritten
 
@@ -300,6 +301,19 @@ def _engine(url: sa.URL, begin: str) -> sa.Engine:
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begins)
     return engine
+
+
+def _use_log(connection: sqlite3.Connection) -> None:
+    """SQLite does not wait for the lock that changing to a write-ahead log takes, so this does."""
+    patience = time.monotonic() + _LOCKED_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > patience:
+                raise
+            time.sleep(0.01)
 
 
 def _unusable(url: sa.URL, error: Exception) -> ServiceError:

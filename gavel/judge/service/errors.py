@@ -1,5 +1,7 @@
 """Errors of the service, each with its remedy. How they look over HTTP: problems.py."""
 
+from types import TracebackType
+
 from gavel.llm.errors import CassetteError, GavelError
 
 
@@ -73,3 +75,8 @@ class RateLimitError(OverloadedError):
     def __init__(self, message: str, remedy: str, seconds: int) -> None:
         super().__init__(message, remedy)
         self.seconds = seconds
+
+
+def without_text(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
+    """The traceback without the error's message, which may quote a transcript."""
+    return RuntimeError, RuntimeError(type(error).__name__), error.__traceback__

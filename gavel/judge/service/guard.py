@@ -5,6 +5,7 @@ sites are refused by their origin, and names that were pointed at this machine b
 """
 
 import ipaddress
+import logging
 import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
@@ -12,9 +13,11 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gavel.judge.service.errors import without_text
 from gavel.judge.service.metrics import Metrics
 from gavel.judge.service.problems import Problem
 
+_LOG = logging.getLogger(__name__)
 _STRICT_POLICY = "default-src 'none'; frame-ancestors 'none'"
 _DOCS_POLICY = (
     "default-src 'none'; connect-src 'self'; frame-ancestors 'none'; img-src data: https://fastapi.tiangolo.com; "
@@ -42,12 +45,12 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 500
+        started, status, is_answered = time.perf_counter(), 500, False
 
         async def guarded(message: Message) -> None:
-            nonlocal status
+            nonlocal status, is_answered
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, is_answered = message["status"], True
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
@@ -55,10 +58,19 @@ class Guard:
                 headers.setdefault("Content-Security-Policy", policy)
             await send(message)
 
-        if (problem := self._problem(Headers(scope=scope))) is not None:
+        problem = self._problem(Headers(scope=scope))
+        try:
+            if problem is None:
+                await self._app(scope, receive, guarded)
+        except Exception as error:
+            _LOG.error("a request failed with %s", type(error).__name__, exc_info=without_text(error))
+            if is_answered:  # the connection is closed, so that the answer does not pass for a whole one
+                raise RuntimeError(type(error).__name__) from None
+            problem = Problem(
+                500, "internal", f"an internal error: {type(error).__name__}.", "Look at the service's log."
+            )
+        if problem is not None:
             await problem.response()(scope, receive, guarded)
-        else:
-            await self._app(scope, receive, guarded)
         if (metrics := self._metrics()) is not None:
             route = getattr(scope.get("route"), "path", "")
             metrics.answered(route or "none", status, time.perf_counter() - started)

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
-from types import TracebackType
 
 from pydantic import ValidationError
 
@@ -17,7 +16,7 @@ from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.judge.service import leases
 from gavel.judge.service.config import ServiceLimits
-from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError
+from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError, without_text
 from gavel.judge.service.judges import Judges
 from gavel.judge.service.records import LeasedWork, Record
 from gavel.judge.service.schemas import ScoreRequest
@@ -236,8 +235,3 @@ class Worker:
 
 
 _REPORT = "Report it with the service's log, which has the place and no transcript."
-
-
-def without_text(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
-    """The traceback without the error's message, which may quote a transcript."""
-    return RuntimeError, RuntimeError(type(error).__name__), error.__traceback__

@@ -84,5 +84,6 @@ class Cluster:
 
     def remove(self) -> None:
         if self._server is not None and self._server.poll() is None:
-            self.stop()
+            self._server.send_signal(signal.SIGQUIT)  # "immediate": nothing is kept
+            self._server.wait(HANG_SECONDS)
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -235,6 +235,22 @@ async def test_a_judge_that_cannot_be_asked_is_a_problem_and_a_failed_judgement(
     assert (ready.status_code, kind(ready)) == (503, "judge-stopped")
 
 
+async def test_an_internal_error_is_a_problem_and_tells_no_transcript(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    transcript = "a sec" + "ret"
+
+    async def breaks(*_: object) -> None:
+        raise ValueError(transcript)
+
+    monkeypatch.setattr("gavel.judge.service.engine.Engine.page", breaks)
+    answer = await client.get("/v1/judgements")
+    assert (answer.status_code, kind(answer)) == (500, "internal")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "ValueError" in caplog.text
+    assert transcript not in caplog.text + answer.text
+
+
 async def test_health_metrics_and_description_are_there(client: httpx.AsyncClient):
     await client.post("/v1/score", json=group("good", "bad"))
     assert [(await client.get(path)).text for path in ("/healthz", "/readyz")] == ["ok", "ok"]

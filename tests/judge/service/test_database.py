@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,16 @@ def test_opening_again_keeps_what_is_there(tmp_path: Path):
         database = Database.open(str(tmp_path / "service.sqlite"))
         database.submit(lambda connection, key=expected[-1]: connection.execute(INSERT, row(key))).result()
         assert keys(database) == expected
+        database.close()
+
+
+def test_many_may_open_a_new_database_at_once(database_url: str):
+    with ThreadPoolExecutor(6) as threads:
+        opened = list(threads.map(lambda _: Database.open(database_url), range(6)))
+    for number, database in enumerate(opened):
+        database.submit(lambda connection, n=number: connection.execute(INSERT, row(str(n)))).result()
+    assert keys(opened[0]) == list("012345")
+    for database in opened:
         database.close()
 
 

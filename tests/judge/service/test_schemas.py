@@ -60,7 +60,7 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
 
 
 @given(body=requests)
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_a_request_of_the_right_shape_is_judged_or_refused(ask: Ask, body: Any):
     answer = ask(body)
     assert answer.status_code in (200, 400, 422), answer.text

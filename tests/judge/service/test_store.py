@@ -139,7 +139,7 @@ class Judgements(RuleBasedStateMachine):
 
 
 TestJudgements = Judgements.TestCase
-TestJudgements.settings = settings(max_examples=20, stateful_step_count=15, deadline=None)
+TestJudgements.settings = settings(max_examples=12, stateful_step_count=15, deadline=None)
 
 
 async def test_a_finished_judgement_is_read_as_it_was_written(store: Store):
