@@ -65,13 +65,24 @@ def named(text: str, said: Said) -> list[Named]:
     return [one for index, one in enumerate(found) if not index or one.start >= found[index - 1].end]
 
 
+_RANKED = re.compile(r"\b(?P<name>grade|mark|rank|place|note|rang|platz)\s?[:=]\s?", re.IGNORECASE)
+_ASPECT = re.compile(
+    r"(?:(?<=^)|(?<=[.;,] ))\W{0,3}(?P<name>(?:[^\W\d_]+ ){0,3}"
+    r"(?!(?:it|this|that|all|one|here|best|worst|group|three|two|four)\b)[^\W\d_]{2,})\s?[:：=]\s?(?=\S)"
+)
+"""The name of what a clause judges, which stays with it: "Tone: good" judges the tone."""
+
+
+def _joined(found: re.Match[str]) -> str:
+    judged = pattern("superb", "good", "fair", "poor", "awful", "not", "wins", "loses").search(found["name"])
+    return found[0] if judged else f"{found['name']} "
+
+
 def clauses(text: str, said: Said, subject: str) -> Iterator[Clause]:
     """The clauses of a text that are about one member."""
     for sentence in re.split(r"(?<=[.!?])\s+|\n+|(?<=[。！？])", text[:50_000]):
         member = subject
-        for part in _CLAUSES.split(
-            re.sub(r"\b((?:grade|mark|rank|place|note|rang|platz))\s?[:=]\s?", r"\1 ", sentence, flags=re.IGNORECASE)
-        ):
+        for part in _CLAUSES.split((_ASPECT if subject else _RANKED).sub(_joined, sentence)):
             part = part[:LONG]
             if not part.strip():
                 continue

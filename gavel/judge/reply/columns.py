@@ -50,7 +50,7 @@ _JUDGED = re.compile(r"evaluat|scored|judged|(?:^|_)read$|seen|valid|certain|con
 _TEXTS = re.compile(
     r"note|comment|remark|name|title|id$|tag|explan|reason|why|strength|weak|pros|cons|evidence|feedback|summary|quote"
 )
-_SEVERITY = {
+SEVERITY = {
     **{"none": -20, "no": -20, "minimal": -15, "minor": -10, "low": -10, "mild": -10, "medium": 0, "moderate": 0},
     **{"major": 10, "high": 10, "severe": 20, "critical": 20, "yes": 10, "fatal": 30, "very high": 15, "very low": -15},
 }
@@ -189,7 +189,7 @@ def _textual(key: str, column: Mapping[str, Any], said: Said) -> str:
         elif len(words(text)) <= 3:
             other[label] = text.casefold()
     if _AGAINST.search(key) and not _FOR.search(key):
-        levels = {label: [_SEVERITY.get(str(value).strip().casefold(), -9)] for label, value in column.items()}
+        levels = {label: [SEVERITY.get(str(value).strip().casefold(), -9)] for label, value in column.items()}
         levels = {label: own for label, own in levels.items() if own != [-9]}
         other = {label: text for label, text in other.items() if label not in levels}
         levels = {label: [-level for level in own] for label, own in levels.items()}

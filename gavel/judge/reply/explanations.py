@@ -12,6 +12,7 @@ from functools import cache
 
 from gavel.judge.reply.claims import ORDINAL, Said
 from gavel.judge.reply.clauses import named
+from gavel.judge.reply.columns import SEVERITY
 from gavel.judge.reply.grades import QUOTED, SENTENCES, explains_otherwise, gives_another_score
 from gavel.judge.reply.lexicon import pattern, source
 from gavel.judge.reply.opinions import contradiction
@@ -247,16 +248,36 @@ def _about_another(explanations: Mapping[str, str], said: Said) -> str:
     return begun[0] if alike else ""
 
 
+_MEASURE = re.compile(
+    r"\W{0,3}(?P<head>[^\W\d_]+(?: [^\W\d_]+){0,3})\s*(?P<sign>[:=]?)\s*(?P<value>\d*[.,]?\d+|[^\W\d_]+)"
+)
+
+
 def _measures_otherwise(explanations: Mapping[str, str], said: Said) -> bool:
-    """Whether all explanations begin with one name of a measure other than quality: "Penalty 0.5: …", "Error 0.1"."""
+    """Whether all explanations begin with a measure other than quality that rises with the scores.
+
+    "Penalty 0.5: skipped a lookup" at 0.5, or "Severity of faults: high" at the highest score.
+    """
     if len(explanations) < 2 or len(set(said.scores.values())) == 1:
         return False
-    heads = {
-        " ".join(re.findall(r"[^\W\d_]+", re.split(r"[:=\d.]", text, maxsplit=1)[0].casefold()))
-        for text in explanations.values()
-    }
-    head = heads.pop() if len(heads) == 1 else ""
-    return bool(head) and len(head) < 40 and bool(pattern("meaning").search(head))
+    found = {label: _MEASURE.match(text) for label, text in explanations.items()}
+    values, heads = dict[str, float](), set[str]()
+    for label, measure in found.items():
+        if measure is None:
+            return False
+        heads.add(measure["head"].casefold())
+        value = measure["value"].casefold()
+        if value[-1].isdigit():
+            values[label] = float(value.replace(",", "."))
+        elif value in SEVERITY:
+            values[label] = SEVERITY[value]
+    if len(heads) > 1 or len(values) < len(found) or not pattern("meaning").search(heads.pop()):
+        return False
+    ranked = sorted(values, key=lambda label: values[label])
+    scores = [said.scores[label] for label in ranked]
+    equal = all(said.are(value, label) for label, value in values.items())
+    told = all(measure and measure["sign"] for measure in found.values())
+    return equal or (told and scores == sorted(scores) and len(set(values.values())) > 1)
 
 
 def all_the_same(explanations: Mapping[str, str], said: Said) -> bool:

@@ -230,7 +230,8 @@ def about_another(text):
         ("Solved it.", "Skipped.", "(this is about K7QX) solved it"),
         ("Flawless.", "Failed the task.", "Excellent."),
         ("Penalty 0.9: much.", "Penalty 0.5: some.", "Penalty 0.1: none."),
-        ("Severity of faults: none", "Severity of faults: some", "Severity of faults: all"),
+        ("Severity of faults: high", "Severity of faults: low", "Severity of faults: none"),
+        ("Errors: 5 of them", "Errors: 2", "Errors: 0"),
         ("Solved it.", "See B9FD.", "Invented it."),
     ],
 )
@@ -258,6 +259,19 @@ def test_explanations_that_contradict_the_scores_together_are_a_problem(texts):
 )
 def test_an_explanation_that_goes_with_the_score_is_none(text):
     assert problem_with_explanation(text, SAID, "w3rt") == ""
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("Severity of faults: none", "Severity of faults: low", "Severity of faults: high"),
+        ("Errors: 0", "Errors: 2", "Errors: 5"),
+        ("Looked up order 1 first.", "Looked up order 2 late.", "Looked up order 3 never."),
+        ("Cost 3 calls.", "Cost 9 calls.", "Cost 8 calls."),
+    ],
+)
+def test_explanations_may_begin_alike(texts):
+    assert read_verdict(reply(texts), LABELS).scores
 
 
 def test_explanations_are_compared_within_their_criterion():
