@@ -55,6 +55,30 @@ def test_the_service_s_page_runs(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_page_of_the_wires_runs(tmp_path: Path) -> None:
+    members, keys = re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / "wires.md").read_text(), re.DOTALL)
+    service = start_gavel("serve", "--port", "0", cwd=tmp_path)
+    try:
+        service.wait_for("http://")
+        url = re.findall(r"http://[\d.:]+", service.stdout)[0]
+        curl = members.replace("curl ", "curl --silent --show-error -w '\\n' ").replace("http://127.0.0.1:8080", url)
+        command = ["bash", "-c", curl]
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=True)
+        answers = [json.loads(line) for line in asked.stdout.splitlines()]
+        assert sorted(answer["id"] for answer in answers) == ["a", "b"]
+        assert {(answer["status"], answer["arrived"]) for answer in answers} == {("scored", 2)}
+    finally:
+        service.send(signal.SIGTERM)
+        ended = service.end()
+    assert ended.returncode == 0, ended.stderr
+    create, listing, _ = keys.splitlines()
+    made = start_gavel(*create.partition("#")[0].split()[1:], cwd=tmp_path).end()
+    assert made.stdout.startswith("gavel_")
+    assert "trainer" in start_gavel(*listing.split()[1:], cwd=tmp_path).end().stdout
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_that_a_page_links_to_or_names_exists(page: Path) -> None:
     text = page.read_text()

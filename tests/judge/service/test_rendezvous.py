@@ -101,6 +101,7 @@ BAD: dict[str, tuple[dict[str, Any], int, str]] = {
     "more members than are allowed": (member("m0", 9), 422, "invalid-request"),
     "no members": (member("m0", 0), 422, "invalid-request"),
     "an id that is no part of a path": (member("a/b"), 422, "invalid-request"),
+    "an id with a NUL": (member("a\x00b"), 422, "invalid-request"),
     "an unknown judge": (member("m0", judge="openai/gpt-6"), 422, "invalid-request"),
     "no deadline that ever comes": (member("m0", deadline_seconds=0), 422, "invalid-request"),
     "an unknown field": (member("m0", expect=2), 422, "invalid-request"),
@@ -194,6 +195,21 @@ async def test_deleting_its_judgement_deletes_the_group(client: httpx.AsyncClien
     assert (await client.get("/v1/groups/g/members/m0")).status_code == 404
     anew = await client.post("/v1/groups/g/members?wait=false", json=member("m0", 2))
     assert anew.json()["arrived"] == 1
+
+
+async def test_a_caller_that_goes_away_is_waited_for_no_longer(tmp_path: Path, endpoint: Endpoint):
+    async with served(config_of(tmp_path, endpoint, port=0)) as service, httpx.AsyncClient(timeout=60) as client:
+        with pytest.raises(httpx.ReadTimeout):
+            await client.post(f"{service.url}/v1/groups/g/members", json=member("m0", 2), timeout=2)
+        for _ in range(200):
+            metrics = (await client.get(f"{service.url}/metrics")).text
+            if "gavel_waiting_requests 0.0" in metrics:
+                break
+            await asyncio.sleep(0.1)
+        else:
+            raise AssertionError("the service still waits")
+        place = f"{service.url}/v1/groups/g/members/m0"
+        assert (await client.get(place)).json()["status"] == "open"  # the member itself stays
 
 
 async def test_open_groups_go_on_after_a_kill(tmp_path: Path, endpoint: Endpoint):

@@ -48,7 +48,7 @@ class OrsScoreGroup(BaseModel):
     """A group of rollouts of one task."""
 
     candidates: list[OrsCandidate] = Field(min_length=1)
-    task_id: str | None = Field(default=None, max_length=100)
+    task_id: str | None = Field(default=None, max_length=100, pattern=r"^[\w-]+$")
     """Of a stream that broke: goes on with it."""
 
 
