@@ -42,7 +42,9 @@ async def test_scores_come_in_the_order_of_the_request_and_as_in_python(client: 
     assert answer.status_code == 200
     body = answer.json()
     judge = gavel.Judge(gavel.Juror(MODEL, params=endpoint.params), orders=2)
-    judged = await judge.score(TrajectoryGroup(Trajectory(messages_and_choices=messages(text)) for text in answers))
+    judged = await judge.score(
+        TrajectoryGroup(Trajectory(messages_and_choices=list(messages(text))) for text in answers)
+    )
     assert body["scores"] == [trajectory.reward for trajectory in judged] == [0.25, 0.75, 0.0]
     assert [member["id"] for member in body["members"]] == ["0", "1", "2"]
     assert [member["standard_error"] for member in body["members"]] == [0.0, 0.0, 0.0]
