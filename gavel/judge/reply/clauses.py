@@ -17,6 +17,7 @@ LONG = 400
 _CLAUSES = re.compile(
     r"[;:,|\n()\[\]【】]+|\s[-–—]+\s|[—–，、；：。！]|[.!?](?=\s|$)|\s(?:while|whereas|but|aber|mais|pero|но|ma|mas)\s"
 )
+_SENTENCES = re.compile(r"(?<=[.!?])\s+|\n+|(?<=[。！？])")
 
 ORDINAL_WORD = re.compile(
     r"\b(?:the )?(?P<which>first|second|third|fourth|fifth|last)\b(?: (?:attempt|trajectory|candidate|one|entry|answer"
@@ -29,6 +30,8 @@ _PLACES = {"first": 0, "second": 1, "third": 2, "fourth": 3, "fifth": 4, "last":
 WORD = re.compile(r"[^\W_]+(?:['’][^\W\d_]+)?")
 
 UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+
+_DIGIT, _NUMBER = re.compile(r"\d"), re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +55,16 @@ def named(text: str, said: Said) -> list[Named]:
     """The members that a text names, by label, by number or by place."""
     labels = list(said.scores)
     found = [Named(match.start(), match.end(), match[0].casefold()) for match in said.mention.finditer(text)]
-    for match in ORDINAL.finditer(text):
+    for match in ORDINAL.finditer(text) if _DIGIT.search(text) else ():
         number = int(next(filter(None, match.groups())))
-        alone = len(re.findall(r"\d+", match[0])) == 1
-        found.append(
-            Named(match.start(), match.end(), labels[number - 1] if alone and 0 < number <= len(labels) else "?")
-        )
+        alone = len(_NUMBER.findall(match[0])) == 1
+        label = labels[number - 1] if alone and 0 < number <= len(labels) else "?"
+        found.append(Named(match.start(), match.end(), label))
     for match in ORDINAL_WORD.finditer(text):
         place = _PLACES[match["which"].casefold()]
         found.append(Named(match.start(), match.end(), labels[place] if place < len(labels) else "?"))
+    if len(found) < 2:
+        return found
     found.sort(key=lambda one: (one.start, -one.end))
     return [one for index, one in enumerate(found) if not index or one.start >= found[index - 1].end]
 
@@ -80,7 +84,7 @@ def _joined(found: re.Match[str]) -> str:
 
 def clauses(text: str, said: Said, subject: str) -> Iterator[Clause]:
     """The clauses of a text that are about one member."""
-    for sentence in re.split(r"(?<=[.!?])\s+|\n+|(?<=[。！？])", text[:50_000]):
+    for sentence in _SENTENCES.split(text[:50_000]):
         member = subject
         for part in _CLAUSES.split((_ASPECT if subject else _RANKED).sub(_joined, sentence)):
             part = part[:LONG]

@@ -7,7 +7,7 @@ the fixed phrases of one, counts. So an explanation may call a price the best an
 """
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 
 from gavel.judge.reply.claims import Said
 from gavel.judge.reply.clauses import UNSPACED, WORD, Clause, clauses, denied
@@ -204,30 +204,32 @@ def verdicts_contradict(found: dict[str, list[int]], said: Said, apart: int = 2)
 
 def verdict_of(clause: Clause) -> int | None:
     """The verdict of a clause that holds nothing else, from -2 to 2."""
-    text = clause.text
-    if (
-        re.search(r"\b(?:if|would|could|should|might|or|seems to)\b", text)
-        or len(text) > 160
-        or re.search(r"\bas \w+ as\b", text)
-    ):
+    return _verdict_of(clause.text, clause.own)
+
+
+_MAX_WORDS = 9
+"""Words of a longer clause hold more than a verdict on its own member."""
+
+
+@lru_cache(maxsize=4096)
+def _verdict_of(text: str, own: bool) -> int | None:
+    words = [word.casefold() for word in WORD.findall(text)]
+    if len(text) > 160 or (own and len(words) > _MAX_WORDS and text.isascii()):
         return None
+    if re.search(r"\b(?:if|would|could|should|might|or|seems to)\b", text) or re.search(r"\bas \w+ as\b", text):
+        return None
+    if len(words) <= _MAX_WORDS:
+        for pair, level in ((_FAILED, -1), (_SOLVED, 1)):
+            if found := pair.search(text):
+                if re.search(r"\b(?:half|part|almost|nearly|first)\b", text):
+                    return None
+                return -level if denied(text, found.start()) else level
     negated = pattern("not").search(text)
-    for found, level in ((_FAILED.search(text), -1), (_SOLVED.search(text), 1)):
-        if found and len(WORD.findall(text)) <= 9:
-            return (
-                None
-                if re.search(r"\b(?:half|part|almost|nearly|first)\b", text)
-                else -level
-                if denied(text, found.start())
-                else level
-            )
     for concept, level in (("low_score", -2), ("high_score", 2)):
-        found = pattern(concept).search(text)
-        if found and not clause.own and pattern("deserves").search(text):
+        if not own and pattern(concept).search(text) and pattern("deserves").search(text):
             return -level if negated else level
     if graded := _GRADED.fullmatch(text.strip()):
         return "FDCBA".index(graded["letter"].upper().replace("E", "F")) - 2
-    words = [word.casefold() for word in WORD.findall(text)]
     if UNSPACED.search(text):
         return _unspaced_verdict(text)
     if not words or len(words) > 6:
@@ -235,13 +237,8 @@ def verdict_of(clause: Clause) -> int | None:
     level, rest = _phrase_level(" ".join(words))
     if level is None or any(word not in FILLERS and not pattern("not").fullmatch(word) for word in rest):
         return None
-    return (
-        -level
-        if negated
-        and not pattern("not").fullmatch(" ".join(words))
-        and any(pattern("not").fullmatch(word) for word in rest)
-        else level
-    )
+    is_denied = negated and not pattern("not").fullmatch(" ".join(words)) and any(map(pattern("not").fullmatch, rest))
+    return -level if is_denied else level
 
 
 @cache
