@@ -7,6 +7,7 @@ to the model with the reason, a limited number of times.
 import json
 from typing import Any, TypeGuard
 
+import gavel.judge.offline  # noqa: F401 # pyright: ignore[reportUnusedImport] - registers the stand-in
 from gavel.judge.errors import JudgeError, llm_errors_as_judge_errors
 from gavel.judge.prompt.fenced_transcript import sanitize
 from gavel.judge.reply.lenient_json import Broken, Found, find_values

@@ -28,6 +28,8 @@ from tests.endpoint import Endpoint, Request, fails, says, scores
 from tests.judge.groups import saying
 from tests.limits import HANG_SECONDS
 
+pytestmark = pytest.mark.slow
+
 PRICES = {"openai/judge": (2.0, 8.0)}
 CALL_USD = (100 * 2.0 + 20 * 8.0) / 1e6
 PROMPT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]

@@ -14,6 +14,8 @@ from tests.endpoint import Answer, Endpoint, Request, scores
 from tests.judge.groups import saying
 from tests.limits import HANG_SECONDS
 
+pytestmark = pytest.mark.slow
+
 PRICE = {"openai/judge": (2.0, 8.0)}
 COST = (100 * 2 + 20 * 8) / 1e6
 """Of one call."""

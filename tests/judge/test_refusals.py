@@ -11,6 +11,8 @@ from gavel.scenarios.group import TrajectoryGroup
 from tests.endpoint import Answer, Endpoint, Request, fails, labels_in, says, scores
 from tests.judge.groups import saying
 
+pytestmark = pytest.mark.slow
+
 FORBIDDEN = "FORBIDDEN"
 
 

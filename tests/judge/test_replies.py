@@ -13,6 +13,8 @@ from gavel.scenarios.group import TrajectoryGroup
 from tests.endpoint import Answer, Request, labels_in, says
 from tests.judge.groups import saying
 
+pytestmark = pytest.mark.slow
+
 REPLIES = json.loads((Path(__file__).parent / "data" / "replies.json").read_text(encoding="utf-8"))
 """`message`: what the judge says of members A, B and C, with their labels as <A>, <B>, <C> and labels never given out
 as <D>, <Z>; null = no choices. `scores`: of A, B and C; null = none may come of it."""

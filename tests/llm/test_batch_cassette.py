@@ -18,6 +18,8 @@ from gavel.llm.types import Reply
 from tests.batches import BatchService, refuses
 from tests.endpoint import Answer, Request, says
 
+pytestmark = pytest.mark.slow
+
 PRICES = {"openai/judge": (2.0, 8.0)}
 SCHEMA = {"type": "object"}
 USAGE = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}

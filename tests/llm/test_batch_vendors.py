@@ -12,6 +12,8 @@ from tests.endpoint import Answer, Request
 from tests.llm.test_batch_cassette import ANSWERS, QUESTIONS, Asker, echo, texts
 from tests.vendor_batches import MistralService, XaiService
 
+pytestmark = pytest.mark.slow
+
 SERVICES = {
     "mistral/judge": MistralService,
     "xai/judge": XaiService,

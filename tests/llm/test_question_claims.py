@@ -23,6 +23,8 @@ from gavel.llm.types import Reply
 from tests.limits import HANG_SECONDS
 from tests.llm.questions import never, question, rows, said
 
+pytestmark = pytest.mark.slow
+
 ASKER = """
 import asyncio, random, sys
 from gavel.llm.cassette import Cassette

@@ -16,6 +16,8 @@ from tests.endpoint import Endpoint, says
 from tests.limits import HANG_SECONDS
 from tests.vendors import PASSING, PERMANENT, REFUSALS, USAGE, openai_error, picky, retry_after, takes_no
 
+pytestmark = pytest.mark.slow
+
 PROMPT = [{"role": "user", "content": "Hello"}]
 SCHEMA = {"type": "object", "properties": {}, "additionalProperties": False}
 GOOD = says("hi", USAGE)

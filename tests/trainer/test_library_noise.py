@@ -2,7 +2,11 @@
 
 import logging
 
+import pytest
+
 import gavel.trainer  # noqa: F401  (the filter is set up by the import)
+
+pytestmark = pytest.mark.slow
 
 
 def test_that_bitsandbytes_misses_a_kernel_which_is_not_used_is_not_told() -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from tests.limits import HANG_SECONDS
 
+pytestmark = pytest.mark.slow
+
 TREE = Path(__file__).parents[3]
 COMMAND = """
 import asyncio, sys, time

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from gavel import prompts
 from gavel.cli.judge import app
 from gavel.judge.errors import JudgeError
+from gavel.judge.prompt import call_prompt
 from gavel.judge.prompt.canonical_group import TextEvent
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.judge.rubric import Rubric
@@ -63,6 +64,7 @@ def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 def forget() -> None:
     prompts._environment.cache_clear()
     prompts.template_id.cache_clear()
+    call_prompt._instructions.cache_clear()
 
 
 def change(templates: Path, words: str) -> None:

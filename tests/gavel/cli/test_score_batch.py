@@ -22,6 +22,8 @@ from tests.endpoint import Answer, Request, says, scores
 from tests.judge.groups import saying
 from tests.limits import HANG_SECONDS
 
+pytestmark = pytest.mark.slow
+
 GROUPS = 6
 
 

@@ -243,6 +243,6 @@ def test_a_reference_that_nobody_has_is_an_error_that_names_what_there_is() -> N
 
 
 def test_groups_that_nobody_judged_are_an_error_with_the_remedy() -> None:
-    with pytest.raises(JudgeError, match="none of the 1 members of 1 groups has a judge's score") as caught:
+    with pytest.raises(JudgeError, match="none of the 1 members of 1 group has a judge's score") as caught:
         agreement([judged((None, 1.0))])
     assert "gavel score" in (caught.value.remedy or "")

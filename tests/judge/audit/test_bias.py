@@ -13,6 +13,8 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement, Vote
 from gavel.scenarios.trajectory import Trajectory
 
+pytestmark = pytest.mark.slow
+
 
 async def judged_by(bias: Bias, *, groups: int = 30, members: int = 6, orders: int = 2) -> list[TrajectoryGroup]:
     random = Random(0)

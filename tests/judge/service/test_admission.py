@@ -19,6 +19,8 @@ from tests.judge.service.in_process import MODEL, config_of, group, messages, se
 from tests.judge.service.processes import served
 from tests.judge.service.stub_judge import by_content_and_position
 
+pytestmark = pytest.mark.slow
+
 OTHER_MODEL = "openai/gpt-5"
 
 

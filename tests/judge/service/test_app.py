@@ -15,6 +15,8 @@ from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Answer, Endpoint, Request, labels_in, says, scores
 from tests.judge.service.in_process import MODEL, config_of, group, messages, serving
 
+pytestmark = pytest.mark.slow
+
 
 def by_length(request: Request) -> Answer:
     """A verdict by what stands in each attempt, whatever the order."""

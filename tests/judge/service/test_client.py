@@ -18,6 +18,8 @@ from tests.judge.service.in_process import MODEL, config_of, messages
 from tests.judge.service.processes import served
 from tests.limits import HANG_SECONDS
 
+pytestmark = pytest.mark.slow
+
 
 def attempts(*answers: str) -> TrajectoryGroup:
     return TrajectoryGroup(Trajectory(messages_and_choices=[*messages(answer)]) for answer in answers)

@@ -20,6 +20,8 @@ from gavel.judge.service.tables import keys as key_rows
 from tests.judge.service.postgresql import Cluster
 from tests.limits import HANG_SECONDS
 
+pytestmark = pytest.mark.slow
+
 INSERT = sa.insert(claims)
 SPEND = sa.update(key_rows).values(spent_usd=key_rows.c.spent_usd + 1)
 

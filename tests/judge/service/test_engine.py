@@ -18,6 +18,8 @@ from tests.judge.service.in_process import config_of, group, running
 from tests.judge.service.stub import Stub, body, worths
 from tests.limits import HANG_SECONDS
 
+pytestmark = pytest.mark.slow
+
 
 def request(number: int, **options: Any) -> ScoreRequest:
     return ScoreRequest.model_validate({**body(number), **options})

@@ -15,6 +15,8 @@ from tests.judge.service.in_process import config_of, messages, serving
 from tests.judge.service.processes import served
 from tests.judge.service.stub_judge import by_content_and_position
 
+pytestmark = pytest.mark.slow
+
 ANSWERS = {f"m{number}": f"answer-worth-{number}" for number in range(5)}
 
 

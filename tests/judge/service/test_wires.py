@@ -18,6 +18,8 @@ from tests.endpoint import Endpoint, says
 from tests.judge.service.in_process import MODEL, config_of, group, messages, serving
 from tests.judge.service.stub_judge import by_content_and_position
 
+pytestmark = pytest.mark.slow
+
 ANSWERS = ["answer-worth-0", "answer-worth-1", "answer-worth-2", "answer-worth-3"]
 PROMPT: str = messages("")[0]["content"]
 Scores = list[float | None]

@@ -16,6 +16,8 @@ from gavel.trainer.engines.transformers import TransformersEngine
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import VOCABULARY, WholeModel, full_logprobs, request_for, tiny_model
 
+pytestmark = pytest.mark.slow
+
 OTHER_WEIGHTS = 1
 
 

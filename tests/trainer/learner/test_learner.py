@@ -30,6 +30,8 @@ from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.policy.policy import Policy
 from tests.trainer.conftest import sequence
 
+pytestmark = pytest.mark.slow
+
 CONFIG = TrainConfig(learning_rate=1e-3)
 
 

@@ -12,6 +12,8 @@ from gavel.trainer.learner.logprobs import trained_logprobs, trained_scores
 from gavel.trainer.policy.policy import Policy
 from tests.trainer.conftest import full_logprobs, sequence
 
+pytestmark = pytest.mark.slow
+
 VOCABULARY = 832
 
 

@@ -30,6 +30,8 @@ from gavel.trainer.learner.value_head import (
 from gavel.trainer.policy.policy import Policy
 from tests.trainer.conftest import attempt, sampled_turn
 
+pytestmark = pytest.mark.slow
+
 PPO = TrainConfig(loss=Ppo(), learning_rate=1e-3)
 RAW = Ppo(whiten=False)
 

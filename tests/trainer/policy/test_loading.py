@@ -29,6 +29,8 @@ from gavel.trainer.policy.policy import Policy
 from gavel.trainer.runs.run_directory import RunDirectoryError
 from tests.trainer.conftest import sequence, tiny_model
 
+pytestmark = pytest.mark.slow
+
 LORA = LoraSettings(rank=4)
 HALF = PolicySettings(dtype="bfloat16")
 FOUR_BITS = PolicySettings(quantization="4bit")

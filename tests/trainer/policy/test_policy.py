@@ -11,6 +11,8 @@ from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.policy.policy import BaseModelError, Policy, load_base
 from tests.trainer.conftest import tiny_model
 
+pytestmark = pytest.mark.slow
+
 LORA = LoraSettings(rank=4)
 
 

@@ -24,6 +24,8 @@ from gavel.trainer.serving.openai_server import EndpointError, EndpointServer
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import attempt, full_logprobs
 
+pytestmark = pytest.mark.slow
+
 VERSION = 3
 MAX_CONTEXT = 512
 TASK = scenario.tasks("train")[0]

@@ -32,6 +32,8 @@ from gavel.trainer.sft.demonstrations import DemonstrationError
 from gavel.trainer.sft.sft_batch import as_training, make_sft_batch
 from tests.trainer.conftest import OPENING, attempt, sampled_turn
 
+pytestmark = pytest.mark.slow
+
 CLOSING: Message = {"role": "assistant", "content": "Your money is on its way."}
 
 
