@@ -80,6 +80,7 @@ async def test_two_hundred_groups_at_forty_percent_faults(endpoint: Endpoint, mo
     assert judge.budget._in_flight == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["openai/o3", "openai/gpt-5-mini"])
 async def test_a_small_budget_keeps_its_calls_in_flight_by_a_cap_that_is_sent(endpoint: Endpoint, model: str):
     together = threading.Barrier(32, timeout=30)

@@ -316,6 +316,7 @@ def test_every_repair_is_counted_by_kind():
     assert not read_verdict(PLAIN, LABELS).repairs
 
 
+@pytest.mark.slow
 def test_honest_replies_are_read_and_fewer_than_one_in_a_hundred_is_refused():
     refused = 0
     drawn = (honest_reply(Random(seed)) for seed in range(1_500))
@@ -337,6 +338,7 @@ def wrong_among_malformed(seeds: range) -> list[str]:
     return wrong
 
 
+@pytest.mark.slow
 def test_no_number_comes_of_a_reply_that_does_not_mean_it():
     assert wrong_among_malformed(range(4_000)) == []
 
