@@ -69,9 +69,18 @@ class StorageThread:
         return self.submit(lambda storage: self._claim(storage, key))
 
     def _claim(self, storage: Storage, key: str) -> Claimed:
+        return self._claim_against(storage, key), storage.replies(key)
+
+    def _claim_against(self, storage: Storage, key: str) -> Claim | None:
+        """Claims a question; gives the claim of another process that stands in the way.
+
+        A claim of its own may be there: when a storage was lost between a claim and the answer to it, or at a release.
+        """
         other = storage.claim(key, self.holder)
+        if other is not None and other.holder == self.holder:
+            other = None
         self._hold(key, other is None)
-        return other, storage.replies(key)
+        return other
 
     def keep(self, entries: Sequence[Entry]) -> "Future[list[StoredReply]]":
         """Stores the entries and releases the claim on the question of the last one; gives the replies to it that are

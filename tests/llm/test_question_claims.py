@@ -202,6 +202,15 @@ async def test_a_failure_and_an_unusable_reply_release_the_question(tmp_path):
     assert not (await asyncio.wait_for(two.answer(question(), said), HANG_SECONDS)).cached
 
 
+async def test_an_own_claim_whose_release_failed_is_not_waited_for(tmp_path):
+    cassette = Cassette(tmp_path / "c.sqlite")
+    thread = cassette._current_thread()
+    thread.submit(lambda storage: storage.claim(question().key, thread.holder)).result()
+    assert not (await asyncio.wait_for(cassette.answer(question(), said), HANG_SECONDS)).cached
+    cassette.close()
+    assert rows(tmp_path / "c.sqlite", "claims") == 0
+
+
 async def test_who_is_cancelled_while_it_waits_or_asks_leaves_no_claim(tmp_path):
     cassettes = [Cassette(tmp_path / "c.sqlite") for _ in range(2)]
     asking = asyncio.Event()

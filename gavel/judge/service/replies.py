@@ -69,8 +69,7 @@ class _WriterThread(StorageThread):
         def work(storage: Storage) -> Look:
             if (found := storage.replies(key)) or not claims:
                 return Look(found)
-            other = storage.claim(key, self.holder)
-            self._hold(key, other is None)
+            other = self._claim_against(storage, key)
             # SQLite has one writer at a time; another process on PostgreSQL may have kept a reply before the claim.
             return Look(found, (other, found if self._database.is_sqlite else storage.replies(key)))
 

@@ -12,6 +12,7 @@ from gavel.llm.cassette_storage import Claim, Entry
 from gavel.llm.errors import CassetteError
 from gavel.llm.question import Question
 from gavel.llm.types import Reply
+from tests.limits import HANG_SECONDS
 
 
 def question(text: str) -> Question:
@@ -100,3 +101,16 @@ async def test_a_database_that_is_away_is_an_error_of_the_cassette(tmp_path: Pat
 async def stored(database: Database, key: str) -> list[tuple[str, str]]:
     found = await database.write(lambda c: Replies(c).replies(key))
     return [(one.reply.text, one.repaired_by) for one in found]
+
+
+async def test_an_own_claim_whose_transaction_ran_twice_is_not_waited_for(cassette: Cassette):
+    thread = cassette._current_thread()
+    await thread.submit(lambda storage: storage.claim(question("why").key, thread.holder))
+
+    async def ask() -> Reply:
+        return Reply("yes")
+
+    async with asyncio.timeout(HANG_SECONDS):
+        assert (await cassette.answer(question("why"), ask)).text == "yes"
+        other = await thread.submit(lambda storage: storage.claim(question("why").key, "another"))
+    assert other is None
