@@ -49,7 +49,7 @@ SUITES = (
             "tests/trainer/conftest.py",
             "tests/trainer/engines/",
         ),
-        minutes=35,
+        minutes=28,
         prepare=".venv-vllm/.installed",
     ),
     Suite(
