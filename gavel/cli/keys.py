@@ -13,10 +13,10 @@ from gavel.cli.run_file import merged, validated
 from gavel.cli.serve import service_config
 from gavel.extras import MissingExtraError, missing_parts
 from gavel.judge.service.config import FILE_NAME
-from gavel.judge.service.key_scope import KeyScope
+from gavel.judge.service.schemas.key_scope import KeyScope
 
 if TYPE_CHECKING:
-    from gavel.judge.service.keys import KeyStore
+    from gavel.judge.service.store.key_store import KeyStore
 
 KEY_FLAGS = [
     Flag("projects", "--project"),
@@ -95,8 +95,8 @@ def _words(value: Any) -> str:
 def _store(database: str | None, config: Path | None) -> Iterator["KeyStore"]:
     if missing := missing_parts("service"):
         raise MissingExtraError("gavel keys", missing[0], "service")
-    from gavel.judge.service.database import Database as ServiceDatabase
-    from gavel.judge.service.keys import KeyStore
+    from gavel.judge.service.store.database import Database as ServiceDatabase
+    from gavel.judge.service.store.key_store import KeyStore
 
     opened = ServiceDatabase.open(service_config({"database": database}, config).database)
     try:

@@ -40,7 +40,7 @@ def serve(
         raise MissingExtraError("gavel serve", missing[0], "service")
     settings = service_config(values, config)
     announce_stand_in([settings.judge.models] if isinstance(settings.judge.models, str) else [])
-    from gavel.judge.service.server import serve as run
+    from gavel.judge.service.http.server import serve as run
 
     asyncio.run(run(settings, typer.echo))
 

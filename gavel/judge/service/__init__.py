@@ -2,10 +2,10 @@
 
     gavel serve --judge openai/gpt-5-mini
 
-    app       the HTTP application: routes, limits, problems      config    its settings
-    engine    accepts, judges and answers; every route uses it    judges    the judges that requests may ask for
-    store     judgements in the database                          replies   the judge models' replies in the database
-    database  one writer thread with group commit, readers        client    the Python client
+    http     the application: routes, limits, problems            config   its settings
+    engine   accepts, judges and answers; every route uses it     client   the Python client
+    store    judgements, groups, keys and replies in the database
+    schemas  what is taken, answered and stored, as plain data
 
 A request is committed before it is acknowledged, and a judgement before it is answered. Importing this package loads
 none of its modules.

@@ -50,7 +50,12 @@ def test_the_levels_and_what_may_be_said_of_scores_do_not_overlap_in_meaning():
     assert not {"example", "draft", "cost", "penalty", "dummy", "not"} & understood()
 
 
-def test_a_long_text_is_searched_fast():
-    started = time.process_time()
-    pattern("unmeant", "meaning", "revises").search("K7QX looked it up and refunded 14.20 within policy. " * 2_000)
-    assert time.process_time() - started < 2
+def test_searching_takes_time_in_proportion_to_the_length():
+    phrases = pattern("unmeant", "meaning", "revises")
+
+    def seconds(sentences: int) -> float:
+        started = time.process_time()
+        assert not phrases.search("K7QX looked it up and refunded 14.20 within policy. " * sentences)
+        return time.process_time() - started
+
+    assert seconds(2_000) < 40 * seconds(200) + 0.5

@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 
 from gavel.judge.config import JudgeConfig
-from gavel.judge.service.app import create_app
 from gavel.judge.service.config import ServiceConfig
-from gavel.judge.service.database import Database
-from gavel.judge.service.engine import Engine
+from gavel.judge.service.engine.engine import Engine
+from gavel.judge.service.http.app import create_app
+from gavel.judge.service.store.database import Database
 from tests.endpoint import Endpoint
 
 MODEL = "openai/gpt-5-mini"

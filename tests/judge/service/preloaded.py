@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gavel.judge.service.engine import load_libraries
+from gavel.judge.service.engine.engine import load_libraries
 from gavel.llm.providers import load_litellm
 
 load_litellm()

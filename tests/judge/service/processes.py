@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
 from gavel.judge.service.config import ServiceConfig
-from gavel.judge.service.server import serve
+from gavel.judge.service.http.server import serve
 from tests.limits import HANG_SECONDS
 
 _context = multiprocessing.get_context("forkserver")

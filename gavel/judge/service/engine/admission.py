@@ -1,0 +1,186 @@
+"""Who may ask, how often and for how much: API keys as one process of the service enforces them.
+
+Keys, what they have spent and how many groups are unfinished are read from the database every two seconds, and counted
+on in between. A service whose database has no key asks for none.
+"""
+
+import asyncio
+import base64
+import binascii
+import hmac
+import logging
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from gavel.judge.service.engine.caller import ANYONE, Caller
+from gavel.judge.service.errors import (
+    BusyError,
+    DatabaseUnavailableError,
+    ForbiddenError,
+    OverBudgetError,
+    RateLimitError,
+    UnauthorizedError,
+)
+from gavel.judge.service.schemas.judgement_record import Record
+from gavel.judge.service.store.database import Database
+from gavel.judge.service.store.key_store import Key, KeyStore, key_id_of, token_hash
+from gavel.judge.service.store.tables import groups, judgements
+
+_LOG = logging.getLogger(__name__)
+_REFRESH_SECONDS = 2.0
+EAGER_SECONDS = 0.5
+"""Between looks for a key that is not known yet."""
+_NO_HASH = token_hash("")
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """Requests that a key may make now; refilled all the time."""
+
+    tokens: float
+    at: float
+
+
+class Admission:
+    """The keys of a service."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._store = KeyStore(database)
+        self._keys: dict[str, Key] = {}
+        self._spent: defaultdict[str, float] = defaultdict(float)
+        """US dollars since the last look, by key."""
+        self._unfinished: Counter[str] = Counter()
+        """Groups by key."""
+        self._buckets: dict[str, _Bucket] = {}
+        self._read_at = -math.inf
+
+    @property
+    def is_required(self) -> bool:
+        """Whether requests need a key: once there has been one, also when all are revoked."""
+        return bool(self._keys)
+
+    async def refresh(self) -> None:
+        """Reads keys and their groups. Raises `DatabaseUnavailableError`."""
+        self._read_at = time.monotonic()
+        found = await self._store.all()
+        self._keys, self._spent = {key.id: key for key in found}, defaultdict(float)
+        if any(key.scope.concurrent_groups for key in found):
+            self._unfinished = await self._database.read(_unfinished)
+
+    async def watch(self) -> None:
+        """Refreshes for ever."""
+        while True:
+            await asyncio.sleep(_REFRESH_SECONDS)
+            try:
+                await self.refresh()
+            except DatabaseUnavailableError as error:
+                _LOG.warning("API keys are not read: %s", error.message)
+
+    async def authenticate(self, authorization: str | None) -> Caller:
+        """Who sent a request with this Authorization header. Raises `UnauthorizedError`, `RateLimitError`."""
+        token = _token(authorization or "")
+        if token and key_id_of(token) not in self._keys and time.monotonic() - self._read_at > EAGER_SECONDS:
+            await self.refresh()
+        if not self.is_required:
+            return ANYONE
+        if not token:
+            raise UnauthorizedError(
+                "the service needs an API key.", "Send it as Authorization: Bearer KEY; gavel keys create makes one."
+            )
+        key = self._keys.get(key_id_of(token))
+        if key is None:
+            hmac.compare_digest(_NO_HASH, token_hash(token))  # takes as long as for a key that is known
+        if key is None or not key.opens(token):
+            raise UnauthorizedError(
+                "the API key is not known here, or it was revoked.", "Use another one; gavel keys create makes one."
+            )
+        self._count(key)
+        scope = key.scope
+        return Caller(
+            key.id,
+            tuple(scope.projects) or None,
+            frozenset(scope.judges) or None,
+        )
+
+    def check(self, caller: Caller, project: str, judges: Sequence[str]) -> None:
+        """Raises `ForbiddenError` for a project or judge that is not the caller's, or a budget that is spent."""
+        if not caller.may_use(project):
+            raise ForbiddenError(
+                f"this key is not for the project {project!r}.", f"Its projects: {', '.join(caller.projects or ())}."
+            )
+        if caller.judges is not None and (others := set(judges) - caller.judges):
+            raise ForbiddenError(
+                f"this key is not for the judge {', '.join(sorted(others))}.",
+                f"Its judges: {', '.join(sorted(caller.judges))}; name one of them as judge.",
+            )
+        key = self._keys.get(caller.key_id)
+        if key is None or (most := key.scope.max_cost_usd) is None:
+            return
+        if key.spent_usd + self._spent[key.id] >= most:
+            raise OverBudgetError(f"the key's budget of {most:g} USD is spent.", "Use another key.")
+        if key.unpriced_groups:
+            raise OverBudgetError(
+                f"the key's budget of {most:g} USD cannot be kept: the cost of its judgements is not known.",
+                "Give the service the judge's prices (GAVEL_PRICES), and make a new key.",
+            )
+
+    def check_begin(self, caller: Caller) -> None:
+        """Raises `BusyError` when the caller has as many unfinished groups as it may have."""
+        key = self._keys.get(caller.key_id)
+        most = None if key is None else key.scope.concurrent_groups
+        if most is not None and self._unfinished[caller.key_id] >= most:
+            raise BusyError(f"the key has {most} unfinished groups, as many as it may have.", "Send fewer at once.")
+
+    def begun(self, caller: Caller) -> None:
+        """A group of the caller is accepted."""
+        if caller.key_id:
+            self._unfinished[caller.key_id] += 1
+
+    def finished(self, record: Record) -> None:
+        """A group is judged here."""
+        if record.key_id:
+            self._unfinished[record.key_id] = max(0, self._unfinished[record.key_id] - 1)
+            self._spent[record.key_id] += record.cost_usd or 0.0
+
+    def _count(self, key: Key) -> None:
+        most = key.scope.requests_per_minute
+        if most is None:
+            return
+        now = time.monotonic()
+        bucket = self._buckets.setdefault(key.id, _Bucket(most, now))
+        bucket.tokens = min(most, bucket.tokens + (now - bucket.at) * most / 60)
+        bucket.at = now
+        if bucket.tokens < 1:
+            seconds = math.ceil((1 - bucket.tokens) * 60 / most)
+            raise RateLimitError(f"the key may make {most} requests a minute.", f"Wait {seconds} s.", seconds)
+        bucket.tokens -= 1
+
+
+def _token(authorization: str) -> str:
+    """The key in a header: of the scheme Bearer, or the password of Basic, which clients make of a URL's."""
+    scheme, _, value = authorization.partition(" ")
+    match scheme.lower():
+        case "bearer":
+            return value.strip()
+        case "basic":
+            try:
+                return base64.b64decode(value.strip(), validate=True).decode().partition(":")[2]
+            except (binascii.Error, ValueError):
+                return ""
+        case _:
+            return ""
+
+
+def _unfinished(connection: sa.Connection) -> Counter[str]:
+    counted: Counter[str] = Counter()
+    for table, ended in ((judgements, judgements.c.finished_at), (groups, groups.c.closed_at)):
+        query = sa.select(table.c.key_id, sa.func.count()).where(ended.is_(None)).group_by(table.c.key_id)
+        for key_id, number in connection.execute(query):
+            counted[key_id] += number
+    return counted

@@ -1,0 +1,356 @@
+"""The engine of the service: accepts groups, has them judged, and answers. Every route and wire goes through it.
+
+    engine = Engine(config, Database.open(config.database))
+    await engine.start()
+    record = await engine.score(request)          # finished, or still pending after limits.wait_seconds
+    await engine.stop()
+
+A request is in the database before `submit` returns, and its judgement before `score` or `result` returns it.
+"""
+
+import asyncio
+import hashlib
+import logging
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import ExitStack
+from functools import partial
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from gavel.judge.judge import Judge
+from gavel.judge.service.config import ServiceConfig
+from gavel.judge.service.engine.admission import Admission
+from gavel.judge.service.engine.caller import ANYONE, Caller
+from gavel.judge.service.engine.judges import Judges
+from gavel.judge.service.engine.metrics import Metrics
+from gavel.judge.service.engine.rendezvous import Rendezvous
+from gavel.judge.service.engine.waiters import Waiters
+from gavel.judge.service.engine.worker import Worker
+from gavel.judge.service.errors import (
+    DatabaseUnavailableError,
+    InvalidRequestError,
+    NotFoundError,
+    OverloadedError,
+    ServiceError,
+)
+from gavel.judge.service.schemas.judgement_record import Accepted, NewJudgement, Query, Record
+from gavel.judge.service.schemas.score_bodies import ScoreRequest
+from gavel.judge.service.store.database import Database
+from gavel.judge.service.store.judgement_store import FINISHED, WORK, Store
+from gavel.judge.service.store.notices import Notices
+from gavel.judge.service.store.reply_store import database_cassette
+from gavel.judge.service.store.time_ordered_ids import new_id
+from gavel.scenarios.errors import JudgeError
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.truth import truth_of
+
+_LOG = logging.getLogger(__name__)
+_POLL_SECONDS = 0.5
+"""Between looks at judgements that other processes may finish."""
+_COUNT_SECONDS = 2.0
+_RETENTION_SECONDS = 3600.0
+_OVERWRITE_SECONDS = 30.0
+"""After which nothing of what was erased is left in SQLite's log."""
+_DAY = 86_400.0
+_ANYTHING = sa.select(sa.literal(1))
+
+
+class Engine:
+    """One process of the service. Made and used in one event loop."""
+
+    def __init__(self, config: ServiceConfig, database: Database) -> None:
+        """Raises `JudgeError` for a judge that cannot be made."""
+        self.config = config
+        self.database = database
+        self.store = Store(database)
+        self.cassette = database_cassette(database)
+        self.judges = Judges(config, self.cassette)
+        self.waiters = Waiters()
+        self.metrics = Metrics()
+        self.admission = Admission(database)
+        self.worker = Worker(self.store, self.judges, config.limits, self._finished)
+        self.rendezvous = Rendezvous(database, self.store, self.waiters, config.limits, self, self.worker.wake)
+        self.counts = {"queued": 0, "running": 0}
+        """Unfinished groups of all processes, as of the last look."""
+        self.is_stopping = False
+        self.notices = Notices(database.url)
+        """What other processes tell."""
+        self._queued_since = 0
+        self._look = asyncio.Event()
+        self._loops: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Goes on with what is unfinished. Raises `JudgeError` for a judge that cannot be asked."""
+        self.judges.default.check()
+        await load_libraries()
+        await self.admission.refresh()
+        self.notices.on(WORK, lambda _: self.worker.wake())
+        self.notices.on(FINISHED, self._finished_somewhere)
+        self.notices.start()
+        self.worker.start()
+        await self.store.forget_claims(time.time() - _DAY)
+        watches = (
+            self._watch(),
+            self._count(),
+            self._overwrite_erased(),
+            self.rendezvous.watch(),
+            self.admission.watch(),
+        )
+        self._loops = [asyncio.create_task(loop) for loop in watches]
+        if self.config.retention_days is not None:
+            self._loops.append(asyncio.create_task(self._expire(self.config.retention_days)))
+
+    def begin_stopping(self) -> None:
+        """Accepts nothing more; those who wait are answered with what there is once the time to stop is over."""
+        if not self.is_stopping:
+            self.is_stopping = True
+            asyncio.get_running_loop().call_later(self.config.limits.shutdown_seconds, self.waiters.give_up)
+
+    async def stop(self) -> None:
+        """Finishes what is being judged, if it takes no longer than allowed, and leaves the rest to the next start."""
+        self.begin_stopping()
+        await self.worker.stop(self.config.limits.shutdown_seconds)
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        await self.notices.stop()
+        self.waiters.give_up()
+        self.cassette.close()
+
+    async def submit(
+        self, request: ScoreRequest, caller: Caller = ANYONE, idempotency_key: str | None = None
+    ) -> Accepted:
+        """Accepts a group: it is in the database now, and will be judged. Raises a `ServiceError` when it is not."""
+        request = request.filed_under(caller.project_of(request.project))
+        new = self._new(request, caller, idempotency_key)
+        self.admission.check_begin(caller)
+        accepted = await self._accept(new, request)
+        if accepted.is_new:
+            self.admission.begun(caller)
+        return accepted
+
+    async def score(
+        self,
+        request: ScoreRequest,
+        caller: Caller = ANYONE,
+        idempotency_key: str | None = None,
+        wait: float | None = None,
+    ) -> Record:
+        """Accepts a group and waits `wait` seconds (None: `limits.wait_seconds`) for its judgement.
+
+        The record may be unfinished. Raises a `ServiceError` for a request that is not accepted.
+        """
+        record = (await self.submit(request, caller, idempotency_key)).record
+        if not self.worker.has(record.id):
+            return await self.result(record, wait)
+        with self.waiters.waiting(record.id) as future:
+            return await self._settled(future, record, wait)
+
+    async def result(self, record: Record, wait: float | None = None) -> Record:
+        """The finished record, or the unfinished one after `wait` seconds. Raises `NotFoundError` once deleted."""
+        if record.is_finished:
+            return record
+        with self.waiters.waiting(record.id) as future:
+            current = await self.store.get(record.id)
+            if current is None:
+                raise gone(record.id)
+            return current if current.is_finished else await self._settled(future, current, wait)
+
+    async def results(
+        self, records: Iterable[Record], wait: float | None = None
+    ) -> AsyncIterator[tuple[str, Record | None]]:
+        """The records by id as they are finished, None for one that was deleted; after `wait` seconds those that are
+        left, unfinished."""
+        finished: asyncio.Queue[tuple[str, Record | None]] = asyncio.Queue()
+        left: dict[str, Record] = {}
+        with ExitStack() as stack:
+            for record in records:
+                if record.is_finished:
+                    finished.put_nowait((record.id, record))
+                    continue
+                left[record.id] = record
+                future = stack.enter_context(self.waiters.waiting(record.id))
+                future.add_done_callback(partial(_report, finished, record))
+            deadline = asyncio.get_running_loop().time() + (self.config.limits.wait_seconds if wait is None else wait)
+            while left or not finished.empty():
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        judgement, found = await finished.get()
+                except TimeoutError:
+                    break
+                left.pop(judgement, None)
+                yield judgement, found
+        for judgement, record in left.items():
+            yield judgement, record
+
+    async def get(self, judgement: str, caller: Caller = ANYONE) -> Record:
+        """A judgement that the caller may see. Raises `NotFoundError`."""
+        record = await self.store.get(judgement)
+        if record is None or not caller.may_use(record.project):
+            raise gone(judgement)
+        return record
+
+    async def page(self, query: Query, caller: Caller = ANYONE) -> list[Record]:
+        """The judgements of a query that the caller may see, newest first."""
+        return await self.store.page(query)
+
+    async def delete(self, judgement: str, caller: Caller = ANYONE) -> None:
+        """Deletes a judgement with its transcripts and replies. Raises `NotFoundError`."""
+        await self.get(judgement, caller)
+        await self.store.delete(judgement)
+        self.worker.cancel(judgement)
+        self.waiters.settle(judgement, None)
+
+    async def check_database(self) -> None:
+        """Raises `DatabaseUnavailableError` when the database does not answer."""
+        await self.database.read(lambda connection: connection.execute(_ANYTHING).scalar_one())
+
+    async def answered(self, record: Record) -> None:
+        """Erases what is not to be retained of a judgement whose answer was given."""
+        if record.is_finished and not record.retain:
+            await self.store.erase_after_answer(record.id)
+
+    def check(self, request: ScoreRequest, caller: Caller) -> str:
+        """The judge of a request that can be accepted now, in words. Raises a `ServiceError` for one that cannot."""
+        if self.is_stopping:
+            raise OverloadedError("the service is stopping.", "Try again in some seconds.")
+        limits = self.config.limits
+        if len(request.trajectories) > limits.members:
+            raise InvalidRequestError(
+                f"the group has {len(request.trajectories)} members; at most {limits.members} are allowed.",
+                "Send smaller groups, or raise the service's setting limits.members.",
+            )
+        if len(set(request.ids)) < len(request.ids):
+            raise InvalidRequestError("two members have the same id.", "Give each an id of its own, or none.")
+        try:
+            judge = self.judges.of(request)
+            judge.rubric.for_task(truth_of(request.group(self.judges.rubric(request))))
+        except JudgeError as error:
+            raise InvalidRequestError(error.message, error.remedy) from error
+        self.admission.check(caller, request.project, judge.names)
+        return ", ".join(judge.names)
+
+    def _new(self, request: ScoreRequest, caller: Caller, idempotency_key: str | None) -> NewJudgement:
+        judge = self.check(request, caller)
+        payload = request.model_dump_json(exclude_defaults=True).encode()
+        return NewJudgement(
+            id=new_id(),
+            project=request.project,
+            key_id=caller.key_id,
+            judge=judge,
+            members=len(request.trajectories),
+            payload=payload,
+            created_at=time.time(),
+            retain=request.retain,
+            idempotency_key=idempotency_key,
+            request_hash="" if idempotency_key is None else hashlib.sha256(payload).hexdigest(),
+        )
+
+    async def _accept(self, new: NewJudgement, request: ScoreRequest) -> Accepted:
+        queued = self.counts["queued"] + self._queued_since
+        is_mine = not queued and self.worker.reserve()
+        if not is_mine and queued >= self.config.limits.waiting_groups:
+            raise OverloadedError(f"{queued:,} groups wait already.", "Try again later.")
+        owner = self.worker.owner if is_mine else None
+        try:
+            accepted = await self.store.accept(new, owner, self.config.limits.lease_seconds)
+        finally:
+            if is_mine:
+                self.worker.unreserve()
+        if accepted.is_new and is_mine:
+            self.worker.begin(accepted.record, request)
+        elif accepted.is_new:
+            self._queued_since += 1
+            self.worker.wake()
+        return accepted
+
+    async def _settled(self, future: "asyncio.Future[Record | None]", record: Record, wait: float | None) -> Record:
+        try:
+            async with asyncio.timeout(self.config.limits.wait_seconds if wait is None else wait):
+                finished = await future
+        except TimeoutError:
+            return record
+        if finished is None:
+            raise gone(record.id)
+        return finished
+
+    def _finished(self, judgement: str, record: Record | None) -> None:
+        if record is not None:
+            self.metrics.judged(record)
+            self.admission.finished(record)
+        self.waiters.settle(judgement, record)
+
+    def _finished_somewhere(self, judgement: str) -> None:
+        self.rendezvous.closed(judgement)
+        if judgement in self.waiters.ids and not self.worker.has(judgement):
+            self._look.set()
+
+    async def _watch(self) -> None:
+        """Answers those who wait for judgements that another process makes."""
+        while True:
+            try:
+                async with asyncio.timeout(_POLL_SECONDS):
+                    await self._look.wait()
+            except TimeoutError:
+                pass
+            self._look.clear()
+            waited_for = [each for each in self.waiters.ids if not self.rendezvous.is_open(each)]
+            elsewhere = [each for each in waited_for if not self.worker.has(each)]
+            try:
+                records = await self.store.get_all(elsewhere)
+            except ServiceError as error:
+                _LOG.warning("judgements are not watched: %s", error.message)
+                continue
+            for each in elsewhere:
+                record = records.get(each)
+                if record is None or record.is_finished:
+                    self.waiters.settle(each, record)
+
+    async def _count(self) -> None:
+        while True:
+            try:
+                self.counts, self._queued_since = await self.store.counts(), 0
+            except DatabaseUnavailableError as error:
+                _LOG.warning("groups are not counted: %s", error.message)
+            await asyncio.sleep(_COUNT_SECONDS)
+
+    async def _overwrite_erased(self) -> None:
+        while True:
+            await asyncio.sleep(_OVERWRITE_SECONDS)
+            try:
+                await self.store.overwrite_erased()
+            except (ServiceError, SQLAlchemyError, sqlite3.Error) as error:
+                _LOG.warning("the database's log is not emptied yet: %s", type(error).__name__)
+
+    async def _expire(self, days: float) -> None:
+        while True:
+            try:
+                if deleted := await self.store.delete_before(time.time() - days * _DAY):
+                    _LOG.info("%d judgements older than %g days are deleted", deleted, days)
+            except DatabaseUnavailableError as error:
+                _LOG.warning("old judgements are not deleted: %s", error.message)
+            await asyncio.sleep(_RETENTION_SECONDS)
+
+
+def _report(
+    finished: "asyncio.Queue[tuple[str, Record | None]]", record: Record, future: "asyncio.Future[Record | None]"
+) -> None:
+    if not future.cancelled():
+        finished.put_nowait((record.id, record if future.exception() else future.result()))
+
+
+async def load_libraries() -> None:
+    """Judges a group for nothing, so that no request waits for libraries that are loaded on first use."""
+    group = TrajectoryGroup(Trajectory(messages_and_choices=[{"role": "user", "content": text}]) for text in "ab")
+    await Judge("constant").score(group)
+
+
+def gone(judgement: str) -> NotFoundError:
+    """The error for a judgement that is not there for the caller."""
+    return NotFoundError(
+        f"there is no judgement {judgement}.", "It was deleted, is of another project, or the id is not right."
+    )

@@ -1,0 +1,96 @@
+"""What a process of the service counts, for Prometheus."""
+
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from gavel.judge.service.schemas.judgement_record import Record
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_REASONS = {
+    "no vote": "no vote",
+    "no quorum": "no quorum",
+    "the judge model refuses": "refused",
+    "the rollout failed": "failed rollout",
+    "there is no other trajectory": "alone",
+    "identical to every other": "degenerate",
+    "unseen content": "unseen content",
+    "has content": "unseen content",
+}
+"""Kinds of reasons by how the sentence begins; a label has few values, and no text of a transcript."""
+
+
+class Metrics:
+    """Counters, gauges and histograms in a registry of their own."""
+
+    def __init__(self) -> None:
+        registry = self._registry = CollectorRegistry()
+        self._groups = Counter("gavel_groups", "Groups judged, by status.", ["status"], registry=registry)
+        self._unscored = Counter(
+            "gavel_unscored_members", "Members without a score, by kind of reason.", ["reason"], registry=registry
+        )
+        self._calls = Counter(
+            "gavel_judge_calls", "Calls to judge models, by who answered.", ["answered_by"], registry=registry
+        )
+        self._tokens = Counter("gavel_judge_tokens", "Tokens that were paid for.", ["kind"], registry=registry)
+        self._cost = Counter("gavel_judge_cost_usd", "US dollars, where the price is known.", registry=registry)
+        self._unpriced = Counter("gavel_unpriced_groups", "Groups whose cost is not known.", registry=registry)
+        self._judging = Histogram(
+            "gavel_judging_seconds", "From the beginning of judging to its end.", buckets=_SECONDS, registry=registry
+        )
+        self._group_seconds = Histogram(
+            "gavel_group_seconds", "From acceptance to the judgement.", buckets=_SECONDS, registry=registry
+        )
+        self._requests = Histogram(
+            "gavel_request_seconds",
+            "Requests over HTTP, by route and status.",
+            ["route", "status"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._unfinished = Gauge(
+            "gavel_unfinished_groups", "Groups of all processes that are not judged yet.", ["status"], registry=registry
+        )
+        self._waiters = Gauge("gavel_waiting_requests", "Requests that wait for a judgement.", registry=registry)
+
+    def judged(self, record: Record) -> None:
+        """A group is finished."""
+        self._groups.labels(record.status).inc()
+        if record.finished_at is not None:
+            self._group_seconds.observe(max(record.finished_at - record.created_at, 0))
+        verdict = record.verdict
+        if verdict is None:
+            return
+        for member in verdict.members:
+            if member.score is None:
+                self._unscored.labels(_kind(member.reason or "")).inc()
+        if (group := verdict.group) is None:
+            return
+        self._judging.observe(group.seconds)
+        self._calls.labels("model").inc(group.calls)
+        self._calls.labels("cassette").inc(group.cached_calls)
+        self._tokens.labels("prompt").inc(group.prompt_tokens)
+        self._tokens.labels("completion").inc(group.completion_tokens)
+        if group.cost_usd is None:
+            self._unpriced.inc()
+        else:
+            self._cost.inc(group.cost_usd)
+
+    def answered(self, route: str, status: int, seconds: float) -> None:
+        """A request was answered; `route` is its pattern, not its path."""
+        self._requests.labels(route, str(status)).observe(seconds)
+
+    def waiting(self, unfinished: Mapping[str, int], waiters: int) -> None:
+        """What is unfinished now."""
+        for status, groups in unfinished.items():
+            self._unfinished.labels(status).set(groups)
+        self._waiters.set(waiters)
+
+    def exposition(self) -> tuple[bytes, str]:
+        """The text that Prometheus reads, and its media type."""
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+
+def _kind(reason: str) -> str:
+    return next((kind for beginning, kind in _REASONS.items() if reason.startswith(beginning)), "other")

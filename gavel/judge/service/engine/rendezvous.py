@@ -1,0 +1,198 @@
+"""Groups whose members arrive one by one, from callers that see one sample each.
+
+    group = await rendezvous.join("step 7, task 3", request, caller)      the member is in the database now
+    record = await rendezvous.result(group, wait=900)                     the judgement of the whole group
+
+A caller that waits costs a future; messages are in the database alone. The process that a group's last member reaches
+closes it, or whichever first sees that its deadline is over; any process judges it.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from gavel.judge.service.config import ServiceLimits
+from gavel.judge.service.engine.admission import Admission
+from gavel.judge.service.engine.caller import Caller
+from gavel.judge.service.engine.waiters import Waiters
+from gavel.judge.service.errors import BusyError, InvalidRequestError, NotFoundError, OverloadedError, ServiceError
+from gavel.judge.service.schemas.group_record import GroupRecord, NewMember
+from gavel.judge.service.schemas.judgement_record import Record
+from gavel.judge.service.schemas.member_bodies import MemberRequest
+from gavel.judge.service.schemas.score_bodies import ScoreRequest
+from gavel.judge.service.store.database import Database
+from gavel.judge.service.store.group_store import GroupStore
+from gavel.judge.service.store.judgement_rows import compress
+from gavel.judge.service.store.judgement_store import Store
+
+_LOG = logging.getLogger(__name__)
+_POLL_SECONDS = 0.5
+"""Between looks for deadlines, and for groups that other processes have closed."""
+_OVERLAP_SECONDS = 10.0
+"""That a look goes back before the last one: a transaction may take as long to be seen."""
+
+
+class Door(Protocol):
+    """What decides which requests are accepted."""
+
+    @property
+    def admission(self) -> Admission: ...
+
+    def check(self, request: ScoreRequest, caller: Caller) -> str:
+        """The judge of a request, in words. Raises a `ServiceError` for one that is not accepted."""
+        ...
+
+
+class Rendezvous:
+    """The open groups of a service, as one process sees them. For one event loop."""
+
+    def __init__(
+        self,
+        database: Database,
+        judgements: Store,
+        waiters: Waiters,
+        limits: ServiceLimits,
+        door: Door,
+        on_closed: Callable[[], None],
+    ) -> None:
+        """`on_closed` hears that a group is to be judged."""
+        self._store = GroupStore(database)
+        self._judgements = judgements
+        self._waiters = waiters
+        self._limits = limits
+        self._door = door
+        self._on_closed = on_closed
+        self._open: set[str] = set()
+        """Groups that somebody waits for here, and that were open when last seen."""
+        self._count = 0
+        """Open groups of all processes: as of the last look, and those that were begun here since."""
+        self._seen_until = 0.0
+
+    def is_open(self, group: str) -> bool:
+        """Whether somebody waits here for a group that has no judgement yet."""
+        return group in self._open
+
+    def closed(self, group: str) -> None:
+        """A group has a judgement."""
+        self._open.discard(group)
+
+    async def join(
+        self, name: str, request: MemberRequest, caller: Caller, *, begins_rounds: bool = False
+    ) -> GroupRecord:
+        """Stores a member of the group `name`, once; the group as it stands then.
+
+        `begins_rounds`: a closed group's name begins another group. Raises a `ServiceError` for a member that does not
+        fit.
+        """
+        if request.expected > self._limits.members:
+            raise InvalidRequestError(
+                f"the group expects {request.expected} members; at most {self._limits.members} are allowed.",
+                "Make smaller groups, or raise the service's setting limits.members.",
+            )
+        project = caller.project_of(request.project)
+        if project != request.project:
+            request = request.model_copy(update={"project": project})
+        group = await self._store.join(self._new(name, request, caller, begins_rounds))
+        if not group.is_open:
+            self.closed(group.id)
+            self._on_closed()
+        elif group.arrived == 1:
+            self._count += 1
+            self._door.admission.begun(caller)
+        return group
+
+    async def find(self, name: str, member: str, project: str, caller: Caller) -> GroupRecord:
+        """The group that a member is in. Raises `NotFoundError`."""
+        project = caller.project_of(project)
+        group = await self._store.find(caller.key_id, project, name, member) if caller.may_use(project) else None
+        if group is None:
+            raise NotFoundError(
+                f"there is no member {member!r} in a group {name!r}.",
+                "POST it to /v1/groups/{group}/members first; groups belong to a project and an API key.",
+            )
+        return group
+
+    async def result(self, group: GroupRecord, wait: float) -> Record | None:
+        """The judgement of a group, finished unless `wait` seconds are over; None while the group is open.
+
+        Raises `NotFoundError` when the judgement was deleted.
+        """
+        if group.is_open and not wait:
+            return None
+        with self._waiters.waiting(group.id) as future:
+            if group.is_open:  # if it has been closed since, `watch` sees that
+                self._open.add(group.id)
+            else:
+                record = await self._judgements.get(group.id)
+                if record is None:
+                    raise _deleted(group)
+                if record.is_finished or not wait:
+                    return record
+            try:
+                async with asyncio.timeout(wait):
+                    record = await future
+            except TimeoutError:
+                return await self._judgements.get(group.id)
+            finally:
+                if len(self._waiters.of(group.id)) == 1:
+                    self._open.discard(group.id)
+        if record is None:
+            raise _deleted(group)
+        return record
+
+    async def watch(self) -> None:
+        """Closes groups at their deadlines, and sees which ones other processes have closed."""
+        while True:
+            try:
+                if await self._store.close_due():
+                    self._on_closed()
+                if self._open or not self._seen_until:
+                    now, closed = await self._store.closed_since(self._seen_until - _OVERLAP_SECONDS)
+                    self._seen_until = now
+                    self._open.difference_update(closed)
+                self._count = await self._store.open_groups()
+            except ServiceError as error:
+                _LOG.warning("open groups are not watched: %s", error.message)
+            await asyncio.sleep(_POLL_SECONDS)
+
+    def _new(self, name: str, request: MemberRequest, caller: Caller, begins_rounds: bool) -> NewMember:
+        member, options = request.trajectory_in, request.options
+        judge = self._door.check(ScoreRequest(trajectories=[member], **options.model_dump()), caller)
+        trajectory = member.model_dump_json(exclude_defaults=True).encode()
+        options_json = options.model_dump_json(exclude_defaults=True)
+        same = [request.expected, request.deadline_seconds, request.on_deadline, options_json]
+        return NewMember(
+            key_id=caller.key_id,
+            project=request.project,
+            group=name,
+            member=request.id,
+            payload=compress(trajectory),
+            size=len(trajectory),
+            content_hash=hashlib.sha256(trajectory).hexdigest(),
+            expected=request.expected,
+            options=options_json.encode(),
+            settings_hash=hashlib.sha256(json.dumps(same).encode()).hexdigest(),
+            judge=judge,
+            retain=request.retain,
+            deadline_seconds=request.deadline_seconds or self._limits.deadline_seconds,
+            on_deadline=request.on_deadline,
+            max_size=self._limits.body_bytes,
+            no_more_groups=self._no_more_groups(caller),
+            begins_rounds=begins_rounds,
+        )
+
+    def _no_more_groups(self, caller: Caller) -> OverloadedError | None:
+        if self._count >= self._limits.open_groups:
+            return OverloadedError(f"{self._count:,} groups wait for members already.", "Try again later.")
+        try:
+            self._door.admission.check_begin(caller)
+        except BusyError as error:
+            return error
+        return None
+
+
+def _deleted(group: GroupRecord) -> NotFoundError:
+    return NotFoundError(f"the judgement of the group {group.name!r} was deleted.", "Send the group under a new name.")

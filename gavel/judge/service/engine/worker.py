@@ -1,0 +1,237 @@
+"""Judges groups that this process has leased, some at once, and keeps the leases alive.
+
+A group is begun at most a few times: one whose judging has ended several processes is failed, not tried for ever. The
+outcome is written until that succeeds; a group that lost votes because the database was away is judged once more, and
+the replies that had arrived come from the database.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+
+from pydantic import ValidationError
+
+from gavel.judge.errors import JudgeError
+from gavel.judge.judge import Judge
+from gavel.judge.service.config import ServiceLimits
+from gavel.judge.service.engine.judges import Judges
+from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError, without_text
+from gavel.judge.service.schemas.judgement_record import LeasedWork, Record
+from gavel.judge.service.schemas.score_bodies import ScoreRequest
+from gavel.judge.service.schemas.stored_verdict import Verdict
+from gavel.judge.service.store import leases
+from gavel.judge.service.store.judgement_store import Store
+from gavel.llm.question_claims import holder_name
+
+_LOG = logging.getLogger(__name__)
+_POLL_SECONDS = 1.0
+"""Between looks at the database for work of other processes."""
+_RETRY_SECONDS = 0.5, 5.0
+"""First and longest pause while the database is away."""
+_TAKEN_AT_ONCE = 32
+_BACKLOG = 4
+"""Groups that wait in memory for one that is judged; further ones wait in the database alone."""
+_JUDGED_AT_MOST = 3
+
+
+class Worker:
+    """The judging of one process. `on_finished` hears of every judgement that is over: None = it was deleted."""
+
+    def __init__(
+        self, store: Store, judges: Judges, limits: ServiceLimits, on_finished: Callable[[str, Record | None], None]
+    ) -> None:
+        self.owner = holder_name()
+        self._store = store
+        self._judges = judges
+        self._limits = limits
+        self._on_finished = on_finished
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._backlog: dict[str, tuple[Record, ScoreRequest]] = {}
+        """Leased and not begun, the oldest first."""
+        self._reserved = 0
+        self._wake = asyncio.Event()
+        self._is_queued = True
+        """Whether the database may hold groups that nobody judges, as far as this process knows."""
+        self._loops: list[asyncio.Task[None]] = []
+
+    @property
+    def room(self) -> int:
+        """Groups that can be begun now."""
+        return self._limits.concurrent_groups - len(self._running) - len(self._backlog) - self._reserved
+
+    def has(self, judgement: str) -> bool:
+        """Whether this process has leased it, and is judging it or about to."""
+        return judgement in self._running or judgement in self._backlog
+
+    def start(self) -> None:
+        self._loops = [asyncio.create_task(self._take_work()), asyncio.create_task(self._keep_leases())]
+
+    async def stop(self, seconds: float) -> None:
+        """Takes no more work, waits for what is running, and leaves what is not finished then to others."""
+        for loop in self._loops:
+            loop.cancel()
+        self._backlog.clear()
+        if self._running:
+            await asyncio.wait(self._running.values(), timeout=seconds)
+        unfinished = list(self._running.values())
+        for task in unfinished:
+            task.cancel()
+        await asyncio.gather(*self._loops, *unfinished, return_exceptions=True)
+        try:
+            await self._store.database.write(lambda connection: leases.give_back(connection, self.owner))
+        except ServiceError as error:
+            _LOG.warning("leases end by themselves: %s", error.message)
+
+    def reserve(self) -> bool:
+        """Keeps room for a group that is about to be accepted, to be begun now or soon; whether there is any.
+
+        `unreserve` it, and `begin` the group.
+        """
+        if self.room + _BACKLOG * self._limits.concurrent_groups <= 0:
+            return False
+        self._reserved += 1
+        return True
+
+    def unreserve(self) -> None:
+        self._reserved -= 1
+
+    def begin(self, record: Record, request: ScoreRequest) -> None:
+        """Judges a group that this process has leased, at once or after those before it."""
+        if len(self._running) < self._limits.concurrent_groups:
+            self._spawn(record.id, self._run(record, request))
+        else:
+            self._backlog[record.id] = record, request
+
+    def cancel(self, judgement: str) -> None:
+        """Ends the judging of a group, which is left to others if it is still wanted."""
+        self._backlog.pop(judgement, None)
+        if task := self._running.get(judgement):
+            task.cancel()
+
+    def _spawn(self, judgement: str, work: Coroutine[None, None, None]) -> None:
+        task = self._running[judgement] = asyncio.create_task(work)
+        task.add_done_callback(partial(self._ended, judgement))
+
+    def _ended(self, judgement: str, task: asyncio.Task[None]) -> None:
+        self._running.pop(judgement, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOG.error("a group is left to its lease's end: %s", type(error).__name__, exc_info=without_text(error))
+        if self._backlog and len(self._running) < self._limits.concurrent_groups:
+            following, (record, request) = next(iter(self._backlog.items()))
+            del self._backlog[following]
+            self._spawn(following, self._run(record, request))
+        if self._is_queued:
+            self._wake.set()
+
+    def wake(self) -> None:
+        """Looks for work now: there is some."""
+        self._is_queued = True
+        self._wake.set()
+
+    async def _take_work(self) -> None:
+        while True:
+            self._wake.clear()  # before the look: who wakes it later wants another one
+            taken = 0
+            try:
+                taken = await self._take_some()
+            except DatabaseUnavailableError as error:
+                _LOG.warning("no work is taken: %s", error.message)
+            if taken and self.room:
+                continue
+            try:
+                async with asyncio.timeout(_POLL_SECONDS):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _take_some(self) -> int:
+        wanted = min(self.room, _TAKEN_AT_ONCE)
+        if wanted <= 0:
+            return 0
+        self._reserved += wanted
+        try:
+            self._is_queued = False
+            if not await self._store.database.read(leases.has_free_work):
+                return 0
+            self._is_queued = True
+            seconds = self._limits.lease_seconds
+            works = await self._store.database.write(lambda c: leases.take(c, self.owner, seconds, wanted))
+        finally:
+            self._reserved -= wanted
+        for work in works:
+            self._spawn(work.record.id, self._run_leased(work))
+        return len(works)
+
+    async def _keep_leases(self) -> None:
+        seconds = self._limits.lease_seconds
+        while True:
+            try:
+                await self._store.database.write(leases.free_the_dead)
+                ids = [*self._running, *self._backlog]
+                kept = await self._store.database.write(
+                    partial(leases.renew, owner=self.owner, seconds=seconds, ids=ids)
+                )
+                for lost in set(ids) - kept:  # deleted, finished, or taken over by another process
+                    self.cancel(lost)
+            except DatabaseUnavailableError as error:
+                _LOG.warning("leases are not renewed: %s", error.message)
+            await asyncio.sleep(seconds / 3)
+
+    async def _run_leased(self, work: LeasedWork) -> None:
+        try:
+            request = ScoreRequest.model_validate_json(work.payload)
+        except ValidationError:
+            error = JudgeError("the stored request cannot be read by this version of Gavel.", "Send it again.")
+            await self._over(work.record, Verdict.failed(["?"] * work.record.members, error))
+            return
+        if work.leases > self._limits.leases:
+            error = JudgeError(
+                f"the group was begun {work.leases - 1} times, and each time the process that judged it ended.",
+                "Look at the service's log and memory; send a smaller group.",
+            )
+            await self._over(work.record, Verdict.failed(request.ids, error))
+            return
+        await self._run(work.record, request)
+
+    async def _run(self, record: Record, request: ScoreRequest) -> None:
+        await self._over(record, await self._judged(request))
+
+    async def _judged(self, request: ScoreRequest) -> Verdict:
+        for attempt in range(_JUDGED_AT_MOST):
+            outages = self._store.database.outages
+            verdict = await self._judged_once(request)
+            lost = verdict.group is None or verdict.group.lost_orders
+            if not lost or outages == self._store.database.outages or attempt == _JUDGED_AT_MOST - 1:
+                return verdict
+            await asyncio.sleep(_RETRY_SECONDS[0] * 2**attempt)
+        raise AssertionError
+
+    async def _judged_once(self, request: ScoreRequest) -> Verdict:
+        try:
+            judge: Judge = self._judges.of(request)
+            group = request.group(self._judges.rubric(request))
+            return Verdict.of(request.ids, await judge.score(group))
+        except JudgeError as error:
+            return Verdict.failed(request.ids, error)
+        except ServiceError as error:  # the settings have changed since the request was accepted
+            return Verdict.failed(request.ids, JudgeError(error.message, error.remedy))
+        except Exception as error:
+            _LOG.error("judging a group failed with %s", type(error).__name__, exc_info=without_text(error))
+            return Verdict.failed(request.ids, JudgeError(f"an internal error: {type(error).__name__}.", _REPORT))
+
+    async def _over(self, record: Record, verdict: Verdict) -> None:
+        """Writes the outcome, however long the database is away, and tells of it."""
+        pause, longest = _RETRY_SECONDS
+        while True:
+            try:
+                finished = await self._store.finish(record, verdict)
+                break
+            except DatabaseUnavailableError as error:
+                _LOG.warning("a judgement is not written yet: %s", error.message)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, longest)
+        self._on_finished(record.id, finished)
+
+
+_REPORT = "Report it with the service's log, which has the place and no transcript."

@@ -1,0 +1,110 @@
+"""What every request passes: checks against other sites' pages, headers of security, and the clock of the metrics.
+
+A service without keys answers whoever reaches its port, and a browser on the same machine reaches it: pages of other
+sites are refused by their origin, and names that were pointed at this machine by the Host header.
+"""
+
+import ipaddress
+import logging
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gavel.judge.service.engine.metrics import Metrics
+from gavel.judge.service.errors import without_text
+from gavel.judge.service.http.problems import Problem
+
+_LOG = logging.getLogger(__name__)
+_STRICT_POLICY = "default-src 'none'; frame-ancestors 'none'"
+_DOCS_POLICY = (
+    "default-src 'none'; connect-src 'self'; frame-ancestors 'none'; img-src data: https://fastapi.tiangolo.com; "
+    "script-src 'unsafe-inline' https://cdn.jsdelivr.net; style-src 'unsafe-inline' https://cdn.jsdelivr.net"
+)
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class Guard:
+    """ASGI middleware around the whole application."""
+
+    def __init__(self, app: ASGIApp, metrics: Callable[[], Metrics | None], loopback_only: Callable[[], bool]) -> None:
+        """`loopback_only`: requests must name this machine as their host, as those to a service without keys do."""
+        self._app = app
+        self._metrics = metrics
+        self._loopback_only = loopback_only
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, status, is_answered = time.perf_counter(), 500, False
+
+        async def guarded(message: Message) -> None:
+            nonlocal status, is_answered
+            if message["type"] == "http.response.start":
+                status, is_answered = message["status"], True
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+                policy = _DOCS_POLICY if scope["path"] == "/docs" else _STRICT_POLICY
+                headers.setdefault("Content-Security-Policy", policy)
+            await send(message)
+
+        problem = self._problem(Headers(scope=scope))
+        try:
+            if problem is None:
+                await self._app(scope, receive, guarded)
+        except Exception as error:
+            _LOG.error("a request failed with %s", type(error).__name__, exc_info=without_text(error))
+            if is_answered:  # the connection is closed, so that the answer does not pass for a whole one
+                raise RuntimeError(type(error).__name__) from None
+            problem = Problem(
+                500, "internal", f"an internal error: {type(error).__name__}.", "Look at the service's log."
+            )
+        if problem is not None:
+            await problem.response()(scope, receive, guarded)
+        if (metrics := self._metrics()) is not None:
+            route = getattr(scope.get("route"), "path", "")
+            metrics.answered(route or "none", status, time.perf_counter() - started)
+
+    def _problem(self, headers: Headers) -> Problem | None:
+        host = headers.get("host", "")
+        if self._loopback_only() and not is_loopback(_name(host)):
+            return Problem(
+                421,
+                "host",
+                f"this service has no keys and answers to this machine's own names only, not to {host:.100}.",
+                "Ask 127.0.0.1, or make keys (gavel keys create).",
+            )
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            return Problem(
+                403, "origin", f"pages of {origin:.100} may not use this service.", "Ask it from a program instead."
+            )
+        return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host's name or address is this machine's own."""
+    if host.rstrip(".").lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _name(host: str) -> str:
+    """The name in a Host header, without the port."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""

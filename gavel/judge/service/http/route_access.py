@@ -1,0 +1,40 @@
+"""What routes are given: the engine, and who asks."""
+
+from typing import Annotated
+
+from fastapi import Depends, Header, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.requests import Request
+
+from gavel.judge.service.engine.caller import Caller
+from gavel.judge.service.engine.engine import Engine
+
+_bearer = HTTPBearer(auto_error=False, description="A key of `gavel keys create`, where the service has keys.")
+
+
+async def _engine(request: Request) -> Engine:
+    return request.app.state.engine
+
+
+async def _caller(
+    request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)] = None
+) -> Caller:
+    """Also takes Basic authorization and X-API-Key, so it reads the headers; the parameter is for the description."""
+    engine: Engine = request.app.state.engine
+    authorization = request.headers.get("authorization")
+    if authorization is None and (key := request.headers.get("x-api-key")) is not None:
+        authorization = f"Bearer {key}"
+    return await engine.admission.authenticate(authorization)
+
+
+TheEngine = Annotated[Engine, Depends(_engine)]
+TheCaller = Annotated[Caller, Depends(_caller)]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        description="A name of this request: sent again with the same body, it gives the same judgement.",
+    ),
+]

@@ -1,0 +1,136 @@
+"""`/v1/groups/{group}/members`: groups whose members arrive one by one."""
+
+from typing import Annotated
+from urllib.parse import quote
+
+from fastapi import APIRouter, Path, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gavel.judge.service.engine.caller import Caller
+from gavel.judge.service.engine.engine import Engine
+from gavel.judge.service.http.disconnect import while_connected
+from gavel.judge.service.http.problems import Problem, documented
+from gavel.judge.service.http.request_body import body_of, parsed, read_body
+from gavel.judge.service.http.route_access import TheCaller, TheEngine
+from gavel.judge.service.schemas.group_record import GroupRecord
+from gavel.judge.service.schemas.judgement_record import Record
+from gavel.judge.service.schemas.member_bodies import NAME_PATTERN, MemberAnswer, MemberPending, MemberRequest
+from gavel.scenarios.judgement import Judgement
+
+router = APIRouter(tags=["groups"])
+Group = Annotated[
+    str, Path(max_length=200, pattern=NAME_PATTERN, description="Name of the group, such as step and task.")
+]
+Member = Annotated[str, Path(max_length=200, pattern=NAME_PATTERN, description="Name of the member in its group.")]
+_RETRY_AFTER = "1"
+_PENDING = {"description": "Accepted, and not judged yet: ask at Location.", "model": MemberPending}
+EXAMPLE = {
+    "expected": 8,
+    "id": "sample-3",
+    "messages": [
+        {"role": "user", "content": "I want my money back for order 7890."},
+        {"role": "assistant", "content": "I looked it up: it came 9 days ago, so I have refunded it."},
+    ],
+}
+
+
+@router.post(
+    "/v1/groups/{group}/members",
+    summary="Send one member of a group",
+    response_model=MemberAnswer,
+    responses={202: _PENDING, **documented(400, 404, 408, 409, 413, 415, 422, 429, 502, 503)},
+    openapi_extra=body_of(MemberRequest, EXAMPLE),
+)
+async def join(
+    group: Group,
+    request: Request,
+    engine: TheEngine,
+    caller: TheCaller,
+    wait: Annotated[bool | None, Query(description="false: answer 202 at once. Default: the body's wait.")] = None,
+) -> Response:
+    """Answers each member with its own score, once all have arrived, or at the group's deadline.
+
+    A member is stored before anything else, and its group is judged even when connections are closed: send the same
+    body again, or ask at Location. Members may reach different processes of the service.
+    """
+    joined, member, seconds = await _joined(group, request, engine, caller, wait)
+    record = await while_connected(request, engine.rendezvous.result(joined, seconds))
+    return await _answer(engine, joined, member, record)
+
+
+@router.get(
+    "/v1/groups/{group}/members/{id}",
+    summary="The score of one member",
+    response_model=MemberAnswer,
+    responses={202: _PENDING, **documented(404, 422, 502, 503)},
+)
+async def get(
+    group: Group,
+    id: Member,
+    request: Request,
+    engine: TheEngine,
+    caller: TheCaller,
+    project: Annotated[str, Query(max_length=200, pattern=r"^[\w.-]*$")] = "",
+    wait: Annotated[float, Query(ge=0, le=3600, description="Seconds to wait until it is judged.")] = 0,
+) -> Response:
+    """The member's score, or 202 while its group is not judged."""
+    found = await engine.rendezvous.find(group, id, project, caller)
+    seconds = min(wait, engine.config.limits.wait_seconds)
+    record = await while_connected(request, engine.rendezvous.result(found, seconds))
+    return await _answer(engine, found, id, record)
+
+
+async def _joined(
+    group: str, request: Request, engine: Engine, caller: Caller, wait: bool | None
+) -> tuple[GroupRecord, str, float]:
+    """The group, the member's id and the seconds to wait; the messages are in memory only in here."""
+    member = parsed(MemberRequest, await read_body(request))
+    waits = member.wait if wait is None else wait
+    joined = await engine.rendezvous.join(group, member, caller)
+    return joined, member.id, engine.config.limits.wait_seconds if waits else 0.0
+
+
+async def _answer(engine: Engine, group: GroupRecord, member: str, record: Record | None) -> Response:
+    """The member's score of a finished record, else 202. Raises `Problem` for a judgement that failed."""
+    if record is None or record.verdict is None:
+        status = "open" if record is None else "running" if record.status == "running" else "queued"
+        pending = MemberPending(
+            group=group.name,
+            id=member,
+            judgement=group.id,
+            status=status,
+            expected=group.expected,
+            arrived=group.arrived,
+            deadline_at=group.deadline_at,
+        )
+        place = f"/v1/groups/{quote(group.name, safe='')}/members/{quote(member, safe='')}"
+        query = f"?project={quote(group.project, safe='')}" if group.project else ""
+        headers = {"Location": place + query, "Retry-After": _RETRY_AFTER}
+        return Response(pending.model_dump_json(), 202, headers, "application/json")
+    scored = member_of(record, member)
+    answer = MemberAnswer(
+        group=group.name,
+        id=member,
+        judgement=record.id,
+        status=record.verdict.status,
+        score=scored.score,
+        standard_error=scored.standard_error,
+        explanation=scored.explanation,
+        flags=scored.flags,
+        reason=scored.reason,
+        expected=group.expected,
+        arrived=record.members,
+    )
+    response = Response(answer.model_dump_json(), 200, media_type="application/json")
+    await engine.answered(record)
+    return response
+
+
+def member_of(record: Record, member: str) -> Judgement:
+    """The member's score. Raises `Problem` for a judgement that failed."""
+    verdict = record.verdict
+    assert verdict is not None
+    if verdict.group is None:
+        raise Problem(502, "judge-failed", verdict.problem or "", verdict.remedy, {}, {"judgement": record.id})
+    return verdict.members[verdict.ids.index(member)]

@@ -1,0 +1,126 @@
+"""Runs the service in this process until it is told to stop."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Generator
+
+import uvicorn
+
+from gavel.judge.service.config import ServiceConfig
+from gavel.judge.service.engine.engine import Engine
+from gavel.judge.service.errors import ServiceError
+from gavel.judge.service.http.app import create_app
+from gavel.judge.service.http.header_timeout import bounded_connection
+from gavel.judge.service.http.request_guard import is_loopback
+from gavel.judge.service.store.database import Database
+
+_IDLE_SECONDS = 75
+"""That a connection is kept open between two requests."""
+_CLOSING_SECONDS = 5.0
+"""That open connections get to send their last answers."""
+_BACKLOG = 1024
+
+
+async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
+    """Serves until SIGTERM or SIGINT; then finishes what is being judged. `announce` is told where, once it answers.
+
+    Raises a `GavelError` when the service cannot start.
+    """
+    database = await asyncio.to_thread(Database.open, config.database)
+    try:
+        engine = Engine(config, database)
+        await engine.admission.refresh()
+        with contextlib.closing(_listen(config, engine.admission.is_required)) as listener:
+            await engine.start()
+            try:
+                await _serve(engine, listener, announce)
+            finally:
+                await engine.stop()
+    finally:
+        await asyncio.to_thread(database.close)
+
+
+async def _serve(engine: Engine, listener: socket.socket, announce: Callable[[str], None]) -> None:
+    limits = engine.config.limits
+
+    def started() -> None:
+        announce(_words(engine, listener))
+
+    server = _Server(
+        uvicorn.Config(
+            create_app(engine.config, engine),
+            http=bounded_connection(limits.header_seconds),
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=_IDLE_SECONDS,
+            timeout_graceful_shutdown=int(limits.shutdown_seconds + _CLOSING_SECONDS),
+            limit_concurrency=limits.connections,
+            backlog=_BACKLOG,
+        ),
+        started,
+    )
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        server.should_exit = True
+        engine.begin_stopping()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to `_serve`: uvicorn's own handlers end the process before the engine has stopped."""
+
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_started()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+def _words(engine: Engine, listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    host = f"[{host}]" if ":" in host else host
+    keys = "keys required" if engine.admission.is_required else "no keys (loopback only)"
+    return (
+        f"Gavel judge service · http://{host}:{port} · docs at /docs · {engine.database.place} · "
+        f"{keys} · judge {', '.join(engine.judges.default.names)}"
+    )
+
+
+def _listen(config: ServiceConfig, has_keys: bool) -> socket.socket:
+    if not (has_keys or is_loopback(config.host)):
+        raise ServiceError(
+            f"the service has no API keys, so it does not listen on {config.host}.",
+            "Make a key first (gavel keys create), or leave --host out: 127.0.0.1.",
+        )
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        return listener
+    except OSError as error:
+        raise ServiceError(
+            f"the service cannot listen on {config.host}, port {config.port}: {error.strerror or error}.",
+            "Stop what listens there, or choose another --port.",
+        ) from error

@@ -1,0 +1,329 @@
+"""A database with one writer thread, which commits the pending writes of many requests together (group commit).
+
+    database = Database.open("gavel_service.sqlite")        # or postgresql://user@host/name
+    await database.write(lambda connection: …)              # returns once it is committed
+    await database.read(lambda connection: …)
+
+A write is a function of a connection. It may run twice (when the transaction failed because of another one, or the
+connection was lost), so it does nothing but read and write the database. SQLite commits with `synchronous=FULL`: what
+was acknowledged survives a power cut too, and one wait for the disk serves all writes of a batch.
+"""
+
+import asyncio
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import event, exc
+
+from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError
+from gavel.judge.service.store.migrate import migrate
+
+_T = TypeVar("_T")
+_MAX_BATCH = 256
+_READERS = 4
+_LOCKED_SECONDS = 30.0
+_POSTGRESQL: dict[str, Any] = {
+    "connect_timeout": 5,
+    "keepalives_idle": 15,
+    "tcp_user_timeout": 30_000,
+    "options": "-c statement_timeout=60s -c lock_timeout=30s",
+}
+"""No wait for the server lasts for ever."""
+_CONFLICTS = ("40001", "40P01")
+"""PostgreSQL's states for a serialization failure and a deadlock."""
+_TRIES = 5
+"""Of a work that conflicts with those of other processes."""
+Work = Callable[[sa.Connection], _T]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending(Generic[_T]):
+    work: Work[_T]
+    future: "Future[_T] | asyncio.Future[_T]"
+    loop: asyncio.AbstractEventLoop | None
+    """Of an asyncio future."""
+    order: str = ""
+
+    @property
+    def is_wanted(self) -> bool:
+        return not self.future.cancelled() if self.loop else self.future.set_running_or_notify_cancel()  # type: ignore[union-attr]
+
+
+@dataclass(frozen=True, slots=True)
+class _Done(Generic[_T]):
+    pending: _Pending[_T]
+    result: _T | None = None
+    error: Exception | None = None
+
+    def settle(self) -> None:
+        """Tells whoever waits; in the thread of the event loop, for one of its futures."""
+        future = self.pending.future
+        if self.pending.loop and future.done():
+            return
+        if self.error is None:
+            future.set_result(self.result)  # type: ignore[arg-type]
+        else:
+            future.set_exception(self.error)
+
+
+class Database:
+    """Open until `close`. Threads and event loops may share it."""
+
+    def __init__(self, url: sa.URL) -> None:
+        """Opens the database, and brings its tables up to date. Raises `ServiceError`."""
+        self.url = url
+        self.is_sqlite = url.get_backend_name() == "sqlite"
+        self._write_engine = _engine(url, "BEGIN IMMEDIATE")
+        self._read_engine = _engine(url, "BEGIN")
+        try:
+            with self._write_engine.begin() as connection:
+                migrate(connection)
+        except (exc.SQLAlchemyError, OSError) as error:
+            raise _unusable(url, error) from error
+        self._pending: queue.SimpleQueue[_Pending[Any] | None] = queue.SimpleQueue()
+        self.outages = 0
+        """How often the database did not answer so far."""
+        self._closed = False
+        self._closing = threading.Lock()
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="gavel-read")
+        self._writer = threading.Thread(target=self._run, name="gavel-write", daemon=True)
+        self._writer.start()
+
+    @classmethod
+    def open(cls, url: str) -> "Database":
+        """The database of a URL, or the SQLite file of a path. Raises `ServiceError`."""
+        return cls(database_url(url))
+
+    @property
+    def place(self) -> str:
+        """Where it is, without a password."""
+        return f"SQLite {self.url.database}" if self.is_sqlite else self.url.render_as_string(hide_password=True)
+
+    def submit(self, work: Work[_T]) -> "Future[_T]":
+        """Runs the work in a transaction soon; the future is done once that is committed.
+
+        The future raises `DatabaseUnavailableError`, and what the work raises.
+        """
+        future: Future[_T] = Future()
+        self._put(_Pending(work, future, None))
+        return future
+
+    def begin(self, work: Work[_T], order: str = "") -> "asyncio.Future[_T]":
+        """The same for the running event loop, which one call wakes for all futures of a transaction.
+
+        Works on a row that other processes change too name it as their `order`: all take such rows in that order, so
+        that no two transactions wait for each other.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[_T] = loop.create_future()
+        self._put(_Pending(work, future, loop, order))
+        return future
+
+    async def write(self, work: Work[_T], order: str = "") -> _T:
+        """What the work returns, once it is committed. `order` as in `begin`; raises as the future of `submit` does."""
+        return await self.begin(work, order)
+
+    def _put(self, pending: _Pending[Any]) -> None:
+        with self._closing:
+            if self._closed:
+                raise DatabaseUnavailableError("the database is closed.", "Start the service again.")
+            self._pending.put(pending)
+
+    async def read(self, work: Work[_T]) -> _T:
+        """What the work returns, outside the order of writes. Raises as `write` does."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self.read_now, work)
+
+    def read_now(self, work: Work[_T]) -> _T:
+        """The same in this thread."""
+        return self._retried(self._read_engine, lambda connection: work(connection))
+
+    async def truncate_log(self) -> None:
+        """Empties SQLite's write-ahead log, which holds what was erased until then; PostgreSQL sees to its own."""
+        if self.is_sqlite:
+            await asyncio.get_running_loop().run_in_executor(self._readers, self._truncate_log)
+
+    def _truncate_log(self) -> None:
+        connection = self._read_engine.raw_connection()  # outside a transaction
+        try:
+            connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Commits what is pending, and closes all connections."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            self._pending.put(None)
+        self._writer.join()
+        self._readers.shutdown()
+        self._write_engine.dispose()
+        self._read_engine.dispose()
+
+    def _run(self) -> None:
+        while True:
+            batch, is_last = self._next_batch()
+            live = sorted((each for each in batch if each.is_wanted), key=lambda each: each.order)
+            if live:
+                _settle(self._committed(live))
+            if is_last:
+                return
+
+    def _next_batch(self) -> tuple[list[_Pending[Any]], bool]:
+        """What waits, in order, at least one; and whether nothing comes after it."""
+        batch: list[_Pending[Any]] = []
+        while len(batch) < _MAX_BATCH:
+            try:
+                each = self._pending.get(block=not batch)
+            except queue.Empty:
+                break
+            if each is None:
+                return batch, True
+            batch.append(each)
+        return batch, False
+
+    def _committed(self, batch: Sequence[_Pending[Any]], tries: int = _TRIES) -> list[_Done[Any]]:
+        """What became of each work; those that did not fail are committed."""
+        try:
+            results = self._retried(self._write_engine, lambda connection: [each.work(connection) for each in batch])
+        except DatabaseUnavailableError as error:
+            return [_Done(each, error=error) for each in batch]
+        except Exception as error:
+            conflict = _is_conflict(error)
+            if len(batch) == 1 and conflict and tries == 1:
+                return [_Done(batch[0], error=_no_answer(error))]
+            if len(batch) == 1 and not conflict:
+                return [_Done(batch[0], error=error)]
+            # One work failed: alone, each of the others succeeds.
+            return [done for each in batch for done in self._committed([each], tries - conflict)]
+        return [_Done(each, result) for each, result in zip(batch, results, strict=True)]
+
+    def _retried(self, engine: sa.Engine, work: Work[_T]) -> _T:
+        """Runs the work in a transaction, twice where the first connection turned out to be lost."""
+        try:
+            return _in_transaction(engine, work)
+        except exc.DBAPIError as error:
+            if not error.connection_invalidated and not isinstance(error, exc.OperationalError):
+                raise
+            if _is_conflict(error):
+                raise
+            first = error
+        if first.connection_invalidated:
+            try:
+                return _in_transaction(engine, work)
+            except exc.OperationalError as error:
+                first = error
+        self.outages += 1
+        raise _no_answer(first) from first
+
+
+def _no_answer(error: Exception) -> DatabaseUnavailableError:
+    return DatabaseUnavailableError(
+        f"the database does not answer: {_reason(error)}", "Try again; if it lasts, look at the database."
+    )
+
+
+def _is_conflict(error: Exception) -> bool:
+    """Whether a transaction was ended for the sake of another one, and may succeed now."""
+    return isinstance(error, exc.DBAPIError) and getattr(error.orig, "sqlstate", None) in _CONFLICTS
+
+
+def _settle(done: Sequence[_Done[Any]]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop | None, list[_Done[Any]]] = {}
+    for each in done:
+        by_loop.setdefault(each.pending.loop, []).append(each)
+    for loop, of_loop in by_loop.items():
+        if loop is None:
+            _settle_all(of_loop)
+        elif not loop.is_closed():
+            loop.call_soon_threadsafe(_settle_all, of_loop)
+
+
+def _settle_all(done: Sequence[_Done[Any]]) -> None:
+    for each in done:
+        each.settle()
+
+
+def database_url(text: str) -> sa.URL:
+    """The SQLAlchemy URL of a URL or of a path to an SQLite file. Raises `ServiceError`."""
+    if "://" not in text:
+        return sa.URL.create("sqlite", database=text)
+    try:
+        url = sa.make_url(text)
+        backend = url.get_backend_name()
+    except (exc.ArgumentError, ValueError) as error:
+        raise ServiceError("the database's URL cannot be read.", _WHICH) from error
+    match backend:
+        case "sqlite" if url.database and url.database != ":memory:":
+            return url
+        case "postgres" | "postgresql":
+            return url.set(drivername="postgresql+psycopg")
+        case _:
+            raise ServiceError(f"{backend} is no database that the service can use.", _WHICH)
+
+
+_WHICH = "Give the path of an SQLite file, or postgresql://user:password@host/name (GAVEL_DATABASE_URL)."
+
+
+def _in_transaction(engine: sa.Engine, work: Work[_T]) -> _T:
+    with engine.begin() as connection:
+        return work(connection)
+
+
+def _engine(url: sa.URL, begin: str) -> sa.Engine:
+    if url.get_backend_name() != "sqlite":
+        return sa.create_engine(url, pool_size=_READERS, connect_args=_POSTGRESQL, hide_parameters=True)
+    engine = sa.create_engine(
+        url,
+        connect_args={"timeout": _LOCKED_SECONDS, "check_same_thread": False},
+        pool_size=_READERS,
+        hide_parameters=True,
+    )
+
+    def connected(connection: sqlite3.Connection, _: object) -> None:
+        connection.isolation_level = None  # transactions begin below, not where the driver thinks
+        _use_log(connection)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA secure_delete = ON")  # erased transcripts are overwritten
+
+    def begins(connection: sa.Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+    event.listen(engine, "connect", connected)
+    event.listen(engine, "begin", begins)
+    return engine
+
+
+def _use_log(connection: sqlite3.Connection) -> None:
+    """SQLite does not wait for the lock that changing to a write-ahead log takes, so this does."""
+    patience = time.monotonic() + _LOCKED_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > patience:
+                raise
+            time.sleep(0.01)
+
+
+def _unusable(url: sa.URL, error: Exception) -> ServiceError:
+    where = url.render_as_string(hide_password=True)
+    if url.get_backend_name() == "sqlite" and not Path(url.database or "").absolute().parent.is_dir():
+        return ServiceError(f"the database {where} cannot be opened: its directory does not exist.", "Make it first.")
+    return ServiceError(f"the database {where} cannot be used: {_reason(error)}", _WHICH)
+
+
+def _reason(error: Exception) -> str:
+    """The driver's own words, without the statement and its parameters, which may hold transcripts."""
+    cause = error.orig if isinstance(error, exc.DBAPIError) else error
+    return " ".join(str(cause).split())

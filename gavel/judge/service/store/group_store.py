@@ -1,0 +1,257 @@
+"""Groups whose members arrive one by one, in the database.
+
+A member is committed before it is acknowledged. The transaction that brings the last one, or finds the deadline over,
+closes the group: its members become the request of a judgement, sorted by id, whatever order they arrived in.
+"""
+
+import time
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from gavel.judge.service.errors import (
+    GroupClosedError,
+    GroupDiffersError,
+    GroupFullError,
+    GroupTooLargeError,
+    MemberDiffersError,
+    ServiceError,
+)
+from gavel.judge.service.schemas.group_record import GroupRecord, NewMember
+from gavel.judge.service.schemas.judgement_record import NewJudgement
+from gavel.judge.service.schemas.stored_verdict import Verdict
+from gavel.judge.service.store.database import Database
+from gavel.judge.service.store.judgement_rows import columns_of, decompress, outcome_columns
+from gavel.judge.service.store.judgement_store import FINISHED, WORK
+from gavel.judge.service.store.leases import database_clock
+from gavel.judge.service.store.notices import notify
+from gavel.judge.service.store.tables import groups, judgements, members
+from gavel.judge.service.store.time_ordered_ids import new_id
+
+_g, _m, _j = groups.c, members.c, judgements.c
+_IS_OPEN = _g.closed_at.is_(None)
+_CLOSED_AT_ONCE = 100
+_REPLAY_SECONDS = 600.0
+"""That a closed round still answers a member that comes again, before the member begins another round."""
+
+
+class GroupStore:
+    """The groups of a database."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    async def join(self, new: NewMember) -> GroupRecord:
+        """Stores a member, once; the group as it stands then. Raises `GroupConflictError`, `GroupTooLargeError`."""
+        joined = await self.database.write(lambda connection: _join(connection, new), f"group {new.group}")
+        if isinstance(joined, ServiceError):  # raised in the transaction it would end those of others
+            raise joined
+        return joined
+
+    async def find(self, key_id: str, project: str, name: str, member: str) -> GroupRecord | None:
+        """The newest group of this name that has the member."""
+        query = (
+            sa.select(groups)
+            .join(members, _m.group_id == _g.id)
+            .where(_g.key_id == key_id, _g.project == project, _g.name == name, _m.id == member)
+            .order_by(_g.round.desc())
+            .limit(1)
+        )
+
+        def work(connection: sa.Connection) -> GroupRecord | None:
+            row = connection.execute(query).one_or_none()
+            return None if row is None else _record(row)
+
+        return await self.database.read(work)
+
+    async def close_due(self) -> list[str]:
+        """Closes groups whose deadline is over; their ids."""
+        if await self.database.read(_has_due):
+            return await self.database.write(_close_due, "group")
+        return []
+
+    async def closed_since(self, seconds: float) -> tuple[float, list[str]]:
+        """The database's time now, and the groups that were closed at `seconds` or later."""
+
+        def work(connection: sa.Connection) -> tuple[float, list[str]]:
+            now = _now(connection)
+            return now, list(connection.execute(sa.select(_g.id).where(_g.closed_at >= seconds)).scalars())
+
+        return await self.database.read(work)
+
+    async def open_groups(self) -> int:
+        """Number of groups that wait for members."""
+        query = sa.select(sa.func.count()).select_from(groups).where(_IS_OPEN)
+        return await self.database.read(lambda connection: connection.execute(query).scalar_one())
+
+
+def _join(connection: sa.Connection, new: NewMember) -> GroupRecord | ServiceError:
+    now = _now(connection)
+    row = _newest(connection, new)
+    if row is None or (new.begins_rounds and _is_over(connection, row, new, now)):
+        if new.no_more_groups is not None:
+            return new.no_more_groups
+        _begin(connection, new, 0 if row is None else row.round + 1, now)
+        row = _newest(connection, new)
+        assert row is not None
+    if row.settings_hash != new.settings_hash:
+        return GroupDiffersError(
+            f"the group {new.group!r} was begun with other settings (its members name {row.expected} as expected).",
+            "All members of a group name the same expected, deadline, rubric, criteria, reference and judge; "
+            "give another group a name of its own.",
+        )
+    known = connection.execute(_member(row.id, new.member)).one_or_none()
+    if known is not None:
+        if known.content_hash != new.content_hash:
+            return MemberDiffersError(
+                f"the group {new.group!r} has another member {new.member!r} already.",
+                "Give each member an id of its own; send the same body when you try again.",
+            )
+        _judge_again(connection, row.id)
+        return _record(row)
+    if row.closed_at is None and row.deadline_at <= now:
+        _close(connection, row, now)
+        row = _newest(connection, new)
+        assert row is not None
+    if row.closed_at is not None and row.arrived >= row.expected:
+        return GroupFullError(
+            f"the group {new.group!r} has its {row.expected} members already.",
+            "Give each group a name of its own, such as the step and the task.",
+        )
+    if row.closed_at is not None:
+        return GroupClosedError(
+            f"the deadline of the group {new.group!r} was over when {new.member!r} came.",
+            "Send members earlier, or give all of them a longer deadline_seconds.",
+        )
+    if row.size + new.size > new.max_size:
+        return GroupTooLargeError(
+            f"the members of the group {new.group!r} have more than {new.max_size:,} bytes.",
+            "Send smaller members, or raise the service's setting limits.body_bytes.",
+        )
+    values = {"group_id": row.id, "id": new.member, "content_hash": new.content_hash, "payload": new.payload}
+    connection.execute(sa.insert(members).values(values))
+    arrived = sa.update(groups).where(_g.id == row.id).values(arrived=_g.arrived + 1, size=_g.size + new.size)
+    row = connection.execute(arrived.returning(*groups.c)).one()
+    if row.arrived == row.expected:
+        _close(connection, row, now)
+        return _record(row, now)
+    return _record(row)
+
+
+def _newest(connection: sa.Connection, new: NewMember) -> sa.Row[tuple[object, ...]] | None:
+    named = sa.select(groups).where(_g.key_id == new.key_id, _g.project == new.project, _g.name == new.group)
+    return connection.execute(named.order_by(_g.round.desc()).limit(1).with_for_update()).one_or_none()
+
+
+def _is_over(connection: sa.Connection, row: sa.Row[tuple[object, ...]], new: NewMember, now: float) -> bool:
+    """Whether the round is closed, and not asked for once more."""
+    if row.closed_at is None and row.deadline_at <= now:
+        _close(connection, row, now)
+    elif row.closed_at is None:
+        return False
+    known = connection.execute(_member(row.id, new.member)).one_or_none()
+    is_same = known is not None and known.content_hash == new.content_hash
+    return not is_same or (row.closed_at or now) < now - _REPLAY_SECONDS
+
+
+def _begin(connection: sa.Connection, new: NewMember, number: int, now: float) -> None:
+    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    values = {
+        "id": new_id(),
+        "key_id": new.key_id,
+        "project": new.project,
+        "name": new.group,
+        "round": number,
+        "expected": new.expected,
+        "arrived": 0,
+        "size": 0,
+        "settings_hash": new.settings_hash,
+        "options": new.options,
+        "judge": new.judge,
+        "retain": new.retain,
+        "on_deadline": new.on_deadline,
+        "created_at": now,
+        "deadline_at": now + new.deadline_seconds,
+    }
+    connection.execute(insert(groups).values(values).on_conflict_do_nothing())
+
+
+def _member(group: str, member: str) -> sa.Executable:
+    return sa.select(_m.content_hash).where(_m.group_id == group, _m.id == member)
+
+
+def _judge_again(connection: sa.Connection, group: str) -> None:
+    """Queues a judgement again that failed, as its members are asked for again."""
+    failed = sa.update(judgements).where(_j.id == group, _j.status == "failed", _j.payload.is_not(None))
+    if connection.execute(failed.values(status="queued", finished_at=None, result=None, leases=0)).rowcount:
+        notify(connection, WORK)
+
+
+def _has_due(connection: sa.Connection) -> bool:
+    due = sa.select(_g.id).where(_IS_OPEN, _g.deadline_at <= database_clock(connection)).limit(1)
+    return connection.execute(due).first() is not None
+
+
+def _close_due(connection: sa.Connection) -> list[str]:
+    now = _now(connection)
+    due = sa.select(groups).where(_IS_OPEN, _g.deadline_at <= now).order_by(_g.deadline_at).limit(_CLOSED_AT_ONCE)
+    rows = connection.execute(due.with_for_update(skip_locked=True)).all()
+    for row in rows:
+        _close(connection, row, now)
+    return [row.id for row in rows]
+
+
+def _close(connection: sa.Connection, row: sa.Row[tuple[object, ...]], now: float) -> None:
+    """Makes the members that came a judgement, which waits for a worker, or is finished without scores."""
+    of_group = sa.select(_m.id, _m.payload).where(_m.group_id == row.id)
+    came = sorted(connection.execute(of_group), key=lambda member: member.id)
+    connection.execute(sa.update(groups).where(_g.id == row.id).values(closed_at=now))
+    connection.execute(sa.update(members).where(_m.group_id == row.id).values(payload=None))
+    new = NewJudgement(
+        id=row.id,
+        project=row.project,
+        key_id=row.key_id,
+        judge=row.judge,
+        members=len(came),
+        payload=_request([decompress(member.payload) for member in came], row.options),
+        created_at=row.created_at,
+        retain=row.retain,
+    )
+    values = {**columns_of(new), "status": "queued", "leases": 0}
+    if row.on_deadline == "unscored" and row.arrived < row.expected:
+        reason = f"only {row.arrived} of {row.expected} members came before the group's deadline"
+        values |= outcome_columns(Verdict.unscored([member.id for member in came], reason), time.time())
+        if not row.retain:
+            values["payload"] = None
+    connection.execute(sa.insert(judgements).values(values))
+    if "finished_at" in values:
+        notify(connection, FINISHED, row.id)
+    else:
+        notify(connection, WORK)
+
+
+def _request(trajectories: Sequence[bytes], options: bytes) -> bytes:
+    """The `ScoreRequest` of these trajectories and options, as JSON."""
+    rest = b"," + options[1:] if options != b"{}" else b"}"
+    return b'{"trajectories":[' + b",".join(trajectories) + b"]" + rest
+
+
+def _record(row: sa.Row[tuple[object, ...]], closed_at: float | None = None) -> GroupRecord:
+    return GroupRecord(
+        id=row.id,
+        name=row.name,
+        project=row.project,
+        key_id=row.key_id,
+        expected=row.expected,
+        arrived=row.arrived,
+        deadline_at=row.deadline_at,
+        closed_at=closed_at or row.closed_at,
+    )
+
+
+def _now(connection: sa.Connection) -> float:
+    """Unix seconds, by the clock that all processes share."""
+    if connection.dialect.name == "sqlite":
+        return time.time()
+    return connection.execute(sa.select(database_clock(connection))).scalar_one()

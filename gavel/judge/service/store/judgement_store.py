@@ -1,0 +1,237 @@
+"""Judgements in the database: accepted, finished, read, listed, erased and deleted.
+
+Every method returns when its transaction is committed. The first outcome of a judgement that is written stands: a
+process whose lease has ended may still finish, and another one's outcome is then dropped.
+"""
+
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from gavel.judge.service.errors import IdempotencyConflictError
+from gavel.judge.service.schemas.judgement_record import Accepted, NewJudgement, Query, Record
+from gavel.judge.service.schemas.stored_verdict import Verdict
+from gavel.judge.service.store.database import Database
+from gavel.judge.service.store.judgement_rows import (
+    SUMMARY,
+    columns_of,
+    new_record,
+    outcome_columns,
+    pack,
+    record_of,
+    unpack,
+)
+from gavel.judge.service.store.leases import lease_columns
+from gavel.judge.service.store.notices import notify
+from gavel.judge.service.store.reply_store import delete_replies
+from gavel.judge.service.store.tables import claims, groups, judgements, keys, members, replies
+from gavel.judge.service.store.time_ordered_ids import first_id_at
+
+FINISHED, WORK = "finished", "work"
+"""Notices: a judgement is finished (its id), or waits for a process."""
+_c = judgements.c
+_WITH_RESULT = sa.select(*SUMMARY, _c.result)
+_EXPIRED_AT_ONCE = 200
+"""Judgements that one transaction deletes."""
+
+
+class Store:
+    """The judgements of a database."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.erasures = 0
+        """How often something was erased or deleted since the log was emptied."""
+
+    async def accept(self, new: NewJudgement, owner: str | None = None, lease_seconds: float = 0.0) -> Accepted:
+        """Stores a request; with an `owner` it is leased to that process at once.
+
+        With an idempotency key that is known, the earlier request is given instead; a failed one is queued again.
+        Raises `IdempotencyConflictError` when that request was another one.
+        """
+        return await self.database.write(lambda connection: _accept(connection, new, owner, lease_seconds))
+
+    async def finish(self, record: Record, verdict: Verdict) -> Record | None:
+        """Stores the outcome. Gives the record as it stands then, which another process may have finished first;
+        None when it was deleted meanwhile."""
+        finished_at = time.time()
+        columns = outcome_columns(verdict, finished_at)
+        self.erasures += not record.retain
+        order = f"charge {record.key_id}" if record.key_id else ""
+        return await self.database.write(lambda connection: _finish(connection, record, verdict, columns), order)
+
+    async def get(self, judgement: str) -> Record | None:
+        """The record with its verdict."""
+        if "\0" in judgement:  # PostgreSQL refuses to look for it
+            return None
+        found = await self.get_all([judgement])
+        return found.get(judgement)
+
+    async def get_all(self, ids: Collection[str], *, finished: bool = False) -> dict[str, Record]:
+        """The records with these ids, by id; with `finished` only those that are."""
+
+        def work(connection: sa.Connection) -> dict[str, Record]:
+            query = _WITH_RESULT.where(_c.id.in_(list(ids)))
+            if finished:
+                query = query.where(_c.finished_at.is_not(None))
+            return {row.id: record_of(row, row.result) for row in connection.execute(query)}
+
+        return await self.database.read(work) if ids else {}
+
+    async def payload(self, judgement: str) -> bytes | None:
+        """The compressed request (see rows.py); None when it is erased or there is none."""
+        query = sa.select(_c.payload).where(_c.id == judgement)
+        return await self.database.read(lambda connection: connection.execute(query).scalar_one_or_none())
+
+    async def page(self, query: Query) -> list[Record]:
+        """The judgements of a query, newest first, without their verdicts."""
+        statement = _filtered(query)
+        return await self.database.read(lambda connection: [record_of(row) for row in connection.execute(statement)])
+
+    async def erase_after_answer(self, judgement: str) -> None:
+        """Leaves scores and costs alone of a judgement that is not to be retained."""
+
+        def work(connection: sa.Connection) -> None:
+            result = connection.execute(
+                sa.select(_c.result).where(_c.id == judgement, _c.retain.is_(False))
+            ).scalar_one_or_none()
+            if verdict := unpack(result):
+                update = sa.update(judgements).where(_c.id == judgement)
+                connection.execute(update.values(payload=None, result=pack(verdict.bare())))
+
+        self.erasures += 1
+        await self.database.write(work)
+
+    async def delete(self, judgement: str) -> bool:
+        """Deletes a judgement with its transcripts and replies; whether there was one. A running one is not finished
+        after that."""
+        self.erasures += 1
+        return await self.database.write(lambda connection: _delete(connection, [judgement])) > 0
+
+    async def delete_before(self, seconds: float) -> int:
+        """Deletes finished judgements and replies older than this Unix time; how many judgements there were."""
+
+        def some(connection: sa.Connection) -> int:
+            old = sa.select(_c.id).where(_c.id < first_id_at(seconds), _c.finished_at.is_not(None))
+            return _delete(connection, connection.execute(old.limit(_EXPIRED_AT_ONCE)).scalars().all())
+
+        def others(connection: sa.Connection) -> None:
+            connection.execute(sa.delete(replies).where(replies.c.replied_at < seconds))
+
+        deleted = 0
+        self.erasures += 1
+        while count := await self.database.write(some):
+            deleted += count
+        await self.database.write(others)
+        return deleted
+
+    async def overwrite_erased(self) -> None:
+        """Leaves nothing in the database's files of what was erased."""
+        if self.erasures:
+            self.erasures = 0
+            await self.database.truncate_log()
+
+    async def forget_claims(self, seconds: float) -> None:
+        """Deletes claims on questions that were not renewed since this Unix time: their processes have died."""
+        old = sa.delete(claims).where(claims.c.renewed_at < seconds)
+        await self.database.write(lambda connection: connection.execute(old).close())
+
+    async def counts(self) -> dict[str, int]:
+        """Number of unfinished judgements by status: "queued", "running"."""
+        query = (
+            sa.select(_c.status, sa.func.count().label("groups")).where(_c.finished_at.is_(None)).group_by(_c.status)
+        )
+
+        def work(connection: sa.Connection) -> dict[str, int]:
+            return {row.status: row.groups for row in connection.execute(query)}
+
+        return {"queued": 0, "running": 0} | await self.database.read(work)
+
+
+def _accept(connection: sa.Connection, new: NewJudgement, owner: str | None, lease_seconds: float) -> Accepted:
+    status = "queued" if owner is None else "running"
+    lease = lease_columns(connection, owner, lease_seconds)
+    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    values: dict[str, Any] = {**columns_of(new), "status": status, **lease}
+    if owner is None:
+        notify(connection, WORK)
+    if new.idempotency_key is None:
+        connection.execute(sa.insert(judgements).values(values))
+        return Accepted(new_record(new, status), is_new=True)
+    inserted = insert(judgements).values(values).on_conflict_do_nothing().returning(_c.id)
+    if connection.execute(inserted).first() is not None:
+        return Accepted(new_record(new, status), is_new=True)
+    same_key = (
+        _c.key_id == new.key_id,
+        _c.project == new.project,
+        _c.idempotency_key == new.idempotency_key,
+    )
+    row = connection.execute(sa.select(*SUMMARY, _c.result, _c.request_hash).where(*same_key)).one()
+    if row.request_hash != new.request_hash:
+        raise IdempotencyConflictError(
+            "this Idempotency-Key was used before with another request.",
+            "Use a new key for each group; send the same body when you try again.",
+        )
+    if row.status != "failed":
+        return Accepted(record_of(row, row.result), is_new=False)
+    again = {"status": status, "finished_at": None, "result": None, "payload": values["payload"], **lease}
+    connection.execute(sa.update(judgements).where(_c.id == row.id).values(again))
+    return Accepted(replace(new_record(new, status), id=row.id, created_at=row.created_at), is_new=True)
+
+
+def _finish(connection: sa.Connection, record: Record, verdict: Verdict, columns: dict[str, Any]) -> Record | None:
+    values = columns if record.retain else {**columns, "payload": None}
+    update = sa.update(judgements).where(_c.id == record.id, _c.finished_at.is_(None)).values(values)
+    if connection.execute(update).rowcount:
+        if not record.retain:
+            delete_replies(connection, verdict.reply_keys)
+        if record.key_id:
+            _charge(connection, record.key_id, columns)
+        notify(connection, FINISHED, record.id)
+        kept = {name: columns[name] for name in ("status", "finished_at", "calls", "prompt_tokens")}
+        kept |= {name: columns[name] for name in ("completion_tokens", "cost_usd")}
+        return replace(record, **kept, verdict=verdict)
+    row = connection.execute(_WITH_RESULT.where(_c.id == record.id)).one_or_none()
+    return None if row is None else record_of(row, row.result)
+
+
+def _charge(connection: sa.Connection, key_id: str, columns: dict[str, Any]) -> None:
+    """Adds the cost of a judgement to what its key has spent."""
+    cost = columns["cost_usd"]
+    spent = {"spent_usd": keys.c.spent_usd + cost} if cost is not None else {}
+    if cost is None and columns["calls"]:
+        spent = {"unpriced_groups": keys.c.unpriced_groups + 1}
+    if spent:
+        connection.execute(sa.update(keys).where(keys.c.id == key_id).values(spent))
+
+
+def _delete(connection: sa.Connection, ids: Iterable[str]) -> int:
+    ids = list(ids)
+    if not ids:
+        return 0
+    results = connection.execute(sa.select(_c.result).where(_c.id.in_(ids))).scalars()
+    delete_replies(connection, {key for result in results if (v := unpack(result)) for key in v.reply_keys})
+    connection.execute(sa.delete(members).where(members.c.group_id.in_(ids)))
+    connection.execute(sa.delete(groups).where(groups.c.id.in_(ids)))
+    return connection.execute(sa.delete(judgements).where(_c.id.in_(ids))).rowcount
+
+
+def _filtered(query: Query) -> sa.Executable:
+    statement = sa.select(*SUMMARY).order_by(_c.id.desc()).limit(query.limit)
+    if query.projects is not None:
+        statement = statement.where(_c.project.in_(sorted(query.projects)))
+    if query.statuses:
+        statement = statement.where(_c.status.in_(sorted(query.statuses)))
+    if query.judge is not None:
+        statement = statement.where(_c.judge == query.judge)
+    if query.since is not None:
+        statement = statement.where(_c.id >= first_id_at(query.since))
+    if query.until is not None:
+        statement = statement.where(_c.id < first_id_at(query.until))
+    if query.before is not None:
+        statement = statement.where(_c.id < query.before)
+    return statement

@@ -1,0 +1,86 @@
+"""Which process judges what: work is taken under a lease that its owner renews, and that ends when the owner dies.
+
+A dead owner on the same machine is seen at once; another one's work is free when its lease has ended. Processes that
+share PostgreSQL take different work (`FOR UPDATE SKIP LOCKED`), and its clock is that of all leases.
+"""
+
+import time
+from collections.abc import Collection
+
+import sqlalchemy as sa
+
+from gavel.judge.service.schemas.judgement_record import LeasedWork
+from gavel.judge.service.store.judgement_rows import SUMMARY, decompress, record_of
+from gavel.judge.service.store.tables import judgements
+from gavel.llm.question_claims import is_dead
+
+_c = judgements.c
+_UNFINISHED = _c.finished_at.is_(None)
+
+
+def database_clock(connection: sa.Connection) -> sa.ColumnElement[float]:
+    """Unix seconds, by the clock that all processes of this database share."""
+    if connection.dialect.name == "postgresql":
+        return sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double)
+    return sa.literal(time.time(), sa.Double)
+
+
+def lease_columns(connection: sa.Connection, owner: str | None, seconds: float) -> dict[str, object]:
+    """The columns of a lease that begins now; of no lease without an owner."""
+    if owner is None:
+        return {"lease_owner": None, "lease_until": None, "leases": 0}
+    return {"lease_owner": owner, "lease_until": database_clock(connection) + seconds, "leases": 1}
+
+
+def has_free_work(connection: sa.Connection) -> bool:
+    """Whether there is a judgement that nobody works on."""
+    now = database_clock(connection)
+    free = sa.select(_c.id).where(_UNFINISHED, sa.or_(_c.lease_until.is_(None), _c.lease_until < now)).limit(1)
+    return connection.execute(free).first() is not None
+
+
+def take(connection: sa.Connection, owner: str, seconds: float, limit: int) -> list[LeasedWork]:
+    """Leases up to `limit` judgements that nobody works on, the oldest first."""
+    now = database_clock(connection)
+    free = (
+        sa.select(_c.id)
+        .where(_UNFINISHED, sa.or_(_c.lease_until.is_(None), _c.lease_until < now))
+        .order_by(_c.id)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    ids = connection.execute(free).scalars().all()
+    if not ids:
+        return []
+    leased = (
+        sa.update(judgements)
+        .where(_c.id.in_(ids))
+        .values(status="running", lease_owner=owner, lease_until=now + seconds, leases=_c.leases + 1)
+        .returning(*SUMMARY, _c.payload, _c.leases)
+    )
+    rows = sorted(connection.execute(leased), key=lambda row: row.id)
+    return [LeasedWork(record_of(row), decompress(row.payload), row.leases) for row in rows]
+
+
+def renew(connection: sa.Connection, owner: str, seconds: float, ids: Collection[str]) -> set[str]:
+    """Prolongs the owner's leases; gives those of `ids` that are still its own."""
+    mine = sa.update(judgements).where(_c.id.in_(list(ids)), _c.lease_owner == owner, _UNFINISHED)
+    renewed = mine.values(lease_until=database_clock(connection) + seconds).returning(_c.id)
+    return set(connection.execute(renewed).scalars())
+
+
+def give_back(connection: sa.Connection, owner: str) -> None:
+    """Ends the owner's leases: its unfinished work is anybody's."""
+    free = {"status": "queued", "lease_owner": None, "lease_until": None}
+    connection.execute(sa.update(judgements).where(_c.lease_owner == owner, _UNFINISHED).values(free))
+
+
+def free_the_dead(connection: sa.Connection) -> int:
+    """Ends the leases of processes of this machine that run no more; how many owners there were."""
+    owners = connection.execute(
+        sa.select(_c.lease_owner).distinct().where(_UNFINISHED, _c.lease_owner.is_not(None))
+    ).scalars()
+    dead = [owner for owner in owners if owner is not None and is_dead(owner)]
+    for owner in dead:
+        give_back(connection, owner)
+    return len(dead)

@@ -1,0 +1,173 @@
+"""The judge models' replies in the service's database: the cassette of its judges.
+
+Like a cassette's file, but written by the database's writer together with everything else, so that the replies to many
+groups are committed at once.
+"""
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar, cast
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from gavel.judge.service.store.database import Database
+from gavel.judge.service.store.judgement_rows import compress, decompress
+from gavel.judge.service.store.tables import claims, replies
+from gavel.llm.cassette import Cassette
+from gavel.llm.cassette_storage import Claim, Entry, Storage, StoredReply
+from gavel.llm.question import Question
+from gavel.llm.storage_thread import Look, StorageThread
+from gavel.llm.types import Reply
+
+_T = TypeVar("_T")
+_r, _k = replies.c, claims.c
+_REPLIES = (
+    sa.select(
+        _r.text, _r.prompt_tokens, _r.completion_tokens, _r.cost_usd, _r.finish_reason, _r.served_by, _r.repaired_by
+    )
+    .where(_r.key == sa.bindparam("question"))
+    .order_by(_r.id)
+)
+_CLAIM = sa.select(_k.holder, _k.beats, _k.renewed_at).where(_k.key == sa.bindparam("question"))
+_SIMILAR = 50
+
+
+def database_cassette(database: Database) -> Cassette:
+    """The cassette of all judges of the service."""
+    return Cassette(_WriterThread(database))
+
+
+class _WriterThread(StorageThread):
+    """A storage in the transactions of the database's writer."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(_no_storage)
+        self._database = database
+
+    @property
+    def is_open(self) -> bool:
+        return True
+
+    def submit(self, work: Callable[[Storage], _T]) -> "Future[_T]":
+        """In an event loop the future is one of asyncio, which `asyncio.wrap_future` takes too."""
+
+        def of_connection(connection: sa.Connection) -> _T:
+            return work(Replies(connection))
+
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._database.submit(of_connection)
+        return cast("Future[_T]", self._database.begin(of_connection))
+
+    def look(self, key: str, *, claims: bool) -> "Future[Look]":
+        def work(storage: Storage) -> Look:
+            if (found := storage.replies(key)) or not claims:
+                return Look(found)
+            other = self._claim_against(storage, key)
+            # SQLite has one writer at a time; another process on PostgreSQL may have kept a reply before the claim.
+            return Look(found, (other, found if self._database.is_sqlite else storage.replies(key)))
+
+        return self.submit(work)
+
+    def _release(self, storage: Storage, key: str) -> None:
+        storage.release(key, self.holder)  # whatever is noted: a transaction may run twice
+        self._claims.discard(key)
+
+    def close(self) -> None:
+        """Leaves the database open."""
+        self._closing.set()
+
+
+def _no_storage() -> Storage:
+    raise AssertionError("the database's writer has the storage")
+
+
+class Replies:
+    """The replies within one transaction; a `Storage`."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+        self._insert: Any = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+
+    def replies(self, key: str) -> list[StoredReply]:
+        found: list[StoredReply] = []
+        for text, *rest, repaired_by in self._connection.execute(_REPLIES, {"question": key}):
+            words = decompress(text).decode("utf-8", "surrogatepass")
+            found.append(StoredReply(Reply(words, *rest, cached=True, key=key), repaired_by))
+        return found
+
+    def keep(self, entries: Sequence[Entry]) -> None:
+        rows = [_row(entry) for entry in entries]
+        self._connection.execute(self._insert(replies).on_conflict_do_nothing(), rows)
+
+    def similar(self, question: Question) -> list[Mapping[str, str]]:
+        columns = sa.select(_r.model, _r.question)
+        same = columns.where(_r.messages_key == question.messages_key)
+        newest = columns.order_by((_r.model == question.model).desc(), _r.id.desc()).limit(_SIMILAR)
+        rows = self._connection.execute(same).all() or self._connection.execute(newest).all()
+        return [{"model": model, **json.loads(decompress(parts))} for model, parts in rows]
+
+    def claim(self, key: str, holder: str) -> Claim | None:
+        values = {"key": key, "holder": holder, "beats": 0, "renewed_at": time.time()}
+        claim = self._insert(claims).on_conflict_do_nothing().returning(_k.key)
+        if self._connection.execute(claim, values).first() is not None:
+            return None
+        other, beats, renewed_at = self._connection.execute(_CLAIM, {"question": key}).one()
+        return Claim(other, beats, time.time() - renewed_at)
+
+    def take_over(self, key: str, holder: str, claim: Claim) -> bool:
+        same = (_k.key == key, _k.holder == claim.holder, _k.beats == claim.beats)
+        values = {"holder": holder, "beats": 0, "renewed_at": time.time()}
+        return self._connection.execute(sa.update(claims).where(*same).values(values)).rowcount == 1
+
+    def renew(self, holder: str) -> None:
+        values = {"beats": _k.beats + 1, "renewed_at": time.time()}
+        self._connection.execute(sa.update(claims).where(_k.holder == holder).values(values))
+
+    def release(self, key: str, holder: str) -> None:
+        self._connection.execute(sa.delete(claims).where(_k.key == key, _k.holder == holder))
+
+    def close(self) -> None:
+        """Nothing: the transaction is the writer's."""
+
+
+def delete_replies(connection: sa.Connection, keys: Collection[str]) -> None:
+    """Deletes the replies to these questions, and the unusable ones that were repaired by them."""
+    while keys:
+        repaired = connection.execute(sa.select(_r.key).distinct().where(_r.repaired_by.in_(list(keys)))).scalars()
+        earlier = set(repaired)
+        connection.execute(sa.delete(replies).where(_r.key.in_(list(keys))))
+        connection.execute(sa.delete(replies).where(_r.repaired_by.in_(list(keys))))
+        keys = earlier
+
+
+def _row(entry: Entry) -> dict[str, object]:
+    question, reply = entry.question, entry.reply
+    parts = {name: part for name, part in question.parts.items() if name != "model"}
+    text = reply.text.encode("utf-8", "surrogatepass")
+    return {
+        "key": question.key,
+        "text_hash": hashlib.sha256(text).hexdigest(),
+        "messages_key": question.messages_key,
+        "model": question.model,
+        "question": compress(json.dumps(parts).encode()),
+        "text": compress(text),
+        "prompt_tokens": reply.prompt_tokens,
+        "completion_tokens": reply.completion_tokens,
+        "cost_usd": reply.cost_usd,
+        "finish_reason": _plain(reply.finish_reason),
+        "served_by": _plain(reply.served_by),
+        "replied_at": time.time(),
+        "repaired_by": entry.repaired_by,
+    }
+
+
+def _plain(text: str) -> str:
+    """A server's word as every database can hold it."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "")

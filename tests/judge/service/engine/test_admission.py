@@ -1,0 +1,197 @@
+"""API keys: without one nothing is answered, and each opens only what it is for."""
+
+import asyncio
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gavel.judge.service.config import ServiceConfig
+from gavel.judge.service.engine.admission import EAGER_SECONDS
+from gavel.judge.service.schemas.key_scope import KeyScope
+from gavel.judge.service.store.database import Database
+from gavel.judge.service.store.key_store import KeyStore
+from tests.endpoint import Endpoint
+from tests.judge.service.in_process import MODEL, config_of, group, messages, serving
+from tests.judge.service.processes import served
+from tests.judge.service.stub_judge import by_content_and_position
+
+pytestmark = pytest.mark.slow
+
+OTHER_MODEL = "openai/gpt-5"
+
+
+@pytest.fixture
+def config(tmp_path: Path, endpoint: Endpoint) -> ServiceConfig:
+    endpoint.script = [by_content_and_position]
+    return config_of(tmp_path, endpoint, judges=[OTHER_MODEL])
+
+
+@pytest.fixture
+async def client(config: ServiceConfig) -> AsyncIterator[httpx.AsyncClient]:
+    async with serving(config) as client:
+        yield client
+
+
+def key_of(config: ServiceConfig, **scope: Any) -> dict[str, str]:
+    """The header of a new key."""
+    return {"Authorization": f"Bearer {make(config, **scope)[0]}"}
+
+
+def make(config: ServiceConfig, **scope: Any) -> tuple[str, str]:
+    """The token of a new key, and its id."""
+    database = Database.open(config.database)
+    try:
+        token, key = KeyStore(database).create("a test", KeyScope(**scope))
+        return token, key.id
+    finally:
+        database.close()
+
+
+def kind(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json().get("type", "").rpartition(":")[2]
+
+
+ROUTES = [
+    ("POST", "/v1/score"),
+    ("POST", "/v1/score/batch"),
+    ("POST", "/v1/groups/g/members"),
+    ("GET", "/v1/groups/g/members/m"),
+    ("GET", "/v1/judgements"),
+    ("GET", "/v1/judgements/x"),
+    ("DELETE", "/v1/judgements/x"),
+    ("GET", "/metrics"),
+]
+
+
+async def test_without_a_valid_key_no_route_but_health_answers(config: ServiceConfig, endpoint: Endpoint):
+    token = make(config)[0]
+    wrong = ["", f"Bearer {token[:-1]}x", f"Bearer {token}x", f"Basic {token}", "Bearer gavel_0_0", "Bearer é"]
+    async with serving(config) as client:
+        for method, path in ROUTES:
+            for header in wrong:
+                headers = [(b"Authorization", header.encode("latin-1"))]
+                refused = await client.request(method, path, content=b"{", headers=headers)
+                assert kind(refused) == (401, "unauthorized"), (method, path, header)
+                assert refused.headers["www-authenticate"] == "Bearer"
+        for path in ("/healthz", "/readyz", "/openapi.json"):
+            assert (await client.get(path)).status_code == 200
+    assert endpoint.requests == []
+
+
+async def test_a_key_opens_the_service_and_a_revoked_one_does_not(config: ServiceConfig):
+    token, key_id = make(config)
+    password = b64encode(f"gavel:{token}".encode()).decode()
+    async with serving(config) as client:
+        for header in (f"Bearer {token}", f"bearer  {token}", f"Basic {password}"):
+            answer = await client.post("/v1/score", json=group("a", "b"), headers={"Authorization": header})
+            assert answer.status_code == 200
+    database = Database.open(config.database)
+    KeyStore(database).revoke(key_id)
+    database.close()
+    async with serving(config) as client:
+        refused = await client.get("/v1/judgements", headers={"Authorization": f"Bearer {token}"})
+    assert kind(refused) == (401, "unauthorized")
+
+
+async def test_a_service_without_keys_needs_one_as_soon_as_there_is_one(
+    client: httpx.AsyncClient, config: ServiceConfig
+):
+    assert (await client.get("/v1/judgements")).status_code == 200
+    headers = key_of(config)
+    await asyncio.sleep(EAGER_SECONDS)
+    assert (await client.get("/v1/judgements", headers={"Authorization": "Bearer gavel_0_0"})).status_code == 401
+    assert (await client.get("/v1/judgements")).status_code == 401
+    assert (await client.get("/v1/judgements", headers=headers)).status_code == 200
+
+
+async def test_a_key_sees_and_files_under_its_own_projects_only(config: ServiceConfig):
+    mine, theirs = key_of(config, projects=["desk", "shop"]), key_of(config, projects=["lab"])
+    async with serving(config) as client:
+        judged = await client.post("/v1/score", json=group("a", "b"), headers=mine)
+        assert judged.json()["project"] == "desk"
+        place = judged.headers["location"]
+        assert (await client.get(place, headers=theirs)).status_code == 404
+        assert (await client.delete(place, headers=theirs)).status_code == 404
+        assert (await client.get("/v1/judgements", headers=theirs)).json()["judgements"] == []
+        assert len((await client.get("/v1/judgements", headers=mine)).json()["judgements"]) == 1
+        assert kind(await client.get("/v1/judgements?project=lab", headers=mine)) == (403, "project")
+        refused = await client.post("/v1/score", json=group("a", "b", project="lab"), headers=mine)
+        assert kind(refused) == (403, "forbidden")
+        body = {"expected": 2, "id": "m", "messages": messages("a")}
+        for headers in (mine, theirs):  # the same name, and two groups
+            joined = await client.post("/v1/groups/g/members?wait=false", json=body, headers=headers)
+            assert joined.json()["arrived"] == 1
+
+
+async def test_a_key_may_ask_for_its_judges_only(config: ServiceConfig):
+    headers = key_of(config, judges=[OTHER_MODEL])
+    async with serving(config) as client:
+        refused = await client.post("/v1/score", json=group("a", "b"), headers=headers)
+        assert kind(refused) == (403, "forbidden")
+        assert MODEL in refused.json()["detail"]
+
+
+async def test_requests_above_the_rate_wait(config: ServiceConfig):
+    headers = key_of(config, requests_per_minute=3)
+    async with serving(config) as client:
+        answers = [await client.get("/v1/judgements", headers=headers) for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    assert kind(answers[-1]) == (429, "rate")
+    assert 1 <= int(answers[-1].headers["retry-after"]) <= 20
+
+
+async def test_a_key_has_only_so_many_unfinished_groups(config: ServiceConfig):
+    headers = key_of(config, concurrent_groups=1)
+    body = {"expected": 2, "messages": messages("a")}
+    async with serving(config) as client:
+        for group_name, expected in (("g", (202, "")), ("h", (429, "too-many-groups"))):
+            path = f"/v1/groups/{group_name}/members?wait=false"
+            answer = await client.post(path, json={**body, "id": "m"}, headers=headers)
+            assert kind(answer) == expected
+        refused = await client.post("/v1/score", json=group("a", "b"), headers=headers)
+        assert (kind(refused), refused.headers["retry-after"]) == ((429, "too-many-groups"), "1")
+        second = {**body, "id": "n", "messages": messages("b")}
+        assert (await client.post("/v1/groups/g/members", json=second, headers=headers)).status_code == 200
+        assert (await client.post("/v1/score", json=group("a", "b"), headers=headers)).status_code == 200
+
+
+async def test_a_spent_budget_is_refused_also_after_a_restart(config: ServiceConfig):
+    headers, free = key_of(config, max_cost_usd=1e-9), key_of(config)
+    async with serving(config) as client:
+        paid = await client.post("/v1/score", json=group("a", "b"), headers=headers)
+        assert paid.json()["cost_usd"] > 0
+        assert kind(await client.post("/v1/score", json=group("a", "c"), headers=headers)) == (403, "over-budget")
+        assert (await client.post("/v1/score", json=group("a", "c"), headers=free)).status_code == 200
+    async with serving(config) as client:
+        assert kind(await client.post("/v1/score", json=group("a", "c"), headers=headers)) == (403, "over-budget")
+        assert (await client.get("/v1/judgements", headers=headers)).status_code == 200
+
+
+async def test_a_service_with_keys_may_be_reached_from_elsewhere(config: ServiceConfig):
+    headers = {**key_of(config), "Host": "judge.example.com"}
+    async with serving(config) as client:
+        assert (await client.get("/v1/judgements", headers=headers)).status_code == 200
+    async with served(config.model_copy(update={"host": "0.0.0.0", "port": 0})) as service:
+        url = service.url.replace("0.0.0.0", "127.0.0.1")
+        async with httpx.AsyncClient() as client:
+            assert kind(await client.get(f"{url}/v1/judgements")) == (401, "unauthorized")
+            assert (await client.get(f"{url}/v1/judgements", headers=headers)).status_code == 200
+
+
+async def test_a_token_is_nowhere_in_the_database_or_the_log(
+    config: ServiceConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    token = make(config)[0]
+    caplog.set_level("DEBUG")
+    async with serving(config) as client:
+        await client.post("/v1/score", json=group("zebra", "b"), headers={"Authorization": f"Bearer {token}"})
+    secret = token.rpartition("_")[2]
+    written = b"".join([path.read_bytes() for path in await asyncio.to_thread(lambda: list(tmp_path.iterdir()))])
+    assert secret[-20:].encode() not in written
+    ours = "".join(record.getMessage() for record in caplog.records if record.name.startswith("gavel"))
+    assert secret not in caplog.text
+    assert "zebra" not in ours

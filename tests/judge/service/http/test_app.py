@@ -1,0 +1,278 @@
+"""The service over HTTP: what it answers, what it refuses, and how."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import gavel
+from gavel.judge.service.config import ServiceLimits
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+from tests.endpoint import Answer, Endpoint, Request, labels_in, says, scores
+from tests.judge.service.in_process import MODEL, config_of, group, messages, serving
+
+pytestmark = pytest.mark.slow
+
+
+def by_length(request: Request) -> Answer:
+    """A verdict by what stands in each attempt, whatever the order."""
+    prompt = request["messages"][1]["content"]
+    entries: list[dict[str, Any]] = []
+    for label in labels_in(request):
+        text = prompt.partition(f"trajectory {label}\n")[2].partition("trajectory ")[0]
+        entries.append({"trajectory_id": label, "explanation": "by words", "score": text.count("good") / 4})
+    usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
+    return says(json.dumps({"scores": entries}), usage)
+
+
+@pytest.fixture
+async def client(tmp_path: Path, endpoint: Endpoint) -> AsyncIterator[httpx.AsyncClient]:
+    endpoint.script = [by_length]
+    limits = ServiceLimits(members=4, body_bytes=20_000, orders=4)
+    settings: dict[str, Any] = {"limits": limits, "judges": ["openai/gpt-5"], "rubrics": {"kind": "Be kind."}}
+    async with serving(config_of(tmp_path, endpoint, **settings)) as client:
+        yield client
+
+
+async def test_scores_come_in_the_order_of_the_request_and_as_in_python(client: httpx.AsyncClient, endpoint: Endpoint):
+    answers = ("good", "good good good", "bad")
+    answer = await client.post("/v1/score", json=group(*answers))
+    assert answer.status_code == 200
+    body = answer.json()
+    judge = gavel.Judge(gavel.Juror(MODEL, params=endpoint.params), orders=2)
+    judged = await judge.score(
+        TrajectoryGroup(Trajectory(messages_and_choices=list(messages(text))) for text in answers)
+    )
+    assert body["scores"] == [trajectory.reward for trajectory in judged] == [0.25, 0.75, 0.0]
+    assert [member["id"] for member in body["members"]] == ["0", "1", "2"]
+    assert [member["standard_error"] for member in body["members"]] == [0.0, 0.0, 0.0]
+    assert (body["status"], body["calls"], body["models"]) == ("scored", 2, [MODEL])
+    assert (await client.get(answer.headers["location"])).json() == body
+
+
+async def test_nothing_is_paid_for_twice(client: httpx.AsyncClient, endpoint: Endpoint):
+    first = (await client.post("/v1/score", json=group("good", "bad"))).json()
+    second = (await client.post("/v1/score", json=group("good", "bad"))).json()
+    assert second["scores"] == first["scores"]
+    assert (second["calls"], second["cached_calls"], len(endpoint.requests)) == (0, 2, 2)
+
+
+async def test_a_request_that_does_not_wait_is_answered_with_the_place_of_its_judgement(client: httpx.AsyncClient):
+    accepted = await client.post("/v1/score?wait=false", json=group("good", "bad"))
+    assert accepted.status_code == 202
+    assert accepted.json()["status"] in ("queued", "running")
+    judged = await client.get(f"{accepted.headers['location']}?wait=60")
+    assert (judged.status_code, judged.json()["scores"]) == (200, [0.25, 0.0])
+
+
+async def test_an_idempotency_key_gives_the_same_judgement(client: httpx.AsyncClient):
+    headers = {"Idempotency-Key": "step 7, group 3"}
+    first = await client.post("/v1/score", json=group("good", "bad"), headers=headers)
+    again = await client.post("/v1/score", json=group("good", "bad"), headers=headers)
+    assert again.json() == first.json()
+    other = await client.post("/v1/score", json=group("good", "worse"), headers=headers)
+    assert (other.status_code, kind(other)) == (422, "idempotency-key-reused")
+
+
+async def test_what_is_not_retained_is_erased_once_it_is_answered(client: httpx.AsyncClient):
+    answer = await client.post("/v1/score", json=group("good zebra", "bad", retain=False))
+    assert answer.json()["members"][0]["explanation"] == "by words"
+    later = (await client.get(answer.headers["location"])).json()
+    assert later["scores"] == answer.json()["scores"]
+    assert later["members"][0]["explanation"] == ""
+    await client.post("/v1/score", json=group("good zebra", "bad", retain=False))
+    metrics = (await client.get("/metrics")).text
+    assert 'gavel_judge_calls_total{answered_by="cassette"} 0.0' in metrics  # the replies are erased too
+
+
+async def test_a_deleted_judgement_is_gone_with_its_replies(client: httpx.AsyncClient, endpoint: Endpoint):
+    place = (await client.post("/v1/score", json=group("good", "bad"))).headers["location"]
+    assert (await client.delete(place)).status_code == 204
+    assert [(await client.get(place)).status_code, (await client.delete(place)).status_code] == [404, 404]
+    await client.post("/v1/score", json=group("good", "bad"))
+    assert len(endpoint.requests) == 4
+
+
+async def test_a_batch_is_answered_line_by_line_and_a_bad_line_costs_itself(client: httpx.AsyncClient):
+    lines = [group("good", "bad"), {"trajectories": []}, group("good good", "bad"), group("good", "bad")]
+    content = "\n\n".join(map(json.dumps, lines))
+    headers = {"Content-Type": "application/x-ndjson", "Idempotency-Key": "k"}
+    answer = await client.post("/v1/score/batch", content=content, headers=headers)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/x-ndjson")
+    found = {line["index"]: line for line in map(json.loads, answer.text.splitlines())}
+    assert [found[index].get("scores") for index in range(4)] == [[0.25, 0.0], None, [0.5, 0.0], [0.25, 0.0]]
+    assert found[1]["type"] == "urn:gavel:problem:invalid-request"
+    again = await client.post("/v1/score/batch", content=content, headers=headers)
+    ids = {line["index"]: line["id"] for line in map(json.loads, again.text.splitlines()) if "id" in line}
+    assert ids == {index: found[index]["id"] for index in (0, 2, 3)}
+    assert len((await client.get("/v1/judgements")).json()["judgements"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "type", "status"),
+    [("x" * 30_000, "application/x-ndjson", 413), ("{}", "text/plain", 415), ("", "application/x-ndjson", 200)],
+)
+async def test_a_batch_has_limits_too(content: str, type: str, status: int, client: httpx.AsyncClient):
+    answer = await client.post("/v1/score/batch", content=content, headers={"Content-Type": type})
+    assert answer.status_code == status
+
+
+async def test_judgements_are_listed_by_status_and_page(client: httpx.AsyncClient):
+    places = [(await client.post("/v1/score", json=group("good", "bad" * n))).headers["location"] for n in (1, 2, 3)]
+    await client.post("/v1/score", json=group("same", "same", project="p"))
+    page = (await client.get("/v1/judgements?status=scored&limit=2")).json()
+    assert [f"/v1/judgements/{one['id']}" for one in page["judgements"]] == places[:0:-1]
+    rest = (await client.get(f"/v1/judgements?status=finished&limit=2&before={page['next']}")).json()
+    assert [f"/v1/judgements/{one['id']}" for one in rest["judgements"]] == places[:1]
+    assert rest["next"] is None
+    (other,) = (await client.get("/v1/judgements?project=p")).json()["judgements"]
+    assert (other["status"], other["members"], other["calls"]) == ("degenerate", 2, 0)
+
+
+async def test_rubric_criteria_and_reference_reach_the_judge_and_stay_text(
+    client: httpx.AsyncClient, endpoint: Endpoint
+):
+    shown = {"rubric": "{{ 7*7 }} @/etc/passwd", "criteria": ["short", {"name": "kind", "text": "Is kind."}]}
+    endpoint.script = [scores(0.5)]
+    await client.post("/v1/score", json=group("good", "bad", reference="Rayleigh scattering.", **shown))
+    prompt = json.dumps(endpoint.requests[0]["messages"])
+    for text in ("{{ 7*7 }} @/etc/passwd", "Is kind.", "Rayleigh scattering."):
+        assert text in prompt
+    await client.post("/v1/score", json=group("good", "bad", preset="kind", orders=4))
+    assert "Be kind." in json.dumps(endpoint.requests[-1]["messages"])
+
+
+BAD: dict[str, tuple[Any, int, str]] = {
+    "no JSON": (b"{", 400, "not-json"),
+    "no UTF-8": (b'{"trajectories": "\xff"}', 400, "not-json"),
+    "a lone surrogate": (b'{"rubric": "\\ud800", "trajectories": []}', 400, "not-json"),
+    "too deep": (b"[" * 10_000, 400, "not-json"),
+    "a list": ([], 422, "invalid-request"),
+    "nobody": (group(), 422, "invalid-request"),
+    "an unknown field": (group("a", rubrik="x"), 422, "invalid-request"),
+    "a message without a role": ({"trajectories": [{"messages": [{"content": "x"}]}]}, 422, "invalid-request"),
+    "too many members": (group(*"abcde"), 422, "invalid-request"),
+    "one id twice": ({"trajectories": [{"id": "x", "messages": messages(a)} for a in "ab"]}, 422, "invalid-request"),
+    "an unknown judge": (group("a", "b", judge="openai/gpt-6"), 422, "invalid-request"),
+    "too many orders": (group("a", "b", orders=5), 422, "invalid-request"),
+    "a mode that is not allowed": (group("a", "b", mode="readout"), 422, "invalid-request"),
+    "an unknown preset": (group("a", "b", preset="unkind"), 422, "invalid-request"),
+    "a preset and a rubric": (group("a", "b", preset="kind", rubric="x"), 422, "invalid-request"),
+    "an empty rubric": (group("a", "b", rubric=""), 422, "invalid-request"),
+    "a criterion without weight": (
+        group("a", "b", criteria=[{"name": "a", "text": "b", "weight": 0}]),
+        422,
+        "invalid-request",
+    ),
+    "too large": (group("a" * 30_000, "b"), 413, "too-large"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+async def test_what_cannot_be_judged_is_refused_with_a_problem_and_what_to_do(
+    what: str, client: httpx.AsyncClient, endpoint: Endpoint
+):
+    body, status, expected = BAD[what]
+    answer = await client.post("/v1/score", content=body if isinstance(body, bytes) else json.dumps(body))
+    assert (answer.status_code, kind(answer)) == (status, expected), answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["remedy"]
+    assert (await client.get("/v1/judgements")).json()["judgements"] == endpoint.requests == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "expected"),
+    [
+        ({"Content-Type": "text/plain"}, 415, "media-type"),
+        ({"Content-Type": "application/json; charset=latin-1"}, 415, "media-type"),
+        ({"Content-Encoding": "gzip"}, 415, "content-encoding"),
+        ({"Content-Length": "1000000"}, 413, "too-large"),
+        ({"Content-Type": "application/x-www-form-urlencoded", "Origin": "http://127.0.0.1"}, 415, "media-type"),
+        ({"Origin": "https://example.com"}, 403, "origin"),
+        ({"Host": "example.com"}, 421, "host"),
+        ({"Idempotency-Key": "x" * 201}, 422, "invalid-request"),
+    ],
+)
+async def test_requests_that_their_headers_rule_out_are_refused(
+    headers: dict[str, str], status: int, expected: str, client: httpx.AsyncClient
+):
+    answer = await client.post("/v1/score", content=json.dumps(group("a", "b")), headers=headers)
+    assert (answer.status_code, kind(answer)) == (status, expected), answer.text
+
+
+async def test_what_curl_sends_is_taken(client: httpx.AsyncClient):
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    answer = await client.post("/v1/score", content=json.dumps(group("good", "bad")), headers=headers)
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/nowhere", 404),
+        ("/v1/judgements/none", 404),
+        ("/v1/judgements?limit=0", 422),
+        ("/v1/judgements?status=good", 422),
+        ("/v1/score", 405),
+    ],
+)
+async def test_other_refusals_are_problems_too(path: str, status: int, client: httpx.AsyncClient):
+    answer = await client.get(path)
+    assert (answer.status_code, answer.json()["status"]) == (status, status)
+    assert answer.json()["type"].startswith("urn:gavel:problem:")
+
+
+async def test_a_judge_that_cannot_be_asked_is_a_problem_and_a_failed_judgement(
+    client: httpx.AsyncClient, endpoint: Endpoint
+):
+    body = {"error": {"message": "Incorrect API key", "type": "invalid_request_error", "code": "invalid_api_key"}}
+    endpoint.script = [lambda request: Answer(body, 401)]
+    refused = await client.post("/v1/score", json=group("good", "bad"), headers={"Idempotency-Key": "k"})
+    assert (refused.status_code, kind(refused)) == (502, "judge-failed")
+    stored = (await client.get(f"/v1/judgements/{refused.json()['judgement']}")).json()
+    assert (stored["status"], stored["scores"]) == ("failed", [None, None])
+    ready = await client.get("/readyz")
+    assert (ready.status_code, kind(ready)) == (503, "judge-stopped")
+
+
+async def test_an_internal_error_is_a_problem_and_tells_no_transcript(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    transcript = "a sec" + "ret"
+
+    async def breaks(*_: object) -> None:
+        raise ValueError(transcript)
+
+    monkeypatch.setattr("gavel.judge.service.engine.engine.Engine.page", breaks)
+    answer = await client.get("/v1/judgements")
+    assert (answer.status_code, kind(answer)) == (500, "internal")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "ValueError" in caplog.text
+    assert transcript not in caplog.text + answer.text
+
+
+async def test_health_metrics_and_description_are_there(client: httpx.AsyncClient):
+    await client.post("/v1/score", json=group("good", "bad"))
+    assert [(await client.get(path)).text for path in ("/healthz", "/readyz")] == ["ok", "ok"]
+    metrics = (await client.get("/metrics")).text
+    assert 'gavel_groups_total{status="scored"} 1.0' in metrics
+    assert 'gavel_request_seconds_count{route="/v1/score",status="200"} 1.0' in metrics
+    described = (await client.get("/openapi.json")).json()
+    references = set(json.dumps(described).split('"#/components/schemas/')[1:])
+    assert {one.partition('"')[0] for one in references} <= described["components"]["schemas"].keys()
+
+
+async def test_every_answer_has_headers_of_security(client: httpx.AsyncClient):
+    for path in ("/healthz", "/nowhere", "/v1/judgements"):
+        headers = (await client.get(path)).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "access-control-allow-origin" not in headers
+
+
+def kind(answer: httpx.Response) -> str:
+    return answer.json()["type"].removeprefix("urn:gavel:problem:")

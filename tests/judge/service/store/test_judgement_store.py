@@ -1,0 +1,242 @@
+"""Judgements on file: a model of what is accepted, leased, finished and deleted, against the real store."""
+
+import asyncio
+import random
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+from gavel.judge.service.errors import IdempotencyConflictError
+from gavel.judge.service.schemas.judgement_record import NewJudgement, Query, Record
+from gavel.judge.service.schemas.stored_verdict import Verdict
+from gavel.judge.service.store import leases
+from gavel.judge.service.store.database import Database
+from gavel.judge.service.store.judgement_rows import decompress
+from gavel.judge.service.store.judgement_store import Store
+from gavel.judge.service.store.time_ordered_ids import new_id
+from gavel.scenarios.judgement import GroupJudgement, Judgement
+
+
+def new(payload: bytes = b"{}", **fields: object) -> NewJudgement:
+    judgement = NewJudgement(new_id(), "", "", "a judge", 2, payload, 1.0)
+    return replace(judgement, **fields)
+
+
+def verdict(score: float, calls: int = 2) -> Verdict:
+    members = [Judgement(score=score, explanation="because"), Judgement(reason="no vote: lost")]
+    whole = GroupJudgement(status="partial", calls=calls, prompt_tokens=7, completion_tokens=3, cost_usd=0.5)
+    return Verdict(ids=["0", "1"], members=members, group=whole)
+
+
+@pytest.fixture
+def store(database_url: str):
+    database = Database.open(database_url)
+    yield Store(database)
+    database.close()
+
+
+class Judgements(RuleBasedStateMachine):
+    """What a dict says must be in the database, after any sequence of steps, restarts included."""
+
+    ids = Bundle("ids")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.open()
+        self.expected: dict[str, tuple[bytes, float | None, str | None]] = {}
+        """Payload, score and lease owner by id."""
+        self.keys: dict[str, tuple[str, bytes]] = {}
+
+    def open(self) -> None:
+        self.store = Store(Database.open(str(self.folder / "service.sqlite")))
+
+    def teardown(self) -> None:
+        self.store.database.close()
+        shutil.rmtree(self.folder)
+
+    @rule(target=ids, payload=st.binary(max_size=30), owner=st.sampled_from([None, "a", "b"]))
+    def accept(self, payload: bytes, owner: str | None) -> str:
+        accepted = asyncio.run(self.store.accept(new(payload), owner, 1000.0))
+        assert accepted.is_new
+        self.expected[accepted.record.id] = payload, None, owner
+        return accepted.record.id
+
+    @rule(target=ids, payload=st.sampled_from([b"1", b"2"]), key=st.sampled_from(["x", "y"]))
+    def accept_with_a_key(self, payload: bytes, key: str):
+        wanted = new(payload, idempotency_key=key, request_hash=payload.hex())
+        known = self.keys.get(key)
+        if known is not None and known[0] in self.expected and known[1] != payload:
+            with pytest.raises(IdempotencyConflictError):
+                asyncio.run(self.store.accept(wanted))
+            return multiple()
+        accepted = asyncio.run(self.store.accept(wanted))
+        assert accepted.is_new == (known is None or known[0] not in self.expected)
+        if accepted.is_new:
+            self.keys[key] = accepted.record.id, payload
+            self.expected[accepted.record.id] = payload, None, None
+        assert accepted.record.id == self.keys[key][0]
+        return accepted.record.id
+
+    @rule(owner=st.sampled_from(["a", "b"]), limit=st.integers(1, 3))
+    def take(self, owner: str, limit: int) -> None:
+        works = self.store.database.submit(lambda c: leases.take(c, owner, 1000.0, limit)).result()
+        free = [key for key, (_, score, lessee) in sorted(self.expected.items()) if score is None and lessee is None]
+        assert [work.record.id for work in works] == free[:limit]
+        for work in works:
+            payload = self.expected[work.record.id][0]
+            assert work.payload == payload
+            self.expected[work.record.id] = payload, None, owner
+
+    @rule(owner=st.sampled_from(["a", "b"]))
+    def give_back(self, owner: str) -> None:
+        self.store.database.submit(lambda c: leases.give_back(c, owner)).result()
+        for key, (payload, score, lessee) in self.expected.items():
+            if lessee == owner and score is None:
+                self.expected[key] = payload, None, None
+
+    @rule(judgement=ids, score=st.floats(0, 1))
+    def finish(self, judgement: str, score: float) -> None:
+        record = Record(judgement, "", "", "running", "a judge", 2, True, 1.0)
+        finished = asyncio.run(self.store.finish(record, verdict(score)))
+        if judgement not in self.expected:
+            assert finished is None
+            return
+        payload, first, _ = self.expected[judgement]
+        self.expected[judgement] = payload, score if first is None else first, None
+        assert finished is not None
+        assert finished.verdict is not None
+        assert finished.verdict.members[0].score == self.expected[judgement][1]
+
+    @rule(judgement=consumes(ids))
+    def delete(self, judgement: str) -> None:
+        assert asyncio.run(self.store.delete(judgement)) == (judgement in self.expected)
+        self.expected.pop(judgement, None)
+
+    @rule()
+    def restart(self) -> None:
+        self.store.database.close()
+        self.open()
+
+    @invariant()
+    def the_database_says_the_same(self) -> None:
+        records = asyncio.run(self.store.page(Query(limit=1000)))
+        assert [record.id for record in records] == sorted(self.expected, reverse=True)
+        details = asyncio.run(self.store.get_all(list(self.expected)))
+        for key, (payload, score, _) in self.expected.items():
+            stored = asyncio.run(self.store.payload(key))
+            assert stored is not None
+            assert decompress(stored) == payload
+            found = details[key].verdict
+            assert (found and found.members[0].score) == score
+            assert details[key].is_finished == (score is not None)
+
+
+TestJudgements = Judgements.TestCase
+TestJudgements.settings = settings(max_examples=12, stateful_step_count=15, deadline=None)
+
+
+async def test_a_finished_judgement_is_read_as_it_was_written(store: Store):
+    accepted = await store.accept(new(project="p"), "me", 10.0)
+    written = await store.finish(accepted.record, verdict(0.25))
+    assert written is not None
+    assert await store.get(written.id) == written
+    assert written.verdict == verdict(0.25)
+    assert (written.status, written.calls, written.prompt_tokens, written.cost_usd) == ("partial", 2, 7, 0.5)
+
+
+async def test_a_failed_judgement_is_judged_again_when_its_key_comes_again(store: Store):
+    wanted = new(b"1", idempotency_key="k", request_hash="1")
+    first = await store.accept(wanted, "me", 10.0)
+    failed = Verdict(ids=["0"], members=[Judgement(reason="no key")], problem="no key")
+    await store.finish(first.record, failed)
+    again = await store.accept(replace(wanted, id=new_id()))
+    assert (again.is_new, again.record.id, again.record.is_finished) == (True, first.record.id, False)
+    (work,) = await store.database.write(lambda c: leases.take(c, "me", 10.0, 5))
+    assert (work.record.id, work.payload) == (first.record.id, b"1")
+
+
+async def test_an_ended_lease_is_free_and_a_renewed_one_is_not(store: Store):
+    old = (await store.accept(new(), "a", -1.0)).record.id
+    kept = (await store.accept(new(), "b", -1.0)).record.id
+    renewed = await store.database.write(lambda c: leases.renew(c, "b", 100.0, [old, kept]))
+    assert renewed == {kept}
+    assert await store.database.read(leases.has_free_work)
+    (work,) = await store.database.write(lambda c: leases.take(c, "c", 100.0, 5))
+    assert (work.record.id, work.leases) == (old, 2)
+    assert not await store.database.read(leases.has_free_work)
+
+
+async def test_what_is_not_retained_keeps_its_scores_alone(store: Store):
+    accepted = await store.accept(new(b"secret", retain=False), "me", 10.0)
+    written = await store.finish(accepted.record, verdict(0.25))
+    assert written is not None
+    assert await store.payload(written.id) is None
+    assert written.verdict is not None
+    assert written.verdict.members[0].explanation == "because"
+    await store.erase_after_answer(written.id)
+    erased = await store.get(written.id)
+    assert erased is not None
+    assert erased.verdict is not None
+    assert [(m.score, m.explanation, m.reason) for m in erased.verdict.members] == [
+        (0.25, "", None),
+        (None, "", "erased"),
+    ]
+
+
+@pytest.mark.parametrize("retain", [True, False])
+async def test_what_is_erased_or_deleted_is_overwritten_in_the_file(retain: bool, tmp_path: Path):
+    store = Store(Database.open(str(tmp_path / "service.sqlite")))
+    secret = random.Random(1).randbytes(2_000)
+    accepted = await store.accept(new(secret, retain=retain), "me", 10.0)
+    await store.finish(accepted.record, verdict(0.25))
+    if retain:
+        await store.delete(accepted.record.id)
+    store.database.close()
+    assert secret[:100] not in (tmp_path / "service.sqlite").read_bytes()
+    assert [path.name for path in await asyncio.to_thread(lambda: list(tmp_path.iterdir()))] == ["service.sqlite"]
+
+
+async def test_what_is_erased_leaves_the_log_while_the_service_runs(tmp_path: Path):
+    store = Store(Database.open(str(tmp_path / "service.sqlite")))
+    secret = random.Random(1).randbytes(2_000)
+    accepted = await store.accept(new(secret, retain=False), "me", 10.0)
+    log = tmp_path / "service.sqlite-wal"
+    assert secret[:100] in await asyncio.to_thread(log.read_bytes)
+    await store.finish(accepted.record, verdict(0.25))
+    await store.overwrite_erased()
+    files = await asyncio.to_thread(lambda: [path.read_bytes() for path in tmp_path.iterdir()])
+    assert [secret[:100] in content for content in files] == [False] * len(files)
+    store.database.close()
+
+
+async def test_old_judgements_are_deleted_and_unfinished_ones_stay(store: Store):
+    finished = (await store.accept(new(), "me", 10.0)).record
+    await store.finish(finished, verdict(0.5))
+    unfinished = (await store.accept(new(), "me", 10.0)).record
+    assert await store.delete_before(1.0) == 0
+    assert await store.delete_before(2.0**37) == 1
+    assert [record.id for record in await store.page(Query())] == [unfinished.id]
+    assert await store.counts() == {"queued": 0, "running": 1}
+
+
+async def test_pages_are_filtered_and_go_on_where_the_last_ended(store: Store):
+    ids = [(await store.accept(new(project="ab"[n % 2]), "me", 10.0)).record for n in range(10)]
+    for record in ids[:4]:
+        await store.finish(record, verdict(0.5))
+    newest_first = [record.id for record in reversed(ids)]
+    page = await store.page(Query(limit=4))
+    assert [record.id for record in page] == newest_first[:4]
+    assert [r.id for r in await store.page(Query(limit=4, before=page[-1].id))] == newest_first[4:8]
+    assert [r.id for r in await store.page(Query(projects=frozenset("a")))] == newest_first[1::2]
+    assert [r.id for r in await store.page(Query(projects=frozenset()))] == []
+    assert [r.id for r in await store.page(Query(statuses=frozenset(["partial"])))] == newest_first[6:]
+    assert await store.page(Query(judge="another")) == []
+    assert await store.page(Query(until=1.0)) == []
+    assert len(await store.page(Query(since=1.0, judge="a judge"))) == 10
