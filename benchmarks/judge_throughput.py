@@ -79,16 +79,18 @@ async def prompts_of(waiting: list[TrajectoryGroup]) -> list[Any]:
 
 
 async def bare(prompts: list[Any], url: str, concurrency: int) -> None:
-    client, slots = AsyncOpenAI(base_url=url, api_key="none", max_retries=0), asyncio.Semaphore(concurrency)
+    slots = asyncio.Semaphore(concurrency)
 
-    async def ask(messages: list[Any], schema: dict[str, Any]) -> None:
+    async def ask(client: AsyncOpenAI, messages: list[Any], schema: dict[str, Any]) -> None:
         form = {"type": "json_schema", "json_schema": {"name": "scores", "schema": schema, "strict": True}}
         async with slots:
             await client.chat.completions.create(model="judge", messages=messages, response_format=form)  # type: ignore[call-overload]
 
-    async with asyncio.TaskGroup() as tasks:
+    # Closed here: left to the garbage collector, asyncio closes the sockets first and the client then stops the loop from
+    # watching their numbers, which by then belong to the next connections.
+    async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client, asyncio.TaskGroup() as tasks:
         for messages, schema in prompts:
-            tasks.create_task(ask(messages, schema))
+            tasks.create_task(ask(client, messages, schema))
 
 
 async def bare_litellm(prompts: list[Any], url: str, concurrency: int) -> None:
