@@ -19,6 +19,7 @@ from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.engine.metrics import Metrics
 from gavel.judge.service.errors import ServiceError
 from gavel.judge.service.http.openapi import describe
+from gavel.judge.service.http.pages import assets, group_page, list_page, sign_in
 from gavel.judge.service.http.problems import Problem, ProblemOut, documented, problem_of
 from gavel.judge.service.http.request_guard import Guard, is_loopback
 from gavel.judge.service.http.routes import batch, groups, health, judgements, nemo_gym, ors, score, slime
@@ -78,7 +79,8 @@ def create_app(config: ServiceConfig, engine: Engine | None = None) -> FastAPI:
     app.add_middleware(Guard, metrics=metrics, loopback_only=loopback_only)
     for routes in (score, batch, groups, judgements, nemo_gym, slime, ors):
         app.include_router(routes.router, responses=documented(401, 403, 429))
-    app.include_router(health.router)
+    for routes in (health, assets, sign_in, list_page, group_page):
+        app.include_router(routes.router)
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(JudgeError, _judge_error)

@@ -21,7 +21,11 @@ _OF_CURL = "application/x-www-form-urlencoded"
 async def read_body(request: Request) -> bytes:
     """The whole body. Raises `Problem` for one that is too large, too slow, or not JSON by its headers."""
     check_headers(request)
-    limits: ServiceLimits = request.app.state.engine.config.limits
+    return await read_bytes(request, request.app.state.engine.config.limits)
+
+
+async def read_bytes(request: Request, limits: ServiceLimits) -> bytes:
+    """The whole body, of any type. Raises `Problem` for one that is too large or too slow."""
     chunks: list[bytes] = []
     size = 0
     try:
