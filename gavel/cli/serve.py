@@ -14,13 +14,14 @@ from gavel.cli.model_options import Flag, given, parse_assignments, with_options
 from gavel.cli.run_file import Where, merged, read_tables, validated
 from gavel.cli.run_options import JUDGE_FLAGS, announce_stand_in, with_default_judge
 from gavel.cli.run_paths import paths_beside
-from gavel.extras import MissingExtraError, missing_parts
+from gavel.extras import MissingExtraError, missing_parts, need_extra
 from gavel.judge.service.config import DATABASE_VARIABLE, ENVIRONMENT_PREFIX, FILE_NAME, ServiceConfig
 
 SERVE_FLAGS = [
     Flag("host", "--host"),
     Flag("port", "--port"),
     Flag("database", "--database"),
+    Flag("otel", "--otel"),
     *(replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS),
 ]
 
@@ -39,6 +40,8 @@ def serve(
     if missing := missing_parts("service"):
         raise MissingExtraError("gavel serve", missing[0], "service")
     settings = service_config(values, config)
+    if settings.otel:
+        need_extra("otel", "--otel")
     announce_stand_in([settings.judge.models] if isinstance(settings.judge.models, str) else [])
     from gavel.judge.service.http.server import serve as run
 

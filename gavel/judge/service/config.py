@@ -78,6 +78,8 @@ class ServiceConfig(BaseModel):
     group_size: int | None = Field(default=None, ge=1)
     """Members of a group, for requests that cannot say it: slime's, and NeMo Gym's /verify."""
     limits: ServiceLimits = ServiceLimits()
+    otel: bool = False
+    """Send OpenTelemetry traces over OTLP/HTTP, to where OTEL_EXPORTER_OTLP_ENDPOINT and its kind say (extra otel)."""
     retention_days: float | None = Field(default=None, gt=0)
     """Days after which judgements are deleted with their transcripts and replies. Default: they are kept."""
 
