@@ -82,6 +82,23 @@ async def test_without_a_valid_key_no_route_but_health_answers(config: ServiceCo
     assert endpoint.requests == []
 
 
+async def test_the_body_of_a_stranger_is_not_read(config: ServiceConfig):
+    make(config)
+    asked = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal asked
+        while True:
+            asked += 1
+            yield b"x" * 1_000_000
+
+    async with serving(config) as client:
+        for method, path in ROUTES:
+            refused = await client.request(method, path, content=endless())
+            assert kind(refused) == (401, "unauthorized"), path
+    assert asked == 0
+
+
 async def test_a_key_opens_the_service_and_a_revoked_one_does_not(config: ServiceConfig):
     token, key_id = make(config)
     password = b64encode(f"gavel:{token}".encode()).decode()
