@@ -1,7 +1,7 @@
 # What a fresh clone needs: Python 3.11 or newer, and make. Everything is installed into .venv, once.
 #
 #   make demo    watch a tiny agent learn from a judge, on this machine
-#   make check   lint, import order, types of changed files and the fast tests: 80 s once installed
+#   make check   lint, import order, types of changed files and the fast tests: a minute once installed
 #   make test    all types and tests, and property tests with all their examples
 #   make lint    lint, types and import order only
 #   make test-postgres  the tests of the judge service over PostgreSQL (Debian's package postgresql)
@@ -20,16 +20,23 @@ VLLM := .venv-vllm/.installed
 VLLM_PIP := .venv-vllm/bin/python -m pip --disable-pip-version-check --quiet --quiet
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo check fast test test-postgres postgresql test-vllm lint lint-changes style clean
+FAST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
+JUDGE_TESTS := tests/judge tests/llm tests/prompts tests/scenarios
+
+.PHONY: demo check fast-judge fast-rest test test-postgres postgresql test-vllm lint lint-changes style clean
 
 demo: $(TRAIN)
 	@$(BIN)/gavel demo
 
 check: $(DEV)
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint-changes fast
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target fast-judge fast-rest lint-changes
 
-fast: $(DEV)
-	@$(PYTEST) --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
+# Two processes that import what their half of the tests needs: workers of pytest-xdist would each import all of it.
+fast-judge: $(DEV)
+	@$(FAST) $(JUDGE_TESTS)
+
+fast-rest: $(DEV)
+	@$(FAST) tests $(JUDGE_TESTS:%=--ignore=%)
 
 test: lint
 	@$(PYTEST)
