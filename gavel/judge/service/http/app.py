@@ -19,6 +19,7 @@ from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.engine.metrics import Metrics
 from gavel.judge.service.errors import ServiceError
 from gavel.judge.service.http.openapi import describe
+from gavel.judge.service.http.pages import assets, group_page, list_page, sign_in
 from gavel.judge.service.http.problems import Problem, ProblemOut, documented, problem_of
 from gavel.judge.service.http.request_body import SHOWN_ERRORS
 from gavel.judge.service.http.request_guard import Guard, is_loopback
@@ -83,6 +84,8 @@ def create_app(config: ServiceConfig, engine: Engine | None = None) -> FastAPI:
     for routes in (score, batch, groups, judgements, nemo_gym, slime, ors):
         app.include_router(routes.router, responses=documented(*_OF_ANY, 401, 429))
     app.include_router(health.router, responses=documented(*_OF_ANY))
+    for pages in (assets, sign_in, list_page, group_page):
+        app.include_router(pages.router)
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(JudgeError, _judge_error)
