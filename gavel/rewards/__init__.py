@@ -5,6 +5,9 @@
     scorer           scores groups with a judge, a service or a model's name, also from code without an event loop
     members          prompts and completions, in a framework's shape -> trajectories
     unscored         what the reward hook is given for members without a score
+    baseline         a number for them where a framework needs one
+    token_turns      the turns of a token sequence, for frameworks that keep no messages
+    framework_parts  classes of a framework, looked up when its trainer calls a hook
     background_loop  the event loop that judges are asked on
     ruler            `ruler_score_group` stands here too, where code written for ART looks for it
 
@@ -12,5 +15,22 @@ No framework is imported before its trainer has imported it.
 """
 
 from gavel.judge.ruler import ruler, ruler_score_group
+from gavel.rewards.areal_reward import areal
+from gavel.rewards.eval_protocol_reward import eval_protocol
+from gavel.rewards.nemo_rl_reward import nemo_rl
+from gavel.rewards.skyrl_reward import skyrl
+from gavel.rewards.slime_reward import slime
+from gavel.rewards.tinker_reward import tinker
+from gavel.rewards.verifiers_reward import verifiers
 
-__all__ = ["ruler", "ruler_score_group"]
+__all__ = [
+    "areal",
+    "eval_protocol",
+    "nemo_rl",
+    "ruler",
+    "ruler_score_group",
+    "skyrl",
+    "slime",
+    "tinker",
+    "verifiers",
+]
