@@ -3,6 +3,7 @@
     trainer = GRPOTrainer(model, reward_funcs=gavel.rewards.trl("openai/gpt-5-mini"), train_dataset=rows, args=args)
 
     trl_reward       TRL, and Axolotl and Unsloth, which use its GRPOTrainer
+    verl_reward      verl's compute_score; verl_manager: its reward manager
 
     scorer           scores groups with a judge, a service or a model's name, also from code without an event loop
     members          prompts and completions, in a framework's shape -> trajectories
@@ -17,5 +18,6 @@ No framework is imported before its trainer has imported it.
 
 from gavel.judge.ruler import ruler, ruler_score_group
 from gavel.rewards.trl_reward import trl
+from gavel.rewards.verl_reward import verl
 
-__all__ = ["ruler", "ruler_score_group", "trl"]
+__all__ = ["ruler", "ruler_score_group", "trl", "verl"]

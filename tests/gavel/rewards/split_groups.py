@@ -18,6 +18,7 @@ import gavel
 from gavel.llm.types import Message
 from tests.gavel.rewards.tiny_policy import LETTERS, tiny_policy
 
+Conversations = Sequence[list[Message]]
 STEPS, MEMBERS, PER_PROCESS = 2, 4, 6
 
 
