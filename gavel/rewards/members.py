@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gavel.llm.types import Message
+from gavel.rewards.images import with_image_urls
 from gavel.scenarios.readers import chat
 from gavel.scenarios.readers.tool_calls import tools as openai_tools
 from gavel.scenarios.tools import Toolbox
@@ -25,7 +26,7 @@ def member(prompt: Side, completion: Side, *, tools: Sequence[Any] | None = None
 
     Raises `RowError` for what is neither text nor messages.
     """
-    items = [*_messages(prompt, "user"), *_messages(completion, "assistant")]
+    items = [*messages_of(prompt, "user"), *messages_of(completion, "assistant")]
     messages, _ = chat.messages(items, "a member of the group")
     return Trajectory(messages_and_choices=list(messages), tools=tool_schemas(tools), **fields)
 
@@ -44,5 +45,8 @@ def tool_schemas(tools: Sequence[Any] | None) -> list[Message] | None:
     return [*schemas, *Toolbox(tool for tool in tools if callable(tool)).schemas]
 
 
-def _messages(side: Side, role: str) -> list[Message]:
-    return [{"role": role, "content": side}] if isinstance(side, str) else list(side)
+def messages_of(side: Side, role: str) -> list[Message]:
+    """Text as a message of this role; messages as they are, with images that can be sent."""
+    if isinstance(side, str):
+        return [{"role": role, "content": side}]
+    return [with_image_urls(item) if isinstance(item, dict) else item for item in side]  # pyright: ignore[reportUnnecessaryIsInstance]
