@@ -24,6 +24,8 @@ from gavel.scenarios.trajectory import Trajectory
 
 Row = Any
 """An `eval_protocol.models.EvaluationRow`."""
+_LAST_RPC_ERROR = 16
+"""Codes of a rollout's status from 1 to this are the errors of google.rpc; above are eval-protocol's own."""
 
 
 def eval_protocol(
@@ -55,7 +57,7 @@ def _group(rows: list[Row]) -> TrajectoryGroup:
 
 def _member(row: Row) -> Trajectory:
     messages = [message.dump_mdoel_for_chat_completion_request() for message in row.messages]
-    failed = row.rollout_status.is_error()
+    failed = 0 < row.rollout_status.code <= _LAST_RPC_ERROR
     ended = {"status": "failed", "status_reason": row.rollout_status.message} if failed else {}
     return member(messages, [], tools=row.tools, **ended)
 

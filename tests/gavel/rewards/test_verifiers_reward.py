@@ -78,7 +78,8 @@ async def episode(endpoint: Endpoint, *answers: Any, judged: Any = None, environ
 
     endpoint.script = [(lambda _, text=text: says(text)) if isinstance(text, str) else text for text in answers]
     config = {"id": environment, "taskset": {"id": "desk-tasks"}, "n": len(answers)}
-    env = load_environment(resolve_env_config({**config, "agent": {"harness": {"id": "desk-tasks"}}}))
+    agent = {"harness": {"id": "desk-tasks"}, "runtime": {"type": "subprocess"}}
+    env = load_environment(resolve_env_config({**config, "agent": agent}))
     if judged is not None:
         environment_class("desk-tasks", environment).judged = staticmethod(judged)
     client = EvalClientConfig(base_url=f"{endpoint.url}/v1", api_key_var="NO_KEY")
