@@ -1,7 +1,7 @@
 """Who may ask, how often and for how much: API keys as one process of the service enforces them.
 
 Keys, what they have spent and how many groups are unfinished are read from the database every two seconds, and counted
-on in between. A service whose database has no key asks for none.
+on in between. Keys of the settings are those of this process's settings. A service that has no key asks for none.
 """
 
 import asyncio
@@ -12,11 +12,12 @@ import logging
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
+from gavel.judge.service.config import KeyConfig
 from gavel.judge.service.engine import page_session
 from gavel.judge.service.engine.caller import ANYONE, Caller, Visitor
 from gavel.judge.service.errors import (
@@ -25,11 +26,13 @@ from gavel.judge.service.errors import (
     ForbiddenError,
     OverBudgetError,
     RateLimitError,
+    ServiceError,
     UnauthorizedError,
 )
 from gavel.judge.service.schemas.judgement_record import Record
+from gavel.judge.service.schemas.key_token import key_id_of, token_hash
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.key_store import Key, KeyStore, key_id_of, token_hash
+from gavel.judge.service.store.key_store import Key, KeyStore, settings_key_id
 from gavel.judge.service.store.tables import groups, judgements
 
 _LOG = logging.getLogger(__name__)
@@ -52,9 +55,16 @@ class _Bucket:
 class Admission:
     """The keys of a service."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, of_settings: Mapping[str, KeyConfig] | None = None) -> None:
+        """Raises `ServiceError` for a key of the settings that is not in the environment, or there twice."""
         self._database = database
         self._store = KeyStore(database)
+        self._of_settings = {settings_key_id(name): key for name, key in (of_settings or {}).items()}
+        self._hashes = {settings_key_id(name): key.token_hash(name) for name, key in (of_settings or {}).items()}
+        self._ids_by_hash = {token_hash: key_id for key_id, token_hash in self._hashes.items()}
+        if len(self._ids_by_hash) < len(self._hashes):
+            raise ServiceError("two keys of the settings are the same key.", "Give each name a key of its own.")
+        self._is_filed = False
         self._keys: dict[str, Key] = {}
         self._spent: defaultdict[str, float] = defaultdict(float)
         """US dollars since the last look, by key."""
@@ -71,10 +81,18 @@ class Admission:
     async def refresh(self) -> None:
         """Reads keys and their groups. Raises `DatabaseUnavailableError`."""
         self._read_at = time.monotonic()
-        found = await self._store.all()
+        if self._of_settings and not self._is_filed:
+            await self._store.file(self._of_settings)
+            self._is_filed = True
+        found = [self._as_set(key) for key in await self._store.all()]
         self._keys, self._spent = {key.id: key for key in found}, defaultdict(float)
         if any(key.scope.concurrent_groups for key in found):
             self._unfinished = await self._database.read(_unfinished)
+
+    def _as_set(self, key: Key) -> Key:
+        """The key as the settings have it, where they name it."""
+        scope = self._of_settings.get(key.id)
+        return key if scope is None else replace(key, token_hash=self._hashes[key.id], scope=scope)
 
     async def watch(self) -> None:
         """Refreshes for ever."""
@@ -88,17 +106,19 @@ class Admission:
     async def authenticate(self, authorization: str | None) -> Caller:
         """Who sent a request with this Authorization header. Raises `UnauthorizedError`, `RateLimitError`."""
         token = _token(authorization or "")
-        await self._look_for(key_id_of(token))
+        hashed = token_hash(token)
+        key_id = self._ids_by_hash.get(hashed) or key_id_of(token)
+        await self._look_for(key_id)
         if not self.is_required:
             return ANYONE
         if not token:
             raise UnauthorizedError(
                 "the service needs an API key.", "Send it as Authorization: Bearer KEY; gavel keys create makes one."
             )
-        key = self._keys.get(key_id_of(token))
-        if key is None:
-            hmac.compare_digest(_NO_HASH, token_hash(token))  # takes as long as for a key that is known
-        if key is None or not key.opens(token):
+        key = self._keys.get(key_id)
+        if not hmac.compare_digest(_NO_HASH if key is None else key.token_hash, hashed):  # as long for an unknown key
+            key = None
+        if key is None or key.revoked_at is not None:
             raise UnauthorizedError(
                 "the API key is not known here, or it was revoked.", "Use another one; gavel keys create makes one."
             )

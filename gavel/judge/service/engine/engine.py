@@ -72,7 +72,7 @@ class Engine:
         self.judges = Judges(config, self.cassette)
         self.waiters = Waiters()
         self.metrics = Metrics()
-        self.admission = Admission(database)
+        self.admission = Admission(database, config.keys)
         self.tracing = tracing or (Tracing.exporting() if config.otel else Tracing())
         self.worker = Worker(self.store, self.judges, config.limits, self.tracing, self._finished)
         self.rendezvous = Rendezvous(database, self.store, self.waiters, config.limits, self, self.worker.wake)
