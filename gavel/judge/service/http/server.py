@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import resource
 import signal
 import socket
 from collections.abc import Callable, Generator
@@ -13,7 +14,7 @@ from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.errors import ServiceError
 from gavel.judge.service.http.app import create_app
-from gavel.judge.service.http.header_timeout import bounded_connection
+from gavel.judge.service.http.bounded_connection import bounded_connection
 from gavel.judge.service.http.request_guard import is_loopback
 from gavel.judge.service.store.database import Database
 
@@ -25,6 +26,8 @@ _BACKLOG = 1024
 _GC_THRESHOLDS = 5_000, 10, 20
 """A search for cycles stops the event loop. With these it lasts milliseconds, and with those of the command line, which
 are for throughput, 0.1 s now and then; both take 4 % of the time."""
+_OTHER_FILES = 256
+"""Files that a service has open besides its connections: the database, and connections to judges."""
 
 
 async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
@@ -32,6 +35,7 @@ async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
 
     Raises a `GavelError` when the service cannot start.
     """
+    _allow_open_files(config.limits.connections + _OTHER_FILES)
     database = await asyncio.to_thread(Database.open, config.database)
     try:
         engine = Engine(config, database)
@@ -48,6 +52,14 @@ async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
         await asyncio.to_thread(database.close)
 
 
+def _allow_open_files(number: int) -> None:
+    """Raises the limit of open files, which is often 1,024, as far as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 async def _serve(engine: Engine, listener: socket.socket, announce: Callable[[str], None]) -> None:
     limits = engine.config.limits
 
@@ -58,8 +70,10 @@ async def _serve(engine: Engine, listener: socket.socket, announce: Callable[[st
         uvicorn.Config(
             create_app(engine.config, engine),
             http=bounded_connection(limits.header_seconds),
+            ws="none",
             lifespan="off",
             log_config=None,
+            log_level="error",  # what strangers send fills no log
             access_log=False,
             server_header=False,
             proxy_headers=False,

@@ -1,0 +1,80 @@
+"""A run of TRL's GRPOTrainer, and `python -m tests.gavel.rewards.split_groups FOLDER URL [fail]`: one process of two.
+
+Each process writes what its reward function was given and gave; with `fail`, the judge of the second one raises.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from torch import distributed
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+import gavel
+from gavel.llm.types import Message
+from tests.gavel.rewards.tiny_policy import LETTERS, tiny_policy
+
+Conversations = Sequence[list[Message]]
+STEPS, MEMBERS, PER_PROCESS = 2, 4, 6
+
+
+def rows(count: int = 8) -> Dataset:
+    """Conversational prompts, each a different one."""
+    return Dataset.from_list([{"prompt": [{"role": "user", "content": f"write {LETTERS[n]}"}]} for n in range(count)])
+
+
+def settings(folder: Path, **more: Any) -> GRPOConfig:
+    """A short run on the CPU that logs each step and stores nothing."""
+    given = {
+        "output_dir": str(folder),
+        "use_cpu": True,
+        "bf16": False,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "logging_steps": 1,
+        "num_generations": 8,
+        "per_device_train_batch_size": 32,
+        "max_completion_length": 10,
+        "learning_rate": 1e-2,
+        "max_steps": 20,
+    }
+    return GRPOConfig(**(given | more))
+
+
+def main(folder: Path, url: str, *, fails: bool) -> None:
+    judge = gavel.Judge(gavel.Juror("openai/gpt-5-mini", params={"api_base": url, "api_key": "none"}), orders=2)
+    if fails:
+
+        async def score(group: gavel.TrajectoryGroup) -> gavel.TrajectoryGroup:
+            if distributed.get_rank() == 1:
+                raise ValueError("the judge is out of order")
+            return await gavel.Judge("constant").score(group)
+
+        judge.score = score  # type: ignore[method-assign]
+    reward = gavel.rewards.trl(judge)
+
+    def recorded(
+        prompts: Sequence[list[Message]], completions: Sequence[list[Message]], **more: Any
+    ) -> list[float | None]:
+        rank = distributed.get_rank()
+        try:
+            rewards = reward(prompts, completions, **more)
+        except Exception as error:
+            (folder / f"{rank}.error").write_text(str(error))
+            raise
+        with (folder / f"{rank}.jsonl").open("a") as file:
+            print(json.dumps({"prompts": prompts, "completions": completions, "rewards": rewards}), file=file)
+        return rewards
+
+    model, tokenizer = tiny_policy()
+    args = settings(folder, max_steps=STEPS, num_generations=MEMBERS, per_device_train_batch_size=PER_PROCESS)
+    GRPOTrainer(model, recorded, args=args, train_dataset=rows(), processing_class=tokenizer).train()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], fails="fail" in sys.argv)
