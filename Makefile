@@ -1,12 +1,14 @@
 # What a fresh clone needs: Python 3.11 or newer, and make. Everything is installed into .venv, once.
 #
 #   make demo    watch a tiny agent learn from a judge, on this machine
-#   make check   lint, import order, types of changed files and the fast tests: 80 s once installed
+#   make check   lint, import order, types of changed files and the fast tests: a minute once installed
 #   make test    all types and tests, and property tests with all their examples
 #   make lint    lint, types and import order only
 #   make test-postgres  the tests of the judge service over PostgreSQL (Debian's package postgresql)
+#   make test-browser  the tests of the judge service's pages in Chromium (Debian's package chromium), with Playwright
+#                   in .venv-browser
 #   make test-vllm  the tests of the vLLM engine, over a vLLM for the CPU (3.4 GB, installed into .venv-vllm, once)
-#   make clean   remove .venv, .venv-vllm and what tools left; runs/ stays
+#   make clean   remove .venv, .venv-browser, .venv-vllm and what tools left; runs/ stays
 
 PYTHON ?= python3
 # More options for pip when it installs vLLM, such as --extra-index-url for an index of PyTorch's CPU builds.
@@ -16,20 +18,28 @@ BIN := .venv/bin
 TRAIN := .venv/.installed-train
 DEV := .venv/.installed-dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+BROWSER := .venv-browser/.installed
 VLLM := .venv-vllm/.installed
 VLLM_PIP := .venv-vllm/bin/python -m pip --disable-pip-version-check --quiet --quiet
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo check fast test test-postgres postgresql test-vllm lint lint-changes style clean
+FAST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
+JUDGE_TESTS := tests/judge tests/llm tests/prompts tests/scenarios
+
+.PHONY: demo check fast-judge fast-rest test test-postgres postgresql test-browser browser test-vllm lint lint-changes style clean
 
 demo: $(TRAIN)
 	@$(BIN)/gavel demo
 
 check: $(DEV)
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint-changes fast
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target fast-judge fast-rest lint-changes
 
-fast: $(DEV)
-	@$(PYTEST) --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
+# Two processes that import what their half of the tests needs: workers of pytest-xdist would each import all of it.
+fast-judge: $(DEV)
+	@$(FAST) $(JUDGE_TESTS)
+
+fast-rest: $(DEV)
+	@$(FAST) tests $(JUDGE_TESTS:%=--ignore=%)
 
 test: lint
 	@$(PYTEST)
@@ -41,6 +51,13 @@ test-postgres: $(DEV)
 postgresql:
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v postgres >/dev/null || \
 		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql; }
+
+test-browser: $(DEV) $(BROWSER)
+	@.venv-browser/bin/python -m pytest -m browser tests/judge/service
+
+browser: $(BROWSER)
+	@command -v chromium >/dev/null || [ -n "$$GAVEL_TEST_CHROMIUM" ] || \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; }
 
 test-vllm: $(DEV)
 	@if $(MAKE) --no-print-directory $(VLLM); then \
@@ -84,11 +101,19 @@ $(VLLM): | $(BIN)/python
 	@$(VLLM_PIP) uninstall --yes torchvision torchaudio torchcodec
 	@touch $(VLLM)
 
+# Playwright alone; all else comes from .venv.
+$(BROWSER): | $(DEV)
+	@$(BIN)/python -m venv .venv-browser
+	@.venv-browser/bin/python -m pip --disable-pip-version-check install --quiet playwright==1.65.*
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir({0!r})".format(sysconfig.get_path("purelib")))' \
+		> "$$(.venv-browser/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gavel_dev.pth"
+	@touch $(BROWSER)
+
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Gavel needs Python 3.11 or newer. Name one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -m venv .venv
 
 clean:
-	rm -rf .venv .venv-vllm build dist *.egg-info src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-browser .venv-vllm build dist *.egg-info src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -59,6 +59,13 @@ SUITES = (
         minutes=10,
         prepare="postgresql",
     ),
+    Suite(
+        name="browser",
+        target="test-browser",
+        paths=(".ci/", "Makefile", "gavel/judge/service/http/", "tests/judge/service/http/"),
+        minutes=8,
+        prepare="browser",
+    ),
 )
 
 

@@ -86,8 +86,8 @@ async def bare(prompts: list[Any], url: str, concurrency: int) -> None:
         async with slots:
             await client.chat.completions.create(model="judge", messages=messages, response_format=form)  # type: ignore[call-overload]
 
-    # Closed here: left to the garbage collector, asyncio closes the sockets first and the client then stops the loop from
-    # watching their numbers, which by then belong to the next connections.
+    # Closed here: of a client that is collected as garbage, asyncio closes the sockets first. The client's own end then
+    # stops the loop from watching their descriptors, which by then belong to the next connections.
     async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client, asyncio.TaskGroup() as tasks:
         for messages, schema in prompts:
             tasks.create_task(ask(client, messages, schema))

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gavel.cli.model_options import Flag, given, with_options
-from gavel.cli.run_file import merged, validated
+from gavel.cli.run_file import merged, toml_value, validated
 from gavel.cli.serve import service_config
 from gavel.extras import MissingExtraError, missing_parts
-from gavel.judge.service.config import FILE_NAME
+from gavel.judge.service.config import FILE_NAME, KeyConfig, ServiceConfig
 from gavel.judge.service.schemas.key_scope import KeyScope
+from gavel.judge.service.schemas.key_token import HASH_PREFIX, new_token, token_hash
 
 if TYPE_CHECKING:
     from gavel.judge.service.store.key_store import KeyStore
@@ -38,11 +39,20 @@ def create(
     name: Annotated[str, typer.Argument(help="What the key is for; shown in the list.")],
     database: Database = None,
     config: Config = None,
+    print_hash: Annotated[
+        bool, typer.Option("--print-hash", help="Store nothing; print the key, and its entry for gavel.toml.")
+    ] = False,
 ) -> None:
     """Make a key, and print it: it is shown this once. From the first key on, the service answers no one without."""
     chosen = given(values, KeyScope, KEY_FLAGS)
     names = {flag.path: flag.name for flag in KEY_FLAGS}
     scope = validated(KeyScope, merged({}, chosen), {path: names[path[0]] for path in chosen})
+    if print_hash:
+        token, _ = new_token()
+        entry = KeyConfig(**scope.model_dump(exclude_defaults=True), hash=HASH_PREFIX + token_hash(token))
+        typer.echo(token)
+        typer.echo(_entry(name, entry), err=True)
+        return
     with _store(database, config) as store:
         token, key = store.create(name, scope)
     typer.echo(token)
@@ -89,6 +99,13 @@ def revoke(
 
 def _words(value: Any) -> str:
     return "/".join(value) if isinstance(value, list) else str(value)
+
+
+def _entry(name: str, key: KeyConfig) -> str:
+    """The key as a table of gavel.toml."""
+    validated(ServiceConfig, {"keys": {name: key.model_dump()}}, {})
+    lines = [f"{field} = {toml_value(value)}" for field, value in key.model_dump(exclude_defaults=True).items()]
+    return "\n".join([f'[keys."{name}"]' if "." in name else f"[keys.{name}]", *sorted(lines)])
 
 
 @contextmanager

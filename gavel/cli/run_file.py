@@ -13,7 +13,7 @@ import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
@@ -29,6 +29,7 @@ _WIDTH = 116
 _SIMILAR = 0.75
 """How alike a mistyped name and the one that is suggested are, at least; `difflib`'s ratio."""
 _SHOW = "`gavel config` shows every setting with its description."
+_MAKE = "gavel config > run.toml"
 Settings = TypeVar("Settings", bound=BaseModel)
 
 
@@ -36,17 +37,20 @@ class RunFileError(GavelError):
     """A configuration cannot be read, or is not one."""
 
 
-def read_tables(path: Path) -> tuple[Table, Where]:
-    """The tables of a TOML file, and the line of each key. Raises `RunFileError`."""
+def read_tables(path: Path, make: str = _MAKE) -> tuple[Table, Where]:
+    """The tables of a TOML file, and the line of each key. Raises `RunFileError`.
+
+    `make`: the command that prints such a file.
+    """
     try:
         text = _decoded(path.read_bytes())
         return tomllib.loads(text), {key: f"{path}, line {line}" for key, line in _lines(text).items()}
     except OSError as error:
-        raise RunFileError(f"{path} cannot be read: {error.strerror}", "Make one: gavel config > run.toml") from error
+        raise RunFileError(f"{path} cannot be read: {error.strerror}", f"Make one: {make}") from error
     except UnicodeDecodeError as error:
         raise RunFileError(f"{path} is not UTF-8 text: {error.reason}", "Save it as UTF-8.") from error
     except tomllib.TOMLDecodeError as error:
-        raise RunFileError(f"{path} is not TOML: {error}", "`gavel config` prints a file that is.") from error
+        raise RunFileError(f"{path} is not TOML: {error}", f"This makes a file that is: {make}") from error
 
 
 def _decoded(content: bytes) -> str:
@@ -87,8 +91,11 @@ def merged(tables: Table, values: Mapping[tuple[str, ...], Any]) -> Table:
     return result
 
 
-def validated(model: type[Settings], tables: Table, where: Where) -> Settings:
-    """The settings of these tables. Raises `RunFileError` for a wrong key or value, saying where it was set."""
+def validated(model: type[Settings], tables: Table, where: Where, show: str = _SHOW) -> Settings:
+    """The settings of these tables. Raises `RunFileError` for a wrong key or value, saying where it was set.
+
+    `show`: where all settings are to be seen.
+    """
     try:
         settings = model.model_validate(tables)
     except ValidationError as error:
@@ -96,7 +103,7 @@ def validated(model: type[Settings], tables: Table, where: Where) -> Settings:
     else:
         for path, value, wanted in _coerced(settings, tables, ()):
             name = f"{_prefix(where, path)}{'.'.join(path)}"
-            raise RunFileError(f"{name}: input should be {wanted}, not {json.dumps(value)}.", _SHOW)
+            raise RunFileError(f"{name}: input should be {wanted}, not {json.dumps(value)}.", show)
         return settings
     path = _path_in(tables, first)
     prefix = _prefix(where, path)
@@ -110,7 +117,7 @@ def validated(model: type[Settings], tables: Table, where: Where) -> Settings:
     what = first["msg"].removeprefix("Value error, ").rstrip(".")
     what = what[:1].lower() + what[1:]
     got = "" if isinstance(first["input"], dict) or first["type"] == "missing" else f", not {first['input']!r}"
-    raise RunFileError(f"{prefix}{name}: {what}{got}.", _SHOW)
+    raise RunFileError(f"{prefix}{name}: {what}{got}.", show)
 
 
 def _prefix(where: Where, path: tuple[str, ...]) -> str:
@@ -145,13 +152,21 @@ def _path_in(tables: Table, first: ErrorDetails) -> tuple[str, ...]:
 
 def _known_fields(model: type[BaseModel], path: tuple[str, ...], tables: Table) -> list[str]:
     """The fields of the table at `path`; of several models that may stand there, those of the table's `kind`."""
-    models, inner = [model], tables
+    annotations, inner = [model], tables
     for name in path:
         inner = inner.get(name, {})
-        models = [inside for outer in models for inside in models_in(outer.model_fields[name].annotation)]
+        annotations = [found for each in annotations for found in _at(each, name)]
         if isinstance(inner, dict) and "kind" in inner:
-            models = [one for one in models if one.model_fields["kind"].default == inner["kind"]]
-    return list(dict.fromkeys(field for one in models for field in one.model_fields))
+            models = [one for each in annotations for one in models_in(each)]
+            annotations = [one for one in models if one.model_fields["kind"].default == inner["kind"]]
+    return list(dict.fromkeys(field for each in annotations for one in models_in(each) for field in one.model_fields))
+
+
+def _at(annotation: Any, name: str) -> list[Any]:
+    """What may stand under `name` in a table of this type."""
+    if get_origin(annotation) is dict:
+        return [get_args(annotation)[1]]
+    return [one.model_fields[name].annotation for one in models_in(annotation) if name in one.model_fields]
 
 
 def to_toml(settings: BaseModel, derived_from: BaseModel | None = None) -> str:
@@ -174,14 +189,19 @@ def _table(settings: BaseModel, given: BaseModel, path: tuple[str, ...]) -> list
             tables += ["", *_comment(summary), f"[{'.'.join(inner)}]", *_table(value, getattr(given, name), inner)]
             continue
         lines += _comment(" ".join((field.description or "").split()))
+        if isinstance(value, dict) and any(isinstance(inner, BaseModel) for inner in value.values()):
+            for key, inner in value.items():
+                at = (*path, name, toml_value(key))
+                tables += ["", f"[{'.'.join(at)}]", *_table(inner, inner, at)]
+            continue
         if value is None:
             lines.append(f"# {name} is not set")
         elif isinstance(value, SecretStr):
             lines.append(f"# {name} is set, and not shown")
         elif name in settings.model_fields_set - given.model_fields_set:
-            lines.append(f"# {name} = {_value(value)}  (follows from other settings)")
+            lines.append(f"# {name} = {toml_value(value)}  (follows from other settings)")
         else:
-            lines.append(f"{name} = {_value(value)}")
+            lines.append(f"{name} = {toml_value(value)}")
     return lines + tables
 
 
@@ -189,7 +209,8 @@ def _comment(text: str) -> list[str]:
     return [f"# {line}" for line in textwrap.wrap(text, _WIDTH)]
 
 
-def _value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """The value as TOML."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -200,10 +221,10 @@ def _value(value: Any) -> str:
         case str() | Path():
             return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
         case BaseModel():
-            return _value(value.model_dump(exclude_none=True))
+            return toml_value(value.model_dump(exclude_none=True))
         case dict():
-            return "{" + ", ".join(f"{_value(str(key))} = {_value(item)}" for key, item in value.items()) + "}"
+            return "{" + ", ".join(f"{toml_value(str(key))} = {toml_value(item)}" for key, item in value.items()) + "}"
         case list() | tuple():
-            return "[" + ", ".join(map(_value, value)) + "]"
+            return "[" + ", ".join(map(toml_value, value)) + "]"
         case _:
-            return _value(str(value))
+            return toml_value(str(value))

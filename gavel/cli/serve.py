@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,15 @@ import typer
 
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import Flag, given, parse_assignments, with_options
-from gavel.cli.run_file import Where, merged, read_tables, validated
+from gavel.cli.run_file import Where, merged, read_tables, to_toml, validated
 from gavel.cli.run_options import JUDGE_FLAGS, announce_stand_in, with_default_judge
 from gavel.cli.run_paths import paths_beside
 from gavel.extras import MissingExtraError, missing_parts
 from gavel.judge.service.config import DATABASE_VARIABLE, ENVIRONMENT_PREFIX, FILE_NAME, ServiceConfig
 
+_SHOW = "`gavel serve --check` shows every setting with its description."
+_MAKE = f"gavel serve --check > {FILE_NAME}"
+_PASSWORD = re.compile(r"(://[^:/@]*:).*(@)")
 SERVE_FLAGS = [
     Flag("host", "--host"),
     Flag("port", "--port"),
@@ -30,6 +34,9 @@ def serve(
     config: Annotated[
         Path | None, typer.Option(help=f"Settings as TOML. Default: {FILE_NAME}, where there is one.")
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check the settings, print all of them as TOML, and do not serve.")
+    ] = False,
 ) -> None:
     """Serve the judge over HTTP: POST /v1/score takes a group and answers with its scores.
 
@@ -39,16 +46,28 @@ def serve(
     if missing := missing_parts("service"):
         raise MissingExtraError("gavel serve", missing[0], "service")
     settings = service_config(values, config)
+    if check:
+        typer.echo(_checked(settings), nl=False)
+        return
     announce_stand_in([settings.judge.models] if isinstance(settings.judge.models, str) else [])
     from gavel.judge.service.http.server import serve as run
 
     asyncio.run(run(settings, typer.echo))
 
 
+def _checked(settings: ServiceConfig) -> str:
+    """The settings as TOML, without the database's password. Raises a `GavelError` for what they name in vain."""
+    settings.read_rubrics()
+    for name, key in settings.keys.items():
+        key.token_hash(name)
+    settings.judge.build().check()
+    return to_toml(settings.model_copy(update={"database": _PASSWORD.sub(r"\1***\2", settings.database)}))
+
+
 def service_config(values: Mapping[str, Any], file: Path | None = None) -> ServiceConfig:
     """The service that file, environment and options describe. Raises a `GavelError` that names what is wrong."""
     path = file or Path(FILE_NAME)
-    tables, where = read_tables(path) if file is not None or path.exists() else ({}, Where())
+    tables, where = read_tables(path, _MAKE) if file is not None or path.exists() else ({}, Where())
     tables = paths_beside(tables, path.parent)
     for name, found in _environment().items():
         tables = merged(tables, found)
@@ -56,7 +75,7 @@ def service_config(values: Mapping[str, Any], file: Path | None = None) -> Servi
     chosen = given(values, ServiceConfig, SERVE_FLAGS)
     names = {tuple(flag.path.split(".")): flag.name for flag in SERVE_FLAGS}
     where |= {path: names.get(path) or names[path[:-1]] for path in chosen}
-    config = validated(ServiceConfig, merged(tables, chosen), where)
+    config = validated(ServiceConfig, merged(tables, chosen), where, _SHOW)
     return config.model_copy(update={"judge": with_default_judge(config.judge)})
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forked import script, start_gavel
+from tests.forked import gavel, script, start_gavel
 from tests.limits import HANG_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -38,8 +38,12 @@ def test_the_service_s_page_runs(tmp_path: Path) -> None:
     (shell,), (program,) = (re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("bash", "python"))
     curl = shell[shell.index("curl ") :].replace("curl ", "curl --silent --show-error ", 1)
     (settings,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "gavel.toml").write_text(settings.replace("8080", "0").replace("openai/gpt-5-mini", "stand-in"))
     (tmp_path / "careful.txt").write_text("Be careful.")
+    (tmp_path / "gavel.toml").write_text(settings)
+    checked = gavel("serve", "--check", cwd=tmp_path, TRAINER_KEY="k" * 40, OPENAI_API_KEY="k")
+    assert "retention_days = 30" in checked.stdout, checked.stderr
+    without_keys = settings.partition("[keys")[0]
+    (tmp_path / "gavel.toml").write_text(without_keys.replace("8080", "0").replace("openai/gpt-5-mini", "stand-in"))
     service = start_gavel("serve", cwd=tmp_path)
     try:
         service.wait_for("http://")
@@ -74,6 +78,11 @@ def test_the_page_of_the_wires_runs(tmp_path: Path) -> None:
         service.send(signal.SIGTERM)
         ended = service.end()
     assert ended.returncode == 0, ended.stderr
+    (settings,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "wires.md").read_text(), re.DOTALL)
+    (tmp_path / "gavel.toml").write_text(settings)
+    checked = gavel("serve", "--check", cwd=tmp_path, CI_JUDGE_KEY="k" * 40)
+    assert "requests_per_minute = 600" in checked.stdout, checked.stderr
+    (tmp_path / "gavel.toml").unlink()
     create, listing, _ = keys.splitlines()
     made = start_gavel(*create.partition("#")[0].split()[1:], cwd=tmp_path).end()
     assert made.stdout.startswith("gavel_")

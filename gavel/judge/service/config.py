@@ -5,18 +5,32 @@
     models = "openai/gpt-5-mini"                 GAVEL_SERVICE_JUDGE__MODELS=…     --judge openai/gpt-5-mini
     [limits]
     members = 64                                 GAVEL_SERVICE_LIMITS__MEMBERS=64
+    [keys.trainer]
+    env = "TRAINER_KEY"                          GAVEL_SERVICE_KEYS__TRAINER__ENV=TRAINER_KEY
 
 Each field is documented once, below it.
 """
 
-from pydantic import BaseModel, ConfigDict, Field
+import os
+import re
+from typing import Annotated, Self, cast
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from gavel.judge.config import JudgeConfig, read_text_option
 from gavel.judge.panel.modes import ModeName
+from gavel.judge.service.errors import ServiceError
+from gavel.judge.service.schemas.key_scope import KeyScope
+from gavel.judge.service.schemas.key_token import HASH_PREFIX, TOKEN_PREFIX, token_hash
 
 DATABASE_VARIABLE = "GAVEL_DATABASE_URL"
 ENVIRONMENT_PREFIX = "GAVEL_SERVICE_"
 FILE_NAME = "gavel.toml"
+KeyName = Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,100}$")]
+_HASH = re.compile(re.escape(HASH_PREFIX) + "[0-9a-f]{64}")
+_VARIABLE = re.compile(f"(?!{TOKEN_PREFIX})[A-Za-z_][A-Za-z0-9_]*")
+_MIN_TOKEN = 24
+"""Characters of a key in the environment: fewer can be guessed."""
 _STRICT = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
@@ -55,6 +69,41 @@ class ServiceLimits(BaseModel):
     """Seconds that a stopping service waits for the groups that it is judging; others are left to the next process."""
 
 
+class KeyConfig(KeyScope):
+    """An API key of the settings, which name its hash or the environment variable that has it, and never the key."""
+
+    hash: str | None = None
+    """Hash of the key, as `gavel keys create --print-hash` shows it."""
+    env: str | None = None
+    """Environment variable that has the key."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.hash is None) == (self.env is None):
+            raise ValueError("a key has a hash or an env, and not both")
+        if self.hash is not None and not _HASH.fullmatch(self.hash):
+            raise ValueError(
+                "the hash of a key is sha256: and 64 digits, as `gavel keys create NAME --print-hash` prints it; "
+                "a key itself does not belong into settings"
+            )
+        if self.env is not None and not _VARIABLE.fullmatch(self.env):
+            raise ValueError("the env of a key is the name of an environment variable, such as TRAINER_KEY")
+        return self
+
+    def token_hash(self, name: str) -> str:
+        """The SHA-256 of the key. Raises `ServiceError` when the environment does not have it."""
+        if self.env is None:
+            return (self.hash or "").removeprefix(HASH_PREFIX)
+        token = os.environ.get(self.env, "").strip()
+        if len(token) < _MIN_TOKEN:
+            what = f"has fewer than {_MIN_TOKEN} characters" if token else "is not set"
+            raise ServiceError(
+                f"the environment variable {self.env}, which has the API key {name}, {what}.",
+                f"gavel keys create {name} --print-hash prints a key that can be its value.",
+            )
+        return token_hash(token)
+
+
 class ServiceConfig(BaseModel):
     """The auto-reward service: who judges, where it listens, and what it keeps."""
 
@@ -78,8 +127,19 @@ class ServiceConfig(BaseModel):
     group_size: int | None = Field(default=None, ge=1)
     """Members of a group, for requests that cannot say it: slime's, and NeMo Gym's /verify."""
     limits: ServiceLimits = ServiceLimits()
+    keys: dict[KeyName, KeyConfig] = {}
+    """API keys by name, besides those of `gavel keys create`."""
     retention_days: float | None = Field(default=None, gt=0)
     """Days after which judgements are deleted with their transcripts and replies. Default: they are kept."""
+
+    @field_validator("keys", mode="before")
+    @classmethod
+    def _tables(cls, keys: object) -> object:
+        """Says of a text where a table belongs what is wrong, and not the text, which may be a key."""
+        tables = cast("dict[str, object]", keys).values() if isinstance(keys, dict) else ()
+        if not all(isinstance(table, dict | KeyConfig) for table in tables):
+            raise ValueError("each key is a table with a hash or an env; a key itself does not belong into settings")
+        return cast("object", keys)
 
     def read_rubrics(self) -> dict[str, str]:
         """The presets as texts. Raises `JudgeError` for a file that cannot be read."""

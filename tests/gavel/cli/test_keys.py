@@ -6,6 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gavel.cli.keys import app
+from gavel.cli.serve import service_config
+from gavel.judge.service.schemas.key_token import token_hash
 from gavel.llm.errors import GavelError
 
 
@@ -29,6 +31,18 @@ def test_a_key_is_made_listed_and_revoked():
     assert token not in listed
     assert run("revoke", key_id) == f"Key {key_id} is revoked.\n"
     assert "revoked" in run("list")
+
+
+def test_a_hash_is_printed_as_an_entry_of_the_settings_and_nothing_is_stored():
+    options = ("--project", "desk", "--max-cost", "5", "--print-hash")
+    result = CliRunner().invoke(app, ("create", "ci", *options), catch_exceptions=False)
+    token = result.stdout.strip()
+    assert token.startswith("gavel_")
+    assert not Path("gavel_service.sqlite").exists()
+    Path("gavel.toml").write_text(result.stderr)
+    key = service_config({}).keys["ci"]
+    assert (key.token_hash("ci"), key.projects, key.max_cost_usd) == (token_hash(token), ["desk"], 5)
+    assert token not in result.stderr
 
 
 def test_without_keys_the_list_says_how_to_make_one():

@@ -195,7 +195,7 @@ def test_the_estimates_of_the_divergence_are_the_plain_formulas(rows, estimator)
         "k3": [math.exp(r - n) - (r - n) - 1 for n, r, _ in rows],
     }
     assert found.tolist() == pytest.approx(plain[estimator], rel=1e-9, abs=1e-12)
-    assert estimator == "k1" or (found >= 0).all()
+    assert estimator == "k1" or (found >= -1e-15).all()  # k3 of a difference of 1e-14 rounds to -1e-16
 
 
 POLICY, BASE = [0.2, 0.5, 0.3], [0.4, 0.4, 0.2]

@@ -1,7 +1,7 @@
 """Who may ask, how often and for how much: API keys as one process of the service enforces them.
 
 Keys, what they have spent and how many groups are unfinished are read from the database every two seconds, and counted
-on in between. A service whose database has no key asks for none.
+on in between. Keys of the settings are those of this process's settings. A service that has no key asks for none.
 """
 
 import asyncio
@@ -12,23 +12,27 @@ import logging
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
-from gavel.judge.service.engine.caller import ANYONE, Caller
+from gavel.judge.service.config import KeyConfig
+from gavel.judge.service.engine import page_session
+from gavel.judge.service.engine.caller import ANYONE, Caller, Visitor
 from gavel.judge.service.errors import (
     BusyError,
     DatabaseUnavailableError,
     ForbiddenError,
     OverBudgetError,
     RateLimitError,
+    ServiceError,
     UnauthorizedError,
 )
 from gavel.judge.service.schemas.judgement_record import Record
+from gavel.judge.service.schemas.key_token import key_id_of, token_hash
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.key_store import Key, KeyStore, key_id_of, token_hash
+from gavel.judge.service.store.key_store import Key, KeyStore, settings_key_id
 from gavel.judge.service.store.tables import groups, judgements
 
 _LOG = logging.getLogger(__name__)
@@ -36,11 +40,13 @@ _REFRESH_SECONDS = 2.0
 EAGER_SECONDS = 0.5
 """Between looks for a key that is not known yet."""
 _NO_HASH = token_hash("")
+_PAGES_PER_MINUTE = 300
+"""That the sessions of one key may ask for; they are not counted as its requests."""
 
 
 @dataclass(slots=True)
 class _Bucket:
-    """Requests that a key may make now; refilled all the time."""
+    """Requests that may be made now; refilled all the time."""
 
     tokens: float
     at: float
@@ -49,9 +55,16 @@ class _Bucket:
 class Admission:
     """The keys of a service."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, of_settings: Mapping[str, KeyConfig] | None = None) -> None:
+        """Raises `ServiceError` for a key of the settings that is not in the environment, or there twice."""
         self._database = database
         self._store = KeyStore(database)
+        self._of_settings = {settings_key_id(name): key for name, key in (of_settings or {}).items()}
+        self._hashes = {settings_key_id(name): key.token_hash(name) for name, key in (of_settings or {}).items()}
+        self._ids_by_hash = {token_hash: key_id for key_id, token_hash in self._hashes.items()}
+        if len(self._ids_by_hash) < len(self._hashes):
+            raise ServiceError("two keys of the settings are the same key.", "Give each name a key of its own.")
+        self._is_filed = False
         self._keys: dict[str, Key] = {}
         self._spent: defaultdict[str, float] = defaultdict(float)
         """US dollars since the last look, by key."""
@@ -68,10 +81,18 @@ class Admission:
     async def refresh(self) -> None:
         """Reads keys and their groups. Raises `DatabaseUnavailableError`."""
         self._read_at = time.monotonic()
-        found = await self._store.all()
+        if self._of_settings and not self._is_filed:
+            await self._store.file(self._of_settings)
+            self._is_filed = True
+        found = [self._as_set(key) for key in await self._store.all()]
         self._keys, self._spent = {key.id: key for key in found}, defaultdict(float)
         if any(key.scope.concurrent_groups for key in found):
             self._unfinished = await self._database.read(_unfinished)
+
+    def _as_set(self, key: Key) -> Key:
+        """The key as the settings have it, where they name it."""
+        scope = self._of_settings.get(key.id)
+        return key if scope is None else replace(key, token_hash=self._hashes[key.id], scope=scope)
 
     async def watch(self) -> None:
         """Refreshes for ever."""
@@ -85,28 +106,42 @@ class Admission:
     async def authenticate(self, authorization: str | None) -> Caller:
         """Who sent a request with this Authorization header. Raises `UnauthorizedError`, `RateLimitError`."""
         token = _token(authorization or "")
-        if token and key_id_of(token) not in self._keys and time.monotonic() - self._read_at > EAGER_SECONDS:
-            await self.refresh()
+        hashed = token_hash(token)
+        key_id = self._ids_by_hash.get(hashed) or key_id_of(token)
+        await self._look_for(key_id)
         if not self.is_required:
             return ANYONE
         if not token:
             raise UnauthorizedError(
                 "the service needs an API key.", "Send it as Authorization: Bearer KEY; gavel keys create makes one."
             )
-        key = self._keys.get(key_id_of(token))
-        if key is None:
-            hmac.compare_digest(_NO_HASH, token_hash(token))  # takes as long as for a key that is known
-        if key is None or not key.opens(token):
+        key = self._keys.get(key_id)
+        if not hmac.compare_digest(_NO_HASH if key is None else key.token_hash, hashed):  # as long for an unknown key
+            key = None
+        if key is None or key.revoked_at is not None:
             raise UnauthorizedError(
                 "the API key is not known here, or it was revoked.", "Use another one; gavel keys create makes one."
             )
-        self._count(key)
-        scope = key.scope
-        return Caller(
-            key.id,
-            tuple(scope.projects) or None,
-            frozenset(scope.judges) or None,
-        )
+        self._count(key.id, key.scope.requests_per_minute)
+        return _caller(key)
+
+    async def sign_in(self, token: str) -> str:
+        """A session for a browser whose user has this key. Raises `UnauthorizedError`, `RateLimitError`."""
+        caller = await self.authenticate(f"Bearer {token}")
+        key = self._keys.get(caller.key_id)
+        return page_session.issue(key, time.time()) if key else ""
+
+    async def visitor(self, session: str) -> Visitor:
+        """Whose session this is. Raises `UnauthorizedError` where keys are needed and it is none, `RateLimitError`."""
+        key_id = page_session.key_id_in(session)
+        await self._look_for(key_id)
+        if not self.is_required:
+            return Visitor()
+        key = self._keys.get(key_id)
+        if key is None or not page_session.is_valid(key, session, time.time()):
+            raise UnauthorizedError("the page needs an API key.", "Sign in.")
+        self._count(f"pages of {key.id}", _PAGES_PER_MINUTE)
+        return Visitor(_caller(key), key.name)
 
     def check(self, caller: Caller, project: str, judges: Sequence[str]) -> None:
         """Raises `ForbiddenError` for a project or judge that is not the caller's, or a budget that is spent."""
@@ -148,18 +183,26 @@ class Admission:
             self._unfinished[record.key_id] = max(0, self._unfinished[record.key_id] - 1)
             self._spent[record.key_id] += record.cost_usd or 0.0
 
-    def _count(self, key: Key) -> None:
-        most = key.scope.requests_per_minute
+    async def _look_for(self, key_id: str) -> None:
+        """Sees a key that was made just now."""
+        if key_id and key_id not in self._keys and time.monotonic() - self._read_at > EAGER_SECONDS:
+            await self.refresh()
+
+    def _count(self, who: str, most: int | None) -> None:
         if most is None:
             return
         now = time.monotonic()
-        bucket = self._buckets.setdefault(key.id, _Bucket(most, now))
+        bucket = self._buckets.setdefault(who, _Bucket(most, now))
         bucket.tokens = min(most, bucket.tokens + (now - bucket.at) * most / 60)
         bucket.at = now
         if bucket.tokens < 1:
             seconds = math.ceil((1 - bucket.tokens) * 60 / most)
             raise RateLimitError(f"the key may make {most} requests a minute.", f"Wait {seconds} s.", seconds)
         bucket.tokens -= 1
+
+
+def _caller(key: Key) -> Caller:
+    return Caller(key.id, tuple(key.scope.projects) or None, frozenset(key.scope.judges) or None)
 
 
 def _token(authorization: str) -> str:

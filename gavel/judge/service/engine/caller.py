@@ -1,4 +1,4 @@
-"""Who asks: the API key of a request, and the projects that it may use."""
+"""Who asks: the API key of a request, or of a browser's session, and the projects that it may use."""
 
 from dataclasses import dataclass
 
@@ -24,3 +24,12 @@ class Caller:
 
 ANYONE = Caller()
 """Whoever asks a service without keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Whoever looks at a page."""
+
+    caller: Caller = ANYONE
+    key_name: str = ""
+    """Name of the API key that the session was begun with; empty without keys."""

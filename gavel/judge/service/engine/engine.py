@@ -71,7 +71,7 @@ class Engine:
         self.judges = Judges(config, self.cassette)
         self.waiters = Waiters()
         self.metrics = Metrics()
-        self.admission = Admission(database)
+        self.admission = Admission(database, config.keys)
         self.worker = Worker(self.store, self.judges, config.limits, self._finished)
         self.rendezvous = Rendezvous(database, self.store, self.waiters, config.limits, self, self.worker.wake)
         self.counts = {"queued": 0, "running": 0}

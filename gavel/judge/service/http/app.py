@@ -19,7 +19,9 @@ from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.engine.metrics import Metrics
 from gavel.judge.service.errors import ServiceError
 from gavel.judge.service.http.openapi import describe
+from gavel.judge.service.http.pages import assets, group_page, list_page, sign_in
 from gavel.judge.service.http.problems import Problem, ProblemOut, documented, problem_of
+from gavel.judge.service.http.request_body import SHOWN_ERRORS
 from gavel.judge.service.http.request_guard import Guard, is_loopback
 from gavel.judge.service.http.routes import batch, groups, health, judgements, nemo_gym, ors, score, slime
 from gavel.judge.service.schemas.member_bodies import MemberRequest
@@ -35,6 +37,8 @@ _BODIES = (
     nemo_gym.NemoCompare,
     slime.SlimeSamples,
 )
+_OF_ANY = (400, 403, 421, 431, 503)
+"""Any request may be refused: no HTTP, a page of another site, a name of another machine, large headers, no room."""
 _DESCRIPTION = """Scores groups of agent trajectories with a language model as the judge.
 
 Every accepted group is stored first, and judged even when the connection ends. Refusals are problems of RFC 9457."""
@@ -63,6 +67,7 @@ def create_app(config: ServiceConfig, engine: Engine | None = None) -> FastAPI:
         version=version("gavel-rl"),
         lifespan=None if engine else lifespan,
         redoc_url=None,
+        redirect_slashes=False,
     )
     app.state.engine = engine
     app.state.places = slime.Places()
@@ -77,8 +82,10 @@ def create_app(config: ServiceConfig, engine: Engine | None = None) -> FastAPI:
 
     app.add_middleware(Guard, metrics=metrics, loopback_only=loopback_only)
     for routes in (score, batch, groups, judgements, nemo_gym, slime, ors):
-        app.include_router(routes.router, responses=documented(401, 403, 429))
-    app.include_router(health.router)
+        app.include_router(routes.router, responses=documented(*_OF_ANY, 401, 429))
+    app.include_router(health.router, responses=documented(*_OF_ANY))
+    for pages in (assets, sign_in, list_page, group_page):
+        app.include_router(pages.router)
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(JudgeError, _judge_error)
@@ -106,7 +113,7 @@ async def _judge_error(_: Request, error: Exception) -> Response:
 
 async def _invalid_parameters(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    errors = [{"at": ".".join(map(str, one["loc"])), "message": one["msg"]} for one in error.errors()]
+    errors = [{"at": ".".join(map(str, one["loc"])), "message": one["msg"]} for one in error.errors()[:SHOWN_ERRORS]]
     more: dict[str, Any] = {"errors": errors}
     first = f"{errors[0]['at']}: {errors[0]['message']}"
     return Problem(422, "invalid-request", first, "GET /openapi.json describes the request.", {}, more).response()

@@ -77,6 +77,8 @@ class Guard:
 
     def _problem(self, headers: Headers) -> Problem | None:
         host = headers.get("host", "")
+        if len(headers.getlist("host")) > 1:
+            return Problem(400, "host", "the request names several hosts.", "Send one Host header.")
         if self._loopback_only() and not is_loopback(_name(host)):
             return Problem(
                 421,

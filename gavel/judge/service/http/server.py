@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import resource
 import signal
 import socket
 from collections.abc import Callable, Generator
@@ -12,7 +13,7 @@ from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.errors import ServiceError
 from gavel.judge.service.http.app import create_app
-from gavel.judge.service.http.header_timeout import bounded_connection
+from gavel.judge.service.http.bounded_connection import bounded_connection
 from gavel.judge.service.http.request_guard import is_loopback
 from gavel.judge.service.store.database import Database
 
@@ -21,6 +22,8 @@ _IDLE_SECONDS = 75
 _CLOSING_SECONDS = 5.0
 """That open connections get to send their last answers."""
 _BACKLOG = 1024
+_OTHER_FILES = 256
+"""Files that a service has open besides its connections: the database, and connections to judges."""
 
 
 async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
@@ -28,6 +31,7 @@ async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
 
     Raises a `GavelError` when the service cannot start.
     """
+    _allow_open_files(config.limits.connections + _OTHER_FILES)
     database = await asyncio.to_thread(Database.open, config.database)
     try:
         engine = Engine(config, database)
@@ -42,6 +46,14 @@ async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
         await asyncio.to_thread(database.close)
 
 
+def _allow_open_files(number: int) -> None:
+    """Raises the limit of open files, which is often 1,024, as far as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 async def _serve(engine: Engine, listener: socket.socket, announce: Callable[[str], None]) -> None:
     limits = engine.config.limits
 
@@ -52,8 +64,10 @@ async def _serve(engine: Engine, listener: socket.socket, announce: Callable[[st
         uvicorn.Config(
             create_app(engine.config, engine),
             http=bounded_connection(limits.header_seconds),
+            ws="none",
             lifespan="off",
             log_config=None,
+            log_level="error",  # what strangers send fills no log
             access_log=False,
             server_header=False,
             proxy_headers=False,

@@ -3,25 +3,25 @@
     token, key = KeyStore(database).create("trainer", KeyScope(projects=["desk"]))
     token                                  "gavel_4f1c…_…": shown once; the database has its SHA-256
 
-A token's secret has 256 random bits, so that a plain hash of it tells nothing.
+A key of the settings has a row too, for what it has spent; its hash is in the settings alone.
 """
 
-import hashlib
-import hmac
-import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 from gavel.judge.service.errors import NotFoundError
 from gavel.judge.service.schemas.key_scope import KeyScope
+from gavel.judge.service.schemas.key_token import new_token, token_hash
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.tables import keys
 
-_PREFIX = "gavel_"
-_ID_BYTES = 6
-_SECRET_BYTES = 32
+_OF_SETTINGS = "settings/"
+"""Begins the ids of keys that the settings name; no token has such an id."""
+_NO_HASH = ""
 _k = keys.c
 
 
@@ -39,10 +39,6 @@ class Key:
     unpriced_groups: int
     """Judged groups whose cost is not known."""
 
-    def opens(self, token: str) -> bool:
-        """Whether the token is this key's, in a time that tells nothing of it."""
-        return hmac.compare_digest(self.token_hash, token_hash(token)) and self.revoked_at is None
-
 
 class KeyStore:
     """The keys of a database."""
@@ -52,20 +48,27 @@ class KeyStore:
 
     def create(self, name: str, scope: KeyScope) -> tuple[str, Key]:
         """A new key, and its token, which is nowhere else."""
-        key_id = secrets.token_hex(_ID_BYTES)
-        token = f"{_PREFIX}{key_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
+        token, key_id = new_token()
         key = Key(key_id, name, token_hash(token), scope, time.time(), None, 0.0, 0)
-        values = {
-            "id": key.id,
-            "name": key.name,
-            "token_hash": key.token_hash,
-            "scope": scope.model_dump_json(exclude_defaults=True),
-            "created_at": key.created_at,
-            "spent_usd": 0.0,
-            "unpriced_groups": 0,
-        }
+        values = _columns(key)
         self._database.submit(lambda connection: connection.execute(sa.insert(keys).values(values))).result()
         return token, key
+
+    async def file(self, scopes: Mapping[str, KeyScope]) -> None:
+        """Makes rows for the keys of the settings, by id, which keep what they have spent."""
+        now = time.time()
+        rows = [
+            _columns(Key(key_id, key_id.removeprefix(_OF_SETTINGS), _NO_HASH, scope, now, None, 0.0, 0))
+            for key_id, scope in scopes.items()
+        ]
+
+        def work(connection: sa.Connection) -> None:
+            insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+            for row in rows:
+                changed = {"scope": row["scope"]}
+                connection.execute(insert(keys).values(row).on_conflict_do_update(index_elements=["id"], set_=changed))
+
+        await self._database.write(work)
 
     def revoke(self, key_id: str) -> None:
         """Ends a key for ever. Raises `NotFoundError`."""
@@ -82,13 +85,21 @@ class KeyStore:
         return await self._database.read(_all)
 
 
-def key_id_of(token: str) -> str:
-    """The id in a token; empty where it is none."""
-    return token.removeprefix(_PREFIX).partition("_")[0] if token.startswith(_PREFIX) else ""
+def settings_key_id(name: str) -> str:
+    """The id of a key of the settings."""
+    return f"{_OF_SETTINGS}{name}"
 
 
-def token_hash(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
+def _columns(key: Key) -> dict[str, object]:
+    return {
+        "id": key.id,
+        "name": key.name,
+        "token_hash": key.token_hash,
+        "scope": key.scope.model_dump_json(exclude_defaults=True, include=set(KeyScope.model_fields)),
+        "created_at": key.created_at,
+        "spent_usd": 0.0,
+        "unpriced_groups": 0,
+    }
 
 
 def _all(connection: sa.Connection) -> list[Key]:

@@ -9,9 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from gavel.judge.service.config import ServiceConfig
-from gavel.judge.service.engine.admission import EAGER_SECONDS
+from gavel.judge.service.config import KeyConfig, ServiceConfig
+from gavel.judge.service.engine.admission import EAGER_SECONDS, Admission
+from gavel.judge.service.errors import ServiceError
 from gavel.judge.service.schemas.key_scope import KeyScope
+from gavel.judge.service.schemas.key_token import HASH_PREFIX, new_token, token_hash
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.key_store import KeyStore
 from tests.endpoint import Endpoint
@@ -82,6 +84,23 @@ async def test_without_a_valid_key_no_route_but_health_answers(config: ServiceCo
     assert endpoint.requests == []
 
 
+async def test_the_body_of_a_stranger_is_not_read(config: ServiceConfig):
+    make(config)
+    asked = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal asked
+        while True:
+            asked += 1
+            yield b"x" * 1_000_000
+
+    async with serving(config) as client:
+        for method, path in ROUTES:
+            refused = await client.request(method, path, content=endless())
+            assert kind(refused) == (401, "unauthorized"), path
+    assert asked == 0
+
+
 async def test_a_key_opens_the_service_and_a_revoked_one_does_not(config: ServiceConfig):
     token, key_id = make(config)
     password = b64encode(f"gavel:{token}".encode()).decode()
@@ -125,6 +144,63 @@ async def test_a_key_sees_and_files_under_its_own_projects_only(config: ServiceC
         for headers in (mine, theirs):  # the same name, and two groups
             joined = await client.post("/v1/groups/g/members?wait=false", json=body, headers=headers)
             assert joined.json()["arrived"] == 1
+
+
+def settings_with(config: ServiceConfig, **keys: dict[str, Any]) -> ServiceConfig:
+    return config.model_copy(update={"keys": {name: KeyConfig(**key) for name, key in keys.items()}})
+
+
+async def test_keys_of_the_settings_open_the_service_by_hash_and_by_environment(
+    config: ServiceConfig, monkeypatch: pytest.MonkeyPatch
+):
+    token, _ = new_token()
+    monkeypatch.setenv("CI_KEY", own := "c" * 40)
+    keys = {"ci": {"env": "CI_KEY"}, "desk": {"hash": HASH_PREFIX + token_hash(token), "projects": ["desk"]}}
+    async with serving(settings_with(config, **keys)) as client:
+        assert (await client.get("/v1/judgements")).status_code == 401
+        for secret, project in ((own, ""), (token, "desk")):
+            headers = {"Authorization": f"Bearer {secret}"}
+            judged = await client.post("/v1/score", json=group("a", "b"), headers=headers)
+            assert (judged.status_code, judged.json()["project"]) == (200, project)
+        for wrong in ("settings/ci", "gavel_settings/ci_", "gavel_settings/ci_x", own[:-1], token_hash(own)):
+            refused = await client.get("/v1/judgements", headers={"Authorization": f"Bearer {wrong}"})
+            assert kind(refused) == (401, "unauthorized")
+    async with serving(config) as client:  # the settings name them no more
+        for secret in (own, token):
+            refused = await client.get("/v1/judgements", headers={"Authorization": f"Bearer {secret}"})
+            assert kind(refused) == (401, "unauthorized")
+
+
+async def test_a_key_of_the_settings_has_one_budget_and_what_it_may_do_is_as_the_settings_say(
+    config: ServiceConfig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("CI_KEY", "c" * 40)
+    headers = {"Authorization": f"Bearer {'c' * 40}"}
+    async with serving(settings_with(config, ci={"env": "CI_KEY", "max_cost_usd": 1e-9})) as client:
+        assert (await client.post("/v1/score", json=group("a", "b"), headers=headers)).json()["cost_usd"] > 0
+        assert kind(await client.post("/v1/score", json=group("a", "c"), headers=headers)) == (403, "over-budget")
+    monkeypatch.setenv("CI_KEY", "d" * 40)  # another key of the same name, and what was spent stays
+    headers = {"Authorization": f"Bearer {'d' * 40}"}
+    async with serving(settings_with(config, ci={"env": "CI_KEY", "max_cost_usd": 2e-9})) as client:
+        assert kind(await client.post("/v1/score", json=group("a", "c"), headers=headers)) == (403, "over-budget")
+    async with serving(settings_with(config, ci={"env": "CI_KEY", "max_cost_usd": 9})) as client:
+        assert (await client.post("/v1/score", json=group("a", "c"), headers=headers)).status_code == 200
+    database = Database.open(config.database)
+    (row,) = KeyStore(database).all_now()
+    assert (row.id, row.name, row.token_hash) == ("settings/ci", "ci", "")
+    assert row.spent_usd > 0
+    KeyStore(database).revoke("settings/ci")
+    database.close()
+    async with serving(settings_with(config, ci={"env": "CI_KEY"})) as client:
+        assert (await client.get("/v1/judgements", headers=headers)).status_code == 401
+
+
+def test_one_key_has_one_name(config: ServiceConfig, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CI_KEY", "c" * 40)
+    database = Database.open(config.database)
+    with pytest.raises(ServiceError, match="the same key"):
+        Admission(database, settings_with(config, a={"env": "CI_KEY"}, b={"env": "CI_KEY"}).keys)
+    database.close()
 
 
 async def test_a_key_may_ask_for_its_judges_only(config: ServiceConfig):

@@ -1,0 +1,152 @@
+"""One HTTP connection, bounded where uvicorn leaves it open.
+
+    head     complete some seconds after the connection's beginning, or a request's first byte; else it is closed
+    framing  the bytes that are no body (head, chunk sizes, trailers): 64 KiB, and a few for each byte of body; else 431
+    answer   a client that reads nothing of it for a minute is cut off
+
+What is not HTTP/1.1 is refused with a problem. An offer to speak another protocol is ignored: Java's client makes one
+for HTTP/2 with its first request, whose body the parser would drop.
+"""
+
+import asyncio
+import re
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gavel.judge.service.http.problems import MEDIA_TYPE, Problem
+
+_MAX_FRAMING = 64 * 2**10
+_FRAMING_OF_A_BYTE = 8
+"""A chunk of one byte has five bytes more; some clients pad the size with zeros."""
+_STALLED_SECONDS = 60.0
+_OFFER = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
+_END_OF_HEAD = b"\r\n\r\n"
+
+
+class BoundedConnection(HttpToolsProtocol):
+    """A connection of `bounded_connection`."""
+
+    _header_seconds = 20.0
+    _deadline: asyncio.TimerHandle | None = None
+    """When the head must be complete."""
+    _stalled: asyncio.TimerHandle | None = None
+    """When the client must have read something."""
+    _answered = False
+    """Whether the next byte begins another request."""
+    _between_requests = True
+    """Whether the parser has seen the end of a request, and nothing of the next one."""
+    _received = 0
+    _body = 0
+    """Bytes of the request so far: all of them, and those of its body."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._await_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel()
+        self._cancel_stalled()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._answered:
+            self._answered = False
+            self._await_headers()
+        if self._between_requests:
+            data = _without_offer(data)
+        self._received += len(data)
+        super().data_received(data)
+        if self._received > _MAX_FRAMING + (1 + _FRAMING_OF_A_BYTE) * self._body:
+            self._refuse(
+                Problem(
+                    431,
+                    "headers-too-large",
+                    f"the headers are larger than {_MAX_FRAMING:,} bytes.",
+                    "Send fewer and shorter headers, and a body in chunks of more than a few bytes.",
+                )
+            )
+
+    def on_message_begin(self) -> None:
+        self._received = self._body = 0
+        self._between_requests = False
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._cancel()
+        if self.parser and self.parser.should_upgrade():  # CONNECT, or an offer whose headers came in pieces
+            raise ValueError("the request asks for another protocol")
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._body += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._between_requests = True
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._answered = True
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.call_later(_STALLED_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._cancel_stalled()
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self._close()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers what the parser cannot read."""
+        self._refuse(Problem(400, "not-http", "the request is not HTTP/1.1.", "Send it in HTTP/1.1, without Upgrade."))
+
+    def _refuse(self, problem: Problem) -> None:
+        if self.transport.is_closing():
+            return
+        body = bytes(problem.response().body)
+        head = (
+            f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}\r\ncontent-type: {MEDIA_TYPE}\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        if not self.cycle or self.cycle.response_complete or not self.cycle.response_started:
+            self.transport.write(head.encode() + body)
+        self._close()
+
+    def _await_headers(self) -> None:
+        self._cancel()
+        self._deadline = self.loop.call_later(self._header_seconds, self._close)
+
+    def _cancel(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _cancel_stalled(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    def _close(self) -> None:
+        """Closes the connection once the client has read what was sent, if it does so in time."""
+        if not self.transport.is_closing():
+            self.transport.close()
+            self.loop.call_later(_STALLED_SECONDS, self.transport.abort)
+
+
+def bounded_connection(header_seconds: float) -> type[BoundedConnection]:
+    """The connections of one server."""
+    return type("BoundedConnection", (BoundedConnection,), {"_header_seconds": header_seconds})
+
+
+def _without_offer(data: bytes) -> bytes:
+    """The beginning of a request without its Upgrade headers."""
+    if b"pgrade" not in data and b"PGRADE" not in data:
+        return data
+    head, end, rest = data.partition(_END_OF_HEAD)
+    return _OFFER.sub(b"", head) + end + rest

@@ -1,0 +1,37 @@
+"""JSON that all read alike (RFC 8259, I-JSON): in UTF-8, no name twice in an object, and numbers that are numbers.
+
+pydantic reads NaN, Infinity and 1e999 as numbers that are none, and of a name that stands twice the last value; a proxy
+in front may read the first.
+"""
+
+import json
+import re
+
+import jiter
+
+_BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
+_MAY_BE_INFINITE = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{200}")
+_MESSAGE_LENGTH = 200
+
+
+class NotJsonError(ValueError):
+    """The text is not JSON, or not strict JSON."""
+
+
+def check_json(text: bytes) -> None:
+    """Raises `NotJsonError`, which says where."""
+    if text.startswith(_BYTE_ORDER_MARKS):
+        raise NotJsonError("it begins with a byte order mark")
+    try:
+        jiter.from_json(text, allow_inf_nan=False, cache_mode="keys", catch_duplicate_keys=True)
+        if _MAY_BE_INFINITE.search(text):
+            json.loads(text, parse_float=_finite)
+    except ValueError as error:
+        raise NotJsonError(f"{error!s:.{_MESSAGE_LENGTH}}") from None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(f"the number {text:.20} is too large")
+    return value
