@@ -63,7 +63,7 @@ def train(folder: Path, url: str) -> None:
 
 
 def fail(folder: Path) -> None:
-    """A batch of two groups, of which the second process judges the second one, without the key that its judge needs."""
+    """A batch of two groups; the second process judges the second one, without the key that its judge needs."""
     distributed.init_process_group("gloo")
     rank = distributed.get_rank()
     reward = gavel.rewards.trl("openai/gpt-5-mini" if rank else "constant")
