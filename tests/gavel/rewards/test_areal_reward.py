@@ -1,10 +1,9 @@
 """AReaL's group of episodes. Workflows return the tensors of areal 1.0.4's RLVRWorkflow; the package needs GPUs to run.
 
-`concat_padded_tensors` and `workflow_context` are AReaL's where it is installed, else two of the same kind.
+`concat_padded_tensors` does what AReaL's does with tensors of two dimensions.
 """
 
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ import gavel
 from gavel.rewards.unscored import Unscored
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.truth import truth_of
+from tests.gavel.rewards.adapters_page import run, stand_in
 from tests.gavel.rewards.words import END, Words
 from tests.gavel.rewards.worth_judge import WorthJudge
 
@@ -33,11 +33,8 @@ def concat_padded_tensors(parts: list[Tensors]) -> Tensors:
 def context(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """AReaL's modules, as far as the hook uses them; the result is the context that workflows run in."""
     found = SimpleNamespace(is_eval=False)
-    areal, utils, data = (ModuleType(name) for name in ("areal", "areal.utils", "areal.utils.data"))
-    areal.workflow_context = SimpleNamespace(get=lambda: found)  # type: ignore[attr-defined]
-    data.concat_padded_tensors = concat_padded_tensors  # type: ignore[attr-defined]
-    for module in (areal, utils, data):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+    stand_in(monkeypatch, "areal", workflow_context=SimpleNamespace(get=lambda: found))
+    stand_in(monkeypatch, "areal.utils.data", concat_padded_tensors=concat_padded_tensors)
     return found
 
 
@@ -128,3 +125,14 @@ async def test_a_workflow_that_gives_no_tensors_is_refused():
 
     with pytest.raises(JudgeError, match="RLVRWorkflow"):
         await gavel.rewards.areal(WorthJudge(), group_size=2)(Agent(), None, ROW)
+
+
+async def test_the_page_s_workflow_judges(monkeypatch: pytest.MonkeyPatch):
+    class RLVRWorkflow(Workflow):
+        def __init__(self, answers: list[str]) -> None:
+            super().__init__(*answers)
+
+    stand_in(monkeypatch, "areal.api", RolloutWorkflow=object)
+    stand_in(monkeypatch, "areal.workflow.rlvr", RLVRWorkflow=RLVRWorkflow)
+    workflow = run("AReaL")["JudgedWorkflow"](group_size=2, answers=["It is 9 days old.", " "])
+    assert rounded(await workflow.arun_episode(None, ROW)) == [1.0, 0.0]

@@ -9,6 +9,7 @@ import gavel
 from gavel.rewards.unscored import Unscored
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.truth import truth_of
+from tests.gavel.rewards.adapters_page import run, stand_in
 from tests.gavel.rewards.words import END, Words
 from tests.gavel.rewards.worth_judge import WorthJudge
 
@@ -134,3 +135,15 @@ async def test_batches_that_have_no_groups_say_so(more: dict[str, Any], changed:
     generator = gavel.rewards.skyrl(Generator(words, "worth 1", "worth 2", **more), words, WorthJudge())
     with pytest.raises(JudgeError, match=remedy):
         await generator.generate(batch("a", "a", **changed))
+
+
+async def test_the_page_s_experiment_judges(monkeypatch: pytest.MonkeyPatch):
+    words = Words()
+
+    class BasePPOExp:
+        def get_generator(self, cfg: Any, tokenizer: Any, inference_engine_client: Any) -> Any:
+            return Generator(tokenizer, "It is 9 days old.", " ")
+
+    stand_in(monkeypatch, "skyrl.train.entrypoints.main_base", BasePPOExp=BasePPOExp)
+    generator = run("SkyRL")["JudgedExp"]().get_generator(None, words, None)
+    assert (await generator.generate(batch("a", "a")))["rewards"] == [1.0, 0.0]

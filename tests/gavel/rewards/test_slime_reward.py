@@ -12,6 +12,7 @@ import gavel
 from gavel.rewards.unscored import Unscored
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.truth import truth_of
+from tests.gavel.rewards.adapters_page import run
 from tests.gavel.rewards.worth_judge import WorthJudge
 
 
@@ -126,3 +127,8 @@ async def test_groups_are_judged_at_once_from_several_tasks():
     groups = [samples(f"worth {number}", f"worth {number + 50}") for number in range(40)]
     await asyncio.gather(*(batched_async_rm(reward, group) for group in groups))
     assert [[sample.reward for sample in group] for group in groups] == [[n / 100, (n + 50) / 100] for n in range(40)]
+
+
+async def test_the_page_s_function_judges():
+    group = samples("It is 9 days old.", "")
+    assert await batched_async_rm(run("slime")["reward"], group) == [1.0, 0.0]
