@@ -1,6 +1,6 @@
-"""A run of TRL's GRPOTrainer, and `python -m tests.gavel.rewards.split_groups FOLDER URL [fail]`: one process of two.
+"""A run of TRL's GRPOTrainer, and `python -m tests.gavel.rewards.split_groups FOLDER (URL | fail)`: one process of two.
 
-Each process writes what its reward function was given and gave; with `fail`, the judge of the second one raises.
+Each process writes what its reward function was given and gave; with `fail`, what the judge of the second one raised.
 """
 
 import json
@@ -38,7 +38,7 @@ def settings(folder: Path, **more: Any) -> GRPOConfig:
         "disable_tqdm": True,
         "logging_steps": 1,
         "num_generations": 8,
-        "per_device_train_batch_size": 32,
+        "per_device_train_batch_size": 16,
         "max_completion_length": 10,
         "learning_rate": 1e-2,
         "max_steps": 20,
@@ -46,28 +46,14 @@ def settings(folder: Path, **more: Any) -> GRPOConfig:
     return GRPOConfig(**(given | more))
 
 
-def main(folder: Path, url: str, *, fails: bool) -> None:
+def train(folder: Path, url: str) -> None:
+    """Two steps whose groups are split over the processes."""
     judge = gavel.Judge(gavel.Juror("openai/gpt-5-mini", params={"api_base": url, "api_key": "none"}), orders=2)
-    if fails:
-
-        async def score(group: gavel.TrajectoryGroup) -> gavel.TrajectoryGroup:
-            if distributed.get_rank() == 1:
-                raise ValueError("the judge is out of order")
-            return await gavel.Judge("constant").score(group)
-
-        judge.score = score  # type: ignore[method-assign]
     reward = gavel.rewards.trl(judge)
 
-    def recorded(
-        prompts: Sequence[list[Message]], completions: Sequence[list[Message]], **more: Any
-    ) -> list[float | None]:
-        rank = distributed.get_rank()
-        try:
-            rewards = reward(prompts, completions, **more)
-        except Exception as error:
-            (folder / f"{rank}.error").write_text(str(error))
-            raise
-        with (folder / f"{rank}.jsonl").open("a") as file:
+    def recorded(prompts: Conversations, completions: Conversations, **more: Any) -> list[float | None]:
+        rewards = reward(prompts, completions, **more)
+        with (folder / f"{distributed.get_rank()}.jsonl").open("a") as file:
             print(json.dumps({"prompts": prompts, "completions": completions, "rewards": rewards}), file=file)
         return rewards
 
@@ -76,5 +62,19 @@ def main(folder: Path, url: str, *, fails: bool) -> None:
     GRPOTrainer(model, recorded, args=args, train_dataset=rows(), processing_class=tokenizer).train()
 
 
+def fail(folder: Path) -> None:
+    """A batch of two groups; the second process judges the second one, without the key that its judge needs."""
+    distributed.init_process_group("gloo")
+    rank = distributed.get_rank()
+    reward = gavel.rewards.trl("openai/gpt-5-mini" if rank else "constant")
+    try:
+        reward([f"task {rank}"] * 2, ["a", "b"])
+    except Exception as error:
+        (folder / f"{rank}.error").write_text(f"{type(error).__name__}: {error}")
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], fails="fail" in sys.argv)
+    if "fail" in sys.argv:
+        fail(Path(sys.argv[1]))
+    else:
+        train(Path(sys.argv[1]), sys.argv[2])
