@@ -1,6 +1,6 @@
-"""A run of TRL's GRPOTrainer, and `python -m tests.gavel.rewards.split_groups FOLDER (URL | fail)`: one process of two.
+"""A run of TRL's GRPOTrainer, and `python -m tests.gavel.rewards.split_groups FOLDER URL`: one process of two.
 
-Each process writes what its reward function was given and gave; with `fail`, what the judge of the second one raised.
+Each process writes what its reward function was given and gave, and after the training the error of a judge that fails.
 """
 
 import json
@@ -20,6 +20,16 @@ from tests.gavel.rewards.tiny_policy import LETTERS, tiny_policy
 
 Conversations = Sequence[list[Message]]
 STEPS, MEMBERS, PER_PROCESS = 2, 4, 6
+SHORT = {
+    "use_cpu": True,
+    "bf16": False,
+    "report_to": "none",
+    "save_strategy": "no",
+    "disable_tqdm": True,
+    "logging_steps": 1,
+    "max_completion_length": 10,
+    "max_steps": 1,
+}
 
 
 def rows(count: int = 8) -> Dataset:
@@ -29,21 +39,8 @@ def rows(count: int = 8) -> Dataset:
 
 def settings(folder: Path, **more: Any) -> GRPOConfig:
     """A short run on the CPU that logs each step and stores nothing."""
-    given = {
-        "output_dir": str(folder),
-        "use_cpu": True,
-        "bf16": False,
-        "report_to": "none",
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "logging_steps": 1,
-        "num_generations": 8,
-        "per_device_train_batch_size": 16,
-        "max_completion_length": 10,
-        "learning_rate": 1e-2,
-        "max_steps": 20,
-    }
-    return GRPOConfig(**(given | more))
+    given = {"num_generations": 8, "per_device_train_batch_size": 16, "learning_rate": 1e-2, "max_steps": 20}
+    return GRPOConfig(str(folder), **{**SHORT, **given, **more})
 
 
 def train(folder: Path, url: str) -> None:
@@ -64,7 +61,6 @@ def train(folder: Path, url: str) -> None:
 
 def fail(folder: Path) -> None:
     """A batch of two groups; the second process judges the second one, without the key that its judge needs."""
-    distributed.init_process_group("gloo")
     rank = distributed.get_rank()
     reward = gavel.rewards.trl("openai/gpt-5-mini" if rank else "constant")
     try:
@@ -74,7 +70,5 @@ def fail(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if "fail" in sys.argv:
-        fail(Path(sys.argv[1]))
-    else:
-        train(Path(sys.argv[1]), sys.argv[2])
+    train(Path(sys.argv[1]), sys.argv[2])
+    fail(Path(sys.argv[1]))
