@@ -86,6 +86,6 @@ def _judge(judge: JudgeLike | None, rubric: Rubric | str | None) -> Judge | Judg
     return Judge(judge, rubric=rubric)
 
 
-def _first(errors: ExceptionGroup[Exception]) -> Exception:
+def _first(errors: ExceptionGroup[Any]) -> Exception:
     one = errors.exceptions[0]
     return _first(one) if isinstance(one, ExceptionGroup) else one
