@@ -66,6 +66,13 @@ SUITES = (
         minutes=8,
         prepare="browser",
     ),
+    Suite(
+        name="adapters",
+        target="test-adapters",
+        paths=(".ci/", "Makefile", "gavel/rewards/", "tests/gavel/rewards/"),
+        minutes=15,
+        prepare="adapters",
+    ),
 )
 
 

@@ -11,7 +11,7 @@ Trainers send their hooks to other processes: a scorer made of a name, an addres
 import asyncio
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
@@ -42,7 +42,7 @@ class Scorer:
         return await submitted(self._judge.score(group))
 
     async def score_all(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
-        """The judged groups in the order given, judged concurrently. The first `JudgeError` ends the others."""
+        """The judged groups in the order given, judged concurrently. The first error ends the others."""
         return await submitted(self._score_all(groups))
 
     def score_all_now(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
@@ -53,7 +53,7 @@ class Scorer:
         try:
             async with asyncio.TaskGroup() as tasks:
                 scored = [tasks.create_task(self._judge.score(group)) for group in groups]
-        except* JudgeError as errors:
+        except* Exception as errors:
             raise _first(errors) from errors
         return [task.result() for task in scored]
 
@@ -86,6 +86,6 @@ def _judge(judge: JudgeLike | None, rubric: Rubric | str | None) -> Judge | Judg
     return Judge(judge, rubric=rubric)
 
 
-def _first(errors: BaseExceptionGroup[JudgeError]) -> JudgeError:
+def _first(errors: ExceptionGroup[Exception]) -> Exception:
     one = errors.exceptions[0]
-    return _first(one) if isinstance(one, BaseExceptionGroup) else one
+    return _first(cast(ExceptionGroup[Exception], one)) if isinstance(one, ExceptionGroup) else one

@@ -1,7 +1,7 @@
 """eval-protocol's groupwise evaluators over its own release, without a model: rows that were rolled out before."""
 
+import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,12 +17,28 @@ import gavel
 from gavel.rewards.unscored import Unscored
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.truth import truth_of
+from tests.endpoint import Endpoint, says
+from tests.gavel.rewards.adapters_page import program
 from tests.gavel.rewards.worth_judge import WorthJudge
 from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.adapters
 
 ROOT = Path(__file__).parents[3]
+SHOW = """
+
+evaluated = judged
+
+
+async def judged(rows):
+    import json, pathlib
+
+    scored = await evaluated(rows)
+    found = [[row.messages[-1].content, row.evaluation_result.score] for row in scored]
+    pathlib.Path("scores.json").write_text(json.dumps(found))
+    return scored
+"""
+"""Keeps what the page's evaluator found."""
 
 
 def row(answer: str, **fields: Any) -> EvaluationRow:
@@ -67,14 +83,14 @@ async def test_a_rollout_that_failed_is_not_judged():
     assert "the server was gone" in str(rows[1].evaluation_result)
 
 
-def test_the_page_s_evaluator_runs_in_the_framework_s_own_runner(tmp_path: Path):
-    section = (ROOT / "docs" / "adapters.md").read_text().partition("## eval-protocol")[2].partition("\n## ")[0]
-    (program,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    (tmp_path / "test_desk.py").write_text(program.replace("openai/gpt-5-mini", "stand-in"))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "EP_NO_BROWSER": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "test_desk.py"]
+def test_the_page_s_evaluator_runs_in_the_framework_s_own_runner(tmp_path: Path, endpoint: Endpoint):
+    endpoint.script = [lambda request: says("It is 9 days old." if request["model"] == "policy-a" else "")]
+    (tmp_path / "test_desk.py").write_text(program("eval-protocol") + SHOW)
+    policy = {"OPENAI_API_BASE": f"{endpoint.url}/v1", "OPENAI_API_KEY": "none", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    environment = {**os.environ, **policy, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_desk.py"]
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
+    assert sorted(json.loads((tmp_path / "scores.json").read_text())) == [["", 0.0], ["It is 9 days old.", 1.0]]

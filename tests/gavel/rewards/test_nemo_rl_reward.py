@@ -1,6 +1,6 @@
 """NeMo RL's environment step. Message logs are as `calculate_rewards` gives them; the package needs GPUs to run."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ import gavel
 from gavel.rewards.unscored import Unscored
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.truth import truth_of
+from tests.gavel.rewards.adapters_page import run, stand_in
 from tests.gavel.rewards.worth_judge import WorthJudge
 
 
@@ -78,3 +79,25 @@ def test_the_environment_s_turns_are_shown_and_the_ground_truth_is_the_reference
     roles = [message["role"] for message in judge.groups[0].trajectories[0].messages()]
     assert roles == ["user", "assistant", "user", "assistant"]
     assert truth_of(judge.groups[0]).reference == "42"
+
+
+class EnvironmentReturn(NamedTuple):
+    """The fields of NeMo RL's, in its order."""
+
+    observations: list[dict[str, str]]
+    metadata: list[Any]
+    next_stop_strings: list[None]
+    rewards: torch.Tensor
+    terminateds: torch.Tensor
+    answers: list[str | None] | None = None
+
+
+def test_the_page_s_environment_judges(monkeypatch: pytest.MonkeyPatch):
+    stand_in(monkeypatch, "ray", remote=lambda kind: kind)
+    parts = {"EnvironmentInterface": object, "EnvironmentReturn": EnvironmentReturn}
+    stand_in(monkeypatch, "nemo_rl.environments.interfaces", **parts)
+    environment = run("NeMo RL")["JudgeEnvironment"]({"group_size": 2})
+    done = environment.step([log("a", "It is 9 days old."), log("a", "")], [None, None])
+    assert done.rewards.tolist() == [1.0, 0.0]
+    assert done.answers == ["It is 9 days old.", ""]
+    assert environment.global_post_process_and_metrics("batch") == ("batch", {})

@@ -2,7 +2,6 @@
 
 import math
 import pickle
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,11 @@ from tinker_cookbook.tool_use.agent_tool_message_env import AgentToolMessageEnv,
 import gavel
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.truth import truth_of
+from tests.gavel.rewards.adapters_page import program
 from tests.gavel.rewards.worth_judge import WorthJudge
 
 pytestmark = pytest.mark.adapters
 
-PAGE = Path(__file__).parents[3] / "docs" / "adapters.md"
 END = 256
 
 
@@ -195,9 +194,7 @@ async def test_an_environment_of_one_s_own_says_what_was_said():
 
 
 async def test_the_page_s_group_judges_and_can_be_sent_to_another_process(tmp_path: Path, monkeypatch: Any):
-    section = PAGE.read_text().partition("## Tinker")[2].partition("\n## ")[0]
-    (program,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    (tmp_path / "judged_group.py").write_text(program.replace("openai/gpt-5-mini", "stand-in"))
+    (tmp_path / "judged_group.py").write_text(program("Tinker"))
     monkeypatch.syspath_prepend(tmp_path)
     import judged_group  # type: ignore[import-not-found]
 

@@ -1,6 +1,5 @@
 """verifiers' `Env.finalize` over its own release: real episodes of a real taskset, with a scripted policy."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,11 @@ import gavel  # noqa: E402
 from gavel.scenarios.errors import JudgeError  # noqa: E402
 from gavel.scenarios.truth import truth_of  # noqa: E402
 from tests.endpoint import Endpoint, fails, says  # noqa: E402
+from tests.gavel.rewards.adapters_page import program  # noqa: E402
 from tests.gavel.rewards.worth_judge import WorthJudge  # noqa: E402
 
 pytestmark = pytest.mark.adapters
 
-PAGE = Path(__file__).parents[3] / "docs" / "adapters.md"
 TASKS = """
 import openai
 import verifiers.v1 as vf
@@ -144,9 +143,7 @@ class TestEpisodes:
         assert not done.ok
 
     async def test_the_page_s_environment_judges(self, endpoint: Endpoint, plugins: Path):
-        section = PAGE.read_text().partition("## verifiers")[2].partition("\n## ")[0]
-        (program,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-        (plugins / "judged_env.py").write_text(program.replace("openai/gpt-5-mini", "stand-in"))
+        (plugins / "judged_env.py").write_text(program("verifiers"))
         done = await episode(endpoint, "It is 9 days old.", "", environment="judged-env")
         assert done.ok, (done.errors, [trace.errors for trace in done.traces])
         assert {trace.last_reply: trace.reward for trace in done.traces} == {"It is 9 days old.": 1.0, "": 0.0}

@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 from gavel.judge.judge import Judge
 from gavel.llm.types import Message
@@ -26,9 +27,9 @@ class WorthJudge(Judge):
         super().__init__(by_worth, orders=1)
         self.groups: list[TrajectoryGroup] = []
 
-    async def score(self, group: TrajectoryGroup) -> TrajectoryGroup:
+    async def score(self, group: TrajectoryGroup, **options: Any) -> TrajectoryGroup:
         self.groups.append(group)
-        judged = await super().score(group)
+        judged = await super().score(group, **options)
         for trajectory in judged:
             if trajectory.judgement and "withheld" in str(trajectory.messages()):
                 trajectory.reward = trajectory.judgement.score = None
