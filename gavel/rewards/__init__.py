@@ -4,8 +4,8 @@
 
     trl_reward       TRL, and Axolotl and Unsloth, which use its GRPOTrainer
     verl_reward      verl's compute_score; verl_manager: its reward manager
-    verifiers_reward (also prime-rl), tinker_reward, slime_reward, eval_protocol_reward, skyrl_reward, areal_reward,
-    nemo_rl_reward   the frameworks of these names
+    verifiers_reward (also prime-rl; verifiers_rubric_reward: before 0.2), tinker_reward, slime_reward,
+    eval_protocol_reward, skyrl_reward, areal_reward, nemo_rl_reward     the frameworks of these names
 
     scorer           scores groups with a judge, a service or a model's name, also from code without an event loop
     members          prompts and completions, in a framework's shape -> trajectories
@@ -30,6 +30,7 @@ from gavel.rewards.slime_reward import slime
 from gavel.rewards.tinker_reward import tinker
 from gavel.rewards.trl_reward import trl
 from gavel.rewards.verifiers_reward import verifiers
+from gavel.rewards.verifiers_rubric_reward import verifiers_rubric
 from gavel.rewards.verl_reward import verl
 
 __all__ = [
@@ -43,5 +44,6 @@ __all__ = [
     "tinker",
     "trl",
     "verifiers",
+    "verifiers_rubric",
     "verl",
 ]

@@ -6,6 +6,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from gavel.rewards.unscored import Unscored
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.truth import truth_of
 from tests.gavel.rewards.adapters_page import run, stand_in
+from tests.gavel.rewards.released_source import definitions, executed, fields, parameters
 from tests.gavel.rewards.words import END, Words
 from tests.gavel.rewards.worth_judge import WorthJudge
 
@@ -136,3 +138,32 @@ async def test_the_page_s_workflow_judges(monkeypatch: pytest.MonkeyPatch):
     stand_in(monkeypatch, "areal.workflow.rlvr", RLVRWorkflow=RLVRWorkflow)
     workflow = run("AReaL")["JudgedWorkflow"](group_size=2, answers=["It is 9 days old.", " "])
     assert rounded(await workflow.arun_episode(None, ROW)) == [1.0, 0.0]
+
+
+@pytest.mark.adapters
+def test_the_release_has_the_signatures_that_the_hook_relies_on():
+    workflow = definitions("areal", "areal/api/workflow_api.py")["RolloutWorkflow.arun_episode"]
+    assert parameters(workflow) == ["self", "engine", "data"]
+    context = definitions("areal", "areal/infra/workflow_context.py")
+    assert "is_eval" in fields(context["WorkflowContext"])
+    assert parameters(context["get"]) == []
+    single = definitions("areal", "areal/workflow/rlvr.py")
+    assert "tokenizer" in parameters(single["RLVRWorkflow.__init__"])
+
+
+@pytest.mark.adapters
+async def test_the_release_s_own_padding_and_normalization_take_the_group(monkeypatch: pytest.MonkeyPatch):
+    names = ("get_batch_size", "is_multi_modal_key", "_pad_cat_dim0", "concat_padded_tensors", "Normalization")
+    scope = {"np": np, "torch": torch, "F": torch.nn.functional, "dist": torch.distributed}
+    data = executed("areal", "areal/utils/data.py", *names, **scope)
+    stand_in(monkeypatch, "areal.utils.data", concat_padded_tensors=data["concat_padded_tensors"])
+    hook = gavel.rewards.areal(WorthJudge(), group_size=3, unscored="member")
+    tensors = await hook(Workflow("worth 90", "it is worth 99 withheld", "worth 10"), None, ROW)
+    assert rounded(tensors) == [0.9, 0.5, 0.1]
+    assert tensors is not None
+    assert tensors["input_ids"].shape == tensors["loss_mask"].shape == tensors["attention_mask"].shape
+    settings = SimpleNamespace(
+        mean_level="group", mean_leave1out=False, std_level=None, std_unbiased=True, group_size=3, eps=1e-5
+    )
+    advantages = data["Normalization"](settings)(tensors["rewards"])
+    assert advantages.tolist() == pytest.approx([0.4, 0.0, -0.4], abs=1e-6)

@@ -1,15 +1,19 @@
 """SkyRL's generator with judged rewards. Inputs and outputs have the fields of skyrl 0.3.0, which needs GPUs to run."""
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import gavel
 from gavel.rewards.unscored import Unscored
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.truth import truth_of
 from tests.gavel.rewards.adapters_page import run, stand_in
+from tests.gavel.rewards.released_source import definitions, executed, fields, parameters
 from tests.gavel.rewards.words import END, Words
 from tests.gavel.rewards.worth_judge import WorthJudge
 
@@ -147,3 +151,40 @@ async def test_the_page_s_experiment_judges(monkeypatch: pytest.MonkeyPatch):
     stand_in(monkeypatch, "skyrl.train.entrypoints.main_base", BasePPOExp=BasePPOExp)
     generator = run("SkyRL")["JudgedExp"]().get_generator(None, words, None)
     assert (await generator.generate(batch("a", "a")))["rewards"] == [1.0, 0.0]
+
+
+FILES = "skyrl/train/"
+
+
+@pytest.mark.adapters
+def test_the_release_has_the_signatures_and_fields_that_the_hook_relies_on():
+    base = definitions("skyrl", f"{FILES}generators/base.py")
+    assert parameters(base["GeneratorInterface.generate"]) == ["self", "input_batch"]
+    assert set(batch("a")) == fields(base["GeneratorInput"])
+    used = {"response_ids", "rewards", "loss_masks", "stop_reasons", "rollout_metrics", "is_last_step"}
+    assert used <= fields(base["GeneratorOutput"])
+    assert fields(base["TrajectoryID"]) == {"instance_id", "repetition_id"}
+    assert "training_phase" in fields(base["BatchMetadata"])
+    experiment = definitions("skyrl", f"{FILES}entrypoints/main_base.py")["BasePPOExp.get_generator"]
+    assert parameters(experiment) == ["self", "cfg", "tokenizer", "inference_engine_client"]
+
+
+@pytest.mark.adapters
+@pytest.mark.parametrize("unscored", ["group", "member"])
+async def test_the_release_accepts_the_output_and_a_masked_trajectory_has_no_advantage(unscored: Unscored):
+    words = Words()
+    inner = Generator(words, "worth 90", "worth 99 withheld", "worth 10", "worth 40", "worth 60")
+    output = await gavel.rewards.skyrl(inner, words, WorthJudge(), unscored=unscored).generate(batch(*"aaabb"))
+    checks = executed("skyrl", f"{FILES}utils/trainer_utils.py", "validate_generator_output", np=np, logger=None)
+    checks["validate_generator_output"](5, output)
+
+    estimators = "skyrl/backends/skyrl_train/utils/ppo_utils.py"
+    scope = {"torch": torch, "np": np, "defaultdict": defaultdict}
+    grpo = executed("skyrl", estimators, "compute_grpo_outcome_advantage", **scope)["compute_grpo_outcome_advantage"]
+    longest = max(map(len, output["response_ids"]))
+    rewards, mask = torch.zeros(5, longest), torch.zeros(5, longest)
+    for row, (reward, trained) in enumerate(zip(output["rewards"], output["loss_masks"], strict=True)):
+        rewards[row, len(trained) - 1], mask[row, : len(trained)] = reward, torch.tensor(trained).float()
+    advantages, _ = grpo(rewards, mask, np.array(list("aaabb")), grpo_norm_by_std=False)
+    expected = {"group": [0.0, 0.0, 0.0, -0.1, 0.1], "member": [0.4, 0.0, -0.4, -0.1, 0.1]}[unscored]
+    assert [float(row.sum() / max(int((row != 0).sum()), 1)) for row in advantages] == pytest.approx(expected, abs=1e-6)

@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 
 import gavel
+from gavel.rewards.members import member
 from gavel.rewards.unscored import Unscored
 from gavel.scenarios.errors import JudgeError
+from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.truth import truth_of
+from tests.endpoint import Endpoint
 from tests.gavel.rewards.adapters_page import run
 from tests.gavel.rewards.worth_judge import WorthJudge
+from tests.judge.service.stub_judge import by_content_and_position
 
 
 class Status(enum.Enum):
@@ -132,3 +136,15 @@ async def test_groups_are_judged_at_once_from_several_tasks():
 async def test_the_page_s_function_judges():
     group = samples("It is 9 days old.", "")
     assert await batched_async_rm(run("slime")["reward"], group) == [1.0, 0.0]
+
+
+async def test_the_scores_are_those_of_the_judge_itself_bit_by_bit(endpoint: Endpoint):
+    endpoint.script = [by_content_and_position]
+    judge = gavel.JudgeConfig(models="openai/gpt-5-mini", params=endpoint.params, orders=2)
+    answers = [f"answer-worth-{number}" for number in range(4)]
+    group = TrajectoryGroup(member("What is it worth?", answer) for answer in answers)
+    scored = [trajectory.reward for trajectory in await judge.build().score(group)]
+    assert len(set(scored)) == 4
+    assert await batched_async_rm(gavel.rewards.slime(judge), samples(*answers)) == scored
+    backwards = await batched_async_rm(gavel.rewards.slime(judge), samples(*answers[::-1]))
+    assert backwards[::-1] == scored
