@@ -13,6 +13,8 @@ class Caller:
     """Projects that it may use; None = all."""
     judges: frozenset[str] | None = None
     """Judge models that may judge for it; None = all that the service allows."""
+    traceparent: str | None = None
+    """W3C trace context of the request; None where it names none, or nothing is traced."""
 
     def may_use(self, project: str) -> bool:
         return self.projects is None or project in self.projects

@@ -1,6 +1,6 @@
 """Sessions of the pages: what the cookie of a browser holds that signed in with an API key.
 
-    session = issue(key, now)          "4f1c….1795000000.9b2e…"
+    session = issue(key, now)          "34663163….1795000000.9b2e…": the key's id in hex, the end, the signature
     is_valid(key, session, now)        until its time is over, or the key is revoked
 
 A session is signed with the key's hash, so that every process knows it and none stores it. It is not the key: it opens
@@ -19,12 +19,15 @@ SECONDS = 12 * 3600
 def issue(key: Key, now: float) -> str:
     """A session of this key."""
     until = int(now) + SECONDS
-    return f"{key.id}.{until}.{_signature(key, until)}"
+    return f"{key.id.encode().hex()}.{until}.{_signature(key, until)}"
 
 
 def key_id_in(session: str) -> str:
-    """The id of the key that a session says it is of."""
-    return session.partition(".")[0]
+    """The id of the key that a session says it is of; empty where it says none."""
+    try:
+        return bytes.fromhex(session.partition(".")[0]).decode()
+    except ValueError:
+        return ""
 
 
 def is_valid(key: Key, session: str, now: float) -> bool:

@@ -17,6 +17,7 @@ from gavel.judge.judge import Judge
 from gavel.judge.panel.progress import Progress
 from gavel.judge.service.config import ServiceLimits
 from gavel.judge.service.engine.judges import Judges
+from gavel.judge.service.engine.tracing import Tracing
 from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError, without_text
 from gavel.judge.service.schemas.judgement_record import LeasedWork, Record
 from gavel.judge.service.schemas.score_bodies import ScoreRequest
@@ -40,12 +41,18 @@ class Worker:
     """The judging of one process. `on_finished` hears of every judgement that is over: None = it was deleted."""
 
     def __init__(
-        self, store: Store, judges: Judges, limits: ServiceLimits, on_finished: Callable[[str, Record | None], None]
+        self,
+        store: Store,
+        judges: Judges,
+        limits: ServiceLimits,
+        tracing: Tracing,
+        on_finished: Callable[[str, Record | None], None],
     ) -> None:
         self.owner = holder_name()
         self._store = store
         self._judges = judges
         self._limits = limits
+        self._tracing = tracing
         self._on_finished = on_finished
         self._running: dict[str, asyncio.Task[None]] = {}
         self._backlog: dict[str, tuple[Record, ScoreRequest]] = {}
@@ -202,7 +209,9 @@ class Worker:
 
     async def _run(self, record: Record, request: ScoreRequest) -> None:
         try:
-            await self._over(record, await self._judged(record.id, request))
+            with self._tracing.judgement(record) as span:
+                span.verdict = verdict = await self._judged(record.id, request)
+            await self._over(record, verdict)
         finally:
             self._progress.pop(record.id, None)
 

@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Route
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.service.config import ServiceConfig
@@ -29,6 +30,7 @@ from gavel.judge.service.schemas.score_bodies import ScoreRequest
 from gavel.judge.service.store.database import Database
 from gavel.llm.errors import LlmError
 
+_ROUTES = (score, batch, groups, judgements, nemo_gym, slime, ors)
 _BODIES = (
     ScoreRequest,
     MemberRequest,
@@ -81,7 +83,7 @@ def create_app(config: ServiceConfig, engine: Engine | None = None) -> FastAPI:
         return is_loopback(config.host) and (engine is None or not engine.admission.is_required)
 
     app.add_middleware(Guard, metrics=metrics, loopback_only=loopback_only)
-    for routes in (score, batch, groups, judgements, nemo_gym, slime, ors):
+    for routes in _ROUTES:
         app.include_router(routes.router, responses=documented(*_OF_ANY, 401, 429))
     app.include_router(health.router, responses=documented(*_OF_ANY))
     for pages in (assets, sign_in, list_page, group_page):
@@ -119,9 +121,19 @@ async def _invalid_parameters(_: Request, error: Exception) -> Response:
     return Problem(422, "invalid-request", first, "GET /openapi.json describes the request.", {}, more).response()
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     """What the router refuses by itself: a path or a method that is not there."""
     assert isinstance(error, HTTPException)
+    headers = dict(error.headers or {})
+    if error.status_code == 405:  # the router names the methods of the first route with this path
+        headers["Allow"] = ", ".join(sorted(_methods(request)))
     kind = {404: "no-such-route", 405: "method"}.get(error.status_code, "http")
     remedy = "GET /openapi.json lists the routes."
-    return Problem(error.status_code, kind, f"{error.detail}.", remedy, dict(error.headers or {})).response()
+    return Problem(error.status_code, kind, f"{error.detail}.", remedy, headers).response()
+
+
+def _methods(request: Request) -> set[str]:
+    """Those of all routes with the request's path."""
+    routes = [route for each in (*_ROUTES, health) for route in each.router.routes if isinstance(route, Route)]
+    matching = [route for route in routes if route.path_regex.match(request.scope["path"])]
+    return {method for route in matching for method in route.methods or ()}

@@ -132,4 +132,4 @@ def body_of(model: type[BaseModel], example: dict[str, Any] | None = None, media
     content: dict[str, Any] = {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}
     if example is not None:
         content["example"] = example
-    return {"requestBody": {"required": True, "content": {media_type: content}}}
+    return {"requestBody": {"required": media_type == _JSON, "content": {media_type: content}}}

@@ -46,8 +46,9 @@ def reward_of(member: Judgement, record: Record) -> float:
     if member.score is None:
         group = record.verdict.group if record.verdict else None
         reason = member.reason or (group.reason if group else None) or "the judge gave no score"
+        is_its_own = record.members == 1 or record.status == "degenerate"  # nothing to compare: no judge is to blame
         raise Problem(
-            502,
+            422 if is_its_own else 502,
             "unscored",
             f"a member is not scored: {reason}.",
             f"GET /v1/judgements/{record.id} has all members; this wire can answer with numbers only.",

@@ -234,6 +234,11 @@ async def test_other_refusals_are_problems_too(path: str, status: int, client: h
     assert answer.json()["type"].startswith("urn:gavel:problem:")
 
 
+async def test_a_method_that_is_not_there_is_told_which_ones_are(client: httpx.AsyncClient):
+    allowed = (await client.request("OPTIONS", "/v1/judgements/none")).headers["allow"]
+    assert allowed.split(", ") == ["DELETE", "GET"]
+
+
 async def test_a_judge_that_cannot_be_asked_is_a_problem_and_a_failed_judgement(
     client: httpx.AsyncClient, endpoint: Endpoint
 ):

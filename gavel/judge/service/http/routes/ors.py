@@ -80,7 +80,7 @@ class OrsScores(BaseModel):
     openapi_extra=body_of(OrsScoreGroup),
 )
 async def score_group(
-    env: Annotated[str, Path(max_length=200, description=f"A rubric preset's name, or {OWN!r}.")],
+    env: Annotated[str, Path(max_length=200, description=f"A rubric preset's name, or {OWN!r}.", examples=[OWN])],
     body: Body,
     request: Request,
     engine: TheEngine,
