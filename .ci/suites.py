@@ -59,6 +59,13 @@ SUITES = (
         minutes=10,
         prepare="postgresql",
     ),
+    Suite(
+        name="deploy",
+        target="test-deploy",
+        paths=(".ci/", "Makefile", "deploy/", "gavel/judge/service/config.py", "tests/test_deploy.py"),
+        minutes=2,
+        prepare="deploy-tools",
+    ),
 )
 
 

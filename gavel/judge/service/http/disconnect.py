@@ -9,6 +9,8 @@ from starlette.requests import Request
 from gavel.judge.service.http.problems import Problem
 
 _T = TypeVar("_T")
+UNBUFFERED = {"X-Accel-Buffering": "no"}
+"""Header of answers that come in pieces: nginx hands each on at once."""
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
