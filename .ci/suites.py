@@ -66,6 +66,20 @@ SUITES = (
         minutes=2,
         prepare="deploy-tools",
     ),
+    Suite(
+        name="browser",
+        target="test-browser",
+        paths=(".ci/", "Makefile", "gavel/judge/service/http/", "tests/judge/service/http/"),
+        minutes=8,
+        prepare="browser",
+    ),
+    Suite(
+        name="adapters",
+        target="test-adapters",
+        paths=(".ci/", "Makefile", "gavel/rewards/", "tests/gavel/rewards/"),
+        minutes=15,
+        prepare="adapters",
+    ),
 )
 
 

@@ -1,12 +1,17 @@
 """The judge service under load, beside a bare FastAPI route that makes the same LiteLLM calls.
 
     python benchmarks/service_load.py --json
-    python benchmarks/service_load.py --groups 2000 --clients 200 --database postgresql://localhost/gavel --processes 2
+    python benchmarks/service_load.py --legs sqlite open --groups 500
 
-Four kinds of processes on loopback: a stub judge that answers after `--seconds`, the service (`gavel serve`), the bare
-route, and this one, which sends the groups. First both are saturated by `--clients` clients, in turns: groups a second
-and CPU milliseconds a group. Then both get half of the bare route's capacity, at even intervals: latency in
-milliseconds. At the end every group must have been judged once. CPU time is that of the server's process alone.
+    sqlite       saturated by 200 clients in turns with the bare route: groups a second, CPU milliseconds a group; then
+                 both at half of the bare route's capacity, at even intervals: latency in milliseconds
+    postgresql   the same with two processes over one PostgreSQL, where the server's package is installed
+    rendezvous   64 groups whose 512 members come each for itself, in random order
+    open         5,000 groups that wait for members, without and with an open connection each: memory
+    kill         20 times SIGKILL at a random moment, while groups come whole and by their members
+
+All judging is by a stub on loopback that takes 200 ms, and every score is compared with what the stub gives. CPU time
+is that of the server's processes alone. A leg that finds a group lost, doubled or otherwise scored ends with an error.
 """
 
 import argparse
@@ -15,264 +20,105 @@ import json
 import os
 import platform
 import random
-import re
 import resource
-import signal
-import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+from service_servers import Server, bare, body, group, service, stub, worths
 
-STUB = r"""
-import asyncio, json, re, sys
-import uvicorn
-
-PATTERN = re.compile(r"^¦\w+ trajectory (\w+)$", re.MULTILINE)
-
-async def app(scope, receive, send):
-    if scope["type"] != "http":
-        return
-    body, more = b"", True
-    while more:
-        message = await receive()
-        body, more = body + message.get("body", b""), message.get("more_body", False)
-    labels = PATTERN.findall(json.loads(body)["messages"][-1]["content"])
-    verdict = {"scores": [{"trajectory_id": label, "explanation": "so so", "score": 0.5} for label in labels]}
-    await asyncio.sleep(float(sys.argv[2]))
-    message = {"role": "assistant", "content": json.dumps(verdict)}
-    usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
-    choices = [{"index": 0, "finish_reason": "stop", "message": message}]
-    reply = json.dumps({"id": "1", "object": "chat.completion", "created": 1, "model": "judge",
-                        "choices": choices, "usage": usage}).encode()
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
-    await send({"type": "http.response.body", "body": reply})
-
-uvicorn.run(app, fd=int(sys.argv[1]), log_level="error", lifespan="off", timeout_keep_alive=600)
-"""
-
-BARE = r"""
-import asyncio, json, os, sys
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
-import litellm
-import uvicorn
-from fastapi import FastAPI
-
-app = FastAPI()
-base = sys.argv[2]
-SYSTEM = "Score each trajectory from 0 to 1, relative to the others. " * 8
-SCORE = {"type": "object", "properties": {"trajectory_id": {"type": "string"}, "explanation": {"type": "string"},
-         "score": {"type": "number"}}, "required": ["trajectory_id", "explanation", "score"],
-         "additionalProperties": False}
-SCHEMA = {"type": "object", "properties": {"scores": {"type": "array", "items": SCORE}}, "required": ["scores"],
-          "additionalProperties": False}
-FORMAT = {"type": "json_schema", "json_schema": {"name": "verdict", "schema": SCHEMA, "strict": True}}
-
-async def ask(members):
-    text = "\n".join(f"¦bare trajectory {number}\n{json.dumps(member)}" for number, member in members)
-    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]
-    reply = await litellm.acompletion(model="openai/gpt-5-mini", messages=messages, response_format=FORMAT, timeout=60,
-                                      max_retries=0, num_retries=0, api_base=base, api_key="none")
-    scores = json.loads(reply.choices[0].message.content)["scores"]
-    return {int(one["trajectory_id"]): one["score"] for one in scores}
-
-@app.post("/v1/score")
-async def score(body: dict):
-    members = list(enumerate(member["messages"] for member in body["trajectories"]))
-    votes = await asyncio.gather(ask(members), ask(members[::-1]))
-    scores = [sum(vote[number] for vote in votes) / 2 for number, _ in members]
-    return {"id": "-", "scores": scores}
-
-uvicorn.run(app, fd=int(sys.argv[1]), log_level="error", http="httptools", access_log=False)
-"""
+_JSON = {"Content-Type": "application/json"}
+_MEMBERS = 8
+Figures = dict[str, Any]
 
 
-@dataclass
-class Server:
-    """Processes that answer `POST /v1/score`, asked in turns."""
-
-    name: str
-    urls: list[str]
-    processes: "list[subprocess.Popen[str]]"
-    latencies: list[float] = field(default_factory=list[float])
-    saturated: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    """Groups a second, CPU milliseconds a group."""
-
-    @property
-    def cpu(self) -> float:
-        """CPU seconds of its processes so far."""
-        return sum(_cpu(process.pid) for process in self.processes)
-
-    @property
-    def memory(self) -> float:
-        """Peak MiB of the largest process."""
-        return max(_peak(process.pid) for process in self.processes)
+def client() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(600))
 
 
-def _cpu(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def expected(number: int) -> list[float]:
+    return [worth / 100 for worth in worths(number, _MEMBERS)]
 
 
-def _peak(pid: int) -> float:
-    found = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
-    return int(found[1]) / 1024 if found else 0.0
-
-
-@contextmanager
-def process(arguments: list[str], **options: Any) -> Iterator["subprocess.Popen[str]"]:
-    running = subprocess.Popen(arguments, text=True, **options)
-    try:
-        yield running
-    finally:
-        running.send_signal(signal.SIGTERM)
-        try:
-            running.wait(60)
-        except subprocess.TimeoutExpired:
-            running.kill()
-
-
-@contextmanager
-def script(code: str, *arguments: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
-    """A server of these lines on a port of its own."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(1024)
-        number = listener.fileno()
-        command = [sys.executable, "-c", code, str(number), *arguments]
-        with process(command, pass_fds=[number]) as running:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}", running
-
-
-@contextmanager
-def service(folder: Path, stub: str, options: argparse.Namespace) -> Iterator[Server]:
-    """`gavel serve`, in as many processes as asked for."""
-    database = options.database or str(folder / "service.sqlite")
-    judge = f'{{models = "openai/gpt-5-mini", params = {{api_base = "{stub}/v1", api_key = "none"}}, '
-    judge += f"concurrency = {4 * options.clients}}}"
-    settings = folder / "gavel.toml"
-    limits = f"{{concurrent_groups = {2 * options.clients}}}"
-    settings.write_text(f'port = 0\ndatabase = "{database}"\njudge = {judge}\nlimits = {limits}\n')
-    with ExitStack() as stack:
-        urls, processes = list[str](), list["subprocess.Popen[str]"]()
-        for number in range(options.processes):
-            log = (folder / f"service-{number}.log").open("w+")
-            command = [sys.executable, "-m", "gavel", "serve", "--config", str(settings)]
-            running = stack.enter_context(process(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder))
-            processes.append(running)
-            urls.append(_announced(running, Path(log.name)))
-        yield Server("service", urls, processes)
-
-
-def _announced(running: "subprocess.Popen[str]", log: Path) -> str:
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline and running.poll() is None:
-        if found := re.search(r"http://\S+", log.read_text()):
-            return found[0]
-        time.sleep(0.05)
-    raise SystemExit(f"the service did not start: {log.read_text()}")
-
-
-def body(number: int, members: int) -> bytes:
-    """A group of one task: a question, a tool call with its result, and an answer of some hundred characters."""
-    chance = random.Random(number)
-
-    def member(index: int) -> dict[str, Any]:
-        words = " ".join(chance.choice(("because", "order", "policy", "window", "refund", "lamp")) for _ in range(60))
-        call = {"id": "1", "type": "function", "function": {"name": "get_order", "arguments": f'{{"id": {number}}}'}}
-        return {
-            "id": f"m{index}",
-            "messages": [
-                {"role": "user", "content": f"I want my money back for order {number}."},
-                {"role": "assistant", "content": None, "tool_calls": [call]},
-                {"role": "tool", "tool_call_id": "1", "content": '{"item": "lamp", "days": 9}'},
-                {"role": "assistant", "content": f"{words} {index}."},
-            ],
-        }
-
-    return json.dumps({"trajectories": [member(index) for index in range(members)]}).encode()
-
-
-async def post(session: aiohttp.ClientSession, server: Server, content: bytes, turn: int) -> str:
-    """The id of the judgement of one group, which must have scores."""
-    url = f"{server.urls[turn % len(server.urls)]}/v1/score"
-    async with session.post(url, data=content, headers={"Content-Type": "application/json"}) as answer:
+async def post(session: aiohttp.ClientSession, server: Server, number: int) -> str:
+    """The id of the judgement of a group, which must have the scores that the stub gives."""
+    url = f"{server.urls[number % len(server.urls)]}/v1/score"
+    async with session.post(url, data=body(number, _MEMBERS), headers=_JSON) as answer:
         found = await answer.json()
-        if answer.status != 200 or None in found["scores"]:
-            raise SystemExit(f"{server.name}: {answer.status} {found}")
+        if answer.status != 200 or found["scores"] != expected(number):
+            raise SystemExit(f"{server.name}, group {number}: {answer.status} {found}")
         return found["id"]
 
 
-async def saturate(session: aiohttp.ClientSession, server: Server, contents: list[bytes], clients: int) -> list[str]:
+async def saturate(session: aiohttp.ClientSession, server: Server, numbers: range, clients: int) -> list[str]:
     """All groups by so many clients, each with one request at a time."""
     ids: list[str] = []
-    left = iter(enumerate(contents))
+    left = iter(numbers)
 
-    async def client() -> None:
-        for turn, content in left:
-            ids.append(await post(session, server, content, turn))
+    async def ask() -> None:
+        for number in left:
+            ids.append(await post(session, server, number))
 
     began, cpu = time.perf_counter(), server.cpu
-    await asyncio.gather(*(client() for _ in range(clients)))
+    await asyncio.gather(*(ask() for _ in range(clients)))
     seconds = time.perf_counter() - began
-    server.saturated.append((len(contents) / seconds, (server.cpu - cpu) / len(contents) * 1000))
+    server.saturated.append((len(numbers) / seconds, (server.cpu - cpu) / len(numbers) * 1000))
     return ids
 
 
-async def pace(session: aiohttp.ClientSession, server: Server, contents: list[bytes], rate: float) -> list[str]:
+async def pace(session: aiohttp.ClientSession, server: Server, numbers: range, rate: float) -> list[str]:
     """All groups at an even rate, whatever the answers take."""
     loop = asyncio.get_running_loop()
     began = loop.time()
 
-    async def one(number: int, content: bytes) -> str:
-        due = began + number / rate
+    async def one(number: int) -> str:
+        due = began + (number - numbers[0]) / rate
         await asyncio.sleep(max(due - loop.time(), 0))
-        judgement = await post(session, server, content, number)
+        judgement = await post(session, server, number)
         server.latencies.append((loop.time() - due) * 1000)
         return judgement
 
-    return list(await asyncio.gather(*(one(number, content) for number, content in enumerate(contents))))
-
-
-async def measure(servers: list[Server], options: argparse.Namespace) -> list[str]:
-    """The ids of all judgements of the service."""
-    ids: list[str] = []
-    number = 0
-
-    def fresh(count: int) -> list[bytes]:
-        nonlocal number
-        number += count
-        return [body(each, options.members) for each in range(number - count, number)]
-
-    async def rounds(count: int, run: Callable[[Server, list[bytes]], Awaitable[list[str]]]) -> None:
-        for _ in range(options.rounds):
-            contents = fresh(max(count // options.rounds, 1))
-            for server in servers:
-                found = await run(server, contents)
-                ids.extend(found if server.name == "service" else [])
-
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(600)) as session:
-        for server in servers:
-            found = await saturate(session, server, fresh(3 * options.clients // 2), options.clients)  # warm
-            ids.extend(found if server.name == "service" else [])
-            server.saturated.clear()
-        await rounds(options.groups, lambda server, contents: saturate(session, server, contents, options.clients))
-        capacity = statistics.mean(rate for rate, _ in servers[-1].saturated)
-        await rounds(options.groups, lambda server, contents: pace(session, server, contents, capacity / 2))
-        await _check(session, servers[0], ids)
+    ids = list(await asyncio.gather(*(one(number) for number in numbers)))
+    server.rates.append(len(numbers) / (loop.time() - began))
     return ids
 
 
-async def _check(session: aiohttp.ClientSession, server: Server, ids: list[str]) -> None:
+async def beside_bare(servers: list[Server], groups: int, clients: int, rounds: int) -> Figures:
+    """Both legs of throughput, in turns."""
+    ids: list[str] = []
+    number = 0
+
+    async def run(count: int, leg: Callable[[Server, range], Awaitable[list[str]]]) -> None:
+        nonlocal number
+        numbers = range(number, number + count)
+        number += count
+        for server in servers:
+            found = await leg(server, numbers)
+            ids.extend(found if server.name == "service" else [])
+
+    async with client() as session:
+        await run(3 * clients // 2, lambda server, numbers: saturate(session, server, numbers, clients))  # warm
+        for server in servers:
+            server.saturated.clear()
+        for _ in range(rounds):
+            await run(groups // rounds, lambda server, numbers: saturate(session, server, numbers, clients))
+        half = statistics.mean(rate for rate, _ in servers[-1].saturated) / 2
+        for _ in range(rounds):
+            await run(groups // rounds, lambda server, numbers: pace(session, server, numbers, half))
+        await check_stored(session, servers[0], ids)
+    figures: Figures = {server.name: told(server) for server in servers}
+    own, other = figures["service"], figures["bare"]
+    ratios = {f"{name}_ratio": round(own[name] / other[name], 2) for name in ("p50_ms", "p99_ms", "cpu_ms_per_group")}
+    return {**figures, **ratios, "half": round(half, 1), "answered": len(ids)}
+
+
+async def check_stored(session: aiohttp.ClientSession, server: Server, ids: list[str]) -> None:
     """None lost, none doubled: what was answered is what is on file."""
     stored, before = list[str](), ""
     while True:
@@ -282,7 +128,7 @@ async def _check(session: aiohttp.ClientSession, server: Server, ids: list[str])
         if page["next"] is None:
             break
         before = f"&before={page['next']}"
-    if len(set(ids)) < len(ids) or not set(ids) <= set(stored):
+    if sorted(ids) != sorted(stored):
         raise SystemExit(f"{len(ids)} answers, {len(set(ids))} of them different, {len(stored)} on file")
 
 
@@ -291,42 +137,223 @@ def told(server: Server) -> dict[str, float]:
     return {
         "groups_per_second": round(statistics.mean(rate for rate, _ in server.saturated), 1),
         "cpu_ms_per_group": round(statistics.mean(cpu for _, cpu in server.saturated), 2),
-        "p50_ms_at_half": round(quantiles[49], 1),
-        "p99_ms_at_half": round(quantiles[98], 1),
-        "peak_mib": round(server.memory, 1),
+        "groups_per_second_at_half": round(statistics.mean(server.rates), 1),
+        "p50_ms": round(quantiles[49], 1),
+        "p99_ms": round(quantiles[98], 1),
+        "peak_mib": round(server.peak, 1),
     }
+
+
+async def send_member(session: aiohttp.ClientSession, url: str, name: str, member: Figures, **options: Any) -> Figures:
+    content = json.dumps({"expected": _MEMBERS, **member, **options}).encode()
+    async with session.post(f"{url}/v1/groups/{name}/members", data=content, headers=_JSON) as answer:
+        found = await answer.json()
+        if answer.status not in (200, 202):
+            raise SystemExit(f"{name}, {member['id']}: {answer.status} {found}")
+        return found
+
+
+async def rendezvous(server: Server, groups: int) -> Figures:
+    """Members one by one: each gets the score that the same group has when it comes at once."""
+    members = [(number, member) for number in range(groups) for member in group(number, _MEMBERS)]
+    random.Random(1).shuffle(members)
+    async with client() as session:
+        await asyncio.gather(*(post(session, server, number) for number in range(groups, 2 * groups)))  # warm
+        began, cpu = time.perf_counter(), server.cpu
+        answers = await asyncio.gather(
+            *(send_member(session, server.urls[0], f"g{number}", member) for number, member in members)
+        )
+        seconds, cpu = time.perf_counter() - began, server.cpu - cpu
+        judgements = {number: answer["judgement"] for (number, _), answer in zip(members, answers, strict=True)}
+        at_once = await asyncio.gather(*(post(session, server, number) for number in range(groups)))
+    if len(set(at_once) | set(judgements.values())) != 2 * groups:
+        raise SystemExit("a group of members has more than one judgement")
+    for (number, member), answer in zip(members, answers, strict=True):
+        if answer["score"] != expected(number)[int(member["id"][1:])]:
+            raise SystemExit(f"group {number}, {member['id']}: {answer}")
+    return {
+        "members": len(members),
+        "seconds": round(seconds, 2),
+        "cpu_ms_per_member": round(cpu / len(members) * 1000, 2),
+        "peak_mib": round(server.peak, 1),
+    }
+
+
+async def open_groups(server: Server, groups: int) -> Figures:
+    """Memory with so many open groups: one member each in the database, then one more that waits on a connection."""
+    figures = {"idle_mib": round(server.memory, 1)}
+    url = server.urls[0]
+    one, other = group(0, _MEMBERS)[:2]
+    limit = asyncio.Semaphore(64)
+    async with client() as session:
+
+        async def leave(number: int) -> None:
+            async with limit:
+                await send_member(session, url, f"g{number}", one, wait=False)
+
+        cpu = server.cpu
+        await asyncio.gather(*(leave(number) for number in range(groups)))
+        figures["cpu_ms_per_member"] = round((server.cpu - cpu) / groups * 1000, 2)
+        figures["open_mib"] = round(server.memory, 1)
+        waiting = list[asyncio.Task[Figures]]()
+        for number in range(groups):
+            waiting.append(asyncio.create_task(send_member(session, url, f"g{number}", other)))
+            if number % 50 == 49:
+                await asyncio.sleep(0.3)  # connections come in no burst that a listener would refuse
+        async with asyncio.timeout(300):
+            while f"gavel_waiting_requests {float(groups)}" not in await _metrics(session, url):  # noqa: ASYNC110
+                await asyncio.sleep(0.5)
+        figures["waiting_mib"] = round(server.memory, 1)
+        figures["kib_per_connection"] = round((figures["waiting_mib"] - figures["open_mib"]) / groups * 1024, 1)
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+    return {"groups": groups, **figures}
+
+
+async def _metrics(session: aiohttp.ClientSession, url: str) -> str:
+    async with session.get(f"{url}/metrics") as answer:
+        return await answer.text()
+
+
+async def killed(
+    judge: str, starts: Callable[[], AbstractContextManager[Server]], kills: int, clients: int, concurrency: int
+) -> Figures:
+    """Clients with retries, half of whose groups come by their members, while the service is killed and started."""
+    chance = random.Random(7)
+    place = {"url": ""}
+    judgements: dict[int, set[str]] = {}
+    is_over = False
+    numbers = iter(range(10**6))
+
+    async with client() as session:
+
+        async def retried(ask: Callable[[], Awaitable[Figures]]) -> Figures:
+            while True:
+                try:
+                    return await ask()
+                except (aiohttp.ClientError, ConnectionError):
+                    await asyncio.sleep(0.05)
+
+        async def whole(number: int) -> None:
+            async def ask() -> Figures:
+                headers = {**_JSON, "Idempotency-Key": f"group {number}"}
+                async with session.post(
+                    f"{place['url']}/v1/score", data=body(number, _MEMBERS), headers=headers
+                ) as answer:
+                    found = await answer.json()
+                    if answer.status != 200 or found["scores"] != expected(number):
+                        raise SystemExit(f"group {number}: {answer.status} {found}")
+                    return found
+
+            judgements[number] = {(await retried(ask))["id"]}
+
+        async def by_members(number: int) -> None:
+            async def ask(member: Figures) -> Figures:
+                return await retried(lambda: send_member(session, place["url"], f"g{number}", member))
+
+            answers = await asyncio.gather(*map(ask, group(number, _MEMBERS)))
+            if [answer["score"] for answer in answers] != expected(number):
+                raise SystemExit(f"group {number}: {answers}")
+            judgements[number] = {answer["judgement"] for answer in answers}
+
+        async def ask_on() -> None:
+            while not is_over:
+                number = next(numbers)
+                await (by_members if number % 2 else whole)(number)
+
+        asking = [asyncio.create_task(ask_on()) for _ in range(clients)]
+        for last in [False] * kills + [True]:
+            with starts() as server:
+                place["url"] = server.urls[0]
+                await asyncio.sleep(chance.uniform(0.2, 2.0))
+                if not last:
+                    server.processes[0].kill()
+                    server.processes[0].wait()
+                    continue
+                is_over = True
+                await asyncio.gather(*asking)
+                await check_stored(session, server, [next(iter(ids)) for ids in judgements.values()])
+        async with session.get(f"{judge}/asked") as answer:
+            asked = await answer.json()
+    if any(len(ids) > 1 for ids in judgements.values()) or asked["questions"] != 2 * len(judgements):
+        raise SystemExit(f"{len(judgements)} groups, {asked}")
+    repeated = asked["requests"] - asked["questions"]
+    if repeated > kills * concurrency:
+        raise SystemExit(f"{repeated} questions were asked again: more than were in flight")
+    return {"kills": kills, "groups": len(judgements), "requests": asked["requests"], "asked_again": repeated}
+
+
+def run(leg: str, options: argparse.Namespace, folder: Path) -> Figures:
+    """The figures of one leg."""
+    with stub(options.seconds) as judge:
+        serving = partial(service, folder, judge, concurrency=4 * options.clients, groups=2 * options.clients)
+        match leg:
+            case "sqlite" | "postgresql":
+                with (
+                    _database(leg) as (url, processes),
+                    bare(judge) as other,
+                    serving(database=url, processes=processes) as served,
+                ):
+                    servers = [served, other]
+                    return asyncio.run(beside_bare(servers, options.groups, options.clients, options.rounds))
+            case "rendezvous":
+                with serving() as served:
+                    return asyncio.run(rendezvous(served, 64))
+            case "open":
+                with serving() as served:
+                    return asyncio.run(open_groups(served, options.open))
+            case _:
+                # A group that ends process after process is given up; here it is not the group that ends them.
+                starts = partial(serving, concurrency=16, groups=32, limits={"leases": 10 * options.kills})
+                return asyncio.run(killed(judge, starts, options.kills, 24, 16))
+
+
+@contextmanager
+def _database(leg: str) -> Iterator[tuple[str | None, int]]:
+    """The database's URL (None = a file), and the processes over it."""
+    if leg == "sqlite":
+        yield None, 1
+        return
+    from tests.judge.service.postgresql import Cluster, binaries
+
+    programs = binaries()
+    assert programs is not None
+    cluster = Cluster(programs, fsync=True)
+    try:
+        yield cluster.database(), 2
+    finally:
+        cluster.remove()
+
+
+def _has_postgresql() -> bool:
+    return any(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
 
 
 def main() -> None:
+    legs = ("sqlite", "postgresql", "rendezvous", "open", "kill")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--groups", type=int, default=2000, help="of each of the two measurements")
-    parser.add_argument("--members", type=int, default=8)
+    parser.add_argument("--legs", nargs="+", choices=legs, default=legs)
+    parser.add_argument("--groups", type=int, default=2000, help="of each measurement beside the bare route")
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=0.2, help="that the stub judge takes")
     parser.add_argument("--rounds", type=int, default=2, help="in which service and bare route take turns")
-    parser.add_argument("--database", help="of the service; default: an SQLite file")
-    parser.add_argument("--processes", type=int, default=1, help="of the service")
+    parser.add_argument("--open", type=int, default=5000, help="groups that wait for members")
+    parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        script(STUB, str(options.seconds)) as (stub, _),
-        service(Path(folder), stub, options) as served,
-        script(BARE, f"{stub}/v1") as (url, running),
-    ):
-        servers = [served, Server("bare", [url], [running])]
-        ids = asyncio.run(measure(servers, options))
-        figures: dict[str, Any] = {server.name: told(server) for server in servers}
-    own, bare = figures["service"], figures["bare"]
-    figures |= {
-        "p99_ratio": round(own["p99_ms_at_half"] / bare["p99_ms_at_half"], 2),
-        "cpu_ratio": round(own["cpu_ms_per_group"] / bare["cpu_ms_per_group"], 2),
-        "answered": len(ids),
-        "settings": {k: v for k, v in vars(options).items() if k not in ("json", "database")},
-        "database": "postgresql" if options.database else "sqlite",
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
-        "sender_cpu_seconds": round(resource.getrusage(resource.RUSAGE_SELF).ru_utime, 1),
-    }
+    figures: Figures = {}
+    for leg in options.legs:
+        if leg == "postgresql" and not _has_postgresql():
+            figures[leg] = "no server's package on this machine"
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            load, began = os.getloadavg()[0], time.monotonic()
+            found = run(leg, options, Path(folder))
+            figures[leg] = {**found, "load_before": round(load, 1), "leg_seconds": round(time.monotonic() - began)}
+    figures["settings"] = {name: value for name, value in vars(options).items() if name not in ("json", "legs")}
+    figures["machine"] = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    figures["sender_cpu_seconds"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_utime, 1)
     print(json.dumps(figures, indent=None if options.json else 2))
 
 

@@ -1,3 +1,4 @@
+from . import rewards as rewards
 from .cli import run as run
 from .compat.shaping import Shaping as Shaping
 from .compat.shaping import shape_group as shape_group

@@ -46,7 +46,7 @@ def test_a_wheel_ships_the_embedded_policy_and_every_template(tmp_path: Path, so
     subprocess.run([*command, str(source)], check=True, timeout=HANG_SECONDS)
     (wheel,) = tmp_path.glob("gavel_rl-*.whl")
     held = set(zipfile.ZipFile(wheel).namelist())
-    shipped = (".j2", ".safetensors", ".json", ".toml", ".pyi")
+    shipped = (".css", ".j2", ".js", ".json", ".pyi", ".safetensors", ".svg", ".toml")
     needed = {name for name in FILES if name.endswith(shipped) or "/returns_desk/" in name}
     needed = {name for name in needed if name.startswith("gavel/")}
     assert needed

@@ -15,7 +15,7 @@ from gavel.cli.model_options import Flag, given, parse_assignments, with_options
 from gavel.cli.run_file import Where, merged, read_tables, to_toml, validated
 from gavel.cli.run_options import JUDGE_FLAGS, announce_stand_in, with_default_judge
 from gavel.cli.run_paths import paths_beside
-from gavel.extras import MissingExtraError, missing_parts
+from gavel.extras import MissingExtraError, missing_parts, need_extra
 from gavel.judge.service.config import DATABASE_VARIABLE, ENVIRONMENT_PREFIX, FILE_NAME, ServiceConfig
 
 _SHOW = "`gavel serve --check` shows every setting with its description."
@@ -25,6 +25,7 @@ SERVE_FLAGS = [
     Flag("host", "--host"),
     Flag("port", "--port"),
     Flag("database", "--database"),
+    Flag("otel", "--otel"),
     *(replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS),
 ]
 
@@ -46,6 +47,8 @@ def serve(
     if missing := missing_parts("service"):
         raise MissingExtraError("gavel serve", missing[0], "service")
     settings = service_config(values, config)
+    if settings.otel:
+        need_extra("otel", "--otel")
     if check:
         typer.echo(_checked(settings), nl=False)
         return

@@ -33,6 +33,7 @@ from gavel.judge.panel.modes import ModeName, choose_mode
 from gavel.judge.panel.polling import Poll
 from gavel.judge.panel.position_bias import PositionBias, bias_warnings
 from gavel.judge.panel.probes import probe_all
+from gavel.judge.panel.progress import Progress
 from gavel.judge.panel.prompt_caching import CacheName
 from gavel.judge.panel.served_models import ServedModels
 from gavel.judge.panel.shown_attempts import read_attempts
@@ -255,11 +256,13 @@ class Judge:
                 return as_judge_error(error)
         return None
 
-    async def score(self, group: TrajectoryGroup, *, noise_prior: NoisePrior | None = None) -> TrajectoryGroup:
+    async def score(
+        self, group: TrajectoryGroup, *, noise_prior: NoisePrior | None = None, progress: Progress | None = None
+    ) -> TrajectoryGroup:
         """A copy of the group with rewards and judgements; a pending group is run first.
 
-        `noise_prior`: instead of the judge's own. A task's own rubric, reference and criteria are those of
-        `gavel.scenarios.truth.truth_of`.
+        `noise_prior`: instead of the judge's own. `progress`: is told of the votes as they come. A task's own rubric,
+        reference and criteria are those of `gavel.scenarios.truth.truth_of`.
 
         Raises `JudgeError` for a group without trajectories, for a trajectory without messages that has not failed, for
         tasks with different references, rubrics or criteria in one group, for a juror that cannot be asked (see
@@ -283,12 +286,16 @@ class Judge:
         if loop not in self._prepared_groups:
             self._prepared_groups[loop] = CapacityLimiter(self._max_prepared)
         async with self._prepared_groups[loop]:
-            scored, whole = await self._judge(group, attempts, noise_prior or self.noise_prior)
+            scored, whole = await self._judge(group, attempts, noise_prior or self.noise_prior, progress or Progress())
         whole.seconds = time.monotonic() - started
         return with_judgements(group, scored, whole)
 
     async def _judge(
-        self, group: TrajectoryGroup, attempts: Mapping[int, Trajectory], noise_prior: NoisePrior | None
+        self,
+        group: TrajectoryGroup,
+        attempts: Mapping[int, Trajectory],
+        noise_prior: NoisePrior | None,
+        progress: Progress,
     ) -> tuple[list[Judgement], GroupJudgement]:
         """Judgements of the group's trajectories; `attempts`, by index, are those that have not failed."""
         truth = truth_of(group)
@@ -317,7 +324,8 @@ class Judge:
             schedule = await off_loop_if_long(
                 characters, self._mode.schedule, len(canonical.members), counts, seed, fixed, max_shown
             )
-            ballots = await poll.poll(canonical, schedule, seed)
+            progress.calls, progress.group = sum(map(len, schedule)), canonical
+            ballots = await poll.poll(canonical, schedule, seed, progress.ballots.append)
             if (closed := self._closed) is not None and any(ballot.scores is None for ballot in ballots):
                 raise closed
             if all(ballot.no_room and not ballot.calls for ballot in ballots):

@@ -27,6 +27,7 @@ from tenacity import AsyncRetrying, retry_if_exception
 from gavel.llm.activity import Activity
 from gavel.llm.budget import Budget, Size
 from gavel.llm.call import Call
+from gavel.llm.call_span import call_span
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.cassette import Cassette
 from gavel.llm.circuit_breaker import Breaker
@@ -306,8 +307,9 @@ class Client:
             raise
         call.prefix.sent()
         try:
-            yield account
-            reply = account.reply
+            with call_span(self.name, self.wire) as span:
+                yield account
+                span.reply = reply = account.reply
             tokens = reply.prompt_tokens or size.prompt, reply.completion_tokens or len(reply.text) // 4
             self.budget.settle(reservation, reply.cost_usd, *tokens)
             call.endpoint.window.correct(sent, sum(tokens))

@@ -10,7 +10,7 @@ poll                         one ballot per scheduled call of each juror, concur
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from random import Random
@@ -70,8 +70,12 @@ class Poll:
     """Whether the first call of each juror goes ahead."""
     form: ReplyForm = field(default_factory=Words)
 
-    async def poll(self, group: CanonicalGroup, schedule: Schedule, seed: str) -> list[Ballot]:
+    async def poll(
+        self, group: CanonicalGroup, schedule: Schedule, seed: str, on_ballot: Callable[[Ballot], None]
+    ) -> list[Ballot]:
         """Requests one ballot per scheduled call concurrently; lost ones are among them, with their problem.
+
+        `on_ballot` is told of each as soon as it is over.
 
         All calls have the same markers, so that their prompts begin alike. Only an order that comes again, such as that
         of a pair, has other markers: a cassette would answer the same prompt with the same reply.
@@ -96,7 +100,7 @@ class Poll:
                         caching[repetition] = PromptCaching(self.cache, calls_shown, len(calls))
                     ballot = Ballot(len(calls), shown, clients[0].name, number, juror.weight)
                     question = _Question(group, prompts[repetition], clients, caching[repetition])
-                    calls.append(tasks.create_task(self._in_turn(ballot, question, refusals)))
+                    calls.append(tasks.create_task(self._in_turn(ballot, question, refusals, on_ballot)))
         return [call.result() for call in calls]
 
     def _prompts(self, group: CanonicalGroup, seed: str) -> GroupPrompts:
@@ -115,9 +119,13 @@ class Poll:
             return LARGEST_WHOLE
         return max_members_per_prompt(group, self.rubric, room)
 
-    async def _in_turn(self, ballot: Ballot, question: _Question, refusals: Refusals) -> Ballot:
+    async def _in_turn(
+        self, ballot: Ballot, question: _Question, refusals: Refusals, on_ballot: Callable[[Ballot], None]
+    ) -> Ballot:
         with question.caching.call(ballot.order):
-            return await self._without_refused(ballot, question, refusals)
+            await self._without_refused(ballot, question, refusals)
+        on_ballot(ballot)
+        return ballot
 
     async def _without_refused(self, ballot: Ballot, question: _Question, refusals: Refusals) -> Ballot:
         """Asks for the ballot and, when it is refused because of some members' text, again without these members."""

@@ -17,7 +17,8 @@ from typing import Any, TypeGuard
 from gavel.judge.reply import vocabulary as say
 from gavel.judge.reply.claims import Said
 from gavel.judge.reply.columns import problem_with_column
-from gavel.judge.reply.explanations import declines, problem_with_explanation
+from gavel.judge.reply.declines import declines
+from gavel.judge.reply.explanations import problem_with_explanation
 from gavel.judge.reply.forms import Field, all_of
 from gavel.judge.reply.grades import explains_otherwise
 from gavel.judge.reply.lexicon import pattern, understood

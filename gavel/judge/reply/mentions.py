@@ -23,8 +23,9 @@ class Mentions:
         self._names = frozenset(name.casefold() for name in names)
 
     def finditer(self, text: str) -> Iterator[re.Match[str]]:
-        names = self._names
-        return (found for found in RUN.finditer(text) if found[0].casefold() in names)
+        folded = text.casefold()
+        names = {name for name in self._names if name in folded}
+        return (found for found in RUN.finditer(text) if found[0].casefold() in names) if names else iter(())
 
     def search(self, text: str) -> re.Match[str] | None:
         return next(self.finditer(text), None)

@@ -254,11 +254,11 @@ def _rank(text: str, own: bool) -> str | None:
             ):
                 continue
             return f"not {rank}" if is_denied else rank
-    wins = _beside(text, "wins")
-    if wins and not own:
+    if own:
+        return None
+    if wins := _beside(text, "wins"):
         return "not best" if denied(text, wins.start()) else "best"
-    loses = _beside(text, "loses")
-    if loses and not own:
+    if loses := _beside(text, "loses"):
         return "not worst" if denied(text, loses.start()) else "worst"
     return None
 

@@ -22,7 +22,7 @@ from gavel.judge.reply.closings import (
     rationale_heading,
     takes_back,
 )
-from gavel.judge.reply.explanations import declines
+from gavel.judge.reply.declines import declines
 from gavel.judge.reply.headings import cleanly_introduced
 from gavel.judge.reply.lexicon import language
 from gavel.judge.reply.opinions import contradiction

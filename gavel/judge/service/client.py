@@ -9,40 +9,26 @@ key until the deadline, so a group is judged once however often it is sent. Impo
 """
 
 import os
-import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
-from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
+from tenacity import AsyncRetrying, Retrying
 
+from gavel.judge.service.exchange import Again, Exchange
+from gavel.judge.service.member_score import MemberScore, judgement_of
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_copy import with_judgements
-from gavel.scenarios.judgement import GroupJudgement, Judgement
+from gavel.scenarios.judgement import GroupJudgement
 from gavel.scenarios.trajectory import History, Trajectory, to_messages
 from gavel.scenarios.truth import truth_of
 
 URL_VARIABLE = "GAVEL_JUDGE_URL"
 KEY_VARIABLE = "GAVEL_JUDGE_KEY"
-_PROBLEM = "urn:gavel:problem:"
-_PASSING = {408, 425, 429, 500, 502, 503, 504}
-_LASTING = {"judge-failed", "judge-stopped", "service-error"}
-"""Kinds of problems that sending again does not mend, whatever their status."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
-_LONGEST_REQUEST = 300.0
-"""Seconds that one request is waited for; the next one goes on waiting for the same judgement."""
-_CONNECT_SECONDS = 10.0
-
-
-class _Again(Exception):
-    """The request may succeed when it is sent again, after `pause` seconds at least."""
-
-    def __init__(self, why: str, pause: float = 0.0) -> None:
-        super().__init__(why)
-        self.pause = pause
 
 
 class JudgeClient:
@@ -85,25 +71,13 @@ class JudgeClient:
         """
         if group.pending:
             await group
-        exchange = _Exchange(self, group, idempotency_key)
-        if self._async is None:
-            self._async = httpx.AsyncClient(headers=self._headers, limits=httpx.Limits(max_connections=None))
-        client = self._async
-
-        async def send() -> httpx.Response:
-            return await client.request(**exchange.request())
-
-        try:
-            async for attempt in AsyncRetrying(**exchange.policy):
-                with attempt:
-                    exchange.read(await _sent(send))
-        except _Again as error:
-            raise exchange.too_late(error) from error
-        return exchange.judged()
+        exchange = self._exchange(group, idempotency_key)
+        await self._answered(exchange)
+        return _judged(group, exchange.answer)
 
     def score_now(self, group: TrajectoryGroup, *, idempotency_key: str | None = None) -> TrajectoryGroup:
         """The same as `score` for code without an event loop. The group must not be pending."""
-        exchange = _Exchange(self, group, idempotency_key)
+        exchange = self._exchange(group, idempotency_key)
         if self._sync is None:
             self._sync = httpx.Client(headers=self._headers, limits=httpx.Limits(max_connections=None))
         try:
@@ -112,11 +86,49 @@ class JudgeClient:
                     try:
                         response = self._sync.request(**exchange.request())
                     except httpx.TransportError as error:
-                        raise _Again(_why(error)) from error
+                        raise Again.after(error) from error
                     exchange.read(response)
-        except _Again as error:
+        except Again as error:
             raise exchange.too_late(error) from error
-        return exchange.judged()
+        return _judged(group, exchange.answer)
+
+    async def score_member(
+        self, trajectory: Trajectory, group: str, *, expected: int, id: str | None = None, **fields: Any
+    ) -> MemberScore:
+        """The score of one member of a group whose members are sent one by one, from wherever they are.
+
+        Answered once `expected` members have been sent to the `group` of this name, or when its time is over. `id`:
+        name of the member; None = a new one. `fields`: further ones of `POST /v1/groups/{group}/members`, such as
+        `reference`, `deadline_seconds` and `on_deadline`, which are the same for all members.
+
+        Raises `JudgeError` as `score` does; when the service refuses the member it is a `RefusalError`, which says why.
+        """
+        member = {"expected": expected, "id": id or str(uuid.uuid4()), **_sent_form(trajectory)}
+        path = f"/v1/groups/{quote(group, safe='')}/members"
+        body = {**self._options, **truth_of(TrajectoryGroup([trajectory])).dump(), **fields, **member}
+        exchange = Exchange(self.url, path, body, holds="score", deadline=self.deadline)
+        await self._answered(exchange)
+        return MemberScore.of(exchange.answer)
+
+    def _exchange(self, group: TrajectoryGroup, idempotency_key: str | None) -> Exchange:
+        body = {"trajectories": [_sent_form(t) for t in group], **self._options, **truth_of(group).dump()}
+        headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+        return Exchange(self.url, "/v1/score", body, holds="members", deadline=self.deadline, headers=headers)
+
+    async def _answered(self, exchange: Exchange) -> None:
+        """Sends requests until the exchange has its answer."""
+        if self._async is None:
+            self._async = httpx.AsyncClient(headers=self._headers, limits=httpx.Limits(max_connections=None))
+        try:
+            async for attempt in AsyncRetrying(**exchange.policy):
+                with attempt:
+                    try:
+                        response = await self._async.request(**exchange.request())
+                    except httpx.TransportError as error:
+                        raise Again.after(error) from error
+                    exchange.read(response)
+        except Again as error:
+            raise exchange.too_late(error) from error
 
     def close(self) -> None:
         """Closes the connections of `score_now`."""
@@ -151,91 +163,6 @@ class JudgeClient:
         return dict(self._options)
 
 
-class _Exchange:
-    """The requests for one group, until there is an answer."""
-
-    def __init__(self, client: JudgeClient, group: TrajectoryGroup, idempotency_key: str | None) -> None:
-        self._client = client
-        self._group = group
-        self._key = idempotency_key or str(uuid.uuid4())
-        self._body = {"trajectories": [_sent_form(t) for t in group], **client.options, **truth_of(group).dump()}
-        self._deadline = time.monotonic() + client.deadline
-        self._place: str | None = None
-        self._answer: dict[str, Any] = {}
-
-    @property
-    def policy(self) -> dict[str, Any]:
-        """When a request is sent again."""
-        growing = wait_random_exponential(multiplier=_FIRST_PAUSE, max=_LONGEST_PAUSE)
-
-        def pause(state: RetryCallState) -> float:
-            error = state.outcome.exception() if state.outcome else None
-            return max(growing(state), error.pause if isinstance(error, _Again) else 0.0)
-
-        def stop(state: RetryCallState) -> bool:
-            return state.upcoming_sleep >= self._left
-
-        return {"retry": retry_if_exception_type(_Again), "wait": pause, "stop": stop, "reraise": True}
-
-    @property
-    def _left(self) -> float:
-        return self._deadline - time.monotonic()
-
-    def request(self) -> dict[str, Any]:
-        """The next request: the group, or once it is accepted the question for its judgement."""
-        seconds = max(min(self._left, _LONGEST_REQUEST), 0.1)
-        timeout = httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS), pool=None)
-        if self._place is not None:
-            params = {"wait": max(seconds - 1.0, 0.0)}
-            return {"method": "GET", "url": self._client.url + self._place, "params": params, "timeout": timeout}
-        headers = {"Idempotency-Key": self._key}
-        url = f"{self._client.url}/v1/score"
-        return {"method": "POST", "url": url, "json": self._body, "headers": headers, "timeout": timeout}
-
-    def read(self, response: httpx.Response) -> None:
-        """Takes the answer. Raises `_Again` when there is none yet, `JudgeError` when there will be none."""
-        try:
-            found: dict[str, Any] = response.json()
-        except ValueError:
-            found = {}
-        if response.status_code == 200 and "members" in found:
-            self._answer = found
-        elif response.status_code == 202:
-            self._place = f"/v1/judgements/{found['id']}"
-            raise _Again("the group is not judged yet")
-        else:
-            kind = str(found.get("type", "")).removeprefix(_PROBLEM)
-            why = str(found.get("detail") or f"the service answered with status {response.status_code}")
-            if response.status_code in _PASSING and kind not in _LASTING:
-                pause = response.headers.get("retry-after", "")
-                raise _Again(why, float(pause) if pause.isdigit() else 0.0)
-            raise JudgeError(why, str(found.get("remedy") or f"Is {self._client.url} a judge service?"))
-
-    def judged(self) -> TrajectoryGroup:
-        """The group with what was answered."""
-        answer = self._answer
-        if answer["status"] == "failed":
-            raise JudgeError(str(answer["members"][0]["reason"]), "Look at the service's log; then send it again.")
-        members = [
-            Judgement(
-                score=one["score"],
-                standard_error=one["standard_error"],
-                explanation=one["explanation"],
-                flags=one["flags"],
-                reason=one["reason"],
-            )
-            for one in answer["members"]
-        ]
-        kept = {name: answer[name] for name in _WHOLE if name in answer}
-        return with_judgements(self._group, members, GroupJudgement(**kept))
-
-    def too_late(self, error: _Again) -> JudgeError:
-        return JudgeError(
-            f"the group was not judged within {self._client.deadline:g} s: {error}.",
-            f"Is the service at {self._client.url} running? Raise the client's deadline if its judge is slow.",
-        )
-
-
 _WHOLE = (
     "status",
     "reason",
@@ -249,15 +176,13 @@ _WHOLE = (
 )
 
 
-async def _sent(send: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
-    try:
-        return await send()
-    except httpx.TransportError as error:
-        raise _Again(_why(error)) from error
-
-
-def _why(error: httpx.TransportError) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+def _judged(group: TrajectoryGroup, answer: Mapping[str, Any]) -> TrajectoryGroup:
+    """The group with what was answered. Raises `JudgeError` for a judgement that failed."""
+    if answer["status"] == "failed":
+        raise JudgeError(str(answer["members"][0]["reason"]), "Look at the service's log; then send it again.")
+    members = [judgement_of(one) for one in answer["members"]]
+    kept = {name: answer[name] for name in _WHOLE if name in answer}
+    return with_judgements(group, members, GroupJudgement(**kept))
 
 
 def _sent_form(trajectory: Trajectory) -> dict[str, Any]:

@@ -129,6 +129,8 @@ class ServiceConfig(BaseModel):
     limits: ServiceLimits = ServiceLimits()
     keys: dict[KeyName, KeyConfig] = {}
     """API keys by name, besides those of `gavel keys create`."""
+    otel: bool = False
+    """Send OpenTelemetry traces over OTLP/HTTP, to where OTEL_EXPORTER_OTLP_ENDPOINT and its kind say (extra otel)."""
     retention_days: float | None = Field(default=None, gt=0)
     """Days after which judgements are deleted with their transcripts and replies. Default: they are kept."""
 

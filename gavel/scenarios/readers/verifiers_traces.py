@@ -16,7 +16,7 @@ from gavel.scenarios.readers import chat
 from gavel.scenarios.readers.checks import INDEPENDENT, as_number, trajectory
 from gavel.scenarios.readers.row import Attempt, Format, Row, RowError, Source, is_list, is_object
 from gavel.scenarios.readers.tool_calls import tools as openai_tools
-from gavel.scenarios.trajectory import History, MessageOrChoice
+from gavel.scenarios.trajectory import History, MessageOrChoice, Trajectory
 
 
 def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
@@ -31,28 +31,37 @@ def _read(rows: Sequence[Row], source: Source) -> Iterator[Attempt]:
 
 
 def _attempt(row: Row, trace: Message) -> Attempt:
-    said, *others = sorted(_paths(trace["nodes"], row.where), key=len, reverse=True)
-    tools = openai_tools(trace.get("tools"))
     task: Message = trace.get("task") or row.value["task"]
     data: Message = task.get("data") or {}
-    acted: Message = trace.get("agent") or {}
-    agent = str(acted.get("name", "agent"))
-    fields: Message = {"task": task, "agent": agent, "info": trace.get("info")}
+    found = trace_trajectory(trace, task, row.where)
+    name = task.get("key") or task.get("hash") or data.get("idx")
+    own: dict[str, JsonValue] = {"task": str(name), "type": str(task.get("type")), "agent": _agent(trace)}
+    return Attempt(found, row, TRACES.name, None if name is None else own)
+
+
+def trace_trajectory(trace: Message, task: Message, where: str) -> Trajectory:
+    """One agent's trace as a trajectory. Raises `RowError` when it cannot be judged."""
+    said, *others = sorted(_paths(trace["nodes"], where), key=len, reverse=True)
+    tools = openai_tools(trace.get("tools"))
+    data: Message = task.get("data") or {}
+    fields: Message = {"task": task, "agent": _agent(trace), "info": trace.get("info")}
     if data.get("answer"):
         fields["reference"] = data["answer"]
     histories = [History(messages_and_choices=list[MessageOrChoice](each), tools=tools) for each in others]
-    found = trajectory(
+    return trajectory(
         said,
-        row.where,
+        where,
         tools=tools,
         fields={name: value for name, value in fields.items() if value},
         metrics={**(trace.get("metrics") or {}), **_rewards(trace.get("rewards") or {})},
         additional_histories=histories,
         **_ended(trace),
     )
-    name = task.get("key") or task.get("hash") or data.get("idx")
-    own: dict[str, JsonValue] = {"task": str(name), "type": str(task.get("type")), "agent": agent}
-    return Attempt(found, row, TRACES.name, None if name is None else own)
+
+
+def _agent(trace: Message) -> str:
+    acted: Message = trace.get("agent") or {}
+    return str(acted.get("name", "agent"))
 
 
 def _paths(nodes: list[Any], where: str) -> Iterator[list[Message]]:

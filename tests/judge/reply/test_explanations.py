@@ -6,9 +6,9 @@ import pytest
 
 import gavel.prompts
 from gavel.judge.reply.claims import Said
+from gavel.judge.reply.declines import declines
 from gavel.judge.reply.errors import VerdictError
 from gavel.judge.reply.explanations import (
-    declines,
     is_placeholder,
     problem_with_explanation,
     problems_with_explanations,

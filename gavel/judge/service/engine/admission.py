@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 
 from gavel.judge.service.config import KeyConfig
-from gavel.judge.service.engine.caller import ANYONE, Caller
+from gavel.judge.service.engine import page_session
+from gavel.judge.service.engine.caller import ANYONE, Caller, Visitor
 from gavel.judge.service.errors import (
     BusyError,
     DatabaseUnavailableError,
@@ -39,11 +40,13 @@ _REFRESH_SECONDS = 2.0
 EAGER_SECONDS = 0.5
 """Between looks for a key that is not known yet."""
 _NO_HASH = token_hash("")
+_PAGES_PER_MINUTE = 300
+"""That the sessions of one key may ask for; they are not counted as its requests."""
 
 
 @dataclass(slots=True)
 class _Bucket:
-    """Requests that a key may make now; refilled all the time."""
+    """Requests that may be made now; refilled all the time."""
 
     tokens: float
     at: float
@@ -105,8 +108,7 @@ class Admission:
         token = _token(authorization or "")
         hashed = token_hash(token)
         key_id = self._ids_by_hash.get(hashed) or key_id_of(token)
-        if token and key_id not in self._keys and time.monotonic() - self._read_at > EAGER_SECONDS:
-            await self.refresh()
+        await self._look_for(key_id)
         if not self.is_required:
             return ANYONE
         if not token:
@@ -120,13 +122,26 @@ class Admission:
             raise UnauthorizedError(
                 "the API key is not known here, or it was revoked.", "Use another one; gavel keys create makes one."
             )
-        self._count(key)
-        scope = key.scope
-        return Caller(
-            key.id,
-            tuple(scope.projects) or None,
-            frozenset(scope.judges) or None,
-        )
+        self._count(key.id, key.scope.requests_per_minute)
+        return _caller(key)
+
+    async def sign_in(self, token: str) -> str:
+        """A session for a browser whose user has this key. Raises `UnauthorizedError`, `RateLimitError`."""
+        caller = await self.authenticate(f"Bearer {token}")
+        key = self._keys.get(caller.key_id)
+        return page_session.issue(key, time.time()) if key else ""
+
+    async def visitor(self, session: str) -> Visitor:
+        """Whose session this is. Raises `UnauthorizedError` where keys are needed and it is none, `RateLimitError`."""
+        key_id = page_session.key_id_in(session)
+        await self._look_for(key_id)
+        if not self.is_required:
+            return Visitor()
+        key = self._keys.get(key_id)
+        if key is None or not page_session.is_valid(key, session, time.time()):
+            raise UnauthorizedError("the page needs an API key.", "Sign in.")
+        self._count(f"pages of {key.id}", _PAGES_PER_MINUTE)
+        return Visitor(_caller(key), key.name)
 
     def check(self, caller: Caller, project: str, judges: Sequence[str]) -> None:
         """Raises `ForbiddenError` for a project or judge that is not the caller's, or a budget that is spent."""
@@ -168,18 +183,26 @@ class Admission:
             self._unfinished[record.key_id] = max(0, self._unfinished[record.key_id] - 1)
             self._spent[record.key_id] += record.cost_usd or 0.0
 
-    def _count(self, key: Key) -> None:
-        most = key.scope.requests_per_minute
+    async def _look_for(self, key_id: str) -> None:
+        """Sees a key that was made just now."""
+        if key_id and key_id not in self._keys and time.monotonic() - self._read_at > EAGER_SECONDS:
+            await self.refresh()
+
+    def _count(self, who: str, most: int | None) -> None:
         if most is None:
             return
         now = time.monotonic()
-        bucket = self._buckets.setdefault(key.id, _Bucket(most, now))
+        bucket = self._buckets.setdefault(who, _Bucket(most, now))
         bucket.tokens = min(most, bucket.tokens + (now - bucket.at) * most / 60)
         bucket.at = now
         if bucket.tokens < 1:
             seconds = math.ceil((1 - bucket.tokens) * 60 / most)
             raise RateLimitError(f"the key may make {most} requests a minute.", f"Wait {seconds} s.", seconds)
         bucket.tokens -= 1
+
+
+def _caller(key: Key) -> Caller:
+    return Caller(key.id, tuple(key.scope.projects) or None, frozenset(key.scope.judges) or None)
 
 
 def _token(authorization: str) -> str:

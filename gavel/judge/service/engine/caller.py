@@ -1,4 +1,4 @@
-"""Who asks: the API key of a request, and the projects that it may use."""
+"""Who asks: the API key of a request, or of a browser's session, and the projects that it may use."""
 
 from dataclasses import dataclass
 
@@ -13,6 +13,8 @@ class Caller:
     """Projects that it may use; None = all."""
     judges: frozenset[str] | None = None
     """Judge models that may judge for it; None = all that the service allows."""
+    traceparent: str | None = None
+    """W3C trace context of the request; None where it names none, or nothing is traced."""
 
     def may_use(self, project: str) -> bool:
         return self.projects is None or project in self.projects
@@ -24,3 +26,12 @@ class Caller:
 
 ANYONE = Caller()
 """Whoever asks a service without keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Whoever looks at a page."""
+
+    caller: Caller = ANYONE
+    key_name: str = ""
+    """Name of the API key that the session was begun with; empty without keys."""

@@ -27,6 +27,7 @@ from gavel.judge.service.engine.caller import ANYONE, Caller
 from gavel.judge.service.engine.judges import Judges
 from gavel.judge.service.engine.metrics import Metrics
 from gavel.judge.service.engine.rendezvous import Rendezvous
+from gavel.judge.service.engine.tracing import Tracing
 from gavel.judge.service.engine.waiters import Waiters
 from gavel.judge.service.engine.worker import Worker
 from gavel.judge.service.errors import (
@@ -62,8 +63,8 @@ _ANYTHING = sa.select(sa.literal(1))
 class Engine:
     """One process of the service. Made and used in one event loop."""
 
-    def __init__(self, config: ServiceConfig, database: Database) -> None:
-        """Raises `JudgeError` for a judge that cannot be made."""
+    def __init__(self, config: ServiceConfig, database: Database, tracing: Tracing | None = None) -> None:
+        """Raises `JudgeError` for a judge that cannot be made. `tracing`: instead of what the settings say."""
         self.config = config
         self.database = database
         self.store = Store(database)
@@ -72,7 +73,8 @@ class Engine:
         self.waiters = Waiters()
         self.metrics = Metrics()
         self.admission = Admission(database, config.keys)
-        self.worker = Worker(self.store, self.judges, config.limits, self._finished)
+        self.tracing = tracing or (Tracing.exporting() if config.otel else Tracing())
+        self.worker = Worker(self.store, self.judges, config.limits, self.tracing, self._finished)
         self.rendezvous = Rendezvous(database, self.store, self.waiters, config.limits, self, self.worker.wake)
         self.counts = {"queued": 0, "running": 0}
         """Unfinished groups of all processes, as of the last look."""
@@ -120,6 +122,7 @@ class Engine:
         await self.notices.stop()
         self.waiters.give_up()
         self.cassette.close()
+        await self.tracing.stop()
 
     async def submit(
         self, request: ScoreRequest, caller: Caller = ANYONE, idempotency_key: str | None = None
@@ -248,6 +251,7 @@ class Engine:
             retain=request.retain,
             idempotency_key=idempotency_key,
             request_hash="" if idempotency_key is None else hashlib.sha256(payload).hexdigest(),
+            traceparent=caller.traceparent,
         )
 
     async def _accept(self, new: NewJudgement, request: ScoreRequest) -> Accepted:

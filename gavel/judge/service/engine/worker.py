@@ -14,8 +14,10 @@ from pydantic import ValidationError
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
+from gavel.judge.panel.progress import Progress
 from gavel.judge.service.config import ServiceLimits
 from gavel.judge.service.engine.judges import Judges
+from gavel.judge.service.engine.tracing import Tracing
 from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError, without_text
 from gavel.judge.service.schemas.judgement_record import LeasedWork, Record
 from gavel.judge.service.schemas.score_bodies import ScoreRequest
@@ -39,16 +41,23 @@ class Worker:
     """The judging of one process. `on_finished` hears of every judgement that is over: None = it was deleted."""
 
     def __init__(
-        self, store: Store, judges: Judges, limits: ServiceLimits, on_finished: Callable[[str, Record | None], None]
+        self,
+        store: Store,
+        judges: Judges,
+        limits: ServiceLimits,
+        tracing: Tracing,
+        on_finished: Callable[[str, Record | None], None],
     ) -> None:
         self.owner = holder_name()
         self._store = store
         self._judges = judges
         self._limits = limits
+        self._tracing = tracing
         self._on_finished = on_finished
         self._running: dict[str, asyncio.Task[None]] = {}
         self._backlog: dict[str, tuple[Record, ScoreRequest]] = {}
         """Leased and not begun, the oldest first."""
+        self._progress: dict[str, Progress] = {}
         self._reserved = 0
         self._wake = asyncio.Event()
         self._is_queued = True
@@ -63,6 +72,10 @@ class Worker:
     def has(self, judgement: str) -> bool:
         """Whether this process has leased it, and is judging it or about to."""
         return judgement in self._running or judgement in self._backlog
+
+    def progress(self, judgement: str) -> Progress | None:
+        """How far the judging of a group has come; None where this process does not judge it."""
+        return self._progress.get(judgement)
 
     def start(self) -> None:
         self._loops = [asyncio.create_task(self._take_work()), asyncio.create_task(self._keep_leases())]
@@ -195,23 +208,29 @@ class Worker:
         await self._run(work.record, request)
 
     async def _run(self, record: Record, request: ScoreRequest) -> None:
-        await self._over(record, await self._judged(request))
+        try:
+            with self._tracing.judgement(record) as span:
+                span.verdict = verdict = await self._judged(record.id, request)
+            await self._over(record, verdict)
+        finally:
+            self._progress.pop(record.id, None)
 
-    async def _judged(self, request: ScoreRequest) -> Verdict:
+    async def _judged(self, judgement: str, request: ScoreRequest) -> Verdict:
         for attempt in range(_JUDGED_AT_MOST):
             outages = self._store.database.outages
-            verdict = await self._judged_once(request)
+            progress = self._progress[judgement] = Progress()
+            verdict = await self._judged_once(request, progress)
             lost = verdict.group is None or verdict.group.lost_orders
             if not lost or outages == self._store.database.outages or attempt == _JUDGED_AT_MOST - 1:
                 return verdict
             await asyncio.sleep(_RETRY_SECONDS[0] * 2**attempt)
         raise AssertionError
 
-    async def _judged_once(self, request: ScoreRequest) -> Verdict:
+    async def _judged_once(self, request: ScoreRequest, progress: Progress) -> Verdict:
         try:
             judge: Judge = self._judges.of(request)
             group = request.group(self._judges.rubric(request))
-            return Verdict.of(request.ids, await judge.score(group))
+            return Verdict.of(request.ids, await judge.score(group, progress=progress))
         except JudgeError as error:
             return Verdict.failed(request.ids, error)
         except ServiceError as error:  # the settings have changed since the request was accepted

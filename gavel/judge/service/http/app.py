@@ -20,6 +20,7 @@ from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.engine.metrics import Metrics
 from gavel.judge.service.errors import ServiceError
 from gavel.judge.service.http.openapi import describe
+from gavel.judge.service.http.pages import assets, group_page, list_page, sign_in
 from gavel.judge.service.http.problems import Problem, ProblemOut, documented, problem_of
 from gavel.judge.service.http.request_body import SHOWN_ERRORS
 from gavel.judge.service.http.request_guard import Guard, is_loopback
@@ -30,6 +31,7 @@ from gavel.judge.service.store.database import Database
 from gavel.llm.errors import LlmError
 
 _ROUTES = (score, batch, groups, judgements, nemo_gym, slime, ors)
+_PAGES = (assets, sign_in, list_page, group_page)
 _BODIES = (
     ScoreRequest,
     MemberRequest,
@@ -85,6 +87,8 @@ def create_app(config: ServiceConfig, engine: Engine | None = None) -> FastAPI:
     for routes in _ROUTES:
         app.include_router(routes.router, responses=documented(*_OF_ANY, 401, 429))
     app.include_router(health.router, responses=documented(*_OF_ANY))
+    for pages in _PAGES:
+        app.include_router(pages.router)
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(JudgeError, _judge_error)
@@ -131,6 +135,6 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 def _methods(request: Request) -> set[str]:
     """Those of all routes with the request's path."""
-    routes = [route for each in (*_ROUTES, health) for route in each.router.routes if isinstance(route, Route)]
+    routes = [route for each in (*_ROUTES, health, *_PAGES) for route in each.router.routes if isinstance(route, Route)]
     matching = [route for route in routes if route.path_regex.match(request.scope["path"])]
     return {method for route in matching for method in route.methods or ()}

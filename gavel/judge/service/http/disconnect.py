@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from starlette.requests import Request
+from starlette.types import Receive
 
 from gavel.judge.service.http.problems import Problem
 
@@ -13,22 +13,30 @@ UNBUFFERED = {"X-Accel-Buffering": "no"}
 """Header of answers that come in pieces: nginx hands each on at once."""
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
     """What the work gives; it is cancelled when the client closes the connection. Its body must have been read."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.create_task(_disconnected(request))
-    gone.add_done_callback(lambda _: task.cancel())
+    waiting = asyncio.current_task()
+    assert waiting is not None
+    is_gone = False
+
+    def end(_: "asyncio.Task[None]") -> None:
+        nonlocal is_gone
+        is_gone = True
+        waiting.cancel()
+
+    watch = asyncio.create_task(_disconnected(receive))
+    watch.add_done_callback(end)
     try:
-        return await task
+        return await work
     except asyncio.CancelledError:
-        if gone.done() and not gone.cancelled():
+        if is_gone and not waiting.uncancel():
             raise Problem(400, "incomplete", "the connection was closed before the answer was there.") from None
-        task.cancel()
         raise
     finally:
-        gone.cancel()
+        watch.remove_done_callback(end)
+        watch.cancel()
 
 
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
         continue

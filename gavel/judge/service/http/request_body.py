@@ -28,7 +28,11 @@ async def read_body(request: Request) -> bytes:
     The rest of a body that is refused is still taken from the connection, and dropped, so that its sender reads why.
     """
     check_headers(request)
-    limits: ServiceLimits = request.app.state.engine.config.limits
+    return await read_bytes(request, request.app.state.engine.config.limits)
+
+
+async def read_bytes(request: Request, limits: ServiceLimits) -> bytes:
+    """The whole body, of any type. Raises `Problem` for one that is too large or too slow."""
     chunks: list[bytes] = []
     size = 0
     try:

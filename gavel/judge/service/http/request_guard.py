@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gavel.judge.service.engine.metrics import Metrics
 from gavel.judge.service.errors import without_text
+from gavel.judge.service.http.late_answer import late_answer_of, late_response
 from gavel.judge.service.http.problems import Problem
 
 _LOG = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         started, status, is_answered = time.perf_counter(), 500, False
+        inner: Scope = dict(scope)
 
         async def guarded(message: Message) -> None:
             nonlocal status, is_answered
@@ -61,7 +63,11 @@ class Guard:
         problem = self._problem(Headers(scope=scope))
         try:
             if problem is None:
-                await self._app(scope, receive, guarded)
+                await self._app(inner, receive, guarded)
+                if (later := late_answer_of(inner)) is not None:
+                    inner = {"route": inner.get("route")}  # all else that routing left there goes
+                    response = await late_response(later, receive)
+                    await response(scope, receive, guarded)
         except Exception as error:
             _LOG.error("a request failed with %s", type(error).__name__, exc_info=without_text(error))
             if is_answered:  # the connection is closed, so that the answer does not pass for a whole one
@@ -72,7 +78,7 @@ class Guard:
         if problem is not None:
             await problem.response()(scope, receive, guarded)
         if (metrics := self._metrics()) is not None:
-            route = getattr(scope.get("route"), "path", "")
+            route = getattr(inner.get("route"), "path", "")
             metrics.answered(route or "none", status, time.perf_counter() - started)
 
     def _problem(self, headers: Headers) -> Problem | None:

@@ -1,5 +1,6 @@
 """What routes are given: the engine, and who asks."""
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import Depends, Header, Security
@@ -24,7 +25,9 @@ async def _caller(
     authorization = request.headers.get("authorization")
     if authorization is None and (key := request.headers.get("x-api-key")) is not None:
         authorization = f"Bearer {key}"
-    return await engine.admission.authenticate(authorization)
+    caller = await engine.admission.authenticate(authorization)
+    traceparent = engine.tracing.traceparent(request.headers.get("traceparent"))
+    return replace(caller, traceparent=traceparent) if traceparent else caller
 
 
 TheEngine = Annotated[Engine, Depends(_engine)]

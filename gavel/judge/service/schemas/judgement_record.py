@@ -26,6 +26,8 @@ class NewJudgement:
     idempotency_key: str | None = None
     request_hash: str = ""
     """Of the payload, where there is an idempotency key."""
+    traceparent: str | None = None
+    """W3C trace context that the judgement belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class Record:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost_usd: float | None = None
+    traceparent: str | None = None
     verdict: Verdict | None = None
     """None: not finished, or not read with the record."""
 

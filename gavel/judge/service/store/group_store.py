@@ -22,15 +22,42 @@ from gavel.judge.service.schemas.group_record import GroupRecord, NewMember
 from gavel.judge.service.schemas.judgement_record import NewJudgement
 from gavel.judge.service.schemas.stored_verdict import Verdict
 from gavel.judge.service.store.database import Database
+from gavel.judge.service.store.database_time import database_time
 from gavel.judge.service.store.judgement_rows import columns_of, decompress, outcome_columns
 from gavel.judge.service.store.judgement_store import FINISHED, WORK
-from gavel.judge.service.store.leases import database_clock
 from gavel.judge.service.store.notices import notify
 from gavel.judge.service.store.tables import groups, judgements, members
 from gavel.judge.service.store.time_ordered_ids import new_id
 
 _g, _m, _j = groups.c, members.c, judgements.c
 _IS_OPEN = _g.closed_at.is_(None)
+# Statements of every member are made once: making one takes longer than running it.
+_NEWEST = (
+    sa.select(groups)
+    .where(
+        _g.key_id == sa.bindparam("of_key"), _g.project == sa.bindparam("of_project"), _g.name == sa.bindparam("named")
+    )
+    .order_by(_g.round.desc())
+    .limit(1)
+    .with_for_update()
+)
+_BEGIN = {
+    "sqlite": sqlite.insert(groups).on_conflict_do_nothing(),
+    "postgresql": postgresql.insert(groups).on_conflict_do_nothing(),
+}
+_MEMBER = sa.select(_m.content_hash).where(_m.group_id == sa.bindparam("of_group"), _m.id == sa.bindparam("member"))
+_INSERT_MEMBER = sa.insert(members)
+_ARRIVED = (
+    sa.update(groups)
+    .where(_g.id == sa.bindparam("of_group"))
+    .values(arrived=_g.arrived + 1, size=_g.size + sa.bindparam("more"))
+    .returning(*groups.c)
+)
+_OF_GROUP = sa.select(_m.id, _m.payload).where(_m.group_id == sa.bindparam("of_group"))
+_CLOSE = sa.update(groups).where(_g.id == sa.bindparam("of_group"))
+_EMPTY_MEMBERS = sa.update(members).where(_m.group_id == sa.bindparam("of_group")).values(payload=None)
+_JUDGEMENT = sa.insert(judgements)
+_HAS_DUE = sa.select(_g.id).where(_IS_OPEN, _g.deadline_at <= database_time()).limit(1)
 _CLOSED_AT_ONCE = 100
 _REPLAY_SECONDS = 600.0
 """That a closed round still answers a member that comes again, before the member begins another round."""
@@ -101,7 +128,7 @@ def _join(connection: sa.Connection, new: NewMember) -> GroupRecord | ServiceErr
             "All members of a group name the same expected, deadline, rubric, criteria, reference and judge; "
             "give another group a name of its own.",
         )
-    known = connection.execute(_member(row.id, new.member)).one_or_none()
+    known = _known(connection, row.id, new.member)
     if known is not None:
         if known.content_hash != new.content_hash:
             return MemberDiffersError(
@@ -130,9 +157,8 @@ def _join(connection: sa.Connection, new: NewMember) -> GroupRecord | ServiceErr
             "Send smaller members, or raise the service's setting limits.body_bytes.",
         )
     values = {"group_id": row.id, "id": new.member, "content_hash": new.content_hash, "payload": new.payload}
-    connection.execute(sa.insert(members).values(values))
-    arrived = sa.update(groups).where(_g.id == row.id).values(arrived=_g.arrived + 1, size=_g.size + new.size)
-    row = connection.execute(arrived.returning(*groups.c)).one()
+    connection.execute(_INSERT_MEMBER, values)
+    row = connection.execute(_ARRIVED, {"of_group": row.id, "more": new.size}).one()
     if row.arrived == row.expected:
         _close(connection, row, now)
         return _record(row, now)
@@ -140,8 +166,8 @@ def _join(connection: sa.Connection, new: NewMember) -> GroupRecord | ServiceErr
 
 
 def _newest(connection: sa.Connection, new: NewMember) -> sa.Row[tuple[object, ...]] | None:
-    named = sa.select(groups).where(_g.key_id == new.key_id, _g.project == new.project, _g.name == new.group)
-    return connection.execute(named.order_by(_g.round.desc()).limit(1).with_for_update()).one_or_none()
+    name = {"of_key": new.key_id, "of_project": new.project, "named": new.group}
+    return connection.execute(_NEWEST, name).one_or_none()
 
 
 def _is_over(connection: sa.Connection, row: sa.Row[tuple[object, ...]], new: NewMember, now: float) -> bool:
@@ -150,13 +176,12 @@ def _is_over(connection: sa.Connection, row: sa.Row[tuple[object, ...]], new: Ne
         _close(connection, row, now)
     elif row.closed_at is None:
         return False
-    known = connection.execute(_member(row.id, new.member)).one_or_none()
+    known = _known(connection, row.id, new.member)
     is_same = known is not None and known.content_hash == new.content_hash
     return not is_same or (row.closed_at or now) < now - _REPLAY_SECONDS
 
 
 def _begin(connection: sa.Connection, new: NewMember, number: int, now: float) -> None:
-    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     values = {
         "id": new_id(),
         "key_id": new.key_id,
@@ -174,11 +199,11 @@ def _begin(connection: sa.Connection, new: NewMember, number: int, now: float) -
         "created_at": now,
         "deadline_at": now + new.deadline_seconds,
     }
-    connection.execute(insert(groups).values(values).on_conflict_do_nothing())
+    connection.execute(_BEGIN[connection.dialect.name], values)
 
 
-def _member(group: str, member: str) -> sa.Executable:
-    return sa.select(_m.content_hash).where(_m.group_id == group, _m.id == member)
+def _known(connection: sa.Connection, group: str, member: str) -> sa.Row[tuple[str]] | None:
+    return connection.execute(_MEMBER, {"of_group": group, "member": member}).one_or_none()
 
 
 def _judge_again(connection: sa.Connection, group: str) -> None:
@@ -189,8 +214,7 @@ def _judge_again(connection: sa.Connection, group: str) -> None:
 
 
 def _has_due(connection: sa.Connection) -> bool:
-    due = sa.select(_g.id).where(_IS_OPEN, _g.deadline_at <= database_clock(connection)).limit(1)
-    return connection.execute(due).first() is not None
+    return connection.execute(_HAS_DUE).first() is not None
 
 
 def _close_due(connection: sa.Connection) -> list[str]:
@@ -204,10 +228,10 @@ def _close_due(connection: sa.Connection) -> list[str]:
 
 def _close(connection: sa.Connection, row: sa.Row[tuple[object, ...]], now: float) -> None:
     """Makes the members that came a judgement, which waits for a worker, or is finished without scores."""
-    of_group = sa.select(_m.id, _m.payload).where(_m.group_id == row.id)
-    came = sorted(connection.execute(of_group), key=lambda member: member.id)
-    connection.execute(sa.update(groups).where(_g.id == row.id).values(closed_at=now))
-    connection.execute(sa.update(members).where(_m.group_id == row.id).values(payload=None))
+    group = {"of_group": row.id}
+    came = sorted(connection.execute(_OF_GROUP, group), key=lambda member: member.id)
+    connection.execute(_CLOSE, {**group, "closed_at": now})
+    connection.execute(_EMPTY_MEMBERS, group)
     new = NewJudgement(
         id=row.id,
         project=row.project,
@@ -224,7 +248,7 @@ def _close(connection: sa.Connection, row: sa.Row[tuple[object, ...]], now: floa
         values |= outcome_columns(Verdict.unscored([member.id for member in came], reason), time.time())
         if not row.retain:
             values["payload"] = None
-    connection.execute(sa.insert(judgements).values(values))
+    connection.execute(_JUDGEMENT, values)
     if "finished_at" in values:
         notify(connection, FINISHED, row.id)
     else:
@@ -254,4 +278,4 @@ def _now(connection: sa.Connection) -> float:
     """Unix seconds, by the clock that all processes share."""
     if connection.dialect.name == "sqlite":
         return time.time()
-    return connection.execute(sa.select(database_clock(connection))).scalar_one()
+    return connection.execute(sa.select(database_time())).scalar_one()

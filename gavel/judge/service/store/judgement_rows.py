@@ -25,6 +25,7 @@ SUMMARY = (
     _c.prompt_tokens,
     _c.completion_tokens,
     _c.cost_usd,
+    _c.traceparent,
 )
 """The columns of a record without its verdict, in order."""
 
@@ -61,6 +62,7 @@ def new_record(new: NewJudgement, status: str) -> Record:
         members=new.members,
         retain=new.retain,
         created_at=new.created_at,
+        traceparent=new.traceparent,
     )
 
 
@@ -76,6 +78,7 @@ def columns_of(new: NewJudgement) -> dict[str, Any]:
         "members": new.members,
         "retain": new.retain,
         "created_at": new.created_at,
+        "traceparent": new.traceparent,
         "calls": 0,
         "prompt_tokens": 0,
         "completion_tokens": 0,

@@ -16,6 +16,7 @@ from gavel.judge.service.errors import IdempotencyConflictError
 from gavel.judge.service.schemas.judgement_record import Accepted, NewJudgement, Query, Record
 from gavel.judge.service.schemas.stored_verdict import Verdict
 from gavel.judge.service.store.database import Database
+from gavel.judge.service.store.database_time import database_time
 from gavel.judge.service.store.judgement_rows import (
     SUMMARY,
     columns_of,
@@ -25,7 +26,6 @@ from gavel.judge.service.store.judgement_rows import (
     record_of,
     unpack,
 )
-from gavel.judge.service.store.leases import lease_columns
 from gavel.judge.service.store.notices import notify
 from gavel.judge.service.store.reply_store import delete_replies
 from gavel.judge.service.store.tables import claims, groups, judgements, keys, members, replies
@@ -35,6 +35,19 @@ FINISHED, WORK = "finished", "work"
 """Notices: a judgement is finished (its id), or waits for a process."""
 _c = judgements.c
 _WITH_RESULT = sa.select(*SUMMARY, _c.result)
+_LEASE_UNTIL = database_time() + sa.bindparam("lease_seconds", type_=sa.Double)
+"""NULL for a lease of NULL seconds."""
+
+
+def _insert(insert: Any) -> sa.Executable:
+    values = insert(judgements).values(lease_until=_LEASE_UNTIL)
+    return values.on_conflict_do_nothing().returning(_c.id)
+
+
+# Statements of every group are made once: making one takes longer than running it.
+_INSERT = {"sqlite": _insert(sqlite.insert), "postgresql": _insert(postgresql.insert)}
+"""By the database's dialect: stores a request, unless its idempotency key is known."""
+_FINISH = sa.update(judgements).where(_c.id == sa.bindparam("judgement"), _c.finished_at.is_(None))
 _EXPIRED_AT_ONCE = 200
 """Judgements that one transaction deletes."""
 
@@ -154,16 +167,11 @@ class Store:
 
 def _accept(connection: sa.Connection, new: NewJudgement, owner: str | None, lease_seconds: float) -> Accepted:
     status = "queued" if owner is None else "running"
-    lease = lease_columns(connection, owner, lease_seconds)
-    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    values: dict[str, Any] = {**columns_of(new), "status": status, **lease}
+    lease = {"lease_owner": owner, "lease_seconds": lease_seconds if owner else None, "leases": int(bool(owner))}
+    values = {**columns_of(new), "status": status, **lease}
     if owner is None:
         notify(connection, WORK)
-    if new.idempotency_key is None:
-        connection.execute(sa.insert(judgements).values(values))
-        return Accepted(new_record(new, status), is_new=True)
-    inserted = insert(judgements).values(values).on_conflict_do_nothing().returning(_c.id)
-    if connection.execute(inserted).first() is not None:
+    if connection.execute(_INSERT[connection.dialect.name], values).first() is not None:
         return Accepted(new_record(new, status), is_new=True)
     same_key = (
         _c.key_id == new.key_id,
@@ -179,14 +187,14 @@ def _accept(connection: sa.Connection, new: NewJudgement, owner: str | None, lea
     if row.status != "failed":
         return Accepted(record_of(row, row.result), is_new=False)
     again = {"status": status, "finished_at": None, "result": None, "payload": values["payload"], **lease}
-    connection.execute(sa.update(judgements).where(_c.id == row.id).values(again))
+    update = sa.update(judgements).where(_c.id == row.id).values(lease_until=_LEASE_UNTIL)
+    connection.execute(update, again)
     return Accepted(replace(new_record(new, status), id=row.id, created_at=row.created_at), is_new=True)
 
 
 def _finish(connection: sa.Connection, record: Record, verdict: Verdict, columns: dict[str, Any]) -> Record | None:
     values = columns if record.retain else {**columns, "payload": None}
-    update = sa.update(judgements).where(_c.id == record.id, _c.finished_at.is_(None)).values(values)
-    if connection.execute(update).rowcount:
+    if connection.execute(_FINISH, {"judgement": record.id, **values}).rowcount:
         if not record.retain:
             delete_replies(connection, verdict.reply_keys)
         if record.key_id:

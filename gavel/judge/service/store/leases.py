@@ -4,58 +4,37 @@ A dead owner on the same machine is seen at once; another one's work is free whe
 share PostgreSQL take different work (`FOR UPDATE SKIP LOCKED`), and its clock is that of all leases.
 """
 
-import time
 from collections.abc import Collection
 
 import sqlalchemy as sa
 
 from gavel.judge.service.schemas.judgement_record import LeasedWork
+from gavel.judge.service.store.database_time import database_time
 from gavel.judge.service.store.judgement_rows import SUMMARY, decompress, record_of
 from gavel.judge.service.store.tables import judgements
 from gavel.llm.question_claims import is_dead
 
 _c = judgements.c
 _UNFINISHED = _c.finished_at.is_(None)
-
-
-def database_clock(connection: sa.Connection) -> sa.ColumnElement[float]:
-    """Unix seconds, by the clock that all processes of this database share."""
-    if connection.dialect.name == "postgresql":
-        return sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double)
-    return sa.literal(time.time(), sa.Double)
-
-
-def lease_columns(connection: sa.Connection, owner: str | None, seconds: float) -> dict[str, object]:
-    """The columns of a lease that begins now; of no lease without an owner."""
-    if owner is None:
-        return {"lease_owner": None, "lease_until": None, "leases": 0}
-    return {"lease_owner": owner, "lease_until": database_clock(connection) + seconds, "leases": 1}
+_IS_FREE = sa.or_(_c.lease_until.is_(None), _c.lease_until < database_time())
+_FREE = sa.select(_c.id).where(_UNFINISHED, _IS_FREE)
 
 
 def has_free_work(connection: sa.Connection) -> bool:
     """Whether there is a judgement that nobody works on."""
-    now = database_clock(connection)
-    free = sa.select(_c.id).where(_UNFINISHED, sa.or_(_c.lease_until.is_(None), _c.lease_until < now)).limit(1)
-    return connection.execute(free).first() is not None
+    return connection.execute(_FREE.limit(1)).first() is not None
 
 
 def take(connection: sa.Connection, owner: str, seconds: float, limit: int) -> list[LeasedWork]:
     """Leases up to `limit` judgements that nobody works on, the oldest first."""
-    now = database_clock(connection)
-    free = (
-        sa.select(_c.id)
-        .where(_UNFINISHED, sa.or_(_c.lease_until.is_(None), _c.lease_until < now))
-        .order_by(_c.id)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-    )
+    free = _FREE.order_by(_c.id).limit(limit).with_for_update(skip_locked=True)
     ids = connection.execute(free).scalars().all()
     if not ids:
         return []
     leased = (
         sa.update(judgements)
         .where(_c.id.in_(ids))
-        .values(status="running", lease_owner=owner, lease_until=now + seconds, leases=_c.leases + 1)
+        .values(status="running", lease_owner=owner, lease_until=database_time() + seconds, leases=_c.leases + 1)
         .returning(*SUMMARY, _c.payload, _c.leases)
     )
     rows = sorted(connection.execute(leased), key=lambda row: row.id)
@@ -65,7 +44,7 @@ def take(connection: sa.Connection, owner: str, seconds: float, limit: int) -> l
 def renew(connection: sa.Connection, owner: str, seconds: float, ids: Collection[str]) -> set[str]:
     """Prolongs the owner's leases; gives those of `ids` that are still its own."""
     mine = sa.update(judgements).where(_c.id.in_(list(ids)), _c.lease_owner == owner, _UNFINISHED)
-    renewed = mine.values(lease_until=database_clock(connection) + seconds).returning(_c.id)
+    renewed = mine.values(lease_until=database_time() + seconds).returning(_c.id)
     return set(connection.execute(renewed).scalars())
 
 

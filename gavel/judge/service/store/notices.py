@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-import psycopg
 import sqlalchemy as sa
 
 _LOG = logging.getLogger(__name__)
@@ -46,6 +45,8 @@ class Notices:
             await asyncio.wait([self._task])
 
     async def _listen(self) -> None:
+        import psycopg  # nine megabytes, which SQLite does not need
+
         where = self._url.set(drivername="postgresql").render_as_string(hide_password=False)
         while True:
             try:

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -33,6 +33,15 @@ _REPLIES = (
     .where(_r.key == sa.bindparam("question"))
     .order_by(_r.id)
 )
+_KEEP = {
+    "sqlite": sqlite.insert(replies).on_conflict_do_nothing(),
+    "postgresql": postgresql.insert(replies).on_conflict_do_nothing(),
+}
+_NEW_CLAIM = {
+    "sqlite": sqlite.insert(claims).on_conflict_do_nothing().returning(_k.key),
+    "postgresql": postgresql.insert(claims).on_conflict_do_nothing().returning(_k.key),
+}
+_RELEASE = sa.delete(claims).where(_k.key == sa.bindparam("question"), _k.holder == sa.bindparam("by"))
 _CLAIM = sa.select(_k.holder, _k.beats, _k.renewed_at).where(_k.key == sa.bindparam("question"))
 _SIMILAR = 50
 
@@ -93,7 +102,7 @@ class Replies:
 
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
-        self._insert: Any = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+        self._dialect = connection.dialect.name
 
     def replies(self, key: str) -> list[StoredReply]:
         found: list[StoredReply] = []
@@ -103,8 +112,7 @@ class Replies:
         return found
 
     def keep(self, entries: Sequence[Entry]) -> None:
-        rows = [_row(entry) for entry in entries]
-        self._connection.execute(self._insert(replies).on_conflict_do_nothing(), rows)
+        self._connection.execute(_KEEP[self._dialect], [_row(entry) for entry in entries])
 
     def similar(self, question: Question) -> list[Mapping[str, str]]:
         columns = sa.select(_r.model, _r.question)
@@ -115,8 +123,7 @@ class Replies:
 
     def claim(self, key: str, holder: str) -> Claim | None:
         values = {"key": key, "holder": holder, "beats": 0, "renewed_at": time.time()}
-        claim = self._insert(claims).on_conflict_do_nothing().returning(_k.key)
-        if self._connection.execute(claim, values).first() is not None:
+        if self._connection.execute(_NEW_CLAIM[self._dialect], values).first() is not None:
             return None
         other, beats, renewed_at = self._connection.execute(_CLAIM, {"question": key}).one()
         return Claim(other, beats, time.time() - renewed_at)
@@ -131,7 +138,7 @@ class Replies:
         self._connection.execute(sa.update(claims).where(_k.holder == holder).values(values))
 
     def release(self, key: str, holder: str) -> None:
-        self._connection.execute(sa.delete(claims).where(_k.key == key, _k.holder == holder))
+        self._connection.execute(_RELEASE, {"question": key, "by": holder})
 
     def close(self) -> None:
         """Nothing: the transaction is the writer's."""

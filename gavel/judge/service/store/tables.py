@@ -38,6 +38,7 @@ judgements = sa.Table(
     sa.Column("lease_owner", sa.Text),
     sa.Column("lease_until", sa.Double),
     sa.Column("leases", sa.Integer, nullable=False, comment="How often a process has begun to judge it."),
+    sa.Column("traceparent", sa.Text, comment="W3C trace context of the request."),
 )
 sa.Index(
     "uq_judgements_idempotency",

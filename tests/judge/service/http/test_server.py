@@ -12,7 +12,7 @@ import pytest
 
 from gavel.judge.service.config import ServiceLimits
 from tests.endpoint import Endpoint
-from tests.judge.service.in_process import config_of
+from tests.judge.service.in_process import config_of, messages
 from tests.judge.service.processes import Served, served
 from tests.judge.service.stub import Stub, body, worths
 from tests.limits import HANG_SECONDS
@@ -80,6 +80,55 @@ async def test_killed_under_load_it_loses_nothing_and_asks_nothing_twice(tmp_pat
                 assert again == set()  # a reply that was kept is never asked for again
         await asyncio.gather(*tasks)
     assert len(accepted) == GROUPS  # none doubled
+    assert len(stub.asked) == 2 * GROUPS
+    assert stub.asked.total() - len(stub.asked) <= KILLS * CONCURRENCY  # at most what was in flight
+
+
+async def test_killed_while_members_arrive_it_loses_none_and_judges_no_group_twice(
+    tmp_path: Path, endpoint: Endpoint, database_url: str
+):
+    stub = Stub(0.05)
+    endpoint.script = [stub]
+    judge = {"concurrency": CONCURRENCY}
+    limits = ServiceLimits(concurrent_groups=8)
+    settings = config_of(tmp_path, endpoint, judge, port=0, limits=limits, database=database_url)
+    chance = random.Random(11)
+    place = {"url": ""}
+    judgements: dict[int, set[str]] = {}
+
+    async def send(client: httpx.AsyncClient, number: int, index: int) -> None:
+        """Sends a member until it has its score; every third caller holds no connection, and asks again."""
+        await asyncio.sleep(chance.uniform(0, 1.5))
+        worth = worths(number)[index]
+        content = {"expected": 3, "id": f"m{index}", "messages": messages(f"answer {number}, worth {worth}")}
+        query = "?wait=false" if index == 2 else ""
+        while True:
+            try:
+                answer = await client.post(f"{place['url']}/v1/groups/g{number}/members{query}", json=content)
+            except httpx.TransportError:
+                await asyncio.sleep(0.05)
+                continue
+            found = answer.json()
+            assert answer.status_code in (200, 202), found
+            judgements.setdefault(number, set()).add(found["judgement"])
+            if answer.status_code == 200:
+                assert found["score"] == worth / 100
+                return
+            await asyncio.sleep(0.1)
+
+    members = [(number, index) for number in range(GROUPS) for index in range(3)]
+    chance.shuffle(members)
+    async with httpx.AsyncClient(timeout=HANG_SECONDS, limits=httpx.Limits(max_connections=200)) as client:
+        tasks = {asyncio.create_task(send(client, *member)) for member in members}
+        for _ in range(KILLS):
+            async with served(settings) as service:
+                place["url"] = service.url
+                await asyncio.sleep(chance.uniform(0.05, 0.6))
+                await asyncio.to_thread(service.kill)
+        async with served(settings) as service, asyncio.timeout(HANG_SECONDS):
+            place["url"] = service.url
+            await asyncio.gather(*tasks)
+    assert [len(ids) for ids in judgements.values()] == [1] * GROUPS
     assert len(stub.asked) == 2 * GROUPS
     assert stub.asked.total() - len(stub.asked) <= KILLS * CONCURRENCY  # at most what was in flight
 

@@ -55,6 +55,43 @@ async def test_another_process_answers_for_what_one_judges_and_takes_over_when_i
     assert stub.asked.total() - len(stub.asked) <= 4  # what was in flight: two orders of two groups
 
 
+async def test_groups_whose_members_waited_at_a_process_that_dies_are_judged_by_the_other(
+    config: ServiceConfig, endpoint: Endpoint
+):
+    endpoint.script = [stub := Stub(0.1)]
+
+    async def send(client: httpx.AsyncClient, urls: list[str], number: int, index: int) -> float:
+        """The score of a member, which is sent to the other process when the connection to one breaks."""
+        content = {"expected": 3, "id": f"m{index}", "messages": body(number)["trajectories"][index]["messages"]}
+        place = index % 2
+        while True:
+            try:
+                answer = await client.post(f"{urls[place]}/v1/groups/g{number}/members", json=content)
+            except httpx.TransportError:
+                place = 1
+                continue
+            assert answer.status_code == 200, answer.text
+            return answer.json()["score"]
+
+    async with (
+        served(config) as one,
+        served(config) as other,
+        httpx.AsyncClient(timeout=HANG_SECONDS) as client,
+        asyncio.timeout(HANG_SECONDS),
+    ):
+        urls = [one.url, other.url]
+        early = [asyncio.create_task(send(client, urls, number, index)) for number in range(8) for index in (0, 1)]
+        await asyncio.wait(early, timeout=0.5)
+        late = [asyncio.create_task(send(client, urls, number, 2)) for number in range(8)]
+        await asyncio.wait(late, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.to_thread(one.kill)
+        scores = await asyncio.gather(*early, *late)
+    pairs, last = scores[:16], scores[16:]
+    assert [[*pairs[2 * number : 2 * number + 2], last[number]] for number in range(8)] == list(map(expected, range(8)))
+    assert len(stub.asked) == 16
+    assert stub.asked.total() - len(stub.asked) <= 4  # what was in flight: two orders of two groups
+
+
 async def test_one_question_is_asked_once_by_all_processes(config: ServiceConfig, endpoint: Endpoint):
     endpoint.script = [stub := Stub(0.5)]
     async with (

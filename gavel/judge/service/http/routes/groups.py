@@ -1,5 +1,6 @@
 """`/v1/groups/{group}/members`: groups whose members arrive one by one."""
 
+from functools import partial
 from typing import Annotated
 from urllib.parse import quote
 
@@ -9,7 +10,7 @@ from starlette.responses import Response
 
 from gavel.judge.service.engine.caller import Caller
 from gavel.judge.service.engine.engine import Engine
-from gavel.judge.service.http.disconnect import while_connected
+from gavel.judge.service.http.late_answer import LateAnswer
 from gavel.judge.service.http.problems import Problem, documented
 from gavel.judge.service.http.request_body import body_of, parsed, read_body
 from gavel.judge.service.http.route_access import TheCaller, TheEngine
@@ -55,8 +56,7 @@ async def join(
     body again, or ask at Location. Members may reach different processes of the service.
     """
     joined, member, seconds = await _joined(group, request, engine, caller, wait)
-    record = await while_connected(request, engine.rendezvous.result(joined, seconds))
-    return await _answer(engine, joined, member, record)
+    return LateAnswer(partial(_answer, engine, joined, member, seconds))
 
 
 @router.get(
@@ -77,8 +77,7 @@ async def get(
     """The member's score, or 202 while its group is not judged."""
     found = await engine.rendezvous.find(group, id, project, caller)
     seconds = min(wait, engine.config.limits.wait_seconds)
-    record = await while_connected(request, engine.rendezvous.result(found, seconds))
-    return await _answer(engine, found, id, record)
+    return LateAnswer(partial(_answer, engine, found, id, seconds))
 
 
 async def _joined(
@@ -91,8 +90,10 @@ async def _joined(
     return joined, member.id, engine.config.limits.wait_seconds if waits else 0.0
 
 
-async def _answer(engine: Engine, group: GroupRecord, member: str, record: Record | None) -> Response:
-    """The member's score of a finished record, else 202. Raises `Problem` for a judgement that failed."""
+async def _answer(engine: Engine, group: GroupRecord, member: str, seconds: float) -> Response:
+    """The member's score once its group is judged, 202 if that takes longer. Raises `Problem` for a judgement that
+    failed."""
+    record = await engine.rendezvous.result(group, seconds)
     if record is None or record.verdict is None:
         status = "open" if record is None else "running" if record.status == "running" else "queued"
         pending = MemberPending(

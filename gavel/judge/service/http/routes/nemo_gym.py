@@ -7,6 +7,7 @@ of one `_ng_group_id` and `_ng_group_attempt`, else of one task and prompt.
 import hashlib
 import json
 import zlib
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -16,7 +17,7 @@ from starlette.responses import Response
 
 from gavel.judge.service.engine.caller import Caller
 from gavel.judge.service.engine.engine import Engine
-from gavel.judge.service.http.disconnect import while_connected
+from gavel.judge.service.http.late_answer import LateAnswer
 from gavel.judge.service.http.problems import Problem, documented
 from gavel.judge.service.http.request_body import Body, body_of, built, parsed, read_body
 from gavel.judge.service.http.route_access import TheCaller, TheEngine
@@ -134,8 +135,12 @@ async def verify(request: Request, engine: TheEngine, caller: TheCaller) -> Resp
 
     A group has as many rollouts as the service's setting group_size says. One that is not scored is masked.
     """
-    group, member, packed = await _joined(request, engine, caller)
-    record = await while_connected(request, engine.rendezvous.result(group, engine.config.limits.wait_seconds))
+    return LateAnswer(partial(_verified, engine, *await _joined(request, engine, caller)))
+
+
+async def _verified(engine: Engine, group: GroupRecord, member: str, packed: bytes) -> Response:
+    """The rollout as it came with its reward; `packed` is its body, compressed."""
+    record = await engine.rendezvous.result(group, engine.config.limits.wait_seconds)
     members = judged(record)
     assert record is not None
     assert record.verdict is not None

@@ -9,7 +9,8 @@ the callers that wait for them: one that comes again after its connection broke 
 import hashlib
 import json
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
@@ -19,11 +20,12 @@ from starlette.responses import Response
 
 from gavel.judge.service.engine.caller import Caller
 from gavel.judge.service.engine.engine import Engine
-from gavel.judge.service.http.disconnect import while_connected
+from gavel.judge.service.http.late_answer import LateAnswer
 from gavel.judge.service.http.problems import Problem, documented
 from gavel.judge.service.http.request_body import body_of, built, parsed, read_body
 from gavel.judge.service.http.route_access import TheCaller, TheEngine
 from gavel.judge.service.http.wire_answers import judged, reward_of, rewards_of, size_of_groups
+from gavel.judge.service.schemas.group_record import GroupRecord
 from gavel.judge.service.schemas.member_bodies import NAME_PATTERN, MemberRequest
 from gavel.judge.service.schemas.score_bodies import ChatMessage, ScoreRequest, TrajectoryIn
 
@@ -96,7 +98,8 @@ async def remote_rm(
     name = f"slime/{group}/{_digest(texts)}"
     response = _digest(asked.response)
     places: Places = request.app.state.places
-    with places.lowest(caller.key_id, name, response) as place:
+    with ExitStack() as stack:
+        place = stack.enter_context(places.lowest(caller.key_id, name, response))
         member = built(
             MemberRequest,
             expected=size_of_groups(engine.config, size),
@@ -104,16 +107,18 @@ async def remote_rm(
             messages=asked.messages,
             reference=asked.reference,
         )
-        del asked, texts
         joined = await engine.rendezvous.join(name, member, caller, begins_rounds=True)
-        name = member.id
-        del member
-        wait = engine.config.limits.wait_seconds
-        record = await while_connected(request, engine.rendezvous.result(joined, wait))
+        return LateAnswer(partial(_rewarded, engine, joined, member.id, stack.pop_all()))
+
+
+async def _rewarded(engine: Engine, group: GroupRecord, member: str, place: ExitStack) -> Response:
+    """The sample's reward; its place is taken until then."""
+    with place:
+        record = await engine.rendezvous.result(group, engine.config.limits.wait_seconds)
     members = judged(record)
     assert record is not None
     assert record.verdict is not None
-    answer = _json(reward_of(members[record.verdict.ids.index(name)], record))
+    answer = _json(reward_of(members[record.verdict.ids.index(member)], record))
     await engine.answered(record)
     return answer
 

@@ -1,0 +1,103 @@
+"""NeMo RL: an environment whose step judges the samples of a prompt against each other.
+
+    @ray.remote
+    class JudgeEnvironment(EnvironmentInterface):
+        def __init__(self, config):
+            self._judged = gavel.rewards.nemo_rl(config["judge"], group_size=config["group_size"])
+
+        def step(self, message_log_batch, metadata):
+            return EnvironmentReturn(*self._judged(message_log_batch, metadata))
+
+Written against `EnvironmentInterface.step` of NVIDIA-NeMo/RL at commit 0b8a793, which `calculate_rewards` calls with
+all samples of a task's batch. An environment cannot mask a sample there: one without a score gets the number at which
+its advantage is zero. With NeMo Gym's rollouts, use the service's route `/verify`, whose answers mask it.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pydantic_core import to_json
+
+from gavel.judge.errors import JudgeError
+from gavel.judge.rubric import Rubric
+from gavel.llm.types import Message
+from gavel.rewards.baseline import log_missing, with_mean
+from gavel.rewards.members import member, truth_metadata
+from gavel.rewards.scorer import JudgeLike, Scorer
+from gavel.rewards.unscored import Unscored, rewards_of
+from gavel.scenarios.group import TrajectoryGroup
+
+MessageLog = Sequence[Message]
+Step = tuple[list[Message], list[Any], list[None], Any, Any, list[str | None]]
+"""The fields of an `EnvironmentReturn`: observations, metadata, next stop strings, rewards, terminateds, answers."""
+
+
+def nemo_rl(
+    judge: JudgeLike | None = None,
+    *,
+    group_size: int,
+    rubric: Rubric | str | None = None,
+    unscored: Unscored = "group",
+) -> Callable[[Sequence[MessageLog], Sequence[Any]], Step]:
+    """What an `EnvironmentInterface.step(message_log_batch, metadata)` returns: every episode ends with its score.
+
+    `judge`: a model, a judge or a service's address (see `scorer`). `group_size` is `num_generations_per_prompt`. A
+    sample's metadata may hold a `rubric`, a `reference`, `answer` or `ground_truth`, and `criteria`. `unscored`:
+    "group" gives all samples of a prompt 0.0 when one of them has no score, "member" gives that sample the mean of the
+    others, "raise" ends the run. Samples that are all alike get 0.0, too.
+
+    The hook raises `JudgeError` when the batch holds less than a whole group, as NeMo RL's asynchronous rollouts do.
+    """
+    scorer = Scorer(judge, rubric)
+
+    def step(message_log_batch: Sequence[MessageLog], metadata: Sequence[Any]) -> Step:
+        import torch
+
+        groups = _groups(message_log_batch, group_size)
+        asked = [_group([message_log_batch[index] for index in group], metadata[group[0]]) for group in groups]
+        rewards = [0.0] * len(message_log_batch)
+        for group, judged in zip(groups, scorer.score_all_now(asked), strict=True):
+            given = rewards_of(judged, unscored)
+            log_missing(judged, given)
+            for index, number in zip(group, with_mean(given), strict=True):
+                rewards[index] = number
+        size = len(rewards)
+        observations: list[Message] = [{"role": "environment", "content": f"Environment: {one}"} for one in rewards]
+        answers = [log[-1]["content"] if log else None for log in message_log_batch]
+        ended = torch.ones(size, dtype=torch.bool)
+        return observations, list(metadata), [None] * size, torch.tensor(rewards), ended, answers
+
+    return step
+
+
+def _groups(batch: Sequence[MessageLog], group_size: int) -> list[list[int]]:
+    """Indices of the samples of each prompt; a prompt that is in the batch twice has two groups."""
+    by_prompt: dict[bytes, list[int]] = defaultdict(list)
+    for index, log in enumerate(batch):
+        by_prompt[to_json(_prompt(log))].append(index)
+    for indices in by_prompt.values():
+        if len(indices) % group_size:
+            raise JudgeError(
+                f"the batch has {len(indices)} samples of a prompt, which are no whole groups of {group_size}.",
+                "Give group_size = num_generations_per_prompt, and roll out synchronously, or use NeMo Gym's /verify.",
+            )
+    starts = ((indices, at) for indices in by_prompt.values() for at in range(0, len(indices), group_size))
+    return [indices[at : at + group_size] for indices, at in starts]
+
+
+def _prompt(log: MessageLog) -> list[Message]:
+    acted = next((number for number, message in enumerate(log) if message["role"] == "assistant"), len(log))
+    return [{"role": message["role"], "content": message["content"]} for message in log[:acted]]
+
+
+def _group(logs: Sequence[MessageLog], metadata: Any) -> TrajectoryGroup:
+    columns: dict[str, Any] = dict(metadata) if isinstance(metadata, Mapping) else {}  # pyright: ignore
+    columns.setdefault("answer", columns.get("ground_truth"))
+    members = [member([_message(message) for message in log], []) for log in logs]
+    return TrajectoryGroup(members, metadata=truth_metadata(columns))
+
+
+def _message(message: Message) -> Message:
+    role = "user" if message["role"] == "environment" else message["role"]
+    return {"role": role, "content": message["content"]}

@@ -1,0 +1,79 @@
+"""slime: the reward of a prompt's samples, judged together (`--group-rm --custom-rm-path`).
+
+    # judged.py, on the PYTHONPATH of slime's processes
+    reward = gavel.rewards.slime("openai/gpt-5-mini", rubric="…")
+
+    python train.py --group-rm --custom-rm-path judged.reward …
+
+Written against `batched_async_rm` of THUDM/slime at commit 0b420f1, and `Sample.remove_sample` at a51f071, which masks
+a sample out of the loss. slime makes a tensor of all rewards, so a masked sample has a number, too: the others' mean.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from gavel.judge.errors import JudgeError
+from gavel.judge.rubric import Rubric
+from gavel.llm.types import Message
+from gavel.rewards.baseline import log_missing, with_mean
+from gavel.rewards.members import member, truth_metadata
+from gavel.rewards.scorer import JudgeLike, Scorer
+from gavel.rewards.unscored import Unscored, rewards_of
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.readers.row import is_list
+from gavel.scenarios.trajectory import Trajectory
+
+Sample = Any
+"""A `slime.utils.types.Sample`."""
+
+
+def slime(
+    judge: JudgeLike | None = None, *, rubric: Rubric | str | None = None, unscored: Unscored = "group"
+) -> Callable[..., Awaitable[list[float]]]:
+    """What `--custom-rm-path` names together with `--group-rm`.
+
+    `judge`: a model, a judge or a service's address (see `scorer`). A sample's `label` that is a text, or the
+    `reference` in its metadata, is shown to the judge; `rubric` and `criteria` in the metadata replace the judge's own.
+    `unscored`: "group" masks all samples of a prompt when one of them has no score, "member" that sample alone, "raise"
+    ends the rollout. Samples that are all alike are masked, too, and so is each that was aborted; `metadata["judge"]`
+    says why.
+    """
+    scorer = Scorer(judge, rubric)
+
+    async def reward(args: Any, samples: Any, **_: Any) -> list[float]:
+        if not is_list(samples) or any(map(is_list, samples)):
+            raise JudgeError(
+                "slime gave the reward one sample, or samples in lists, where it needs the samples of one prompt.",
+                "Run it with --group-rm, and let --custom-generate-function-path return one sample for each.",
+            )
+        ended = [sample for sample in samples if sample.status.value != "aborted"]
+        scores = await _scores(ended, scorer, unscored) if ended else []
+        by_sample = {id(sample): score for sample, score in zip(ended, scores, strict=True)}
+        rewards = [by_sample.get(id(sample)) for sample in samples]
+        for sample, given in zip(samples, rewards, strict=True):
+            sample.remove_sample = sample.remove_sample or given is None
+        return with_mean(rewards)
+
+    return reward
+
+
+async def _scores(samples: list[Sample], scorer: Scorer, unscored: Unscored) -> list[float | None]:
+    judged = await scorer.score(_group(samples))
+    rewards = rewards_of(judged, unscored)
+    log_missing(judged, rewards)
+    for sample, scored in zip(samples, judged, strict=True):
+        if scored.judgement:
+            sample.metadata["judge"] = scored.judgement.model_dump(exclude={"votes"}, exclude_none=True)
+    return rewards
+
+
+def _group(samples: list[Sample]) -> TrajectoryGroup:
+    label = samples[0].label
+    columns: Message = {"answer": label if isinstance(label, str) else None, **(samples[0].metadata or {})}
+    return TrajectoryGroup(map(_member, samples), metadata=truth_metadata(columns))
+
+
+def _member(sample: Sample) -> Trajectory:
+    """What failed on the way (a tool, a parser) is judged as it stands, like what was cut off."""
+    cut = sample.status.value in ("truncated", "failed")
+    return member(sample.prompt, sample.response, status="truncated" if cut else "finished")

@@ -1,0 +1,152 @@
+"""The judge as a reward function of TRL, and of Axolotl and Unsloth, which train with TRL's GRPOTrainer.
+
+    GRPOTrainer(model, reward_funcs=gavel.rewards.trl("openai/gpt-5-mini"), train_dataset=rows, args=GRPOConfig(…))
+
+TRL hands over a whole batch, so members of one prompt are judged as a group, gathered from all processes first. A
+completion without a score is None, never a number: TRL leaves it out.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gavel.judge.errors import JudgeError
+from gavel.judge.rubric import Rubric
+from gavel.rewards.all_ranks import Keyed, judge_on_all_ranks
+from gavel.rewards.members import Side, member, messages_of, truth_metadata
+from gavel.rewards.scorer import JudgeLike, Scorer
+from gavel.rewards.unscored import Unscored, reason, rewards_of
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.judgement import Judgement
+from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.truth import COLUMNS
+
+logger = logging.getLogger(__name__)
+
+
+def trl(
+    judge: JudgeLike | None = None,
+    *,
+    rubric: Rubric | str | None = None,
+    unscored: Unscored = "group",
+    reference_column: str | None = None,
+    group_by: str | None = None,
+    num_generations: int | None = None,
+    tools: Sequence[Any] | None = None,
+    name: str = "judge",
+) -> "TrlReward":
+    """A reward function: scores from 0 to 1, relative to the other completions of the prompt.
+
+    `judge`: a `Judge`, a `JudgeClient`, a `JudgeConfig`, judge models, or a service's address; None = the environment's
+    GAVEL_JUDGE_URL, else GAVEL_JUDGE_MODEL. `rubric`: for judge models and a service's address. `unscored`: where the
+    judge could not score a completion, the whole "group" has no reward, so that another reward function beside this one
+    does not count it as 0; or that "member" alone; or "raise" an error. `reference_column`: the dataset's column with
+    the reference answer; by default `reference` or `answer`. Columns `rubric` and `criteria` are read too. `group_by`:
+    a column that is equal in a group, where prompts are not (an environment's first observation); by default the
+    prompt. `num_generations`: as in `GRPOConfig`; then a prompt that stands twice in a batch is two groups. `tools`:
+    functions or schemas of the policy, shown to the judge. `name`: what TRL calls the reward in its metrics.
+
+    Raises `JudgeError` when no judge is named; called, when the judge cannot be asked (a wrong key, no budget, no
+    service), which ends the training, on all processes.
+    """
+    return TrlReward(Scorer(judge, rubric), unscored, reference_column, group_by, num_generations, tools, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """What became of one completion."""
+
+    reward: float | None
+    standard_error: float | None
+    words: str
+    """The judge's explanation, or why there is no reward."""
+
+
+class TrlReward:
+    """A reward function of TRL. It can be pickled when its judge is named by models, settings or an address."""
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        unscored: Unscored,
+        reference_column: str | None,
+        group_by: str | None,
+        num_generations: int | None,
+        tools: Sequence[Any] | None,
+        name: str,
+    ) -> None:
+        self.__name__ = name  # what TRL logs it as
+        self._scorer = scorer
+        self._unscored: Unscored = unscored
+        self._reference = reference_column
+        self._group_by = group_by
+        self._size = num_generations
+        self._tools = tools
+
+    def __call__(
+        self,
+        prompts: Sequence[Side],
+        completions: Sequence[Side],
+        log_extra: Callable[[str, list[Any]], None] | None = None,
+        log_metric: Callable[[str, float], None] | None = None,
+        **columns: Any,
+    ) -> list[float | None]:
+        """A reward for each completion, in order; None = not scored. All processes of a run must call it."""
+
+        def read() -> list[Keyed]:
+            rows = enumerate(zip(prompts, completions, strict=True))
+            return [self._read(number, *pair, columns) for number, pair in rows]
+
+        scored = judge_on_all_ranks(read, self._judged, size=self._size)
+        missing = [one for one in scored if one.reward is None]
+        if missing:
+            logger.warning(
+                "%d of %d completions have no reward of the judge: %s", len(missing), len(scored), missing[0].words
+            )
+        if log_extra is not None:
+            log_extra(f"{self.__name__}_explanation", [one.words for one in scored])
+        if log_metric is not None and scored:
+            log_metric(f"{self.__name__}/unscored", len(missing) / len(scored))
+            errors = [one.standard_error for one in scored if one.standard_error is not None]
+            if errors:
+                log_metric(f"{self.__name__}/standard_error", sum(errors) / len(errors))
+        return [one.reward for one in scored]
+
+    def _read(self, number: int, prompt: Side, completion: Side, columns: dict[str, Any]) -> Keyed:
+        """The member of a row, with the truth of its task."""
+        row = {column: columns[column][number] for column in COLUMNS if column in columns}
+        if self._reference is not None:
+            row["reference"] = _cell(columns, self._reference, number)
+        truth = truth_metadata(row)
+        asked = messages_of(prompt, "user")
+        task = asked if self._group_by is None else _cell(columns, self._group_by, number)
+        digest = hashlib.sha256(json.dumps([task, truth], sort_keys=True, default=repr).encode()).hexdigest()
+        return Keyed(digest, member(asked, completion, tools=self._tools, metadata=truth))
+
+    def _judged(self, groups: list[list[Trajectory]]) -> list[list[_Scored]]:
+        judged = self._scorer.score_all_now([TrajectoryGroup(group) for group in groups])
+        return [_scored(group, rewards_of(group, self._unscored)) for group in judged]
+
+
+def _cell(columns: dict[str, Any], name: str, number: int) -> Any:
+    if name not in columns:
+        there = ", ".join(sorted(column for column, values in columns.items() if isinstance(values, list)))
+        raise JudgeError(f"the dataset has no column {name!r}.", f"Name one of its columns: {there}.")
+    return columns[name][number]
+
+
+def _scored(judged: TrajectoryGroup, rewards: list[float | None]) -> list[_Scored]:
+    found: list[_Scored] = []
+    for trajectory, reward in zip(judged, rewards, strict=True):
+        judgement = trajectory.judgement or Judgement()
+        if reward is not None:
+            words = judgement.explanation
+        elif judgement.score is None:
+            words = f"not scored: {judgement.reason or reason(judged)}"
+        else:
+            words = f"no reward, as another completion of the group was not scored: {reason(judged)}"
+        found.append(_Scored(reward, judgement.standard_error, words))
+    return found

@@ -1,0 +1,144 @@
+"""The page of one group."""
+
+import asyncio
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from gavel.judge.service.schemas.stored_verdict import Verdict
+from gavel.scenarios.judgement import Judgement, Vote
+from tests.endpoint import Answer, Endpoint, Request, labels_in, says
+from tests.judge.service.http.pages.hostile import MARKUP, parsed
+from tests.judge.service.http.pages.seeded import Site, accepted, failed, judged, scored, site, whole
+from tests.judge.service.in_process import config_of, group
+from tests.limits import HANG_SECONDS
+
+pytestmark = pytest.mark.slow
+
+
+async def test_it_shows_scores_errors_votes_explanations_tokens_and_cost(service: Site):
+    members = {
+        "careful": scored(0.8, 0.75, 0.85, standard_error=0.05, explanation="Looked first.", flags=["empty"]),
+        "hasty": Judgement(reason="no vote: the judge gave none"),
+    }
+    record = await judged(service.engine, members, whole("partial", reason="1 of 2 is unscored"), rubric="Look.")
+    answer = await service.client.get(f"/judgements/{record.id}")
+    text = " ".join(parsed(answer).text.split())
+    for shown in (
+        "Group of 2 partial",
+        "careful 0.80 ± 0.05 0.75 position #1 0.85 position #2",
+        "Looked first. empty 2 votes of careful in full",
+        "hasty no score",
+        "no vote: the judge gave none",
+        "1 of 2 is unscored",
+        "4,321",
+        "234",
+        "0.0032 USD",
+        "Rubric Look.",
+    ):
+        assert shown in text
+    assert "secret words" not in text
+
+
+async def test_members_can_be_sorted_by_score(service: Site):
+    record = await judged(service.engine, {"low": scored(0.1), "high": scored(0.9)}, whole())
+    names = [
+        re.findall(r'class="name"><bdi>(\w+)', (await service.client.get(f"/judgements/{record.id}{query}")).text)
+        for query in ("", "?sort=score")
+    ]
+    assert names == [["low", "high"], ["high", "low"]]
+
+
+async def test_no_text_becomes_a_part_of_the_page(service: Site):
+    vote = Vote(
+        score=0.5,
+        position=0,
+        order=0,
+        model=MARKUP,
+        served_by=f"{MARKUP} too",
+        explanation=MARKUP,
+        criteria={MARKUP: 0.5},
+    )
+    cast = Judgement(score=0.5, explanation=MARKUP, votes=[vote], flags=[MARKUP], criteria={MARKUP: 0.5})
+    told = whole("partial", reason=MARKUP, warnings=[MARKUP], models=[MARKUP], mode=MARKUP)
+    options = {"rubric": MARKUP, "reference": MARKUP, "criteria": [MARKUP, {"name": MARKUP, "text": MARKUP}]}
+    record = await judged(service.engine, {MARKUP: cast, "b": Judgement(reason=MARKUP)}, told, judge=MARKUP, **options)
+    page = parsed(await service.client.get(f"/judgements/{record.id}"))
+    assert page.text.count(MARKUP) == 19
+    other = parsed(await service.client.get(f"/judgements/{(await failed(service.engine, MARKUP, MARKUP)).id}"))
+    assert other.text.count(MARKUP) == 4
+
+
+async def test_a_group_that_is_not_finished_loads_itself_anew_with_scripts_and_without(service: Site):
+    record = await accepted(service.engine, ("first", "second"), rubric="Look.")
+    answer = await service.client.get(f"/judgements/{record.id}")
+    page = parsed(answer)
+    assert "Being judged." in page.text
+    assert "first" in page.text
+    assert '<noscript><meta http-equiv="refresh" content="5"></noscript>' in answer.text
+    assert ("meta", {"name": "gavel-live-seconds", "content": "1"}) in page.elements
+    verdict = Verdict(ids=["first", "second"], members=[scored(0.5), scored(0.1)], group=whole())
+    await service.engine.store.finish(record, verdict)
+    finished = await service.client.get(f"/judgements/{record.id}")
+    assert "refresh" not in finished.text
+    assert "live.js" not in finished.text
+
+
+async def test_votes_are_shown_as_they_come(tmp_path: Path, endpoint: Endpoint):
+    first_is_seen = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    asked: list[Request] = []
+
+    def step(request: Request) -> Answer:
+        asked.append(request)
+        if len(asked) > 1:
+            asyncio.run_coroutine_threadsafe(first_is_seen.wait(), loop).result(HANG_SECONDS)
+        entries = [{"trajectory_id": name, "explanation": "so", "score": 0.61} for name in labels_in(request)]
+        return says(json.dumps({"scores": entries}))
+
+    endpoint.script = [step]
+    async with site(config_of(tmp_path, endpoint, {"orders": 2})) as service, asyncio.timeout(HANG_SECONDS):
+        place = (await service.client.post("/v1/score?wait=false", json=group("a", "b"))).headers["location"]
+        page = ""
+        while "1 of 2 ballots are in" not in page:
+            page = (await service.client.get(place.removeprefix("/v1"))).text
+        assert page.count("0.61 <small>") == 2
+        assert "no score" not in page
+        first_is_seen.set()
+        await service.client.get(f"{place}?wait=60")
+        assert "<b>0.61</b>" in (await service.client.get(place.removeprefix("/v1"))).text
+
+
+async def test_of_what_is_not_retained_scores_and_costs_alone_are_shown(service: Site):
+    members = {"a": scored(0.7, explanation="quotes words"), "b": Judgement(reason="quotes words")}
+    record = await judged(service.engine, members, whole("partial", reason="quotes words"), retain=False)
+    text = parsed(await service.client.get(f"/judgements/{record.id}")).text
+    assert ("0.70" in text, "quotes" in text, '"retain": false' in text) == (True, False, True)
+    kept = await service.engine.store.get(record.id)
+    assert kept is not None
+    assert kept.verdict is not None
+    assert kept.verdict.members[0].explanation  # whoever sent it has not been answered yet
+
+
+async def test_a_judge_that_could_not_be_asked_is_told_with_the_remedy(service: Site):
+    record = await failed(service.engine, "the key is wrong.", "Set OPENAI_API_KEY.")
+    text = parsed(await service.client.get(f"/judgements/{record.id}")).text
+    assert "The judge could not be asked: the key is wrong. Set OPENAI_API_KEY." in text
+    assert text.count("no score") == 2
+
+
+async def test_a_page_that_has_not_changed_is_not_sent_again(service: Site):
+    record = await judged(service.engine, {"a": scored(0.5), "b": scored(0.1)}, whole())
+    first = await service.client.get(f"/judgements/{record.id}")
+    again = await service.client.get(f"/judgements/{record.id}", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+@pytest.mark.parametrize("id", ["no-such-id", "%00", "%3Cscript%3Ealert(1)%3C/script%3E", "x" * 101])
+async def test_what_is_not_there_is_told_on_a_page(id: str, service: Site):
+    answer = await service.client.get(f"/judgements/{id}")
+    assert answer.status_code in (404, 422)
+    if answer.headers["content-type"].startswith("text/html"):
+        parsed(answer)

@@ -1,0 +1,278 @@
+"""The pages in a real browser: live with scripts, whole without, narrow and wide, light and dark, by keyboard."""
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+import uvicorn
+
+from gavel.judge.service.config import ServiceConfig
+from gavel.judge.service.engine.engine import Engine
+from gavel.judge.service.http.app import create_app
+from gavel.judge.service.http.pages.viewer import COOKIE
+from gavel.judge.service.schemas.key_scope import KeyScope
+from gavel.judge.service.schemas.stored_verdict import Verdict
+from gavel.judge.service.store.database import Database
+from gavel.judge.service.store.key_store import KeyStore
+from gavel.scenarios.judgement import Judgement
+from tests.endpoint import Answer, Endpoint, Request, labels_in, says
+from tests.judge.service.http.pages.hostile import MARKUP
+from tests.judge.service.http.pages.seeded import accepted, judged, scored, whole
+from tests.judge.service.in_process import config_of, group
+from tests.limits import HANG_SECONDS
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, ConsoleMessage, Page  # pyright: ignore[reportMissingImports]
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+MILLISECONDS = 120_000
+"""After which a page that does not show what it should has failed."""
+PHONE = {"width": 390, "height": 844}
+DESKTOP = {"width": 1200, "height": 800}
+LONG = "a-very-long-name-without-any-place-to-break-it/" * 4
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator["Browser"]:
+    playwright = pytest.importorskip("playwright.async_api", reason="Playwright is not installed: make test-browser")
+    chromium = os.environ.get("GAVEL_TEST_CHROMIUM") or shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no Chromium on this machine: apt-get install chromium, or name one: GAVEL_TEST_CHROMIUM")
+    async with playwright.async_playwright() as running:
+        browser = await running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        await browser.close()
+
+
+class Served:
+    """A service on loopback, and what is behind it."""
+
+    def __init__(self, engine: Engine, port: int) -> None:
+        self.engine = engine
+        self.url = f"http://127.0.0.1:{port}"
+        self.elsewhere = f"http://localhost:{port}"
+        """The same under a name that is another site to browsers."""
+
+    async def key(self, **scope: Any) -> str:
+        token, _ = KeyStore(self.engine.database).create("a key", KeyScope(**scope))
+        await self.engine.admission.refresh()
+        return token
+
+
+@asynccontextmanager
+async def served(config: ServiceConfig) -> AsyncIterator[Served]:
+    database = Database.open(config.database)
+    engine = Engine(config, database)
+    await engine.start()
+    listener = socket.create_server(("127.0.0.1", 0))
+    settings = uvicorn.Config(create_app(config, engine), lifespan="off", log_config=None, timeout_graceful_shutdown=1)
+    server = uvicorn.Server(settings)
+    serving = asyncio.create_task(server.serve([listener]))
+    try:
+        yield Served(engine, listener.getsockname()[1])
+    finally:
+        server.should_exit = True
+        await serving
+        await engine.stop()
+        database.close()
+
+
+@pytest.fixture
+async def service(browser: "Browser", tmp_path: Path, endpoint: Endpoint) -> AsyncIterator[Served]:
+    async with served(config_of(tmp_path, endpoint)) as running:
+        yield running
+
+
+def _is_error(message: "ConsoleMessage") -> bool:
+    """Whether the browser reports an error, other than a page that says that something is not there."""
+    return message.type == "error" and "responded with a status of 4" not in message.text
+
+
+@asynccontextmanager
+async def opened(browser: "Browser", url: str, **options: Any) -> "AsyncIterator[Page]":
+    """A page of a new browser; it must not report an error, nor be wider than its window."""
+    errors: list[str] = []
+    context = await browser.new_context(**{"viewport": DESKTOP, **options})
+    context.set_default_timeout(MILLISECONDS)
+    page = await context.new_page()
+    page.on("console", lambda message: errors.append(message.text) if _is_error(message) else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    await page.goto(url)
+    yield page
+    if options.get("java_script_enabled", True):
+        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert errors == []
+    await context.close()
+
+
+async def test_votes_and_scores_come_without_a_reload(tmp_path: Path, endpoint: Endpoint, browser: "Browser"):
+    go_on = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    asked: list[Request] = []
+
+    def step(request: Request) -> Answer:
+        asked.append(request)
+        if len(asked) > 1:
+            asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(HANG_SECONDS)
+        entries = [{"trajectory_id": name, "explanation": "so", "score": 0.61} for name in labels_in(request)]
+        return says(json.dumps({"scores": entries}))
+
+    endpoint.script = [step]
+    async with served(config_of(tmp_path, endpoint)) as service, opened(browser, service.url) as page:
+        await page.evaluate("window.mark = 'not reloaded'")
+        async with httpx.AsyncClient(base_url=service.url) as client:
+            await client.post("/v1/score?wait=false", json=group("a", "b"))
+        await page.locator("#judgements a").first.click()  # appears by itself
+        await page.get_by_text("1 of 2 ballots are in").wait_for()
+        await page.evaluate("window.mark = 'not reloaded'")
+        votes = await page.locator(".cast li:not(.none)").all_inner_texts()
+        assert sorted(" ".join(vote.split()) for vote in votes) == ["0.61 position #1", "0.61 position #2"]
+        assert await page.title() == "running · 2 members · Gavel"
+        go_on.set()
+        await page.locator("#status .scored").wait_for()
+        assert await page.locator(".value b").all_inner_texts() == ["0.61", "0.61"]
+        assert await page.get_by_role("button", name="Pause updates").count() == 0
+        assert await page.evaluate("window.mark") == "not reloaded"
+
+
+async def test_what_is_open_and_focused_stays_so_while_others_change(service: Served, browser: "Browser"):
+    first = await accepted(service.engine, ("first", "second"))
+    async with opened(browser, service.url) as page:
+        link = page.locator(f"#j-{first.id} .when a")
+        await link.focus()
+        second = await accepted(service.engine)
+        await page.locator(f"#j-{second.id}").wait_for()
+        assert await link.evaluate("link => link === document.activeElement")
+        verdict = Verdict(ids=["first", "second"], members=[scored(0.5), scored(0.1)], group=whole())
+        await service.engine.store.finish(first, verdict)
+        await page.locator(f"#j-{first.id} .scored").wait_for()
+        assert await link.evaluate("link => link === document.activeElement")
+        assert await page.locator("#judgements tr").count() == 2
+
+
+async def test_updates_can_be_paused(service: Served, browser: "Browser"):
+    async with opened(browser, service.url) as page:
+        await page.get_by_role("button", name="Pause updates").click()
+        record = await accepted(service.engine)
+        await page.wait_for_timeout(4000)
+        assert await page.locator("#judgements tr").count() == 0
+        await page.get_by_role("button", name="Go on updating").click()
+        await page.locator(f"#j-{record.id}").wait_for()
+
+
+async def test_without_scripts_an_unfinished_group_loads_itself_anew(service: Served, browser: "Browser"):
+    record = await accepted(service.engine, ("first", "second"))
+    async with opened(browser, f"{service.url}/judgements/{record.id}", java_script_enabled=False) as page:
+        assert "every 5 seconds" in await page.inner_text("main")
+        verdict = Verdict(ids=["first", "second"], members=[scored(0.5), scored(0.1)], group=whole())
+        await service.engine.store.finish(record, verdict)
+        await page.locator("#status .scored").wait_for()
+        await page.get_by_role("link", name="by score").click()
+        await page.locator("summary").first.click()
+        assert await page.locator(".votes").first.is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("window", [PHONE, DESKTOP], ids=["phone", "desktop"])
+async def test_nothing_is_wider_than_the_window_and_all_text_has_contrast(
+    window: dict[str, int], scheme: str, service: Served, browser: "Browser"
+):
+    members = {
+        LONG: scored(0.8, *[0.8] * 20, explanation=LONG, flags=[LONG], criteria={LONG: 0.5}, standard_error=0.1),
+        "b": Judgement(reason=LONG, flags=["empty"]),
+    }
+    told = whole("partial", reason=LONG, warnings=[LONG], models=[LONG], prompt_tokens=10**9, completion_tokens=10**9)
+    record = await judged(service.engine, members, told, project=LONG[:200], judge=LONG, rubric=LONG)
+    for path in ("/", f"/judgements/{record.id}", "/judgements/none", "/?status=failed"):
+        async with opened(browser, service.url, viewport=window, color_scheme=scheme) as page:
+            await page.goto(service.url + path)
+            if "none" not in path and "failed" not in path:
+                for summary in await page.locator("summary").all():
+                    await summary.click()
+            assert await page.evaluate(LOW_CONTRAST) == []
+
+
+LOW_CONTRAST = """() => {
+  const numbers = (color) => color.match(/[\\d.]+/g).map(Number);
+  const light = (color) => {
+    const [r, g, b] = numbers(color).map((c) => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = (element) => {
+    for (; element; element = element.parentElement) {
+      const color = getComputedStyle(element).backgroundColor;
+      if ((numbers(color)[3] ?? 1) > 0.99) return color;
+    }
+    return 'rgb(255, 255, 255)';
+  };
+  const found = [];
+  for (const element of document.querySelectorAll('main *, header *')) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    if (!own || !element.checkVisibility()) continue;
+    const [high, low] = [light(getComputedStyle(element).color), light(ground(element))].sort((a, b) => b - a);
+    if ((high + 0.05) / (low + 0.05) < 4.5) found.push(element.outerHTML.slice(0, 100));
+  }
+  return found;
+}"""
+
+
+async def test_nothing_of_what_is_shown_runs(service: Served, browser: "Browser"):
+    members = {MARKUP: scored(0.5, explanation=MARKUP), "b": Judgement(reason=MARKUP)}
+    record = await judged(service.engine, members, whole("partial", reason=MARKUP), rubric=MARKUP, judge=MARKUP)
+    pending = await accepted(service.engine, (MARKUP, "b"))
+    dialogs: list[str] = []
+    for path in ("/", f"/judgements/{record.id}", f"/judgements/{pending.id}"):
+        async with opened(browser, service.url) as page:
+            page.on("dialog", lambda dialog: dialogs.append(dialog.message))
+            await page.goto(service.url + path)
+            await page.wait_for_timeout(1500)  # a live page has loaded itself once more
+            assert await page.locator("img").count() == 0
+    assert dialogs == []
+
+
+async def test_a_key_is_asked_for_and_the_session_ends_with_signing_out(service: Served, browser: "Browser"):
+    record = await judged(service.engine, {"a": scored(0.5), "b": scored(0.1)}, whole(), project="desk")
+    token = await service.key(projects=["desk"])
+    async with opened(browser, f"{service.url}/judgements/{record.id}") as page:
+        await page.keyboard.type("gavel_wrong")  # the field has the focus
+        await page.keyboard.press("Enter")
+        await page.get_by_role("alert").wait_for()
+        await page.get_by_label("API key").fill(token)
+        await page.keyboard.press("Enter")
+        await page.locator("#status .scored").wait_for()
+        assert page.url == f"{service.url}/judgements/{record.id}"
+        (cookie,) = await page.context.cookies()
+        assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == (COOKIE, True, "Strict")
+        assert await page.evaluate("document.cookie") == ""
+        await page.goto(f"{service.elsewhere}/healthz")
+        await page.evaluate(f"location.href = '{service.url}/judgements/{record.id}'")  # brings no cookie at first
+        await page.locator("#status .scored").wait_for()
+        await page.get_by_role("button", name="Sign out").click()
+        await page.get_by_role("heading", name="Sign in").wait_for()
+        assert await page.context.cookies() == []
+        await page.go_back()
+        await page.get_by_role("heading", name="Sign in").wait_for()
+
+
+async def test_it_can_be_used_by_keyboard(service: Served, browser: "Browser"):
+    record = await judged(service.engine, {"a": scored(0.5, explanation="why"), "b": scored(0.1)}, whole())
+    async with opened(browser, f"{service.url}/judgements/{record.id}") as page:
+        reached: list[str] = []
+        for _ in range(20):
+            await page.keyboard.press("Tab")
+            name = await page.evaluate("document.activeElement.textContent.trim().replace(/\\s+/g, ' ')")
+            reached.append(name)
+            if name.startswith("1 vote of b"):
+                break
+        assert reached[0] == "Skip to the content"
+        assert {"Judgements", "by score", "1 vote of a in full", "1 vote of b in full"} <= set(reached)
+        await page.keyboard.press("Enter")
+        assert await page.locator("#m-1-votes .votes").is_visible()
