@@ -13,6 +13,7 @@ import pytest
 
 from gavel.judge.config import JudgeConfig
 from gavel.judge.service.config import KeyConfig, ServiceConfig, ServiceLimits
+from gavel.judge.service.schemas.key_token import HASH_PREFIX, token_hash
 from tests.judge.service.processes import served
 from tests.limits import HANG_SECONDS
 
@@ -20,18 +21,18 @@ pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 CLIENT = HERE / "client.mjs"
 KEY = "k" * 40
+KEYS = {"a-test": KeyConfig(hash=HASH_PREFIX + token_hash(KEY))}
 PHASES = ["--phases", "examples,coverage,fuzzing", "--max-examples", "5", "--generation-deterministic", "--no-color"]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("schemathesis") is None, reason="schemathesis is not installed")
-async def test_whatever_is_sent_is_answered_as_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("SERVICE_KEY", KEY)
+async def test_whatever_is_sent_is_answered_as_described(tmp_path: Path):
     config = ServiceConfig(
         port=0,
         database=str(tmp_path / "service.sqlite"),
         judge=JudgeConfig(models="constant"),
         group_size=2,
-        keys={"schemathesis": KeyConfig(env="SERVICE_KEY")},
+        keys=KEYS,
         limits=ServiceLimits(wait_seconds=0.1, deadline_seconds=1),
     )
     async with served(config) as service:
@@ -41,7 +42,7 @@ async def test_whatever_is_sent_is_answered_as_described(tmp_path: Path, monkeyp
                 *(sys.executable, "-m", "schemathesis.cli", "--config-file", HERE / "schemathesis.toml"),
                 *("run", f"{service.url}/openapi.json", *PHASES),
             ],
-            env=os.environ | {"SCHEMATHESIS_HOOKS": "tests.judge.service.http.schemathesis_hooks"},
+            env=os.environ | {"SERVICE_KEY": KEY, "SCHEMATHESIS_HOOKS": "tests.judge.service.http.schemathesis_hooks"},
             cwd=Path(__file__).parents[4],
             capture_output=True,
             text=True,
@@ -61,13 +62,12 @@ def node() -> str | None:
 
 
 @pytest.mark.skipif(node() is None, reason="there is no Node on this machine")
-async def test_a_client_in_node_scores_groups_members_and_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("NODE_TEST_KEY", KEY)
+async def test_a_client_in_node_scores_groups_members_and_batches(tmp_path: Path):
     config = ServiceConfig(
         port=0,
         database=str(tmp_path / "service.sqlite"),
         judge=JudgeConfig(models="stand-in"),
-        keys={"node": KeyConfig(env="NODE_TEST_KEY")},
+        keys=KEYS,
     )
     program = node()
     assert program is not None
