@@ -11,7 +11,7 @@ Trainers send their hooks to other processes: a scorer made of a name, an addres
 import asyncio
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
@@ -88,4 +88,4 @@ def _judge(judge: JudgeLike | None, rubric: Rubric | str | None) -> Judge | Judg
 
 def _first(errors: ExceptionGroup[Exception]) -> Exception:
     one = errors.exceptions[0]
-    return _first(one) if isinstance(one, ExceptionGroup) else one
+    return _first(cast(ExceptionGroup[Exception], one)) if isinstance(one, ExceptionGroup) else one
