@@ -64,11 +64,12 @@ browser: $(BROWSER)
 	@command -v chromium >/dev/null || [ -n "$$GAVEL_TEST_CHROMIUM" ] || \
 		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; }
 
+# A framework's plugin of pytest may import LiteLLM before Gavel does, which then would ask the network for its prices.
 test-adapters: $(DEV)
 	@failed=; for name in $(ADAPTERS); do \
 		if $(MAKE) --no-print-directory .venv-adapters/$$name/.installed; then \
-			OMP_NUM_THREADS=1 .venv-adapters/$$name/bin/python -m pytest --quiet -m adapters \
-				tests/gavel/rewards/test_$${name}_*.py || failed="$$failed $$name"; \
+			OMP_NUM_THREADS=1 LITELLM_LOCAL_MODEL_COST_MAP=True .venv-adapters/$$name/bin/python -m pytest --quiet \
+				-m adapters tests/gavel/rewards/test_$${name}_*.py || failed="$$failed $$name"; \
 		else \
 			echo "SKIPPED: $$name could not be installed, so ITS ADAPTER'S TESTS DID NOT RUN." >&2; \
 		fi; \
