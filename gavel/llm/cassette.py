@@ -15,6 +15,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -138,10 +139,14 @@ class Cassette:
             if accept is not None and not accept(reply):
                 return reply
             keeping = thread.keep(_entries(question, reply, repairs))
+            if thread.commits_in_order:
+                may_hold_claim = False
+                keeping.add_done_callback(partial(_release_if_lost, thread, key))
+                return reply
             try:
                 on_file = await asyncio.shield(asyncio.wrap_future(keeping))
             except CassetteError as error:  # for example a full disk: the reply is paid for, so it is used
-                logging.getLogger(__name__).warning("a reply is used, but not kept: %s", error.message)
+                _warn_of_loss(error)
                 return reply
             may_hold_claim = False
             return self._agreed(reply, on_file, accept)
@@ -240,6 +245,16 @@ class Cassette:
         if self._thread is not None and self._pid == os.getpid():
             self._thread.close()
         self._thread = None
+
+
+def _release_if_lost(thread: StorageThread, key: str, keeping: "Future[list[StoredReply]]") -> None:
+    if not keeping.cancelled() and isinstance(error := keeping.exception(), CassetteError):
+        _warn_of_loss(error)
+        thread.release(key)
+
+
+def _warn_of_loss(error: CassetteError) -> None:
+    logging.getLogger(__name__).warning("a reply is used, but not kept: %s", error.message)
 
 
 def _entries(question: Question, reply: Reply, repairs: Sequence[tuple[Question, Reply]]) -> list[Entry]:

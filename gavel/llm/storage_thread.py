@@ -42,6 +42,11 @@ class StorageThread:
     def is_open(self) -> bool:
         return self._storage is not None
 
+    @property
+    def commits_in_order(self) -> bool:
+        """Whether all that is made of a reply is committed after the reply: then nobody waits until it is kept."""
+        return False
+
     def submit(self, work: Callable[[Storage], _T]) -> "Future[_T]":
         return self._thread.submit(self._do, work)
 

@@ -52,7 +52,7 @@ def verifiers(
 
     async def finalize(task: Any, episode: Any) -> None:
         try:
-            metadata = truth_metadata(task.data.model_dump(mode="json"))
+            metadata = truth_metadata(task.data.model_dump())
             roles = _roles(episode.traces, agents)
             groups = [TrajectoryGroup(map(_member, traces), metadata=metadata) for traces in roles]
             for traces, judged in zip(roles, await scorer.score_all(groups), strict=True):

@@ -28,6 +28,8 @@ class PromptCaching:
         self._same_members = len(set(map(frozenset, calls_shown))) == 1
         self._first = first
         self._lead = Lead()
+        self._long_enough: dict[tuple[str, int], bool] = {}
+        """Whether a beginning of so many characters is cached, by model: it is counted once for all calls."""
 
     @contextmanager
     def call(self, number: int) -> Generator[None]:
@@ -56,7 +58,10 @@ class PromptCaching:
         characters = prompt.same_in_orders
         if not self._same_members:  # calls with other members are shortened to other lengths
             characters = 0 if prompt.shortened else prompt.same_in_group
-        *before, last = (text_of(message) for message in prompt.messages)
-        needed = min_cached_tokens(client.model)
-        shared = "\n".join([*before, last[:characters]])
-        return characters if count_tokens(shared, stop_at=needed) >= needed else 0
+        key = client.name, characters
+        if key not in self._long_enough:
+            *before, last = (text_of(message) for message in prompt.messages)
+            needed = min_cached_tokens(client.model)
+            shared = "\n".join([*before, last[:characters]])
+            self._long_enough[key] = count_tokens(shared, stop_at=needed) >= needed
+        return characters if self._long_enough[key] else 0

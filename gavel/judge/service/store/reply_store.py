@@ -62,6 +62,14 @@ class _WriterThread(StorageThread):
     def is_open(self) -> bool:
         return True
 
+    @property
+    def commits_in_order(self) -> bool:
+        """On SQLite a judgement is committed after the replies that it was read from, by the same writer.
+
+        On PostgreSQL another process that took a claim over may have kept a reply before, with which to agree.
+        """
+        return self._database.is_sqlite
+
     def submit(self, work: Callable[[Storage], _T]) -> "Future[_T]":
         """In an event loop the future is one of asyncio, which `asyncio.wrap_future` takes too."""
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gavel.judge.service.errors import DatabaseUnavailableError
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.reply_store import Replies, database_cassette, delete_replies
 from gavel.llm.cassette import Cassette
@@ -96,6 +97,31 @@ async def test_a_database_that_is_away_is_an_error_of_the_cassette(tmp_path: Pat
     database.close()
     with pytest.raises(CassetteError):
         await cassette.keep(question("why"), Reply("yes"))
+
+
+async def test_a_reply_that_is_not_kept_is_used_and_its_question_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    database = Database.open(str(tmp_path / "service.sqlite"))
+    cassette = database_cassette(database)
+
+    async def ask() -> Reply:
+        return Reply("yes")
+
+    def fails(_: Replies, __: object) -> None:
+        raise DatabaseUnavailableError("the disk is full.")
+
+    monkeypatch.setattr(Replies, "keep", fails)
+    assert (await cassette.answer(question("why"), ask)).text == "yes"
+    async with asyncio.timeout(HANG_SECONDS):
+        while "the disk is full" not in caplog.text:  # noqa: ASYNC110 - of another thread
+            await asyncio.sleep(0.01)
+    thread = cassette._current_thread()
+    claimed = await asyncio.wrap_future(
+        thread.submit(lambda storage: storage.claim(question("why").key, "machine 1 x"))
+    )
+    assert claimed is None
+    database.close()
 
 
 async def stored(database: Database, key: str) -> list[tuple[str, str]]:
