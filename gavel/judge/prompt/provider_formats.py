@@ -25,6 +25,8 @@ _REASONING = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning
 _TEXTS = frozenset({"text", "input_text", "output_text", "system", None})
 _AS_JSON = frozenset({"search_result", "tool_reference", "resource_link"})
 """Blocks of text with a structure of their own."""
+_ARGUMENTS = ("arguments", "input", "args")
+"""Names of a call's arguments; the last is LangChain's."""
 _IMAGES = frozenset({"image_url", "input_image", "image", "computer_screenshot"})
 
 
@@ -301,8 +303,9 @@ class _Reader:
             inner = cast("dict[str, Any]", body)
             if body is not fields:
                 yield from self._rest(fields, {"function" if fields.get("function") else "custom"})
-            yield from self._rest(inner, {"name", "arguments" if "arguments" in inner else "input"})
-            arguments = plain_json(_or_empty(inner.get("arguments", inner.get("input"))), sort=True)
+            key = next((name for name in _ARGUMENTS if name in inner), "")
+            yield from self._rest(inner, {"name", key})
+            arguments = plain_json(_or_empty(inner.get(key)), sort=True)
             yield self._call(fields.get("id"), inner["name"], arguments)
 
     def _item_call(self, kind: str, item: Message) -> list[_Piece]:

@@ -45,6 +45,11 @@ OPENAI = [
     {"role": "tool", "tool_call_id": "a", "content": '{"days": 10}', "name": "get_order"},
     {"role": "assistant", "content": "Done."},
 ]
+LANGCHAIN_CALLS = [
+    {"name": "get_order", "args": {"n": 1, "id": "7890"}, "id": "a", "type": "tool_call"},
+    {"name": "get_policy", "args": {}, "id": "b", "type": "tool_call"},
+]
+LANGCHAIN = [{**message, "tool_calls": LANGCHAIN_CALLS} if "tool_calls" in message else message for message in OPENAI]
 ANTHROPIC = [
     {"role": "system", "content": [{"type": "text", "text": "Run the desk.", "cache_control": {"type": "ephemeral"}}]},
     {"role": "user", "content": [{"type": "text", "text": "Refund 7890."}]},
@@ -92,7 +97,7 @@ RESPONSES = [
 ]
 
 
-@pytest.mark.parametrize("other", [ANTHROPIC, RESPONSES], ids=["anthropic", "responses"])
+@pytest.mark.parametrize("other", [LANGCHAIN, ANTHROPIC, RESPONSES], ids=["langchain", "anthropic", "responses"])
 def test_one_attempt_in_the_form_of_two_vendors_is_one_member(other):
     group = canonicalize({0: Trajectory(messages_and_choices=OPENAI), 1: Trajectory(messages_and_choices=other)})
     assert len(group.members) == 1
