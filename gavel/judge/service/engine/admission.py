@@ -161,8 +161,9 @@ class Admission:
             raise OverBudgetError(f"the key's budget of {most:g} USD is spent.", "Use another key.")
         if key.unpriced_groups:
             raise OverBudgetError(
-                f"the key's budget of {most:g} USD cannot be kept: the cost of its judgements is not known.",
-                "Give the service the judge's prices (GAVEL_PRICES), and make a new key.",
+                f"the key's budget of {most:g} USD cannot be kept: the cost of {key.unpriced_groups} of its judgements "
+                "is not known, because the judge has no price, or a call to it failed and may have been paid.",
+                "Give the service the judge's prices (GAVEL_PRICES) if it has none, and make a new key.",
             )
 
     def check_begin(self, caller: Caller) -> None:

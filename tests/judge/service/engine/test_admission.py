@@ -137,7 +137,7 @@ async def test_a_key_sees_and_files_under_its_own_projects_only(config: ServiceC
         assert (await client.delete(place, headers=theirs)).status_code == 404
         assert (await client.get("/v1/judgements", headers=theirs)).json()["judgements"] == []
         assert len((await client.get("/v1/judgements", headers=mine)).json()["judgements"]) == 1
-        assert kind(await client.get("/v1/judgements?project=lab", headers=mine)) == (403, "project")
+        assert kind(await client.get("/v1/judgements?project=lab", headers=mine)) == (403, "forbidden")
         refused = await client.post("/v1/score", json=group("a", "b", project="lab"), headers=mine)
         assert kind(refused) == (403, "forbidden")
         body = {"expected": 2, "id": "m", "messages": messages("a")}
