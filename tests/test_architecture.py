@@ -19,7 +19,6 @@ OF_A_WHOLE_WING = {
     "gavel/rewards/test_trl_training.py",
     "gavel/rewards/test_verl_package.py",
     "gavel/cli/test_cli.py",
-    "judge/service/test_other_languages.py",
     "trainer/engines/test_conformance.py",
     "trainer/learner/test_parity_trl.py",
     "trainer/loop/test_staleness.py",

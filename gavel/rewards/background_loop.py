@@ -8,14 +8,18 @@ judge is asked on one loop for the life of the process.
 """
 
 import asyncio
+import atexit
 import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+_END_SECONDS = 5.0
+"""At the end of the process, for tasks that are cancelled."""
 _lock = threading.Lock()
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
 """By process id: a forked child has the loop's object, but no thread that runs it."""
@@ -45,5 +49,24 @@ def _loop() -> asyncio.AbstractEventLoop:
         loop = _loops.get(os.getpid())
         if loop is None:
             loop = _loops[os.getpid()] = asyncio.new_event_loop()
-            threading.Thread(target=loop.run_forever, name="gavel-rewards", daemon=True).start()
+            thread = threading.Thread(target=loop.run_forever, name="gavel-rewards", daemon=True)
+            thread.start()
+            atexit.register(_end, os.getpid(), loop, thread)
         return loop
+
+
+def _end(process: int, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    """Cancels what runs on the loop and stops it, so that nothing is torn down in the middle of its work."""
+    if process != os.getpid():
+        return
+
+    async def cancel() -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    with suppress(TimeoutError):
+        asyncio.run_coroutine_threadsafe(cancel(), loop).result(_END_SECONDS)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(_END_SECONDS)

@@ -23,7 +23,9 @@ def with_mean(rewards: Sequence[float | None]) -> list[float]:
 
 
 def log_missing(judged: TrajectoryGroup, rewards: Sequence[float | None]) -> None:
-    """Logs a warning when members have no reward, with the reason."""
+    """Logs that members have no reward, with the reason: a warning, unless they are all alike."""
     missing = sum(reward is None for reward in rewards)
     if missing:
-        _logger.warning("%d of %d members of a group are left out: %s", missing, len(rewards), reason(judged))
+        alike = judged.judgement is not None and judged.judgement.status == "degenerate"
+        level = logging.INFO if alike else logging.WARNING
+        _logger.log(level, "%d of %d members of a group are left out: %s", missing, len(rewards), reason(judged))

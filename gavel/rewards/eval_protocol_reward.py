@@ -24,6 +24,8 @@ from gavel.scenarios.trajectory import Trajectory
 
 Row = Any
 """An `eval_protocol.models.EvaluationRow`."""
+_SHOWN = {"role", "content", "name", "tool_calls", "tool_call_id", "function_call"}
+"""Of a message; what is left out are hidden reasoning and the framework's own fields."""
 _LAST_RPC_ERROR = 16
 """Codes of a rollout's status from 1 to this are the errors of google.rpc; above are eval-protocol's own."""
 
@@ -56,7 +58,7 @@ def _group(rows: list[Row]) -> TrajectoryGroup:
 
 
 def _member(row: Row) -> Trajectory:
-    messages = [message.dump_mdoel_for_chat_completion_request() for message in row.messages]
+    messages = [message.model_dump(include=_SHOWN, exclude_none=True) for message in row.messages]
     failed = 0 < row.rollout_status.code <= _LAST_RPC_ERROR
     ended = {"status": "failed", "status_reason": row.rollout_status.message} if failed else {}
     return member(messages, [], tools=row.tools, **ended)

@@ -52,6 +52,8 @@ class JudgedGenerator:
         self._unscored: Unscored = unscored
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # of this object, before it is made (copies, pickles)
+            raise AttributeError(name)
         return getattr(self._generator, name)
 
     async def generate(self, input_batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,7 +91,7 @@ class JudgedGenerator:
             )
             for index in indices
         ]
-        extras: Message = batch["env_extras"][indices[0]] if batch.get("env_extras") else {}
+        extras: Message = (batch["env_extras"][indices[0]] if batch.get("env_extras") else None) or {}
         spec: Message = extras.get("reward_spec") or {}
         return TrajectoryGroup(members, metadata=truth_metadata({"answer": spec.get("ground_truth"), **extras}))
 

@@ -67,8 +67,9 @@ def tinker(
 
 def _member(trajectory: Any, env: Any, conversation: Conversation | None) -> Any:
     messages, tools = (conversation(trajectory, env), None) if conversation else _conversation(trajectory, env)
-    truncated = trajectory.stop_reason not in (None, "completed", "tool_stopped")
-    ended = {"status": "truncated", "status_reason": str(trajectory.stop_reason)} if truncated else {}
+    cut = any(transition.ac.stop_reason == "length" for transition in trajectory.transitions[-1:])
+    why = trajectory.stop_reason or ("max_tokens" if cut else "completed")
+    ended = {} if why in ("completed", "tool_stopped") else {"status": "truncated", "status_reason": str(why)}
     return member(list(messages), [], tools=tools, **ended)
 
 

@@ -6,8 +6,8 @@
         async def finalize(self, task, episode):
             await judged(task, episode)
 
-Written against `Env.finalize` of verifiers 0.4.0. A trace without a reward would count as 0.0 there (`Trace.reward`),
-so one that the judge did not score is marked as failed, and trainers leave it out.
+Written against `Env.finalize` of verifiers 0.4.0 and 0.3.1. A trace without a reward would count as 0.0 there
+(`Trace.reward`), so one that the judge did not score is marked as failed, and trainers leave it out.
 """
 
 from collections import defaultdict
@@ -52,7 +52,7 @@ def verifiers(
 
     async def finalize(task: Any, episode: Any) -> None:
         try:
-            metadata = truth_metadata(task.data.model_dump(mode="json"))
+            metadata = truth_metadata(task.data.model_dump())
             roles = _roles(episode.traces, agents)
             groups = [TrajectoryGroup(map(_member, traces), metadata=metadata) for traces in roles]
             for traces, judged in zip(roles, await scorer.score_all(groups), strict=True):
@@ -88,8 +88,11 @@ def _member(trace: Trace) -> Trajectory:
     nodes = [{"parent": node.parent, "message": node.message.model_dump(exclude_none=True)} for node in trace.nodes]
     tools = [tool.model_dump(exclude_none=True) for tool in trace.tools]
     part: Message = {"nodes": nodes, "tools": tools, "agent": {"name": trace.agent.name}}
-    part["is_timeout"] = trace.is_timeout
-    return trace_trajectory(part, {}, "the trace")
+    found = trace_trajectory(part, {}, "the trace")
+    stopped = str(trace.stop_condition)
+    if trace.is_truncated or stopped.endswith("_timeout"):
+        found = found.model_copy(update={"status": "truncated", "status_reason": stopped})
+    return found
 
 
 def _record(traces: Sequence[Trace], judged: TrajectoryGroup, unscored: Unscored, name: str, weight: float) -> None:

@@ -19,6 +19,7 @@ from gavel.judge.service.exchange import RefusalError
 from gavel.judge.service.member_score import MemberScore
 from gavel.rewards.background_loop import submitted
 from gavel.rewards.members import member, truth_metadata
+from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 
 EQUAL = 0.5
@@ -47,7 +48,8 @@ def verl(
     name of the training run; samples of one prompt and ground truth in it are a group. `unscored`: where the judge
     could not score a sample, "raise" an error, or give its whole "group" equal rewards of 0.5; a group of equal samples
     always has these. `reference`: whether the judge is shown the ground truth. `prompt`: field of `extra_info` that
-    holds the prompt. `deadline`: seconds from a group's first sample until those that came are judged.
+    holds the prompt. `deadline`: seconds from a group's first sample until those that came are judged; where a group
+    that is not scored whole has equal rewards, an incomplete one is not judged.
 
     Beside `score` it returns `judge_unscored` (1 where the reward is no score) and the judge's score, standard error
     and explanation. With `JudgeRewardManager` groups are told by verl's own ids instead, and validation is known.
@@ -113,29 +115,34 @@ class VerlJudge:
 
         Raises `JudgeError` for a sample without a score, unless the group has equal rewards then.
         """
-        return self._reward(await submitted(self._answer(attempt, group, expected, rounds)))
+        return self._reward(await submitted(self._answer(attempt, group, expected, rounds)), expected)
 
     async def _answer(self, attempt: Trajectory, group: str, expected: int, rounds: bool) -> MemberScore:
         """The member's score in the first group of this name, or in the next ones, that takes it."""
         name, number = group, 1
+        late = "judge" if self._unscored == "raise" else "unscored"  # equal rewards hold for all or for none
         while True:
             try:
                 return await self._client.score_member(
-                    attempt, name, expected=expected, deadline_seconds=self._deadline
+                    attempt, name, expected=expected, deadline_seconds=self._deadline, on_deadline=late
                 )
             except RefusalError as refusal:
                 if not rounds or refusal.kind not in _TAKEN:
+                    if refusal.kind == "group-closed" and self._unscored == "group":
+                        return _too_late(refusal)
                     raise
                 number += 1
                 name = f"{group}-{number}"
 
-    def _reward(self, answer: MemberScore) -> dict[str, Any]:
+    def _reward(self, answer: MemberScore, expected: int) -> dict[str, Any]:
         score, whole = answer.judgement.score, answer.status
         if whole == "scored" and score is not None:
             return _answered(score, answer, score)
-        if whole != "degenerate" and self._unscored == "raise":
+        alike = whole == "degenerate" and answer.arrived == expected
+        if not alike and self._unscored == "raise":
+            came = f"{answer.arrived} of {expected} samples came"
             raise JudgeError(
-                f"a group was not scored whole: {answer.judgement.reason or whole}.",
+                f"a group was not scored whole ({came}): {answer.judgement.reason or whole}.",
                 f'GET /v1/judgements/{answer.record} has its members; go on without such groups: unscored="group".',
             )
         return _answered(EQUAL, answer, score)
@@ -143,6 +150,11 @@ class VerlJudge:
 
 _JUDGING = 900.0
 """Seconds that a closed group is waited for."""
+
+
+def _too_late(refusal: RefusalError) -> MemberScore:
+    """The answer to a sample whose group was closed before it came."""
+    return MemberScore(Judgement(reason=refusal.message), "unscored", record="", arrived=0)
 
 
 def _answered(reward: float, answer: MemberScore, score: float | None) -> dict[str, Any]:

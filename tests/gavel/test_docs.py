@@ -2,9 +2,11 @@
 
 import importlib.util
 import json
+import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -35,8 +37,7 @@ def test_the_judge_s_page_runs(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_the_service_s_page_runs(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "service.md").read_text()
-    (shell,), (program,) = (re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("bash", "python"))
-    curl = shell[shell.index("curl ") :].replace("curl ", "curl --silent --show-error ", 1)
+    (_, curls), (program,) = (re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("bash", "python"))
     (settings,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "careful.txt").write_text("Be careful.")
     (tmp_path / "gavel.toml").write_text(settings)
@@ -48,15 +49,47 @@ def test_the_service_s_page_runs(tmp_path: Path) -> None:
     try:
         service.wait_for("http://")
         url = re.findall(r"http://[\d.:]+", service.stdout)[0]
-        command = ["bash", "-c", curl.replace("http://127.0.0.1:8080", url)]
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=True)
-        assert json.loads(asked.stdout)["scores"] == [0.33, 0.0]
+        _check_curls(curls.replace("http://127.0.0.1:8080", url), tmp_path)
         (tmp_path / "client.py").write_text(program.replace("http://127.0.0.1:8080", url))
         assert script(tmp_path / "client.py", cwd=tmp_path).stdout == "[1.0, 0.0]\n"
     finally:
         service.send(signal.SIGTERM)
         ended = service.end()
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_first_commands_of_the_service_s_page_run_as_they_are_pasted(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    page = (ROOT / "docs" / "service.md").read_text()
+    commands, *_ = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    install, rest = commands.split("\n", 1)
+    assert install == "pip install '.[service]'"
+    shell = rest.replace("gavel serve", f"gavel serve --port {port}").replace("8080", str(port)) + "kill %1; wait"
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    command = ["bash", "-c", f"set -m\n{shell}"]
+    asked = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=HANG_SECONDS)
+    assert '"scores":[0.33,0.0]' in asked.stdout, asked.stdout + asked.stderr
+
+
+def _check_curls(shell: str, folder: Path) -> None:
+    """What each curl of the page prints, in order."""
+    shell = 'curl() { command curl --silent --show-error "$@" && echo; }\n' + shell
+    command = ["bash", "-e", "-o", "pipefail", "-c", shell]
+    asked = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=HANG_SECONDS)
+    assert asked.returncode == 0, asked.stderr
+    printed = [line for line in asked.stdout.split("\n") if line]
+    scored, again, later, first, second, page, refused = map(json.loads, printed[:7])
+    assert scored["scores"] == again["scores"] == later["scores"] == first["scores"] == second["scores"] == [1.0, 0.0]
+    assert {first["index"], second["index"]} == {0, 1}
+    assert len(page["judgements"]) == 2
+    assert refused["status"] == 404
+    assert refused["remedy"]
+    assert printed[7] == "ok"
+    assert any(line.startswith('gavel_groups_total{status="scored"}') for line in printed[8:])
 
 
 @pytest.mark.slow

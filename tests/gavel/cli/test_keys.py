@@ -1,5 +1,6 @@
 """`gavel keys`: made once, listed without the key, revoked."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,10 @@ from typer.testing import CliRunner
 
 from gavel.cli.keys import app
 from gavel.cli.serve import service_config
+from gavel.judge.service.schemas.key_scope import KeyScope
 from gavel.judge.service.schemas.key_token import token_hash
+from gavel.judge.service.store.database import Database
+from gavel.judge.service.store.key_store import KeyStore, settings_key_id
 from gavel.llm.errors import GavelError
 
 
@@ -43,6 +47,15 @@ def test_a_hash_is_printed_as_an_entry_of_the_settings_and_nothing_is_stored():
     key = service_config({}).keys["ci"]
     assert (key.token_hash("ci"), key.projects, key.max_cost_usd) == (token_hash(token), ["desk"], 5)
     assert token not in result.stderr
+
+
+def test_a_key_of_the_settings_is_listed_with_what_it_has_spent_and_can_be_revoked():
+    database = Database.open("gavel_service.sqlite")
+    scope = KeyScope(projects=["desk"])
+    asyncio.run(KeyStore(database).file({settings_key_id("ci"): scope}))
+    database.close()
+    assert "settings/ci" in run("list")
+    assert run("revoke", "settings/ci") == "Key settings/ci is revoked.\n"
 
 
 def test_without_keys_the_list_says_how_to_make_one():

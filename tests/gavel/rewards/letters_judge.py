@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable
 
+from gavel.llm.types import Message
 from tests.endpoint import Answer, Request, labels_in, says
 
 
@@ -13,8 +14,13 @@ def share_of_a(request: Request) -> Answer:
 
 
 def by_letters_and_position(request: Request) -> Answer:
-    """Scores that tell in which position an attempt was shown, and beside how many."""
+    """Scores that tell in which position an attempt was shown."""
     return _verdict(request, lambda attempt, position: _drawn(f"{attempt} {position}"))
+
+
+async def by_letters_and_position_here(messages: list[Message], schema: Message) -> str:
+    """The same judge in this process, without LiteLLM, which takes seconds to import."""
+    return by_letters_and_position({"messages": messages}).body["choices"][0]["message"]["content"]
 
 
 def _verdict(request: Request, score: Callable[[str, int], float]) -> Answer:

@@ -1,6 +1,6 @@
-"""A run of TRL's GRPOTrainer, and `python -m tests.gavel.rewards.split_groups FOLDER URL`: one process of two.
+"""A run of TRL's GRPOTrainer, and `python -m tests.gavel.rewards.split_groups FOLDER`: one process of two.
 
-Each process writes what its reward function was given and gave, and after the training the error of a judge that fails.
+Each process writes what its reward function was given and gave, and after the training the error of one that fails.
 """
 
 import json
@@ -16,6 +16,8 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 import gavel
 from gavel.llm.types import Message
+from gavel.scenarios.errors import JudgeError
+from tests.gavel.rewards.letters_judge import by_letters_and_position_here
 from tests.gavel.rewards.tiny_policy import LETTERS, tiny_policy
 
 Conversations = Sequence[list[Message]]
@@ -43,10 +45,15 @@ def settings(folder: Path, **more: Any) -> GRPOConfig:
     return GRPOConfig(str(folder), **{**SHORT, **given, **more})
 
 
-def train(folder: Path, url: str) -> None:
-    """Two steps whose groups are split over the processes."""
-    judge = gavel.Judge(gavel.Juror("openai/gpt-5-mini", params={"api_base": url, "api_key": "none"}), orders=2)
-    reward = gavel.rewards.trl(judge)
+def train(folder: Path) -> None:
+    """Steps whose groups are split over the processes."""
+
+    async def judge(messages: list[Message], schema: Message) -> str:
+        with (folder / f"{distributed.get_rank()}.asked").open("a") as file:
+            file.write(".")
+        return await by_letters_and_position_here(messages, schema)
+
+    reward = gavel.rewards.trl(gavel.Judge(judge, orders=2))
 
     def recorded(prompts: Conversations, completions: Conversations, **more: Any) -> list[float | None]:
         rewards = reward(prompts, completions, **more)
@@ -60,15 +67,15 @@ def train(folder: Path, url: str) -> None:
 
 
 def fail(folder: Path) -> None:
-    """A batch of two groups; the second process judges the second one, without the key that its judge needs."""
+    """A batch that the second process cannot read."""
     rank = distributed.get_rank()
-    reward = gavel.rewards.trl("openai/gpt-5-mini" if rank else "constant")
+    reward = gavel.rewards.trl("constant", group_by="task" if rank else None)
     try:
-        reward([f"task {rank}"] * 2, ["a", "b"])
-    except Exception as error:
-        (folder / f"{rank}.error").write_text(f"{type(error).__name__}: {error}")
+        reward(["one"] * 2, ["a", "b"])
+    except JudgeError as error:
+        (folder / f"{rank}.error").write_text(str(error))
 
 
 if __name__ == "__main__":
-    train(Path(sys.argv[1]), sys.argv[2])
+    train(Path(sys.argv[1]))
     fail(Path(sys.argv[1]))

@@ -1,11 +1,18 @@
 """The loop that judges are asked on."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from gavel.rewards.background_loop import run, submitted
+from tests.limits import HANG_SECONDS
+
+ROOT = Path(__file__).parents[3]
 
 
 async def where() -> tuple[asyncio.AbstractEventLoop, str]:
@@ -42,3 +49,29 @@ def test_what_it_raises_is_raised():
 
     with pytest.raises(ValueError, match="no"):
         run(fail())
+
+
+def test_what_still_runs_when_the_process_ends_is_cancelled_and_not_torn_down(tmp_path: Path):
+    (tmp_path / "program.py").write_text(
+        "import asyncio\n"
+        "from gavel.rewards.background_loop import run\n"
+        "async def work():\n"
+        "    try:\n"
+        "        await asyncio.Event().wait()\n"
+        "    finally:\n"
+        "        print('cancelled')\n"
+        "async def start():\n"
+        "    global task\n"
+        "    task = asyncio.create_task(work())\n"
+        "    await asyncio.sleep(0)\n"
+        "run(start())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "cancelled\n", "")

@@ -1,9 +1,15 @@
 """Numbers for members without a reward."""
 
+import logging
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.rewards.baseline import with_mean
+from gavel.rewards.baseline import log_missing, with_mean
+from gavel.rewards.unscored import rewards_of
+from gavel.scenarios.group import TrajectoryGroup
+from tests.gavel.rewards.test_unscored import judged
 
 REWARDS = st.lists(st.none() | st.floats(0, 1), max_size=12)
 
@@ -19,3 +25,18 @@ def test_a_missing_reward_leaves_the_mean_and_the_others_where_they_are(rewards:
 
 def test_a_group_without_any_reward_is_constant():
     assert with_mean([None, None]) == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("group", "level"),
+    [
+        (judged("partial", 0.9, None), logging.WARNING),
+        (judged("degenerate", None, None), logging.INFO),
+        (judged("scored", 0.9, 0.1), None),
+    ],
+    ids=["a score is missing", "all alike", "scored"],
+)
+def test_what_is_left_out_is_logged(caplog: pytest.LogCaptureFixture, group: TrajectoryGroup, level: int | None):
+    with caplog.at_level(logging.INFO, "gavel.rewards"):
+        log_missing(group, rewards_of(group, "member"))
+    assert [record.levelno for record in caplog.records] == ([] if level is None else [level])

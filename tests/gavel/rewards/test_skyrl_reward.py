@@ -1,5 +1,6 @@
 """SkyRL's generator with judged rewards. Inputs and outputs have the fields of skyrl 0.3.0, which needs GPUs to run."""
 
+import copy
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
@@ -188,3 +189,10 @@ async def test_the_release_accepts_the_output_and_a_masked_trajectory_has_no_adv
     advantages, _ = grpo(rewards, mask, np.array(list("aaabb")), grpo_norm_by_std=False)
     expected = {"group": [0.0, 0.0, 0.0, -0.1, 0.1], "member": [0.4, 0.0, -0.4, -0.1, 0.1]}[unscored]
     assert [float(row.sum() / max(int((row != 0).sum()), 1)) for row in advantages] == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_judged_generator_is_copied_as_the_one_that_it_was_made_of():
+    made = gavel.rewards.skyrl(Generator(Words(), "worth 1"), Words(), WorthJudge())
+    assert copy.copy(made).name == "scripted"
+    with pytest.raises(AttributeError):
+        _ = made.missing

@@ -208,3 +208,9 @@ def test_the_kinds_of_environments_are_still_where_they_were():
     assert isinstance(Question(), ProblemEnv)
     assert AgentToolMessageEnv.__dataclass_fields__["history"].default_factory is list
     assert StepResult.__dataclass_fields__["reward"]
+
+
+async def test_a_question_s_answer_that_was_cut_off_is_shown_as_such():
+    judge = WorthJudge()
+    await rollout(gavel.rewards.tinker(judge), "worth 90", "it is worth 5 and…")
+    assert [trajectory.status for trajectory in judge.groups[0]] == ["finished", "truncated"]

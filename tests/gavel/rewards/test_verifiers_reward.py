@@ -122,6 +122,18 @@ class TestEpisodes:
         assert sorted(trace.reward for trace in done.traces if trace.ok) == [0.5, 0.9]
         assert [len(group) for group in judge.groups] == [2]
 
+    async def test_an_attempt_that_was_cut_off_is_shown_as_such(self, endpoint: Endpoint):
+        def cut(_: Any) -> Any:
+            answer = says("worth 20, and")
+            answer.body["choices"][0]["finish_reason"] = "length"
+            return answer
+
+        judge = WorthJudge()
+        done = await episode(endpoint, "worth 90", cut, judged=gavel.rewards.verifiers(judge))
+        assert done.ok, done.errors
+        by_answer = {member.messages()[-1]["content"]: member.status for member in judge.groups[0]}
+        assert by_answer == {"worth 90": "finished", "worth 20, and": "truncated"}
+
     async def test_attempts_that_are_all_alike_have_no_reward(self, endpoint: Endpoint):
         done = await episode(endpoint, "worth 90", "worth 90", judged=gavel.rewards.verifiers(WorthJudge()))
         assert [(trace.ok, trace.rewards) for trace in done.traces] == [(False, {})] * 2

@@ -50,9 +50,9 @@ def manager(service: JudgeService) -> JudgeRewardManager:
     return made(service.url)
 
 
-def made(url: str, n: int = 2, val_n: int = 1) -> JudgeRewardManager:
+def made(url: str, n: int = 2, val_n: int = 1, **options: Any) -> JudgeRewardManager:
     rollout = SimpleNamespace(n=n, val_kwargs=SimpleNamespace(n=val_n))
-    reward = {"reward_kwargs": {"judge": {"service": url}}}
+    reward = {"reward_kwargs": {"judge": {"service": url, **options}}}
     config = SimpleNamespace(reward=reward, actor_rollout_ref=SimpleNamespace(rollout=rollout))
     return JudgeRewardManager(
         config=config, tokenizer=Letters(), compute_score=None, reward_router_address=None, reward_model_tokenizer=None
@@ -91,3 +91,14 @@ async def test_a_verl_that_tells_no_uid_is_named_with_what_to_do(manager: JudgeR
     del item.non_tensor_batch["uid"]
     with pytest.raises(JudgeError, match=r"gavel\.rewards\.verl"):
         await manager.run_single([item])
+
+
+async def test_a_sample_that_comes_too_late_has_the_reward_of_its_group_which_was_not_judged(service: JudgeService):
+    manager = made(service.url, unscored="group", deadline=0.5)
+    early = await manager.run_single(row("u4", 1))
+    late = await manager.run_single(row("u4", 2))
+    assert early["reward_score"] == late["reward_score"] == 0.5
+    assert late["reward_extra_info"]["judge_unscored"] == 1.0
+    assert service.endpoint.requests == []
+    with pytest.raises(JudgeError):
+        await made(service.url, deadline=0.5).run_single(row("u5", 1))

@@ -10,6 +10,7 @@ import pytest
 import gavel
 from gavel.judge.errors import JudgeError
 from gavel.judge.service.client import JudgeClient
+from gavel.judge.service.exchange import RefusalError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Answer, Endpoint, Step, scores
@@ -125,3 +126,30 @@ def test_importing_it_loads_no_library_of_the_service():
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_SECONDS, check=True
     )
     assert done.stdout.strip() == "set()"
+
+
+async def test_a_member_that_the_service_refuses_says_of_what_kind_the_refusal_is(tmp_path: Path, endpoint: Endpoint):
+    async with served(config_of(tmp_path, endpoint, port=0)) as service, JudgeClient(service.url) as client:
+        one, other = attempts("yes", "no")
+        alone = await client.score_member(one, "a group", expected=1, id="a")
+        assert (alone.judgement.score, alone.status) == (
+            None,
+            "degenerate" if alone.status == "degenerate" else "unscored",
+        )
+        assert await client.score_member(one, "a group", expected=1, id="a") == alone
+        with pytest.raises(RefusalError) as refusal:
+            await client.score_member(other, "a group", expected=1, id="b")
+        assert refusal.value.kind == "group-full"
+
+
+async def test_a_member_that_is_accepted_is_asked_for_at_its_own_address(endpoint: Endpoint):
+    place = "/v1/groups/g/members/a?project=desk"
+    answer = {**MEMBER, "id": "a", "status": "scored", "judgement": "j", "arrived": 2}
+    endpoint.script = [answers(202, {"id": "a"}, Location=place), answers(200, answer)]
+    url = endpoint.params["api_base"].removesuffix("/v1")
+    async with JudgeClient(url, deadline=HANG_SECONDS, project="desk") as client:
+        (member,) = attempts("yes")
+        score = await client.score_member(member, "g", expected=2, id="a", deadline_seconds=5)
+    assert (score.judgement.score, score.record, score.arrived) == (0.5, "j", 2)
+    assert endpoint.requests[0]["project"] == "desk"
+    assert len(endpoint.requests) == 2

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from gavel.judge.service.config import ServiceLimits
@@ -114,6 +114,15 @@ class Rendezvous:
                 "POST it to /v1/groups/{group}/members first; groups belong to a project and an API key.",
             )
         return group
+
+    async def open_group(self, group: str, caller: Caller) -> tuple[GroupRecord, list[str]] | None:
+        """A group that waits for members, and the ids of those that came; None where there is none for the caller."""
+        found = None if "\0" in group else await self._store.open_group(group)
+        return None if found is None or not caller.may_use(found[0].project) else found
+
+    async def waiting(self, projects: Collection[str] | None, limit: int) -> list[GroupRecord]:
+        """Groups of these projects (None = all) that wait for members, the earliest deadline first."""
+        return await self._store.waiting(projects, limit)
 
     async def result(self, group: GroupRecord, wait: float) -> Record | None:
         """The judgement of a group, finished unless `wait` seconds are over; None while the group is open.

@@ -31,6 +31,7 @@ from gavel.judge.service.store.database import Database
 from gavel.llm.errors import LlmError
 
 _ROUTES = (score, batch, groups, judgements, nemo_gym, slime, ors)
+_PAGES = (assets, sign_in, list_page, group_page)
 _BODIES = (
     ScoreRequest,
     MemberRequest,
@@ -86,7 +87,7 @@ def create_app(config: ServiceConfig, engine: Engine | None = None) -> FastAPI:
     for routes in _ROUTES:
         app.include_router(routes.router, responses=documented(*_OF_ANY, 401, 429))
     app.include_router(health.router, responses=documented(*_OF_ANY))
-    for pages in (assets, sign_in, list_page, group_page):
+    for pages in _PAGES:
         app.include_router(pages.router)
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(ServiceError, _service_error)
@@ -134,6 +135,6 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 def _methods(request: Request) -> set[str]:
     """Those of all routes with the request's path."""
-    routes = [route for each in (*_ROUTES, health) for route in each.router.routes if isinstance(route, Route)]
+    routes = [route for each in (*_ROUTES, health, *_PAGES) for route in each.router.routes if isinstance(route, Route)]
     matching = [route for route in routes if route.path_regex.match(request.scope["path"])]
     return {method for route in matching for method in route.methods or ()}

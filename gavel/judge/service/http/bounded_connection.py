@@ -13,6 +13,8 @@ import re
 from http import HTTPStatus
 from typing import Any
 
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import service_unavailable
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gavel.judge.service.http.problems import MEDIA_TYPE, Problem
@@ -102,6 +104,9 @@ class BoundedConnection(HttpToolsProtocol):
     def timeout_keep_alive_handler(self) -> None:
         self._close()
 
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        super()._start_asgi_task(cycle, _TOO_MANY if app is service_unavailable else app)
+
     def send_400_response(self, msg: str) -> None:
         """Answers what the parser cannot read."""
         self._refuse(Problem(400, "not-http", "the request is not HTTP/1.1.", "Send it in HTTP/1.1, without Upgrade."))
@@ -137,6 +142,22 @@ class BoundedConnection(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.transport.close()
             self.loop.call_later(_STALLED_SECONDS, self.transport.abort)
+
+
+async def _too_many(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers where the service has as many connections as it may have."""
+    problem = Problem(
+        503,
+        "too-many-connections",
+        "the service has as many connections as it may have.",
+        "Send it again, use fewer connections, or raise the service's setting limits.connections.",
+        {"Retry-After": "1", "Connection": "close"},
+    )
+    await problem.response()(scope, receive, send)
+
+
+_TOO_MANY: Any = _too_many
+"""uvicorn has types of its own for the same messages."""
 
 
 def bounded_connection(header_seconds: float) -> type[BoundedConnection]:

@@ -9,6 +9,8 @@ from starlette.types import Receive
 from gavel.judge.service.http.problems import Problem
 
 _T = TypeVar("_T")
+UNBUFFERED = {"X-Accel-Buffering": "no"}
+"""Header of answers that come in pieces: nginx hands each on at once."""
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:

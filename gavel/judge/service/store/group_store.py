@@ -5,7 +5,7 @@ closes the group: its members become the request of a judgement, sorted by id, w
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -106,6 +106,23 @@ class GroupStore:
             return now, list(connection.execute(sa.select(_g.id).where(_g.closed_at >= seconds)).scalars())
 
         return await self.database.read(work)
+
+    async def open_group(self, group: str) -> tuple[GroupRecord, list[str]] | None:
+        """A group that waits for members, and the ids of those that came; None when there is none of this id."""
+
+        def work(connection: sa.Connection) -> tuple[GroupRecord, list[str]] | None:
+            row = connection.execute(sa.select(groups).where(_g.id == group, _IS_OPEN)).one_or_none()
+            came = connection.execute(sa.select(_m.id).where(_m.group_id == group).order_by(_m.id)).scalars()
+            return None if row is None else (_record(row), list(came))
+
+        return await self.database.read(work)
+
+    async def waiting(self, projects: Collection[str] | None, limit: int) -> list[GroupRecord]:
+        """Groups of these projects (None = all) that wait for members, the earliest deadline first."""
+        query = sa.select(groups).where(_IS_OPEN).order_by(_g.deadline_at).limit(limit)
+        if projects is not None:
+            query = query.where(_g.project.in_(sorted(projects)))
+        return await self.database.read(lambda connection: [_record(row) for row in connection.execute(query)])
 
     async def open_groups(self) -> int:
         """Number of groups that wait for members."""

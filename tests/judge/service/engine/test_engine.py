@@ -138,7 +138,7 @@ async def test_an_unforeseen_error_is_a_failed_judgement_and_tells_no_transcript
     transcript = "a sec" + "ret transcript"
     async with running(config_of(tmp_path, endpoint)) as engine:
 
-        async def breaks(group: object, **_: object) -> None:
+        async def breaks(group: object, **options: object) -> None:
             raise ValueError(transcript)
 
         monkeypatch.setattr(engine.judges.default, "score", breaks)

@@ -5,7 +5,8 @@ import json
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import pytest
 
 from gavel.judge.config import JudgeConfig
 from gavel.judge.service.config import ServiceConfig, ServiceLimits
+from gavel.judge.service.http import bounded_connection
+from gavel.judge.service.http.server import serve
 from tests.judge.service.http.raw_requests import answer_on, ask, chunked, request
 from tests.judge.service.in_process import group
 from tests.judge.service.processes import served
@@ -176,6 +179,51 @@ def test_a_connection_on_which_bytes_drip_is_ended(drip: bytes, service: Attacke
             except OSError:
                 return
         pytest.fail("it is still open")
+
+
+async def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bounded_connection, "_STALLED_SECONDS", 0.5)
+    many = request("GET", "/openapi.json") * 200  # more bytes of answers than the buffers between both hold
+
+    def ask_and_not_read(port: int) -> bool:
+        with socket.create_connection(("127.0.0.1", port), timeout=HANG_SECONDS) as connection:
+            connection.sendall(many)
+            deadline = time.monotonic() + HANG_SECONDS
+            while time.monotonic() < deadline:
+                time.sleep(0.1)
+                try:
+                    connection.sendall(b"G")
+                except OSError:
+                    return True
+        return False
+
+    async with serving_here(tmp_path, ServiceLimits()) as port:
+        assert await asyncio.to_thread(ask_and_not_read, port)
+
+
+async def test_a_connection_too_many_is_told_to_come_again(tmp_path: Path):
+    async with serving_here(tmp_path, ServiceLimits(connections=2)) as port:
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=HANG_SECONDS),
+            socket.create_connection(("127.0.0.1", port), timeout=HANG_SECONDS),
+        ):
+            answer = await asyncio.to_thread(ask, port, request("GET", "/healthz"))
+    assert (answer.status, answer.kind) == (503, "too-many-connections")
+
+
+@asynccontextmanager
+async def serving_here(folder: Path, limits: ServiceLimits) -> AsyncIterator[int]:
+    """The port of a service in this event loop."""
+    place: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    judge = JudgeConfig(models="constant")
+    config = ServiceConfig(port=0, database=str(folder / "service.sqlite"), judge=judge, limits=limits)
+    running = asyncio.create_task(serve(config, place.set_result))
+    try:
+        announced = await place
+        yield int(announced.partition("http://127.0.0.1:")[2].split()[0])
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 def test_a_batch_whose_line_drips_is_refused(service: Attacked):

@@ -7,7 +7,9 @@ from fastapi import APIRouter, Path
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gavel.judge.service.engine.caller import Visitor
 from gavel.judge.service.engine.engine import Engine
+from gavel.judge.service.errors import NotFoundError
 from gavel.judge.service.http.pages.html import page
 from gavel.judge.service.http.pages.member_rows import member_rows
 from gavel.judge.service.http.pages.page_route import PageRoute
@@ -26,8 +28,13 @@ _LIVE_SECONDS = 1
 async def judgement(
     id: Annotated[str, Path(max_length=100)], request: Request, engine: TheEngine, viewer: TheViewer
 ) -> Response:
-    """The group, finished or not. Of one that is not to be retained, scores and costs alone are shown."""
-    record = await engine.get(id, viewer.caller)
+    """The group: open, being judged, or finished. What is not to be retained is shown as scores and costs alone."""
+    try:
+        record = await engine.get(id, viewer.caller)
+    except NotFoundError:
+        if (open_group := await _open_group(id, request, engine, viewer)) is not None:
+            return open_group
+        record = await engine.get(id, viewer.caller)  # it may have been closed just now
     verdict = record.verdict if record.retain or record.verdict is None else record.verdict.bare()
     progress = None if verdict else engine.worker.progress(record.id)
     asked = await _request(engine, record)
@@ -51,6 +58,15 @@ async def judgement(
         progress=progress,
         live_seconds=None if record.is_finished else _LIVE_SECONDS,
     )
+
+
+async def _open_group(id: str, request: Request, engine: Engine, viewer: Visitor) -> Response | None:
+    """A group that waits for members; None where there is none for the visitor."""
+    found = await engine.rendezvous.open_group(id, viewer.caller)
+    if found is None:
+        return None
+    group, came = found
+    return page(request, "open_group.html.j2", viewer=viewer, group=group, came=came, live_seconds=_LIVE_SECONDS)
 
 
 async def _request(engine: Engine, record: Record) -> StoredRequest | None:

@@ -13,6 +13,8 @@ from gavel.judge.service.http.route_access import TheEngine
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 _LIVE_SECONDS = 3
 """Between looks of the script at the newest page."""
+_OPEN_GROUPS = 20
+"""Groups that wait for members, of those that are shown."""
 
 
 @router.get("/")
@@ -20,8 +22,11 @@ async def judgements(request: Request, engine: TheEngine, viewer: TheViewer) -> 
     """A page of judgements that the visitor's key may see."""
     shown = ListFilter.read(request.query_params)
     caller = viewer.caller
-    records = await engine.page(shown.query(caller), caller)
+    query = shown.query(caller)
+    records = await engine.page(query, caller)
     found = records[:PAGE_SIZE]
+    has_open = not (shown.before or shown.judge or shown.since or shown.until) and shown.status in ("", "unfinished")
+    open_groups = await engine.rendezvous.waiting(query.projects, _OPEN_GROUPS) if has_open else []
     judges = [*engine.judges.default.names, *engine.config.judges, *(record.judge for record in found)]
     projects = caller.projects or sorted({record.project for record in found} - {""})
     return page(
@@ -30,6 +35,7 @@ async def judgements(request: Request, engine: TheEngine, viewer: TheViewer) -> 
         viewer=viewer,
         filter=shown,
         records=found,
+        open_groups=open_groups,
         older=shown.address(before=found[-1].id) if len(records) > PAGE_SIZE else None,
         statuses=list(STATUSES),
         judges=list(dict.fromkeys(judges)),

@@ -10,6 +10,7 @@ from starlette.responses import Response, StreamingResponse
 
 from gavel.judge.service.engine.engine import Engine, gone
 from gavel.judge.service.errors import ServiceError
+from gavel.judge.service.http.disconnect import UNBUFFERED
 from gavel.judge.service.http.ndjson_lines import MEDIA_TYPES, lines_of
 from gavel.judge.service.http.problems import Problem, documented, problem_of
 from gavel.judge.service.http.request_body import body_of, parsed
@@ -58,7 +59,7 @@ async def batch(
             accepted.setdefault(record.id, []).append(number)
             records[record.id] = record
         number += 1
-    return StreamingResponse(_answers(engine, records, accepted, refused), media_type=_OUT)
+    return StreamingResponse(_answers(engine, records, accepted, refused), media_type=_OUT, headers=UNBUFFERED)
 
 
 async def _answers(

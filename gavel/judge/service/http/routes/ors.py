@@ -16,6 +16,7 @@ from starlette.responses import Response, StreamingResponse
 
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.errors import ServiceError
+from gavel.judge.service.http.disconnect import UNBUFFERED
 from gavel.judge.service.http.problems import Problem, documented, problem_of
 from gavel.judge.service.http.request_body import Body, body_of, built, parsed
 from gavel.judge.service.http.route_access import TheCaller, TheEngine
@@ -100,7 +101,7 @@ async def score_group(
         record = (await engine.submit(score, caller)).record
     kept = [candidate.metadata for candidate in asked.candidates]
     if _EVENTS in accept:
-        return StreamingResponse(_events(engine, record, kept), media_type=_EVENTS)
+        return StreamingResponse(_events(engine, record, kept), media_type=_EVENTS, headers=UNBUFFERED)
     finished = await engine.result(record)
     answer = Response(_scores(finished, kept), media_type="application/json")
     await engine.answered(finished)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -16,6 +17,8 @@ from tests.judge.service.in_process import config_of, group
 from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.slow
+NAME = MARKUP.replace("/", "")
+"""Of a group or a member: it stands in a path."""
 
 
 async def test_it_shows_scores_errors_votes_explanations_tokens_and_cost(service: Site):
@@ -109,6 +112,35 @@ async def test_votes_are_shown_as_they_come(tmp_path: Path, endpoint: Endpoint):
         first_is_seen.set()
         await service.client.get(f"{place}?wait=60")
         assert "<b>0.61</b>" in (await service.client.get(place.removeprefix("/v1"))).text
+
+
+async def test_an_open_group_shows_who_came_and_when_it_closes(service: Site):
+    async def join(member: str) -> str:
+        body = {"expected": 3, "id": member, "project": "desk", "messages": [{"role": "user", "content": member}]}
+        answer = await service.client.post(f"/v1/groups/{quote(NAME)}/members?wait=false", json=body)
+        return answer.json()["judgement"]
+
+    await join("first")
+    place = f"/judgements/{await join(NAME)}"
+    answer = await service.client.get(place)
+    page = parsed(answer)
+    text = " ".join(page.text.split())
+    for shown in ("Group of 3 open", "2 of 3 members are here.", f"Group {NAME}", "Closes at the latest", "first"):
+        assert shown in text
+    assert page.text.count(NAME) == 2
+    assert "refresh" in answer.text
+    await join("third")
+    assert "Group of 3" in (closed := parsed(await service.client.get(place)).text)
+    assert "are here" not in closed
+
+
+async def test_an_open_group_is_its_project_s(service: Site):
+    body = {"expected": 3, "id": "a", "project": "mine", "messages": [{"role": "user", "content": "a"}]}
+    answer = await service.client.post("/v1/groups/g/members?wait=false", json=body)
+    await service.sign_in(await service.key(projects=["other"]))
+    assert (await service.client.get(f"/judgements/{answer.json()['judgement']}")).status_code == 404
+    await service.sign_in(await service.key(projects=["mine"]))
+    assert (await service.client.get(f"/judgements/{answer.json()['judgement']}")).status_code == 200
 
 
 async def test_of_what_is_not_retained_scores_and_costs_alone_are_shown(service: Site):

@@ -2,6 +2,7 @@
 
 import re
 import time
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -56,6 +57,22 @@ async def test_filters_leave_out_what_is_not_like_them(service: Site):
         "status=&project=&judge=&since=&until=": [half, broken, done, running],
     }.items():
         assert (query, shown(await service.client.get(f"/?{query}"))) == (query, expected)
+
+
+async def test_groups_that_wait_for_members_stand_first(service: Site):
+    for name, project, seconds in (("later", "desk", 900), (MARKUP.replace("/", ""), "shop", 90)):
+        body = {"expected": 3, "id": "a", "project": project, "messages": [{"role": "user", "content": "a"}]}
+        place = f"/v1/groups/{quote(name)}/members?wait=false"
+        await service.client.post(place, json={**body, "deadline_seconds": seconds})
+    found = parsed(await service.client.get("/")).text
+    assert found.index(MARKUP.replace("/", "")) < found.index("later")
+    assert "1 of 3" in found
+    assert "Nothing has been judged yet" not in found
+    assert "later" in parsed(await service.client.get("/?project=desk&status=unfinished")).text
+    for query in ("project=shop", "status=finished", "judge=j", "since=2026-11-22"):
+        assert "later" not in parsed(await service.client.get(f"/?{query}")).text
+    await service.sign_in(await service.key(projects=["shop"]))
+    assert "later" not in parsed(await service.client.get("/")).text
 
 
 async def test_the_form_says_what_is_filtered(service: Site):

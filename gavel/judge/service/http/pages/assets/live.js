@@ -52,10 +52,12 @@
   }
 
   function apply(page) {
-    for (const region of regions(document)) {
-      const fresh = page.getElementById(region.id);
-      if (fresh) update(region, fresh);
+    const pairs = [...regions(document)].map((region) => [region, page.getElementById(region.id)]);
+    if (pairs.some(([, fresh]) => !fresh)) {
+      location.reload(); // another kind of page: an open group is being judged now
+      return;
     }
+    pairs.forEach(([region, fresh]) => update(region, fresh));
     document.title = page.title;
     const said = page.getElementById("live-note")?.textContent.trim() ?? "";
     if (words.textContent !== said) words.textContent = said;
