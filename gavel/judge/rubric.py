@@ -7,6 +7,7 @@ score, weights and names included, changes the rubric's id.
 """
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -57,6 +58,8 @@ class Rubric:
             raise JudgeError(f"two criteria have the name {twice[0]}.", "Give each a name of its own.")
         if self.criteria and not any(criterion.weight for criterion in self.criteria):
             raise JudgeError("the weights of the criteria sum to 0.", "Give at least one a weight above 0.")
+        if not math.isfinite(sum(criterion.weight for criterion in self.criteria)):
+            raise JudgeError("the weights of the criteria are too large to be summed.", "Give smaller ones, such as 2.")
 
     @property
     def lettered(self) -> list[tuple[str, Criterion]]:

@@ -65,6 +65,7 @@ def test_an_empty_rubric_is_refused():
         (lambda: Criterion("a", "text", math.inf), "must be 0 or above, not inf"),
         (lambda: Rubric("", [TELLS, Criterion("Tells ", "other")]), "two criteria have the name tells"),
         (lambda: Rubric("text", [Criterion("a", "text", 0)]), "weights of the criteria sum to 0"),
+        (lambda: Rubric("", [Criterion("a", "text", 1e308), Criterion("b", "text", 1e308)]), "too large to be summed"),
         (lambda: Rubric("", [Criterion(str(n), "text") for n in range(27)]), "at most 26 criteria, not 27"),
     ],
 )

@@ -107,9 +107,11 @@ class Engine:
             self._loops.append(asyncio.create_task(self._expire(self.config.retention_days)))
 
     def begin_stopping(self) -> None:
-        """Accepts nothing more; those who wait are answered with what there is once the time to stop is over."""
+        """Accepts nothing more. Those who wait for members of a group are answered at once with what there is, since
+        none can come; those who wait for a judgement, once the time to stop is over."""
         if not self.is_stopping:
             self.is_stopping = True
+            self.rendezvous.give_up()
             asyncio.get_running_loop().call_later(self.config.limits.shutdown_seconds, self.waiters.give_up)
 
     async def stop(self) -> None:

@@ -152,6 +152,11 @@ class Rendezvous:
             raise _deleted(group)
         return record
 
+    def give_up(self) -> None:
+        """Ends all waits for groups that are open, as if their time were over."""
+        for group in self._open:
+            self._waiters.give_up_on(group)
+
     async def watch(self) -> None:
         """Closes groups at their deadlines, and sees which ones other processes have closed."""
         while True:

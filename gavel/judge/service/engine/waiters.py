@@ -34,10 +34,14 @@ class Waiters:
 
     def give_up(self) -> None:
         """Ends all waits as if their time were over."""
-        for futures in self._futures.values():
-            for future in futures:
-                if not future.done():
-                    future.set_exception(TimeoutError())
+        for judgement in self._futures:
+            self.give_up_on(judgement)
+
+    def give_up_on(self, judgement: str) -> None:
+        """Ends the waits for it as if their time were over."""
+        for future in self.of(judgement):
+            if not future.done():
+                future.set_exception(TimeoutError())
 
     def of(self, judgement: str) -> Collection["asyncio.Future[Record | None]"]:
         """Those that wait for it."""

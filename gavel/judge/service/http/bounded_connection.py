@@ -42,6 +42,8 @@ class BoundedConnection(HttpToolsProtocol):
     _received = 0
     _body = 0
     """Bytes of the request so far: all of them, and those of its body."""
+    _head = 0
+    """Bytes of its address and headers so far, also where the whole request came at once."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -61,22 +63,25 @@ class BoundedConnection(HttpToolsProtocol):
         self._received += len(data)
         super().data_received(data)
         if self._received > _MAX_FRAMING + (1 + _FRAMING_OF_A_BYTE) * self._body:
-            self._refuse(
-                Problem(
-                    431,
-                    "headers-too-large",
-                    f"the headers are larger than {_MAX_FRAMING:,} bytes.",
-                    "Send fewer and shorter headers, and a body in chunks of more than a few bytes.",
-                )
-            )
+            self._refuse(_too_large())
 
     def on_message_begin(self) -> None:
-        self._received = self._body = 0
+        self._received = self._body = self._head = 0
         self._between_requests = False
         super().on_message_begin()
 
+    def on_url(self, url: bytes) -> None:
+        self._head += len(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head += len(name) + len(value)
+        super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self._cancel()
+        if self._head > _MAX_FRAMING:
+            raise ValueError("the headers are too large")
         if self.parser and self.parser.should_upgrade():  # CONNECT, or an offer whose headers came in pieces
             raise ValueError("the request asks for another protocol")
         super().on_headers_complete()
@@ -109,6 +114,9 @@ class BoundedConnection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answers what the parser cannot read."""
+        if max(self._head, self._received - self._body) > _MAX_FRAMING:
+            self._refuse(_too_large())
+            return
         self._refuse(Problem(400, "not-http", "the request is not HTTP/1.1.", "Send it in HTTP/1.1, without Upgrade."))
 
     def _refuse(self, problem: Problem) -> None:
@@ -142,6 +150,15 @@ class BoundedConnection(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.transport.close()
             self.loop.call_later(_STALLED_SECONDS, self.transport.abort)
+
+
+def _too_large() -> Problem:
+    return Problem(
+        431,
+        "headers-too-large",
+        f"the address and the headers are larger than {_MAX_FRAMING:,} bytes.",
+        "Send a shorter address, fewer and shorter headers, and a body in chunks of more than a few bytes.",
+    )
 
 
 async def _too_many(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,14 +1,17 @@
-"""What routes are given: the engine, and who asks."""
+"""What routes are given: the engine, and who asks; and which queries they take."""
 
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Annotated
 
 from fastapi import Depends, Header, Security
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.requests import Request
 
 from gavel.judge.service.engine.caller import Caller
 from gavel.judge.service.engine.engine import Engine
+from gavel.judge.service.http.problems import Problem
 
 _bearer = HTTPBearer(auto_error=False, description="A key of `gavel keys create`, where the service has keys.")
 
@@ -28,6 +31,19 @@ async def _caller(
     caller = await engine.admission.authenticate(authorization)
     traceparent = engine.tracing.traceparent(request.headers.get("traceparent"))
     return replace(caller, traceparent=traceparent) if traceparent else caller
+
+
+async def known_parameters(request: Request) -> None:
+    """Refuses a query with a name that the route does not know: a filter with a slip would show everything."""
+    route = request.scope["route"]
+    assert isinstance(route, APIRoute)
+    known = [field.alias for field in route.dependant.query_params]
+    for name in request.query_params:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            there_are = f"There are: {', '.join(known)}." if known else "It has none."
+            remedy = f"Did you mean {near[0]}?" if near else there_are
+            raise Problem(422, "invalid-request", f"there is no query parameter {name[:60]!r} here.", remedy)
 
 
 TheEngine = Annotated[Engine, Depends(_engine)]

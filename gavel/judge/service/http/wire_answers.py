@@ -14,7 +14,7 @@ def size_of_groups(config: ServiceConfig, named: int | None = None) -> int:
             422,
             "no-group-size",
             "the request does not say how many members a group has.",
-            "Set group_size in the service's settings (GAVEL_SERVICE_GROUP_SIZE=8).",
+            "Set group_size in the service's settings (GAVEL_SERVICE_GROUP_SIZE=8), or with slime ?size=8 in the URL.",
         )
     return size
 

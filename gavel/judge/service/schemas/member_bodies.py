@@ -12,8 +12,8 @@ from gavel.judge.service.schemas.score_bodies import (
     TrajectoryIn,
 )
 
-NAME_PATTERN = r"^[^/\x00]+$"
-"""Of names that stand in a path."""
+NAME_PATTERN = r"^(?:\.{0,2}[^/\x00.][^/\x00]*|\.{3}[^/\x00]*)$"
+"""Of names that stand in a path: no slash, and neither "." nor "..", which clients take out of an address."""
 PathName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NAME_PATTERN)]
 OnDeadline = Literal["judge", "unscored"]
 _DOCUMENTED = ConfigDict(use_attribute_docstrings=True)

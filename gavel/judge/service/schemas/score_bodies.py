@@ -98,7 +98,7 @@ class JudgingOptions(BaseModel):
 
     model_config = _STRICT
 
-    rubric: str | None = Field(default=None, min_length=1)
+    rubric: str | None = Field(default=None, pattern=r"\S")
     """What good work is."""
     preset: Name | None = None
     """Name of a rubric in the service's settings, instead of `rubric`."""

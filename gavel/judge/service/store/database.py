@@ -88,6 +88,7 @@ class Database:
                 migrate(connection)
         except (exc.SQLAlchemyError, OSError) as error:
             raise _unusable(url, error) from error
+        self._file = _SqliteFile(url) if self.is_sqlite else None
         self._pending: queue.SimpleQueue[_Pending[Any] | None] = queue.SimpleQueue()
         self.outages = 0
         """How often the database did not answer so far."""
@@ -209,6 +210,12 @@ class Database:
 
     def _retried(self, engine: sa.Engine, work: Work[_T]) -> _T:
         """Runs the work in a transaction, twice where the first connection turned out to be lost."""
+        if self._file is not None and not self._file.is_in_place:
+            self.outages += 1
+            raise DatabaseUnavailableError(
+                f"the database's file {self._file.path} was deleted or replaced while the service uses it.",
+                "Put the same file back, or restart the service, which then begins with the file that is there.",
+            )
         try:
             return _in_transaction(engine, work)
         except exc.DBAPIError as error:
@@ -224,6 +231,25 @@ class Database:
                 first = error
         self.outages += 1
         raise _no_answer(first) from first
+
+
+class _SqliteFile:
+    """The file that was opened. SQLite goes on writing to one that was deleted, and no restart would find that."""
+
+    def __init__(self, url: sa.URL) -> None:
+        self.path = Path(url.database or "").absolute()
+        self._opened = self._identity()
+
+    @property
+    def is_in_place(self) -> bool:
+        return self._opened is None or self._identity() == self._opened
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            status = self.path.stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
 
 
 def _no_answer(error: Exception) -> DatabaseUnavailableError:

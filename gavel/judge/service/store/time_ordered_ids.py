@@ -5,6 +5,7 @@ import threading
 import time
 from uuid import UUID
 
+ID_PATTERN = r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 _COUNTER_BITS = 32
 _lock = threading.Lock()
 _last = 0

@@ -14,6 +14,7 @@ from tests.endpoint import Answer, Endpoint
 from tests.judge.service.in_process import config_of, messages, serving
 from tests.judge.service.processes import served
 from tests.judge.service.stub_judge import by_content_and_position
+from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -103,6 +104,9 @@ BAD: dict[str, tuple[dict[str, Any], int, str]] = {
     "more members than are allowed": (member("m0", 9), 422, "invalid-request"),
     "no members": (member("m0", 0), 422, "invalid-request"),
     "an id that is no part of a path": (member("a/b"), 422, "invalid-request"),
+    "an id that clients take out of a path": (member("."), 422, "invalid-request"),
+    "an id that leads upwards": (member(".."), 422, "invalid-request"),
+    "a rubric of blanks": (member("m0", rubric=" "), 422, "invalid-request"),
     "an id with a NUL": (member("a\x00b"), 422, "invalid-request"),
     "an unknown judge": (member("m0", judge="openai/gpt-6"), 422, "invalid-request"),
     "no deadline that ever comes": (member("m0", deadline_seconds=0), 422, "invalid-request"),
@@ -197,6 +201,29 @@ async def test_deleting_its_judgement_deletes_the_group(client: httpx.AsyncClien
     assert (await client.get("/v1/groups/g/members/m0")).status_code == 404
     anew = await client.post("/v1/groups/g/members?wait=false", json=member("m0", 2))
     assert anew.json()["arrived"] == 1
+
+
+@pytest.mark.parametrize("name", ["...", "..a", ".a", "a.", "a..b", " "])
+async def test_names_with_dots_are_found_at_their_location(name: str, client: httpx.AsyncClient):
+    accepted = await client.post(f"/v1/groups/{name}/members?wait=false", json=member(name, 2))
+    assert accepted.status_code == 202, accepted.text
+    assert (await client.get(accepted.headers["location"])).json()["id"] == name
+
+
+async def test_a_stopping_service_keeps_nobody_waiting_for_members_that_cannot_come(tmp_path: Path, endpoint: Endpoint):
+    limits = ServiceLimits(shutdown_seconds=2 * HANG_SECONDS)  # longer than `stop` waits
+    async with (
+        served(config_of(tmp_path, endpoint, port=0, limits=limits)) as service,
+        httpx.AsyncClient(timeout=HANG_SECONDS) as client,
+    ):
+        waiting = asyncio.create_task(client.post(f"{service.url}/v1/groups/g/members", json=member("m0", 2)))
+        for _ in range(200):
+            if "gavel_waiting_requests 1.0" in (await client.get(f"{service.url}/metrics")).text:
+                break
+            await asyncio.sleep(0.1)
+        assert await asyncio.to_thread(service.stop) == 0
+        answer = await waiting
+        assert (answer.status_code, answer.json()["status"]) == (202, "open")
 
 
 async def test_a_caller_that_goes_away_is_waited_for_no_longer(tmp_path: Path, endpoint: Endpoint):

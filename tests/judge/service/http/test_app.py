@@ -171,6 +171,12 @@ BAD: dict[str, tuple[Any, int, str]] = {
     "an unknown preset": (group("a", "b", preset="unkind"), 422, "invalid-request"),
     "a preset and a rubric": (group("a", "b", preset="kind", rubric="x"), 422, "invalid-request"),
     "an empty rubric": (group("a", "b", rubric=""), 422, "invalid-request"),
+    "a rubric of blanks": (group("a", "b", rubric=" \n"), 422, "invalid-request"),
+    "weights beyond all floats": (
+        group("a", "b", criteria=[{"name": name, "text": "b", "weight": 1e308} for name in "ab"]),
+        422,
+        "invalid-request",
+    ),
     "a criterion without weight": (
         group("a", "b", criteria=[{"name": "a", "text": "b", "weight": 0}]),
         422,
@@ -225,6 +231,7 @@ async def test_what_curl_sends_is_taken(client: httpx.AsyncClient):
         ("/v1/judgements/none", 404),
         ("/v1/judgements?limit=0", 422),
         ("/v1/judgements?status=good", 422),
+        ("/v1/judgements?before=next", 422),
         ("/v1/score", 405),
     ],
 )
@@ -232,6 +239,37 @@ async def test_other_refusals_are_problems_too(path: str, status: int, client: h
     answer = await client.get(path)
     assert (answer.status_code, answer.json()["status"]) == (status, status)
     assert answer.json()["type"].startswith("urn:gavel:problem:")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "remedy"),
+    [
+        ("POST", "/v1/score?wiat=false", "Did you mean wait?"),
+        ("POST", "/v1/score/batch?wait=false", "It has none."),
+        ("POST", "/v1/groups/g/members?deadline=3", "There are: wait."),
+        ("GET", "/v1/judgements?projct=desk", "Did you mean project?"),
+        ("GET", "/v1/judgements/none?x=1", "There are: wait."),
+        ("DELETE", "/v1/judgements/none?dry_run=true", "It has none."),
+    ],
+)
+async def test_a_query_with_a_slip_is_refused_with_what_there_is(
+    method: str, path: str, remedy: str, client: httpx.AsyncClient, endpoint: Endpoint
+):
+    refused = await client.request(method, path, json=group("a", "b") if method == "POST" else None)
+    assert (refused.status_code, kind(refused), refused.json()["remedy"]) == (422, "invalid-request", remedy)
+    assert endpoint.requests == []
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"])
+async def test_what_watches_the_service_may_ask_for_the_head_alone(path: str, client: httpx.AsyncClient):
+    head, whole = await client.head(path), await client.get(path)
+    assert (head.status_code, head.headers["content-type"]) == (200, whole.headers["content-type"])
+
+
+async def test_the_head_of_a_judgement_erases_nothing(client: httpx.AsyncClient):
+    place = (await client.post("/v1/score?wait=false", json=group("good", "bad", retain=False))).headers["location"]
+    assert (await client.head(place)).status_code == 405
+    assert (await client.get(f"{place}?wait=30")).json()["members"][0]["explanation"]
 
 
 async def test_a_method_that_is_not_there_is_told_which_ones_are(client: httpx.AsyncClient):

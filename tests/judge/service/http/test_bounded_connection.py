@@ -89,6 +89,8 @@ REFUSED: dict[str, tuple[bytes, int, str]] = {
     "a type that is none": (post("Content-Type: \xff\xfe"), 415, "media-type"),
     "a form": (post("Content-Type: multipart/form-data; boundary=x"), 415, "media-type"),
     "UTF-16": (post("Content-Type: application/json; charset=utf-16"), 415, "media-type"),
+    "a header a little too long": (request("GET", "/healthz", f"X: {'a' * 70_000}"), 431, "headers-too-large"),
+    "a path a little too long": (request("GET", f"/healthz?{'a' * 70_000}"), 431, "headers-too-large"),
     "a long header": (request("GET", "/healthz", f"X: {'a' * 200_000}"), 431, "headers-too-large"),
     "many headers": (request("GET", "/healthz", *(f"X{n}: y" for n in range(20_000))), 431, "headers-too-large"),
     "a long path": (request("GET", f"/healthz?{'a' * 300_000}"), 431, "headers-too-large"),

@@ -259,6 +259,18 @@ BAD: dict[str, tuple[str, Any, int, str]] = {
     ),
     "slime: nobody": ("/slime/run", [], 422, "invalid-request"),
     "slime: several tasks": ("/slime/run", [sample("a", "x"), sample("b", "y")], 422, "invalid-request"),
+    "slime: several prompts": (
+        "/slime/run",
+        [sample("a"), {**sample("b"), "prompt": "Why is the grass green?"}],
+        422,
+        "invalid-request",
+    ),
+    "NeMo Gym: a principle of blanks": (
+        "/compare",
+        {"conversation_history": [], "response_objs": [response("a"), response("b")], "principle": " "},
+        422,
+        "invalid-request",
+    ),
     "slime: too many": ("/slime/run?size=1000", sample("a"), 422, "invalid-request"),
 }
 

@@ -160,3 +160,23 @@ async def test_transactions_that_wait_for_each_other_both_succeed(postgresql: Cl
     finally:
         for one in databases:
             one.close()
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+async def test_a_file_that_is_taken_away_is_written_to_no_more_until_it_is_back(how: str, tmp_path: Path):
+    path, aside = tmp_path / "service.sqlite", tmp_path / "aside.sqlite"
+    database = Database.open(str(path))
+    try:
+        await database.write(lambda connection: connection.execute(INSERT, row("before")).close())
+        path.rename(aside)
+        if how == "replaced":
+            path.write_bytes(b"")
+        with pytest.raises(DatabaseUnavailableError, match="was deleted or replaced"):
+            await database.write(lambda connection: connection.execute(INSERT, row("lost")).close())
+        with pytest.raises(DatabaseUnavailableError, match="restart"):
+            keys(database)
+        aside.rename(path)
+        assert keys(database) == ["before"]
+        assert database.outages == 2
+    finally:
+        database.close()

@@ -5,6 +5,7 @@ filter.query(caller)               what the store is asked for
 filter.address(project="desk")     "/?project=desk&status=finished&since=2026-11-22T09%3A00"
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from gavel.judge.service.engine.caller import Caller
 from gavel.judge.service.http.problems import Problem
 from gavel.judge.service.schemas.judgement_record import Query
 from gavel.judge.service.schemas.score_bodies import PendingStatus
+from gavel.judge.service.store.time_ordered_ids import ID_PATTERN
 from gavel.scenarios.judgement import GroupStatus
 
 _PENDING: tuple[str, ...] = get_args(PendingStatus)
@@ -50,7 +52,9 @@ class ListFilter:
         found = cls(**{field.name: values.get(field.name, "").strip() for field in fields(cls)})
         if found.status and found.status not in STATUSES:
             raise _refused(f"there is no status {found.status:.60}.", f"There are: {', '.join(STATUSES)}.")
-        for value in (found.project, found.judge, found.before):
+        if found.before and not re.match(ID_PATTERN, found.before):
+            raise _refused(f"there is no page after {found.before:.60}.", "Leave before out for the first page.")
+        for value in (found.project, found.judge):
             if "\0" in value or len(value) > _LONGEST:
                 raise _refused("a value is too long, or has the character 0.", "Shorten it.")
         _, _ = _seconds(found.since), _seconds(found.until)
@@ -68,7 +72,7 @@ class ListFilter:
         """
         if self.project and not caller.may_use(self.project):
             own = ", ".join(caller.projects or ())
-            raise Problem(403, "project", f"your key is not for the project {self.project!r}.", f"It is for: {own}.")
+            raise Problem(403, "forbidden", f"your key is not for the project {self.project!r}.", f"It is for: {own}.")
         projects = (self.project,) if self.project else caller.projects
         return Query(
             projects=None if projects is None else frozenset(projects),

@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -14,11 +14,11 @@ from gavel.judge.service.http.disconnect import UNBUFFERED
 from gavel.judge.service.http.ndjson_lines import MEDIA_TYPES, lines_of
 from gavel.judge.service.http.problems import Problem, documented, problem_of
 from gavel.judge.service.http.request_body import body_of, parsed
-from gavel.judge.service.http.route_access import IdempotencyKey, TheCaller, TheEngine
+from gavel.judge.service.http.route_access import IdempotencyKey, TheCaller, TheEngine, known_parameters
 from gavel.judge.service.schemas.judgement_record import Record
 from gavel.judge.service.schemas.score_bodies import ScoreRequest
 
-router = APIRouter(tags=["judging"])
+router = APIRouter(tags=["judging"], dependencies=[Depends(known_parameters)])
 _OUT = MEDIA_TYPES[0]
 
 

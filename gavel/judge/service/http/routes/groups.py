@@ -4,7 +4,7 @@ from functools import partial
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,13 +13,13 @@ from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.http.late_answer import LateAnswer
 from gavel.judge.service.http.problems import Problem, documented
 from gavel.judge.service.http.request_body import body_of, parsed, read_body
-from gavel.judge.service.http.route_access import TheCaller, TheEngine
+from gavel.judge.service.http.route_access import TheCaller, TheEngine, known_parameters
 from gavel.judge.service.schemas.group_record import GroupRecord
 from gavel.judge.service.schemas.judgement_record import Record
 from gavel.judge.service.schemas.member_bodies import NAME_PATTERN, MemberAnswer, MemberPending, MemberRequest
 from gavel.scenarios.judgement import Judgement
 
-router = APIRouter(tags=["groups"])
+router = APIRouter(tags=["groups"], dependencies=[Depends(known_parameters)])
 Group = Annotated[
     str, Path(max_length=200, pattern=NAME_PATTERN, description="Name of the group, such as step and task.")
 ]

@@ -3,16 +3,17 @@
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Path, Query
 from starlette.responses import Response
 
 from gavel.judge.service.http.problems import Problem, documented
-from gavel.judge.service.http.route_access import TheCaller, TheEngine
+from gavel.judge.service.http.route_access import TheCaller, TheEngine, known_parameters
 from gavel.judge.service.http.routes.score import answer
 from gavel.judge.service.schemas.judgement_record import Query as JudgementQuery
 from gavel.judge.service.schemas.score_bodies import FinishedStatus, JudgementOut, PageOut, PendingOut, PendingStatus
+from gavel.judge.service.store.time_ordered_ids import ID_PATTERN
 
-router = APIRouter(tags=["judgements"])
+router = APIRouter(tags=["judgements"], dependencies=[Depends(known_parameters)])
 Id = Annotated[str, Path(description="Id of a judgement.", max_length=100)]
 _MAX_TIME = 2**40
 _NO_NUL = r"^[^\x00]*$"
@@ -64,12 +65,12 @@ async def page(
     judge: Annotated[str | None, Query(max_length=1000, pattern=_NO_NUL, description="As in the list.")] = None,
     since: Annotated[float | None, Query(ge=0, le=_MAX_TIME, description="Unix seconds.")] = None,
     until: Annotated[float | None, Query(ge=0, le=_MAX_TIME, description="Unix seconds, exclusive.")] = None,
-    before: Annotated[str | None, Query(max_length=100, pattern=_NO_NUL, description="`next` of another page.")] = None,
+    before: Annotated[str | None, Query(pattern=ID_PATTERN, description="`next` of another page.")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> Response:
     """A page of judgements without their members."""
     if project is not None and not caller.may_use(project):
-        raise Problem(403, "project", f"this key is not for the project {project!r}.", "Use a key that is.")
+        raise Problem(403, "forbidden", f"this key is not for the project {project!r}.", "Use a key that is.")
     own = None if caller.projects is None else frozenset(caller.projects)
     projects = own if project is None else frozenset({project})
     query = JudgementQuery(projects, _statuses(status or ()), judge, since, until, before, limit + 1)

@@ -57,7 +57,7 @@ class NemoVerify(BaseModel):
 
     responses_create_params: NemoParams
     response: NemoResponse
-    principle: str | None = Field(default=None, min_length=1)
+    principle: str | None = Field(default=None, pattern=r"\S")
     rollout_index: int = Field(alias="_ng_rollout_index", ge=0)
     task_index: int | None = Field(default=None, alias="_ng_task_index")
     group_id: str | None = Field(default=None, alias="_ng_group_id", min_length=1, max_length=200)
@@ -90,7 +90,7 @@ class NemoCompare(BaseModel):
 
     conversation_history: list[dict[str, JsonValue]]
     response_objs: list[NemoResponse] = Field(min_length=1)
-    principle: str | None = Field(default=None, min_length=1)
+    principle: str | None = Field(default=None, pattern=r"\S")
 
 
 class NemoCompared(BaseModel):

@@ -2,17 +2,17 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.http.problems import Problem, documented
 from gavel.judge.service.http.request_body import Body, body_of, parsed
-from gavel.judge.service.http.route_access import IdempotencyKey, TheCaller, TheEngine
+from gavel.judge.service.http.route_access import IdempotencyKey, TheCaller, TheEngine, known_parameters
 from gavel.judge.service.schemas.judgement_record import Record
 from gavel.judge.service.schemas.score_bodies import JudgementOut, PendingOut, ScoreRequest
 
-router = APIRouter(tags=["judging"])
+router = APIRouter(tags=["judging"], dependencies=[Depends(known_parameters)])
 _RETRY_AFTER = "1"
 EXAMPLE = {
     "rubric": "Looks the order up before it refunds.",

@@ -127,6 +127,8 @@ async def _at_once(engine: Engine, caller: Caller, samples: list[SlimeSample]) -
     references = {sample.reference for sample in samples}
     if len(references) > 1:
         raise Problem(422, "invalid-request", "the samples have different labels.", "Send one group of one task.")
+    if any(sample.prompt != samples[0].prompt for sample in samples):
+        raise Problem(422, "invalid-request", "the samples have different prompts.", "Send one group of one task.")
     trajectories = [built(TrajectoryIn, messages=sample.messages) for sample in samples]
     record = await engine.score(built(ScoreRequest, trajectories=trajectories, reference=references.pop()), caller)
     rewards = rewards_of(record)

@@ -103,8 +103,8 @@ async def test_an_empty_service_says_how_to_begin(service: Site):
 async def test_no_text_becomes_a_part_of_the_page(service: Site):
     await judged(service.engine, PAIR, whole(), project=MARKUP, judge=MARKUP)
     assert parsed(await service.client.get("/")).text.count(MARKUP) == 2
-    parsed(await service.client.get("/", params={"project": MARKUP, "judge": MARKUP, "before": MARKUP}))
-    for name in ("status", "since", "until"):
+    parsed(await service.client.get("/", params={"project": MARKUP, "judge": MARKUP}))
+    for name in ("status", "since", "until", "before"):
         assert MARKUP[:40] in parsed(await service.client.get("/", params={name: MARKUP})).text
 
 
