@@ -266,7 +266,7 @@ async def killed(
         for last in [False] * kills + [True]:
             with starts() as server:
                 place["url"] = server.urls[0]
-                await asyncio.sleep(chance.uniform(0.2, 2.0))
+                await asyncio.sleep(chance.uniform(0.2, 4.0))
                 if not last:
                     server.processes[0].kill()
                     server.processes[0].wait()

@@ -93,7 +93,7 @@ async def score(body: dict):
     scores = [sum(vote[number] for vote in votes) / 2 for number, _ in members]
     return {"id": "-", "scores": scores}
 
-uvicorn.run(app, fd=int(sys.argv[1]), log_level="error", http="httptools", access_log=False)
+uvicorn.run(app, fd=int(sys.argv[1]), log_level="error", http="httptools", access_log=False, timeout_keep_alive=600)
 """
 
 

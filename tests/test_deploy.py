@@ -139,7 +139,11 @@ def test_a_stopping_service_and_a_waiting_request_have_the_time_that_they_need()
     assert int(largest) * 2**20 > limits.body_bytes
 
 
-@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed: make test-deploy")
+_NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+"""Where Debian has it, which is not on everyone's PATH."""
+
+
+@pytest.mark.skipif(_NGINX is None, reason="nginx is not installed: make test-deploy")
 async def test_nginx_takes_slow_clients_and_hands_on_what_the_service_says(tmp_path: Path):
     limits = ServiceLimits(body_seconds=0.3)
     judge = JudgeConfig(models="stand-in", rubric="- ends with a message to the customer")
@@ -156,7 +160,7 @@ async def test_nginx_takes_slow_clients_and_hands_on_what_the_service_says(tmp_p
             .replace("worker_processes auto", "daemon off; worker_processes 1")
             .replace("Host $http_host", f"Host {service.url.removeprefix('http://')}")  # it has no keys
         )
-        command = ["nginx", "-p", tmp_path, "-c", tmp_path / "nginx.conf"]
+        command = [str(_NGINX), "-p", tmp_path, "-c", tmp_path / "nginx.conf"]
         proxy = subprocess.Popen(command, stderr=subprocess.DEVNULL)  # noqa: ASYNC220
         try:
             await asyncio.to_thread(_asked_through, port, proxy)
