@@ -69,7 +69,7 @@ class Endpoint(FakeServer):
         return {"api_base": f"{self.url}/v1", "api_key": "none"}
 
     def respond(self, call: Call) -> Answer:
-        request = call.json
+        request = call.json if call.body else {}  # a GET has none
         with self._lock:
             self.requests.append(request)
             step = self.script.pop(0) if len(self.script) > 1 else self.script[0]

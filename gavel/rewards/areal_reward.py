@@ -18,12 +18,13 @@ from typing import Any
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.rubric import Rubric
+from gavel.rewards import group_size as sizes
 from gavel.rewards.baseline import log_missing, with_mean
 from gavel.rewards.framework_parts import part
 from gavel.rewards.members import member, truth_metadata
 from gavel.rewards.scorer import JudgeLike, Scorer
 from gavel.rewards.token_turns import turns
-from gavel.rewards.unscored import Unscored, rewards_of
+from gavel.rewards.unscored import Unscored, checked, rewards_of
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
@@ -48,12 +49,14 @@ def areal(
     with the workflow's own reward.
     """
     scorer = Scorer(judge, rubric)
+    checked(unscored)
+    size = sizes.group_size("group_size", group_size)
 
     async def arun_episode(workflow: Any, engine: Any, data: dict[str, Any]) -> dict[str, Any] | None:
         if part("areal", "workflow_context").get().is_eval:
             return await workflow.arun_episode(engine, data)
         async with asyncio.TaskGroup() as tasks:
-            runs = [tasks.create_task(workflow.arun_episode(engine, data)) for _ in range(group_size)]
+            runs = [tasks.create_task(workflow.arun_episode(engine, data)) for _ in range(size)]
         episodes = [run.result() for run in runs]
         if any(episode is None for episode in episodes):
             return None

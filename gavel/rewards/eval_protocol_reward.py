@@ -17,7 +17,7 @@ from gavel.rewards.baseline import log_missing
 from gavel.rewards.framework_parts import part
 from gavel.rewards.members import member, truth_metadata
 from gavel.rewards.scorer import JudgeLike, Scorer
-from gavel.rewards.unscored import Unscored, reason, rewards_of
+from gavel.rewards.unscored import Unscored, checked, reason, rewards_of
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
@@ -40,6 +40,7 @@ def eval_protocol(
     group, "raise" ends the evaluation.
     """
     scorer = Scorer(judge, rubric)
+    checked(unscored)
 
     async def evaluate(rows: list[Row]) -> list[Row]:
         judged = await scorer.score(_group(rows))
@@ -53,15 +54,14 @@ def eval_protocol(
 
 
 def _group(rows: list[Row]) -> TrajectoryGroup:
-    metadata = truth_metadata({"reference": rows[0].ground_truth}) if rows else {}
-    return TrajectoryGroup(map(_member, rows), metadata=metadata)
+    return TrajectoryGroup(map(_member, rows))
 
 
 def _member(row: Row) -> Trajectory:
     messages = [message.model_dump(include=_SHOWN, exclude_none=True) for message in row.messages]
     failed = 0 < row.rollout_status.code <= _LAST_RPC_ERROR
     ended = {"status": "failed", "status_reason": row.rollout_status.message} if failed else {}
-    return member(messages, [], tools=row.tools, **ended)
+    return member(messages, [], tools=row.tools, metadata=truth_metadata({}, row.ground_truth), **ended)
 
 
 def _result(reward: float | None, judgement: Judgement, why: str) -> Any:

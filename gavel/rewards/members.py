@@ -12,6 +12,7 @@ from typing import Any
 from gavel.llm.types import Message
 from gavel.rewards.images import with_image_urls
 from gavel.scenarios.readers import chat
+from gavel.scenarios.readers.row import RowError
 from gavel.scenarios.readers.tool_calls import tools as openai_tools
 from gavel.scenarios.tools import Toolbox
 from gavel.scenarios.trajectory import Trajectory
@@ -31,9 +32,14 @@ def member(prompt: Side, completion: Side, *, tools: Sequence[Any] | None = None
     return Trajectory(messages_and_choices=list(messages), tools=tool_schemas(tools), **fields)
 
 
-def truth_metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A group's metadata with the rubric, reference (or answer) and criteria in the columns of its task."""
+def truth_metadata(fields: Mapping[str, Any], reference: Any = None) -> dict[str, Any]:
+    """A member's metadata with the rubric, reference (or answer) and criteria in the columns of its task.
+
+    `reference`: where the columns have none. Every member has its own, so that a group of different tasks is refused.
+    """
     truth = read_truth(fields, of_row=True)
+    if truth.reference is None and reference is not None:
+        truth = read_truth({**fields, "reference": reference})
     return {KEY: truth.dump()} if truth else {}
 
 
@@ -47,6 +53,8 @@ def tool_schemas(tools: Sequence[Any] | None) -> list[Message] | None:
 
 def messages_of(side: Side, role: str) -> list[Message]:
     """Text as a message of this role; messages as they are, with images that can be sent."""
+    if side is None:  # pyright: ignore[reportUnnecessaryComparison]
+        raise RowError("a prompt or a completion is None.", 'Give text or messages; what was not written is "".')
     if isinstance(side, str):
         return [{"role": role, "content": side}]
     return [with_image_urls(item) if isinstance(item, dict) else item for item in side]  # pyright: ignore[reportUnnecessaryIsInstance]

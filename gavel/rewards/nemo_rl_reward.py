@@ -22,11 +22,13 @@ from pydantic_core import to_json
 from gavel.judge.errors import JudgeError
 from gavel.judge.rubric import Rubric
 from gavel.llm.types import Message
+from gavel.rewards import group_size as sizes
 from gavel.rewards.baseline import log_missing, with_mean
 from gavel.rewards.members import member, truth_metadata
 from gavel.rewards.scorer import JudgeLike, Scorer
-from gavel.rewards.unscored import Unscored, rewards_of
+from gavel.rewards.unscored import Unscored, checked, rewards_of
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
 
 MessageLog = Sequence[Message]
 Step = tuple[list[Message], list[Any], list[None], Any, Any, list[str | None]]
@@ -50,32 +52,35 @@ def nemo_rl(
     The hook raises `JudgeError` when the batch holds less than a whole group, as NeMo RL's asynchronous rollouts do.
     """
     scorer = Scorer(judge, rubric)
+    checked(unscored)
+    size = sizes.group_size("group_size", group_size)
 
     def step(message_log_batch: Sequence[MessageLog], metadata: Sequence[Any]) -> Step:
         import torch
 
-        groups = _groups(message_log_batch, group_size)
-        asked = [_group([message_log_batch[index] for index in group], metadata[group[0]]) for group in groups]
+        members = [_member(log, _truth(of_task)) for log, of_task in zip(message_log_batch, metadata, strict=True)]
+        groups = _groups(message_log_batch, members, size)
+        asked = [TrajectoryGroup(members[index] for index in group) for group in groups]
         rewards = [0.0] * len(message_log_batch)
         for group, judged in zip(groups, scorer.score_all_now(asked), strict=True):
             given = rewards_of(judged, unscored)
             log_missing(judged, given)
             for index, number in zip(group, with_mean(given), strict=True):
                 rewards[index] = number
-        size = len(rewards)
+        count = len(rewards)
         observations: list[Message] = [{"role": "environment", "content": f"Environment: {one}"} for one in rewards]
         answers = [log[-1]["content"] if log else None for log in message_log_batch]
-        ended = torch.ones(size, dtype=torch.bool)
-        return observations, list(metadata), [None] * size, torch.tensor(rewards), ended, answers
+        ended = torch.ones(count, dtype=torch.bool)
+        return observations, list(metadata), [None] * count, torch.tensor(rewards), ended, answers
 
     return step
 
 
-def _groups(batch: Sequence[MessageLog], group_size: int) -> list[list[int]]:
-    """Indices of the samples of each prompt; a prompt that is in the batch twice has two groups."""
+def _groups(batch: Sequence[MessageLog], members: Sequence[Trajectory], group_size: int) -> list[list[int]]:
+    """Indices of the samples of each prompt and truth; a prompt that is in the batch twice has two groups."""
     by_prompt: dict[bytes, list[int]] = defaultdict(list)
-    for index, log in enumerate(batch):
-        by_prompt[to_json(_prompt(log))].append(index)
+    for index, (log, one) in enumerate(zip(batch, members, strict=True)):
+        by_prompt[to_json([_prompt(log), one.metadata])].append(index)
     for indices in by_prompt.values():
         if len(indices) % group_size:
             raise JudgeError(
@@ -91,11 +96,13 @@ def _prompt(log: MessageLog) -> list[Message]:
     return [{"role": message["role"], "content": message["content"]} for message in log[:acted]]
 
 
-def _group(logs: Sequence[MessageLog], metadata: Any) -> TrajectoryGroup:
+def _truth(metadata: Any) -> dict[str, Any]:
     columns: dict[str, Any] = dict(metadata) if isinstance(metadata, Mapping) else {}  # pyright: ignore
-    columns.setdefault("answer", columns.get("ground_truth"))
-    members = [member([_message(message) for message in log], []) for log in logs]
-    return TrajectoryGroup(members, metadata=truth_metadata(columns))
+    return truth_metadata(columns, columns.get("ground_truth"))
+
+
+def _member(log: MessageLog, truth: dict[str, Any]) -> Trajectory:
+    return member([_message(message) for message in log], [], metadata=truth)
 
 
 def _message(message: Message) -> Message:

@@ -39,7 +39,7 @@ class Scorer:
 
     async def score(self, group: TrajectoryGroup) -> TrajectoryGroup:
         """The judged group. Raises `JudgeError` as `Judge.score` and `JudgeClient.score` do."""
-        return await submitted(self._judge.score(group))
+        return await submitted(self._score(group))
 
     async def score_all(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
         """The judged groups in the order given, judged concurrently. The first error ends the others."""
@@ -49,10 +49,18 @@ class Scorer:
         """The same for a hook that is no coroutine; it may be called in a thread with a running event loop."""
         return run(self._score_all(groups))
 
+    async def _score(self, group: TrajectoryGroup) -> TrajectoryGroup:
+        """The judged group. Raises what stopped the judge (a budget that is used up) where it left members unscored."""
+        judged = await self._judge.score(group)
+        failed = judged.judgement is not None and judged.judgement.status in ("partial", "unscored")
+        if failed and isinstance(self._judge, Judge) and (stopped := self._judge.stopped) is not None:
+            raise stopped
+        return judged
+
     async def _score_all(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
         try:
             async with asyncio.TaskGroup() as tasks:
-                scored = [tasks.create_task(self._judge.score(group)) for group in groups]
+                scored = [tasks.create_task(self._score(group)) for group in groups]
         except* Exception as errors:
             raise _first(errors) from errors
         return [task.result() for task in scored]

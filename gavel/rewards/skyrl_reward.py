@@ -20,7 +20,7 @@ from gavel.rewards.baseline import log_missing, with_mean
 from gavel.rewards.members import member, truth_metadata
 from gavel.rewards.scorer import JudgeLike, Scorer
 from gavel.rewards.token_turns import turns
-from gavel.rewards.unscored import Unscored, rewards_of
+from gavel.rewards.unscored import Unscored, checked, rewards_of
 from gavel.scenarios.group import TrajectoryGroup
 
 
@@ -39,7 +39,7 @@ def skyrl(
     of all trajectories of a prompt when one of them has no score, "member" that one's alone, "raise" ends the run.
     Trajectories that are all alike are masked, too.
     """
-    return JudgedGenerator(generator, tokenizer, Scorer(judge, rubric), unscored)
+    return JudgedGenerator(generator, tokenizer, Scorer(judge, rubric), checked(unscored))
 
 
 class JudgedGenerator:
@@ -88,12 +88,17 @@ class JudgedGenerator:
                 list(batch["prompts"][index]),
                 said(index),
                 status="truncated" if reasons[index] == "length" else "finished",
+                metadata=_truth(batch["env_extras"][index]) if batch.get("env_extras") else {},
             )
             for index in indices
         ]
-        extras: Message = (batch["env_extras"][indices[0]] if batch.get("env_extras") else None) or {}
-        spec: Message = extras.get("reward_spec") or {}
-        return TrajectoryGroup(members, metadata=truth_metadata({"answer": spec.get("ground_truth"), **extras}))
+        return TrajectoryGroup(members)
+
+
+def _truth(extras: Message | None) -> dict[str, Any]:
+    extras = extras or {}
+    spec: Message = extras.get("reward_spec") or {}
+    return truth_metadata(extras, spec.get("ground_truth"))
 
 
 def _groups(batch: Mapping[str, Any], output: Mapping[str, Any]) -> list[list[int]]:

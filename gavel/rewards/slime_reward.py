@@ -9,16 +9,18 @@ Written against `batched_async_rm` of THUDM/slime at commit 0b420f1, and `Sample
 a sample out of the loss. slime makes a tensor of all rewards, so a masked sample has a number, too: the others' mean.
 """
 
-from collections.abc import Awaitable, Callable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
+
+from pydantic_core import to_json
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.rubric import Rubric
-from gavel.llm.types import Message
 from gavel.rewards.baseline import log_missing, with_mean
 from gavel.rewards.members import member, truth_metadata
 from gavel.rewards.scorer import JudgeLike, Scorer
-from gavel.rewards.unscored import Unscored, rewards_of
+from gavel.rewards.unscored import Unscored, checked, rewards_of
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.readers.row import is_list
 from gavel.scenarios.trajectory import Trajectory
@@ -39,6 +41,7 @@ def slime(
     says why.
     """
     scorer = Scorer(judge, rubric)
+    checked(unscored)
 
     async def reward(args: Any, samples: Any, **_: Any) -> list[float]:
         if not is_list(samples) or any(map(is_list, samples)):
@@ -46,34 +49,44 @@ def slime(
                 "slime gave the reward one sample, or samples in lists, where it needs the samples of one prompt.",
                 "Run it with --group-rm, and let --custom-generate-function-path return one sample for each.",
             )
-        ended = [sample for sample in samples if sample.status.value != "aborted"]
-        scores = await _scores(ended, scorer, unscored) if ended else []
-        by_sample = {id(sample): score for sample, score in zip(ended, scores, strict=True)}
-        rewards = [by_sample.get(id(sample)) for sample in samples]
-        for sample, given in zip(samples, rewards, strict=True):
-            sample.remove_sample = sample.remove_sample or given is None
-        return with_mean(rewards)
+        groups = _groups(samples)
+        ended = [[sample for sample in group if sample.status.value != "aborted"] for group in groups]
+        judged = await scorer.score_all([TrajectoryGroup(map(_member, group)) for group in ended if group])
+        by_sample: dict[int, float | None] = {}
+        for group, found in zip(filter(None, ended), judged, strict=True):
+            by_sample |= zip(map(id, group), _scores(group, found, unscored), strict=True)
+        rewards: dict[int, float] = {}
+        for group in groups:
+            scores = [by_sample.get(id(sample)) for sample in group]
+            for sample, given, number in zip(group, scores, with_mean(scores), strict=True):
+                sample.remove_sample = sample.remove_sample or given is None
+                rewards[id(sample)] = number
+        return [rewards[id(sample)] for sample in samples]
 
     return reward
 
 
-async def _scores(samples: list[Sample], scorer: Scorer, unscored: Unscored) -> list[float | None]:
-    judged = await scorer.score(_group(samples))
+def _groups(samples: Sequence[Sample]) -> list[list[Sample]]:
+    """The samples of each prompt: slime numbers the groups that it makes itself."""
+    found: dict[bytes, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        number = getattr(sample, "group_index", None)
+        found[to_json(sample.prompt if number is None else number)].append(sample)
+    return list(found.values())
+
+
+def _scores(samples: list[Sample], judged: TrajectoryGroup, unscored: Unscored) -> list[float | None]:
     rewards = rewards_of(judged, unscored)
     log_missing(judged, rewards)
     for sample, scored in zip(samples, judged, strict=True):
         if scored.judgement:
-            sample.metadata["judge"] = scored.judgement.model_dump(exclude={"votes"}, exclude_none=True)
+            judgement = scored.judgement.model_dump(exclude={"votes"}, exclude_none=True)
+            sample.metadata = {**(sample.metadata or {}), "judge": judgement}
     return rewards
-
-
-def _group(samples: list[Sample]) -> TrajectoryGroup:
-    label = samples[0].label
-    columns: Message = {"answer": label if isinstance(label, str) else None, **(samples[0].metadata or {})}
-    return TrajectoryGroup(map(_member, samples), metadata=truth_metadata(columns))
 
 
 def _member(sample: Sample) -> Trajectory:
     """What failed on the way (a tool, a parser) is judged as it stands, like what was cut off."""
     cut = sample.status.value in ("truncated", "failed")
-    return member(sample.prompt, sample.response, status="truncated" if cut else "finished")
+    truth = truth_metadata(sample.metadata or {}, sample.label if isinstance(sample.label, str) else None)
+    return member(sample.prompt, sample.response, status="truncated" if cut else "finished", metadata=truth)

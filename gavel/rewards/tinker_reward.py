@@ -20,7 +20,7 @@ from gavel.rewards.baseline import log_missing, with_mean
 from gavel.rewards.framework_parts import part
 from gavel.rewards.members import member, truth_metadata
 from gavel.rewards.scorer import JudgeLike, Scorer
-from gavel.rewards.unscored import Unscored, rewards_of
+from gavel.rewards.unscored import Unscored, checked, rewards_of
 from gavel.scenarios.group import TrajectoryGroup
 
 Conversation = Callable[[Any, Any], Sequence[Message]]
@@ -46,12 +46,13 @@ def tinker(
     The metrics are `judge/score` and `judge/standard_error`, or `judge/unscored`.
     """
     scorer = Scorer(judge, rubric)
+    checked(unscored)
 
     async def compute_group_rewards(
         trajectory_group: list[Any], env_group: Sequence[Any]
     ) -> list[tuple[float, dict[str, float]]]:
         members = [_member(one, env, conversation) for one, env in zip(trajectory_group, env_group, strict=True)]
-        judged = await scorer.score(TrajectoryGroup(members, metadata=_truth(env_group)))
+        judged = await scorer.score(TrajectoryGroup(members))
         rewards = rewards_of(judged, unscored)
         log_missing(judged, rewards)
         steps = [sum(transition.reward for transition in one.transitions) for one in trajectory_group]
@@ -70,7 +71,7 @@ def _member(trajectory: Any, env: Any, conversation: Conversation | None) -> Any
     cut = any(transition.ac.stop_reason == "length" for transition in trajectory.transitions[-1:])
     why = trajectory.stop_reason or ("max_tokens" if cut else "completed")
     ended = {} if why in ("completed", "tool_stopped") else {"status": "truncated", "status_reason": str(why)}
-    return member(list(messages), [], tools=tools, **ended)
+    return member(list(messages), [], tools=tools, metadata=_truth(env), **ended)
 
 
 def _conversation(trajectory: Any, env: Any) -> tuple[list[Message], list[Message] | None]:
@@ -94,9 +95,9 @@ def _conversation(trajectory: Any, env: Any) -> tuple[list[Message], list[Messag
     return [env.renderer.to_openai_message(message) for message in [*shown, *said]], tools
 
 
-def _truth(envs: Sequence[Any]) -> dict[str, Any]:
-    problem = envs and isinstance(envs[0], part("tinker_cookbook.rl.problem_env", "ProblemEnv"))
-    return truth_metadata({"answer": envs[0].get_reference_answer()}) if problem else {}
+def _truth(env: Any) -> dict[str, Any]:
+    problem = isinstance(env, part("tinker_cookbook.rl.problem_env", "ProblemEnv"))
+    return truth_metadata({}, env.get_reference_answer()) if problem else {}
 
 
 def _metrics(judged: TrajectoryGroup) -> list[dict[str, float]]:

@@ -16,9 +16,10 @@ from typing import Any
 from gavel.judge.errors import JudgeError
 from gavel.judge.rubric import Rubric
 from gavel.rewards.all_ranks import Keyed, judge_on_all_ranks
+from gavel.rewards.group_size import group_size
 from gavel.rewards.members import Side, member, messages_of, truth_metadata
 from gavel.rewards.scorer import JudgeLike, Scorer
-from gavel.rewards.unscored import Unscored, reason, rewards_of
+from gavel.rewards.unscored import Unscored, checked, reason, rewards_of
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
@@ -52,7 +53,8 @@ def trl(
     Raises `JudgeError` when no judge is named; called, when the judge cannot be asked (a wrong key, no budget, no
     service), which ends the training, on all processes.
     """
-    return TrlReward(Scorer(judge, rubric), unscored, reference_column, group_by, num_generations, tools, name)
+    size = None if num_generations is None else group_size("num_generations", num_generations)
+    return TrlReward(Scorer(judge, rubric), checked(unscored), reference_column, group_by, size, tools, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +98,14 @@ class TrlReward:
     ) -> list[float | None]:
         """A reward for each completion, in order; None = not scored. All processes of a run must call it."""
 
+        trainer = getattr(log_metric, "__self__", None)
+
         def read() -> list[Keyed]:
+            self._check_size(trainer)
             rows = enumerate(zip(prompts, completions, strict=True))
             return [self._read(number, *pair, columns) for number, pair in rows]
 
-        scored = judge_on_all_ranks(read, self._judged, size=self._size)
+        scored = judge_on_all_ranks(read, self._judged, size=self._size and _size_now(trainer, self._size))
         missing = [one for one in scored if one.reward is None]
         if missing:
             logger.warning(
@@ -114,6 +119,15 @@ class TrlReward:
             if errors:
                 log_metric(f"{self.__name__}/standard_error", sum(errors) / len(errors))
         return [one.reward for one in scored]
+
+    def _check_size(self, trainer: Any) -> None:
+        """Raises `JudgeError` for a `num_generations` that is not the trainer's: groups would be judged in parts."""
+        its = getattr(trainer, "num_generations", self._size)
+        if self._size is not None and its != self._size:
+            raise JudgeError(
+                f"num_generations={self._size} was given, and the trainer makes {its} completions of each prompt.",
+                f"Give gavel.rewards.trl(…, num_generations={its}), or leave it out.",
+            )
 
     def _read(self, number: int, prompt: Side, completion: Side, columns: dict[str, Any]) -> Keyed:
         """The member of a row, with the truth of its task."""
@@ -129,6 +143,12 @@ class TrlReward:
     def _judged(self, groups: list[list[Trajectory]]) -> list[list[_Scored]]:
         judged = self._scorer.score_all_now([TrajectoryGroup(group) for group in groups])
         return [_scored(group, rewards_of(group, self._unscored)) for group in judged]
+
+
+def _size_now(trainer: Any, size: int) -> int:
+    """The completions of a prompt in this batch: evaluation has a number of its own (`num_generations_eval`)."""
+    model = getattr(trainer, "model", None)
+    return size if model is None or model.training else getattr(trainer, "num_generations_eval", size)
 
 
 def _cell(columns: dict[str, Any], name: str, number: int) -> Any:

@@ -8,12 +8,22 @@ Trainers that add several rewards up count a missing one as nothing, which is a 
 "group" keeps a group comparable whatever is added to it.
 """
 
-from typing import Literal
+from typing import Literal, TypeVar, get_args
 
 from gavel.judge.errors import JudgeError
 from gavel.scenarios.group import TrajectoryGroup
 
 Unscored = Literal["group", "member", "raise"]
+_Choice = TypeVar("_Choice", bound=str)
+
+
+def checked(unscored: _Choice, choices: object = Unscored) -> _Choice:
+    """The choice that was made. Raises `JudgeError` for one that is not in `choices`, a Literal."""
+    if unscored not in get_args(choices):
+        raise JudgeError(
+            f"there is no unscored={unscored!r} here.", f"Say one of: {', '.join(map(repr, get_args(choices)))}."
+        )
+    return unscored
 
 
 def rewards_of(judged: TrajectoryGroup, unscored: Unscored) -> list[float | None]:

@@ -19,7 +19,7 @@ from gavel.judge.rubric import Rubric
 from gavel.llm.types import Message
 from gavel.rewards.members import truth_metadata
 from gavel.rewards.scorer import JudgeLike, Scorer
-from gavel.rewards.unscored import Unscored, reason, rewards_of
+from gavel.rewards.unscored import Unscored, checked, reason, rewards_of
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.readers.verifiers_traces import trace_trajectory
 from gavel.scenarios.trajectory import Trajectory
@@ -49,6 +49,7 @@ def verifiers(
     marked as failed.
     """
     scorer = Scorer(judge, rubric)
+    checked(unscored)
 
     async def finalize(task: Any, episode: Any) -> None:
         try:

@@ -14,11 +14,10 @@ from pydantic import BaseModel
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.rubric import Rubric
-from gavel.llm.types import Message
 from gavel.rewards.baseline import log_missing, with_mean
 from gavel.rewards.members import Side, member, truth_metadata
 from gavel.rewards.scorer import JudgeLike, Scorer
-from gavel.rewards.unscored import reason, rewards_of
+from gavel.rewards.unscored import checked, reason, rewards_of
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 
@@ -41,6 +40,7 @@ def verifiers_rubric(
     advantages. Rollouts that failed before are not judged, and rollouts that are all alike have an `error`.
     """
     scorer = Scorer(judge, rubric)
+    checked(unscored, Literal["group", "member"])
 
     async def group_reward(states: list[State]) -> list[float]:
         finished = [state for state in states if state.get("error") is None]
@@ -64,14 +64,14 @@ def verifiers_rubric(
 
 
 def _group(states: list[State]) -> TrajectoryGroup:
-    info = states[0].get("info")
-    columns: Message = {"answer": states[0].get("answer"), **(info if isinstance(info, dict) else {})}
-    return TrajectoryGroup(map(_member, states), metadata=truth_metadata(columns))
+    return TrajectoryGroup(map(_member, states))
 
 
 def _member(state: State) -> Trajectory:
     status = "truncated" if state.get("is_truncated") else "finished"
-    return member(_side(state["prompt"]), _side(state.get("completion") or ""), status=status)
+    info = state.get("info")
+    truth = truth_metadata(info if isinstance(info, dict) else {}, state.get("answer"))  # pyright: ignore[reportUnknownArgumentType]
+    return member(_side(state["prompt"]), _side(state.get("completion") or ""), status=status, metadata=truth)
 
 
 def _side(said: Any) -> Side:

@@ -11,14 +11,16 @@ import hashlib
 import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from gavel.judge.errors import JudgeError
 from gavel.judge.service.client import JudgeClient
 from gavel.judge.service.exchange import RefusalError
 from gavel.judge.service.member_score import MemberScore
 from gavel.rewards.background_loop import submitted
+from gavel.rewards.group_size import group_size
 from gavel.rewards.members import member, truth_metadata
+from gavel.rewards.unscored import checked
 from gavel.scenarios.judgement import Judgement
 from gavel.scenarios.trajectory import Trajectory
 
@@ -54,6 +56,7 @@ def verl(
     Beside `score` it returns `judge_unscored` (1 where the reward is no score) and the judge's score, standard error
     and explanation. With `JudgeRewardManager` groups are told by verl's own ids instead, and validation is known.
     """
+    size = group_size("n", n)
     judge = VerlJudge(service, rubric=rubric, unscored=unscored, reference=reference, deadline=deadline)
 
     async def compute_score(
@@ -69,7 +72,7 @@ def verl(
         attempt = judge.attempt(asked, solution_str, ground_truth, info)
         task = json.dumps([data_source, attempt.messages()[:-1], attempt.metadata], sort_keys=True, default=str)
         group = f"{run}-{hashlib.sha256(task.encode()).hexdigest()[:32]}"
-        return await judge.score(attempt, group, n, rounds=True)
+        return await judge.score(attempt, group, size, rounds=True)
 
     return compute_score
 
@@ -87,10 +90,7 @@ class VerlJudge:
         deadline: float = 600.0,
     ) -> None:
         """As `verl` takes them. Raises `JudgeError` when no service is named."""
-        if unscored not in get_args(VerlUnscored):
-            raise JudgeError(
-                f"verl takes numbers alone, so there is no unscored={unscored!r}.", 'Say "raise" or "group".'
-            )
+        self._unscored = checked(unscored, VerlUnscored)  # no "member": verl takes numbers alone
         if isinstance(service, JudgeClient):
             if rubric is not None:
                 raise JudgeError(
@@ -100,7 +100,6 @@ class VerlJudge:
         else:
             options = None if rubric is None else {"rubric": rubric}
             self._client = JudgeClient(service, options=options, deadline=deadline + _JUDGING)
-        self._unscored = unscored
         self._reference = reference
         self._deadline = deadline
 

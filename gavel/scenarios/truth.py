@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from pydantic import JsonValue
 
@@ -25,6 +25,13 @@ KEY = "truth"
 _REFERENCE_COLUMNS = ("reference", "answer")
 COLUMNS = ("rubric", "criteria", *_REFERENCE_COLUMNS)
 """Fields of a row that hold a truth."""
+
+
+@runtime_checkable
+class _Array(Protocol):
+    """Of NumPy or torch, as a dataset with a format holds them."""
+
+    def tolist(self) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +108,9 @@ def _in_metadata(metadata: Mapping[str, Any]) -> Truth:
 
 
 def _given(value: Any) -> Any:
-    """None for what files hold where there is nothing."""
+    """None for what files hold where there is nothing; an array or a tensor as the list or the number that it is."""
+    if isinstance(value, _Array) and not isinstance(value, str | bytes):
+        value = value.tolist()
     nothing = value in ("", [], {}) or (isinstance(value, str) and not value.strip())
     return None if nothing or (isinstance(value, float) and math.isnan(value)) else value
 
@@ -126,9 +135,10 @@ def _criterion(number: int, entry: Any) -> Criterion:
             return entry
         case str():
             return Criterion(f"criterion {number}", entry)
-        case {"name": str(name), "text": str(text), **rest} if rest.keys() <= {"weight"}:
-            weight = rest.get("weight", 1.0)
-            if isinstance(weight, int | float) and not isinstance(weight, bool):
+        case {"name": str(name), "text": str(text), **rest}:
+            given = {field: value for field, value in rest.items() if value is not None}  # tables fill fields with None
+            weight = given.pop("weight", 1.0)
+            if not given and isinstance(weight, int | float) and not isinstance(weight, bool):
                 return Criterion(name, text, weight)
         case _:
             pass

@@ -1,6 +1,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,6 +60,10 @@ def test_a_task_is_named_by_what_the_agent_and_the_world_know():
         ({"criteria": '[{"name": "a", "text": "b", "weight": 2}]'}, Truth(criteria=(Criterion("a", "b", 2),))),
         ({"answer": "", "rubric": None, "criteria": [], "reference": "  "}, Truth()),
         ({"answer": math.nan, "model": "m"}, Truth()),
+        ({"answer": np.float64(2.5), "criteria": np.array([])}, Truth(reference="2.5")),
+        ({"answer": np.array([1, 2])}, Truth(reference="[1, 2]")),
+        ({"criteria": np.array(["b"])}, Truth(criteria=(Criterion("criterion 1", "b"),))),
+        ({"criteria": [{"name": "a", "text": "b", "weight": None, "x": None}]}, Truth(criteria=(Criterion("a", "b"),))),
     ],
 )
 def test_columns_of_a_row_are_read(row, truth):

@@ -6,6 +6,7 @@ What may pass (a broken connection, a busy or restarting service) is sent again 
 is asked for at its own address. `JudgeClient` drives it, with or without an event loop.
 """
 
+import logging
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +16,7 @@ from tenacity import RetryCallState, retry_if_exception_type, wait_random_expone
 
 from gavel.scenarios.errors import JudgeError
 
+_logger = logging.getLogger("gavel.client")
 _PROBLEM = "urn:gavel:problem:"
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _LASTING = {"judge-failed", "judge-stopped", "service-error"}
@@ -46,6 +48,10 @@ class Again(Exception):
         return cls(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
 
 
+class _NotYet(Again):
+    """The group is accepted, and its judgement is waited for."""
+
+
 class Exchange:
     """The requests for one answer."""
 
@@ -66,6 +72,7 @@ class Exchange:
         self._seconds = deadline
         self._deadline = time.monotonic() + deadline
         self._place: str | None = None
+        self._told = False
         self.answer: dict[str, Any] = {}
         """Empty until `read` has taken one."""
 
@@ -81,7 +88,14 @@ class Exchange:
         def stop(state: RetryCallState) -> bool:
             return state.upcoming_sleep >= self._left
 
-        return {"retry": retry_if_exception_type(Again), "wait": pause, "stop": stop, "reraise": True}
+        def tell(state: RetryCallState) -> None:
+            error = state.outcome.exception() if state.outcome else None
+            if not self._told and not isinstance(error, _NotYet):
+                self._told = True
+                _logger.warning("%s: %s; it is asked again for %.0f s", self._url, error, self._left)
+
+        tried = retry_if_exception_type(Again)
+        return {"retry": tried, "wait": pause, "stop": stop, "before_sleep": tell, "reraise": True}
 
     @property
     def _left(self) -> float:
@@ -107,7 +121,7 @@ class Exchange:
         elif response.status_code == 202:
             place = response.headers.get("location") or f"/v1/judgements/{found['id']}"
             self._place = self._url + place if place.startswith("/") else place
-            raise Again("the group is not judged yet")
+            raise _NotYet("the group is not judged yet")
         else:
             kind = str(found.get("type", "")).removeprefix(_PROBLEM)
             why = str(found.get("detail") or f"the service answered with status {response.status_code}")

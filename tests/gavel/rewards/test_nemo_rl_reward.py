@@ -101,3 +101,11 @@ def test_the_page_s_environment_judges(monkeypatch: pytest.MonkeyPatch):
     assert done.rewards.tolist() == [1.0, 0.0]
     assert done.answers == ["It is 9 days old.", ""]
     assert environment.global_post_process_and_metrics("batch") == ("batch", {})
+
+
+def test_a_prompt_with_two_truths_is_two_groups_whatever_their_order():
+    judge = WorthJudge()
+    logs = [log("a", f"worth {number}0") for number in range(1, 5)]
+    truths = [{"ground_truth": truth, "answer": None} for truth in "xyxy"]
+    assert step(gavel.rewards.nemo_rl(judge, group_size=2), *logs, metadata=truths) == [0.1, 0.2, 0.3, 0.4]
+    assert [truth_of(group).reference for group in judge.groups] == ["x", "y"]

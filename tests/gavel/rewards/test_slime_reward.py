@@ -148,3 +148,34 @@ async def test_the_scores_are_those_of_the_judge_itself_bit_by_bit(endpoint: End
     assert await batched_async_rm(gavel.rewards.slime(judge), samples(*answers)) == scored
     backwards = await batched_async_rm(gavel.rewards.slime(judge), samples(*answers[::-1]))
     assert backwards[::-1] == scored
+
+
+async def test_samples_of_several_prompts_are_judged_apart():
+    judge = WorthJudge()
+    group = [*samples("worth 90", "worth 20", prompt="one"), *samples("worth 50", "worth 10", prompt="two")]
+    assert await batched_async_rm(gavel.rewards.slime(judge), group) == [0.9, 0.2, 0.5, 0.1]
+    assert [len(each) for each in judge.groups] == [2, 2]
+
+
+async def test_slimes_own_numbers_of_groups_go_before_prompts():
+    judge = WorthJudge()
+    group = samples("worth 90", "worth 20", "worth 50", "worth 10")
+    for number, sample in enumerate(group):
+        sample.prompt, sample.group_index = f"state {number}", number // 2  # type: ignore[attr-defined]
+    await batched_async_rm(gavel.rewards.slime(judge), group)
+    assert [len(each) for each in judge.groups] == [2, 2]
+
+
+async def test_samples_of_different_labels_are_not_compared():
+    group = [*samples("worth 90", label="4"), *samples("worth 20", label="5")]
+    with pytest.raises(JudgeError, match="not comparable"):
+        await batched_async_rm(gavel.rewards.slime(WorthJudge()), group)
+
+
+@pytest.mark.parametrize("metadata", [None, {"answer": None}])
+async def test_metadata_that_holds_nothing_leaves_the_label(metadata: Any):
+    judge = WorthJudge()
+    group = samples("worth 90", "worth 20", label="4", metadata=metadata)
+    await batched_async_rm(gavel.rewards.slime(judge), group)
+    assert truth_of(judge.groups[0]).reference == "4"
+    assert [sample.metadata["judge"]["score"] for sample in group] == [0.9, 0.2]

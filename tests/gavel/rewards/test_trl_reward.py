@@ -1,11 +1,14 @@
 """The reward function as TRL calls it."""
 
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import gavel
+from gavel.llm.budget import Budget
+from gavel.llm.errors import GavelError
 from gavel.rewards import trl
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.group import TrajectoryGroup
@@ -182,3 +185,43 @@ def test_it_has_a_name_and_a_signature_as_trl_and_axolotl_want_them():
 def test_it_goes_to_other_processes_when_its_judge_is_named():
     reward = pickle.loads(pickle.dumps(trl("stand-in", rubric="- ends with a message", unscored="member")))
     assert reward(prompts=["one", "one"], completions=["It is done.", ""]) == [1.0, 0.0]
+
+
+class Trainer:
+    """What a GRPOTrainer says of its groups to the reward function that it gives its `_log_metric`."""
+
+    num_generations = 4
+    num_generations_eval = 2
+
+    def __init__(self, training: bool = True) -> None:
+        self.model = SimpleNamespace(training=training)
+
+    def log_metric(self, name: str, value: float) -> None: ...
+
+
+def test_a_number_of_generations_that_is_not_the_trainers_is_refused(judge: gavel.Judge, endpoint: Endpoint):
+    completions = [said(text) for text in ("a b", "a a", "b b", "a c d e")]
+    batch: dict[str, Any] = {"prompts": [asked("one")] * 4, "completions": completions}
+    with pytest.raises(JudgeError, match=r"num_generations=2 was given, and the trainer makes 4"):
+        trl(judge, num_generations=2)(**batch, log_metric=Trainer().log_metric)
+    assert not endpoint.requests
+    assert trl(judge, num_generations=4)(**batch, log_metric=Trainer().log_metric) == [0.5, 1.0, 0.0, 0.25]
+
+
+def test_evaluation_has_a_number_of_generations_of_its_own(judge: gavel.Judge, endpoint: Endpoint):
+    completions = [said(text) for text in ("a b", "a a", "b b", "a c d e")]
+    evaluation = Trainer(training=False).log_metric
+    trl(judge, num_generations=4)(prompts=[asked("one")] * 4, completions=completions, log_metric=evaluation)
+    assert len(endpoint.requests) == 4  # two groups in two orders
+
+
+def test_a_budget_that_is_used_up_ends_the_training(endpoint: Endpoint):
+    endpoint.script = [share_of_a]
+    judge = gavel.Judge(gavel.Juror(MODEL, params=endpoint.params), orders=1, budget=Budget(max_tokens=1))
+    with pytest.raises(JudgeError, match="the budget is used up"):
+        trl(judge)(prompts=["one", "one"], completions=["a b", "a"])
+
+
+def test_a_completion_that_is_none_is_refused_with_what_to_give(judge: gavel.Judge):
+    with pytest.raises(GavelError, match="is None"):
+        trl(judge)(prompts=["one", "one"], completions=["a b", None])  # type: ignore[list-item]

@@ -116,5 +116,5 @@ def test_a_service_must_be_named_and_numbers_cannot_be_missing(monkeypatch: pyte
     monkeypatch.delenv("GAVEL_JUDGE_URL", raising=False)
     with pytest.raises(JudgeError, match="no address of a judge service"):
         verl(n=2)
-    with pytest.raises(JudgeError, match="numbers alone"):
+    with pytest.raises(JudgeError, match="there is no unscored='member'"):
         verl("http://127.0.0.1:1", n=2, unscored="member")  # type: ignore[arg-type]

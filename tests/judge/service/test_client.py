@@ -153,3 +153,11 @@ async def test_a_member_that_is_accepted_is_asked_for_at_its_own_address(endpoin
     assert (score.judgement.score, score.record, score.arrived) == (0.5, "j", 2)
     assert endpoint.requests[0]["project"] == "desk"
     assert len(endpoint.requests) == 2
+
+
+def test_a_service_that_does_not_answer_is_told_of_once(caplog: pytest.LogCaptureFixture):
+    with JudgeClient("http://127.0.0.1:9", deadline=1.0) as client, pytest.raises(JudgeError):
+        client.score_now(attempts("yes"))
+    (told,) = [record.getMessage() for record in caplog.records if record.name == "gavel.client"]
+    assert "http://127.0.0.1:9" in told
+    assert "asked again" in told
