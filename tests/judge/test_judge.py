@@ -375,7 +375,7 @@ async def test_a_judge_that_is_down_leaves_no_number(endpoint):
     endpoint.script = [fails(400, "bad luck")]
     judged = await judge_of(endpoint).score(saying("a", "b"))
     assert judged.judgement is not None
-    assert (judged.judgement.status, judged.judgement.cost_usd) == ("unscored", None)
+    assert (judged.judgement.status, judged.judgement.cost_usd) == ("unscored", 0)
     assert "bad luck" in (judged.judgement.reason or "")
     assert [trajectory.reward for trajectory in judged] == [None, None]
 

@@ -42,6 +42,8 @@ class Ballot:
     """Whether texts were shortened to fit the model's context."""
     calls: int = 0
     """Requests, those answered by a cassette included."""
+    free_calls: int = 0
+    """Requests that failed and cost nothing: they were not sent, or answered with an error."""
     replies: list[Reply] = field(default_factory=list[Reply])
     reply_key: str = ""
     """Key, on the cassette, of the reply with the scores."""
@@ -57,6 +59,7 @@ class Ballot:
     def add_costs(self, other: "Ballot") -> None:
         """Counts the calls of another ballot, which was asked for the sake of this one."""
         self.calls += other.calls
+        self.free_calls += other.free_calls
         self.replies += other.replies
         self.prompt_ids += other.prompt_ids
 

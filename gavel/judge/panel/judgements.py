@@ -99,6 +99,7 @@ def judge_group(members: Sequence[Judgement], group: CanonicalGroup, ballots: Se
     replies = [reply for reply in all_replies if not reply.cached]
     cached_calls = len(all_replies) - len(replies)
     calls = sum(ballot.calls for ballot in ballots) - cached_calls
+    paid_calls = calls - sum(ballot.free_calls for ballot in ballots)
     costs = [reply.cost_usd for reply in replies if reply.cost_usd is not None]
     agreement = agreement_of(ballots)
     return GroupJudgement(
@@ -111,7 +112,7 @@ def judge_group(members: Sequence[Judgement], group: CanonicalGroup, ballots: Se
         prompt_tokens=sum(reply.prompt_tokens for reply in replies),
         cached_prompt_tokens=sum(reply.cached_prompt_tokens for reply in replies),
         completion_tokens=sum(reply.completion_tokens for reply in replies),
-        cost_usd=sum(costs) if len(costs) == calls else None,
+        cost_usd=sum(costs) if len(costs) == paid_calls else None,
         repairs=dict(sum((ballot.repairs for ballot in ballots), Counter[str]())),
         warnings=[*_warnings(ballots), *_disagreement(agreement)],
     )

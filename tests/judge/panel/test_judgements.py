@@ -39,6 +39,12 @@ def test_a_call_without_a_reply_makes_the_sum_unknown():
     assert whole.warnings == ["order 1 is lost: down"]
 
 
+def test_a_call_that_was_refused_costs_nothing():
+    refused = Ballot(1, (0, 1), "m", problem="down", calls=1, free_calls=1)
+    assert outcome(ballot(0, 0.1), refused)[1].cost_usd == 0.25
+    assert outcome(refused)[1].cost_usd == 0
+
+
 def test_lost_ballots_make_no_scores():
     members, whole = outcome(Ballot(0, (0, 1), "m", problem="down", calls=1))
     assert [member.score for member in members] == [None, None]

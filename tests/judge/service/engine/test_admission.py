@@ -16,7 +16,7 @@ from gavel.judge.service.schemas.key_scope import KeyScope
 from gavel.judge.service.schemas.key_token import HASH_PREFIX, new_token, token_hash
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.key_store import KeyStore
-from tests.endpoint import Endpoint
+from tests.endpoint import Endpoint, fails
 from tests.judge.service.in_process import MODEL, config_of, group, messages, serving
 from tests.judge.service.processes import served
 from tests.judge.service.stub_judge import by_content_and_position
@@ -245,6 +245,18 @@ async def test_a_spent_budget_is_refused_also_after_a_restart(config: ServiceCon
     async with serving(config) as client:
         assert kind(await client.post("/v1/score", json=group("a", "c"), headers=headers)) == (403, "over-budget")
         assert (await client.get("/v1/judgements", headers=headers)).status_code == 200
+
+
+async def test_a_budget_outlives_an_outage_of_the_judge_model(tmp_path: Path, endpoint: Endpoint):
+    endpoint.script = [fails(500)]
+    config = config_of(tmp_path, endpoint)
+    headers = key_of(config, max_cost_usd=1.0)
+    async with serving(config) as client:
+        lost = (await client.post("/v1/score", json=group("a", "b"), headers=headers)).json()
+        assert (lost["scores"], lost["cost_usd"]) == ([None, None], 0)
+        endpoint.script = [by_content_and_position]
+        scored = await client.post("/v1/score", json=group("a", "c"), headers=headers)
+        assert scored.json()["cost_usd"] > 0
 
 
 async def test_a_service_with_keys_may_be_reached_from_elsewhere(config: ServiceConfig):
