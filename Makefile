@@ -30,7 +30,7 @@ VLLM := .venv-vllm/.installed
 VLLM_PIP := .venv-vllm/bin/python -m pip --disable-pip-version-check --quiet --quiet
 # One process more than cores, since tests of servers and kills wait for half of their time.
 PYTEST_PROCESSES = $(shell $(BIN)/python -c 'import os; print(min(4, (os.cpu_count() or 1) + 1))')
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(PYTEST_PROCESSES) --dist loadfile
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(PYTEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 FAST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
 JUDGE_TESTS := tests/judge tests/llm tests/prompts tests/scenarios

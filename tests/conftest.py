@@ -44,3 +44,9 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         "WANDB_MODE",
     ):
         monkeypatch.delenv(name, raising=False)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first, the trainer's before others: what takes longest does not end the run."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path not in slow, "trainer" not in item.path.parts))

@@ -79,3 +79,5 @@ def fail(folder: Path) -> None:
 if __name__ == "__main__":
     train(Path(sys.argv[1]))
     fail(Path(sys.argv[1]))
+    distributed.barrier()  # threads of a group that is still open may abort a process that ends after the other
+    distributed.destroy_process_group()
