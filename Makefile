@@ -1,7 +1,7 @@
 # What a fresh clone needs: Python 3.11 or newer, and make. Everything is installed into .venv, once.
 #
 #   make demo    watch a tiny agent learn from a judge, on this machine
-#   make check   lint, import order, types of changed files and the fast tests: a minute once installed
+#   make check   lint, import order, types of changed files and the fast tests: 70 s once installed
 #   make test    all types and tests, and property tests with all their examples
 #   make lint    lint, types and import order only
 #   make test-postgres  the tests of the judge service over PostgreSQL (Debian's package postgresql)
