@@ -28,6 +28,8 @@ class Call:
         self.endpoint = endpoint
         self.prefix = prefix
         self.deadline = asyncio.timeout(None)
+        self.may_be_paid = False
+        """Whether an attempt failed for which the server may charge."""
         self._limits = limits
         self._activity = activity
         self._running = False

@@ -217,20 +217,24 @@ class Client:
                 reply: Reply = await retrying(self._attempt, call, messages, schema)
             self.breaker.close()
             return reply
-        except PermanentError as error:
-            self.breaker.open(error)
-            raise
-        except LlmError:
+        except LlmError as error:
+            self._fail(call, error)
             raise
         except Exception as error:  # foreign code: whatever it raises, the call failed
             if call.deadline.expired():
-                raise LlmError(f"{self.name} did not answer within {self.limits.deadline:g} s.") from error
-            failure = as_llm_error(error, self.name, self.limits.timeout)
-            if isinstance(failure, PermanentError):
-                self.breaker.open(failure)
+                failure = LlmError(f"{self.name} did not answer within {self.limits.deadline:g} s.")
+            else:
+                failure = as_llm_error(error, self.name, self.limits.timeout)
+            self._fail(call, failure)
             raise failure from error
         finally:
             call.release()
+
+    def _fail(self, call: Call, error: LlmError) -> None:
+        """Notes what a call ends with."""
+        error.may_be_paid = call.may_be_paid
+        if isinstance(error, PermanentError):
+            self.breaker.open(error)
 
     async def _attempt(self, call: Call, messages: list[Message], schema: Schema) -> Reply:
         self.breaker.check()
@@ -315,11 +319,13 @@ class Client:
             call.endpoint.window.correct(sent, sum(tokens))
         except openai.OpenAIError as error:
             if may_be_paid(error):
+                call.may_be_paid = True
                 self.budget.forfeit(reservation)
             else:
                 self.budget.release(reservation)
             raise
         except BaseException:
+            call.may_be_paid = True
             self.budget.forfeit(reservation)
             raise
 

@@ -22,6 +22,9 @@ class GavelError(Exception):
 class LlmError(GavelError):
     """A language model could not be called, or did not answer."""
 
+    may_be_paid = True
+    """Whether an attempt may have cost something; False = each was refused, answered with an error, or never sent."""
+
 
 class MissingKeyError(LlmError):
     """The model's API key is not set."""

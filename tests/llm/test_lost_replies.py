@@ -36,11 +36,15 @@ def hangs_up() -> Iterator[dict[str, Any]]:
     server.close()
 
 
-async def budget_after(params: dict[str, Any]) -> Budget:
+async def budget_after(params: dict[str, Any], attempts: int = 1) -> Budget:
+    """What a call that fails leaves on its budget, which its error agrees with."""
     budget = Budget()
-    client = Client("openai/m", params=params, budget=budget, limits=Limits(attempts=1, timeout=60, deadline=120))
-    with pytest.raises(LlmError):
+    client = Client(
+        "openai/m", params=params, budget=budget, limits=Limits(attempts=attempts, timeout=60, deadline=120)
+    )
+    with pytest.raises(LlmError) as failed:
         await client.ask(ASKED, {"type": "object", "properties": {}, "required": []})
+    assert failed.value.may_be_paid == (budget.unpriced_calls > 0)
     return budget
 
 
@@ -58,6 +62,12 @@ async def test_a_reply_that_is_cut_has_an_unknown_cost(endpoint: Endpoint, answe
     endpoint.script = [lambda _: answer]
     budget = await budget_after(endpoint.params)
     assert (budget.calls, budget.unpriced_calls) == (len(endpoint.requests), len(endpoint.requests))
+
+
+async def test_a_reply_that_was_lost_before_the_last_attempt_is_not_forgotten(endpoint: Endpoint) -> None:
+    endpoint.script = [lambda _: Answer(BODY, breaks_off=True), fails(400)]
+    budget = await budget_after(endpoint.params, attempts=2)
+    assert (budget.calls, len(endpoint.requests) > 1) == (1, True)
 
 
 async def test_a_server_that_hangs_up_may_have_worked(hangs_up: dict[str, Any]) -> None:

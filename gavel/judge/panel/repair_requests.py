@@ -21,7 +21,6 @@ from gavel.judge.reply.verdict import Verdict
 from gavel.judge.rubric import Rubric
 from gavel.llm.client import Client
 from gavel.llm.errors import ContextError, LlmError, NotAskedError, RefusedError
-from gavel.llm.lost_replies import may_be_paid
 from gavel.llm.prompt_cache import CachedPrefix
 from gavel.llm.prompt_cut import PromptCutError
 from gavel.llm.refusal_wording import CONTENT_FILTER, filtered, is_refusal_text
@@ -85,14 +84,14 @@ class RepairRequests:
                 ballot.calls -= 1  # a refused prompt is not judged, and costs nothing
                 raise
             except RefusedError as error:
-                ballot.free_calls += not may_be_paid(error)
+                ballot.free_calls += not error.may_be_paid
                 ballot.refusal = ballot.problem = error.message
                 return
             except LlmError as error:
                 if isinstance(error, NotAskedError):
                     ballot.calls -= 1
                 else:
-                    ballot.free_calls += not may_be_paid(error)
+                    ballot.free_calls += not error.may_be_paid
                 ballot.problem = error.message
                 return
             ballot.replies.append(reply)
