@@ -120,6 +120,14 @@ _EYES: dict[str, Any] = {
     "image_size": 28,
     "patch_size": 14,
 }
+_QWEN_EYES: dict[str, Any] = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "depth": 1,
+    "num_heads": 2,
+    "out_hidden_size": 32,
+    "num_position_embeddings": 16,
+}
 
 FAMILIES = (
     Family(
@@ -276,11 +284,21 @@ FAMILIES = (
         alone=_STATE,
         served=False,
     ),
-    Family("Qwen3.5", "qwen3_5_text", _LINEAR_HALF, alone=_STATE, served=False, renderer="qwen3.5"),
+    Family(
+        "Qwen3.5",
+        "qwen3_5",
+        _LINEAR_HALF | {"text_type": "qwen3_5_text"},
+        alone=_STATE,
+        served=False,
+        renderer="qwen3.5",
+        reads=_QWEN_EYES,
+    ),
     Family(
         "Qwen3.5-MoE",
-        "qwen3_5_moe_text",
-        _EXPERTS | _LINEAR_HALF | {"num_experts": 4, "shared_expert_intermediate_size": 16},
+        "qwen3_5_moe",
+        _EXPERTS
+        | _LINEAR_HALF
+        | {"text_type": "qwen3_5_moe_text", "num_experts": 4, "shared_expert_intermediate_size": 16},
         lora=(
             *(*_ATTENTION, "in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b", "out_proj"),
             *("gate_proj", "up_proj", "down_proj"),
@@ -289,6 +307,7 @@ FAMILIES = (
         served=False,
         renderer="qwen3.5",
         note="LoRA on the shared expert too",
+        reads=_QWEN_EYES,
     ),
     Family(
         "Qwen3-VL",
@@ -296,20 +315,13 @@ FAMILIES = (
         {"text_type": "qwen3_vl_text"},
         renderer="qwen3-vl",
         note="text only",
-        reads={
-            "hidden_size": 16,
-            "intermediate_size": 16,
-            "depth": 1,
-            "num_heads": 2,
-            "out_hidden_size": 32,
-            "num_position_embeddings": 16,
-            "deepstack_visual_indexes": [0],
-        },
+        reads=_QWEN_EYES | {"deepstack_visual_indexes": [0]},
     ),
     Family(
         "Llama 4",
-        "llama4_text",
+        "llama4",
         {
+            "text_type": "llama4_text",
             "num_local_experts": 4,
             "num_experts_per_tok": 1,
             "interleave_moe_layer_step": 2,
@@ -319,11 +331,12 @@ FAMILIES = (
             "no_rope_layers": [1, 0],
         },
         lora=(*_ATTENTION, "gate_proj", "up_proj", "down_proj"),
-        alone="temperature by place",
+        alone="its attention counts tokens",
         served=False,
+        reads=_EYES | {"vision_output_dim": 16, "projector_input_dim": 16, "projector_output_dim": 16},
         note="LoRA on the shared expert too",
     ),
-    Family("Nemotron 4", "nemotron", alone="own attention"),
+    Family("Nemotron 4", "nemotron", alone="attention of its own"),
     Family(
         "Nemotron 3",
         "nemotron_h",

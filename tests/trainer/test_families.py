@@ -1,8 +1,9 @@
 """Every family of base models against its own plain eager forward: learner, gradient, engine, and what is adapted.
 
-`python docs/make_models.py` makes docs/models.md of the same table.
+`python -m tests.trainer.families_page` makes docs/models.md of the same table.
 """
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,18 +11,25 @@ import torch
 from peft import PeftModel
 from renderers import config_from_name
 
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import find_scenario
+from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.engines.kv_cache import slots_that_fit
 from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.logprobs import trained_logprobs
+from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy import policy as policies
 from gavel.trainer.policy.families import usable_context, why_alone, why_unserved
+from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import Policy
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import request_for
 from tests.trainer.families import ALL, FAMILIES, Family
+from tests.trainer.families_page import PAGE, page
 
 pytestmark = pytest.mark.slow
 
@@ -166,3 +174,37 @@ def test_windows_of_an_unknown_family_are_not_guessed():
     config.model_type = "mistral_of_tomorrow"
     assert why_alone(config) == why_unserved(config, 64) == "its windows are not known here"
     assert why_unserved(config, 8) is None
+
+
+def written(family: Family, policy: Policy, directory: Path, *, weights: bool) -> TrainableModel:
+    policy.tokenizer.save_pretrained(directory)
+    (family.model().save_pretrained if weights else family.read_config().save_pretrained)(directory)
+    return TrainableModel(name="clerk", project="tests", base_model=str(directory), renderer="qwen3")
+
+
+@pytest.mark.parametrize("name", ["Gemma 3", "GPT-OSS", "Qwen3-MoE"])
+async def test_a_step_of_a_whole_run_publishes_what_it_learned(tmp_path, policy, name):
+    family = next(each for each in FAMILIES if each.name == name)
+    model = written(family, policy, tmp_path / "base", weights=True)
+    scenario = find_scenario("returns_desk")
+    async with LocalBackend(tmp_path / "runs") as backend:
+        await model.register(backend)
+        task = scenario.tasks("train")[0]
+        group = await TrajectoryGroup(rollout(model, scenario, task, max_tokens=16, seed=n) for n in range(3))
+        for trajectory, reward in zip(group, (0.0, 0.5, 1.0), strict=True):
+            trajectory.reward = reward
+        result = await model.train([group])
+    assert result.trained
+    assert result.metrics["publish_gap"] < NATS
+
+
+@pytest.mark.parametrize("family", [each for each in FAMILIES if not each.served], ids=lambda family: family.name)
+async def test_what_the_embedded_engine_cannot_sample_is_refused_without_its_weights(tmp_path, policy, family):
+    model = written(family, policy, tmp_path / "base", weights=False)
+    async with LocalBackend(tmp_path / "runs") as backend:
+        with pytest.raises(BaseModelError, match="--engine vllm"):
+            await model.register(backend)
+
+
+def test_the_page_is_that_of_the_table():
+    assert PAGE.read_text() == page()
