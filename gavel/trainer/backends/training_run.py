@@ -130,8 +130,9 @@ class TrainingRun:
             self._team.close()
 
     def _learn(self, batch: Batch, config: TrainConfig) -> dict[str, float]:
-        """The learner's metrics of the step; empty for a batch without sequences."""
+        """The learner's metrics of the step; empty for a batch without sequences, which counts as a step too."""
         if not batch.sequences:
+            self._team.skip_step()
             return {}
         with self._engine.release_memory():
             return self._team.step(batch, config)
@@ -144,7 +145,8 @@ class TrainingRun:
         trained = bool(batch.sequences)
         step = self.step + 1
         checkpoints = self.directory.checkpoints
-        with _saving(step):
+        self.directory.check_held()
+        with saving(step):
             self.directory.fresh_trajectories(split, step).extend(groups)
             checkpoints.prepare(step, lambda directory: self._write(directory, split, metrics))
         try:
@@ -156,10 +158,10 @@ class TrainingRun:
             checkpoints.discard(step)
             raise
         except EngineError:  # which says nothing of the adapter
-            with _saving(step):
+            with saving(step):
                 checkpoints.complete(step)
             raise
-        with _saving(step):
+        with saving(step):
             checkpoints.complete(step)
         self.step = step
         self.directory.metrics.log(step, split, metrics)
@@ -206,7 +208,7 @@ class TrainingRun:
 
 
 @contextlib.contextmanager
-def _saving(step: int) -> Generator[None]:
+def saving(step: int) -> Generator[None]:
     """Raises `SaveError` for what writing to a disk may raise."""
     try:
         yield

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import socket
 from pathlib import Path
 
@@ -115,6 +116,35 @@ async def test_groups_without_a_signal_change_nothing_and_the_result_says_why(tm
     assert "1 groups whose members all have the same score" in result.reason
     assert "1 groups with fewer than two scored members" in result.reason
     assert "1 groups whose members are all identical" in result.reason
+
+
+async def test_a_step_that_trained_nothing_counts_in_the_learning_rates_schedule(tmp_path: Path) -> None:
+    config = TrainConfig(learning_rate=1e-3, total_steps=4)
+    for name, restarts in (("clerk", False), ("other", True)):
+        model = a_model(name)
+        async with LocalBackend(tmp_path) as backend:
+            await model.register(backend)
+            group = await a_group(model, [0.0, 1.0])
+            same = TrajectoryGroup([each.model_copy(update={"reward": 0.5}) for each in group])
+            assert not (await model.train([same], config)).trained
+            if restarts:
+                await backend.close()
+                await model.register(backend)
+            result = await model.train([group], config)
+        assert result.metrics["learning_rate"] == pytest.approx(1e-3 * 3 / 4)
+
+
+async def test_a_run_whose_directory_was_deleted_stops_and_leaves_the_next_one_alone(tmp_path: Path) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        group = await a_group(model, [0.0, 1.0])
+        shutil.rmtree(tmp_path / "tests")
+        with pytest.raises(RunDirectoryError, match="deleted or replaced"):
+            await model.train([group])
+        assert not (tmp_path / "tests").exists()
+        await model.register(backend)
+        assert (await model.train([group])).step == 1
 
 
 async def test_a_turn_without_token_ids_is_refused_before_anything_changes(tmp_path: Path) -> None:
