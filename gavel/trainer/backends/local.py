@@ -116,6 +116,8 @@ class LocalBackend:
             await asyncio.to_thread(store.extend, groups)
         means = trajectory_means(groups)
         directory.metrics.log(step, split, means)
+        if isinstance(model, TrainableSpec):
+            self._run(model).update_card()
         return means
 
     def endpoint(self, model: TrainableSpec) -> Endpoint:

@@ -136,6 +136,11 @@ class RunDirectory:
         unfinished.write_text(json.dumps({"format_version": FORMAT_VERSION, **description}, indent=1))
         unfinished.replace(file)
 
+    def description(self, file_name: str = "model.json") -> dict[str, Any]:
+        """What `describe` wrote; empty when there is no such file. Raises `RunDirectoryError`."""
+        file = self.path / file_name
+        return read_description(file) if file.exists() else {}
+
     def check(self, description: dict[str, Any], file_name: str = "model.json") -> None:
         """Raises `RunDirectoryError` when the run was begun with another description, or with one that is lost.
 
