@@ -86,7 +86,7 @@ class Policy:
         self.max_context = usable_context(config)
         """Tokens of a sequence."""
         try:
-            self.tokenizer = AutoTokenizer.from_pretrained(source_of(base_model))
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(source_of(base_model))
             if settings.loader == "unsloth":
                 base = unsloth_base(source_of(base_model), settings, self.dtype, device)
             elif load is not None:
