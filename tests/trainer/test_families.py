@@ -206,5 +206,19 @@ async def test_what_the_embedded_engine_cannot_sample_is_refused_without_its_wei
             await model.register(backend)
 
 
+def test_a_base_that_computes_one_sequence_at_a_time_is_not_sharded(tmp_path, policy):
+    family = next(each for each in FAMILIES if each.name == "Qwen3.5")
+    model = written(family, policy, tmp_path, weights=False)
+    with pytest.raises(BaseModelError, match="cannot be sharded"):
+        Policy(model.base_model, LoraSettings(rank=2), "qwen3", sharded=True)
+
+
+def test_an_unknown_chat_format_is_told_before_weights_are_loaded(tmp_path, policy):
+    family = next(each for each in FAMILIES if each.name == "Mistral")
+    model = written(family, policy, tmp_path, weights=False)
+    with pytest.raises(BaseModelError, match="no exact chat renderer"):
+        Policy(model.base_model, LoraSettings(rank=2))
+
+
 def test_the_page_is_that_of_the_table():
     assert PAGE.read_text() == page()
