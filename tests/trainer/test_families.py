@@ -113,8 +113,12 @@ def test_a_family_is_what_its_row_says(family, opened, tmp_path):
     wanted = torch.autograd.grad((expected * weights).sum(), [p for p in plain.parameters() if p.requires_grad])
     gradient = torch.autograd.grad((found * weights).sum(), own.parameters())
     largest = max(each.abs().max().item() for each in wanted)
-    for one, other in zip(gradient, wanted, strict=True):
+    own.checkpoint_gradients(True)
+    recomputed = torch.autograd.grad((trained_logprobs(own, batch) * weights).sum(), own.parameters())
+    own.checkpoint_gradients(False)
+    for one, again, other in zip(gradient, recomputed, wanted, strict=True):
         torch.testing.assert_close(one, other, atol=5e-4 * largest, rtol=0)
+        torch.testing.assert_close(again, other, atol=5e-4 * largest, rtol=0)
 
     assert_adapted(family, own)
     if family.served:
