@@ -162,9 +162,13 @@ _LOWERED = re.compile(
 _NOUGHT = re.compile(r"\W*(?:zero|nil|nought|null|cero|zéro|ноль|零分|0分|零点)(?: points| marks)?\W*", re.IGNORECASE)
 
 
+_SCORE = re.compile(_N, re.IGNORECASE)
+"""What each form of a judge's own score holds."""
+
+
 def _gives_another(text: str, said: Said, label: str) -> bool:
     for sentence in SENTENCES.split(QUOTED.sub(" ", text)):
-        if _UNMEANT.search(sentence):
+        if not _SCORE.search(sentence) or _UNMEANT.search(sentence):
             continue
         numbers = [
             next(filter(None, found.groups()))
