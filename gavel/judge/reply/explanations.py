@@ -13,7 +13,7 @@ from gavel.judge.reply.claims import ORDINAL, Said
 from gavel.judge.reply.clauses import Clause, clauses, named
 from gavel.judge.reply.columns import SEVERITY
 from gavel.judge.reply.declines import declines
-from gavel.judge.reply.grades import QUOTED, explains_otherwise, gives_another_score
+from gavel.judge.reply.grades import explains_otherwise, gives_another_score, unquoted
 from gavel.judge.reply.lexicon import Words, pattern, source
 from gavel.judge.reply.opinions import contradiction
 from gavel.judge.reply.praise import verdicts, verdicts_contradict
@@ -37,6 +37,7 @@ _PLACEHOLDER = re.compile(
 )
 _MARKUP = re.compile(r"[\s\"'`*_.,:;!。：]+$|^[\s\"'`*_.,:;!]+")
 _WRAPPED = re.compile(r"\s*(?:<[^<>]{1,120}>|\[[^\[\]]{1,120}\]|\{\{?[^{}]{1,120}\}\}?|\$\{?\w+\}?)[\s.]*")
+_DIGIT = re.compile(r"\d")
 _DOTS = re.compile(r"[\s.…?_*-]*[.…?_][\s.…?_*-]*")
 
 
@@ -60,7 +61,7 @@ def problem_with_explanation(text: str, said: Said, label: str, parts: Iterable[
         return f'the explanation of {label.upper()} gives another score ("{shown}")'
     if found := _has_second_thoughts(said.mention.sub("member", text)):
         return f'the explanation of {label.upper()} has second thoughts ("{found[:60]}")'
-    bare = QUOTED.sub(" ", text)
+    bare = unquoted(text)
     if found := contradiction(bare, said.of_criterion(label), label, parts if bare == text else None):
         return f'the explanation of {label.upper()} contradicts its score ("{found.strip()[:60]}")'
     return ""
@@ -109,7 +110,7 @@ _SECOND_THOUGHTS = Words(
 
 def _has_second_thoughts(text: str) -> str:
     """The words with which a judge interrupts itself, at the beginning of a sentence."""
-    bare = QUOTED.sub(" ", text)
+    bare = unquoted(text)
     found = _SECOND_THOUGHTS.search(bare) or _SELF_CORRECTING.search(bare)
     return found[0].strip() if found else ""
 
@@ -192,4 +193,7 @@ def all_the_same(explanations: Mapping[str, str], said: Said) -> bool:
 
 
 def _with_members(text: str, said: Said) -> str:
-    return re.sub(r"\s+", " ", ORDINAL.sub(" member ", said.mention.sub(" member ", text))).strip()
+    text = said.mention.sub(" member ", text)
+    if _DIGIT.search(text):
+        text = ORDINAL.sub(" member ", text)
+    return re.sub(r"\s+", " ", text).strip()
