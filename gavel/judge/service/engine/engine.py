@@ -44,6 +44,7 @@ from gavel.judge.service.store.judgement_store import FINISHED, WORK, Store
 from gavel.judge.service.store.notices import Notices
 from gavel.judge.service.store.reply_store import database_cassette
 from gavel.judge.service.store.time_ordered_ids import new_id
+from gavel.judge.service.store.write_probe import WriteProbe
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
@@ -81,6 +82,7 @@ class Engine:
         self.is_stopping = False
         self.notices = Notices(database.url)
         """What other processes tell."""
+        self._probe = WriteProbe(database)
         self._queued_since = 0
         self._look = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
@@ -211,8 +213,9 @@ class Engine:
         self.waiters.settle(judgement, None)
 
     async def check_database(self) -> None:
-        """Raises `DatabaseUnavailableError` when the database does not answer."""
+        """Raises `DatabaseUnavailableError` when the database cannot be read, or not be written."""
         await self.database.read(lambda connection: connection.execute(_ANYTHING).scalar_one())
+        await self._probe.check(room=self.config.limits.body_bytes)
 
     async def answered(self, record: Record) -> None:
         """Erases what is not to be retained of a judgement whose answer was given."""

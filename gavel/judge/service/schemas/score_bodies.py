@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
 
 from gavel.judge.panel.modes import ModeName
+from gavel.judge.service.schemas.numbers import Boolean, Integer, Number
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupStatus
 from gavel.scenarios.trajectory import History, Trajectory
@@ -91,7 +92,7 @@ class CriterionIn(BaseModel):
     name: Name
     text: str = Field(min_length=1)
     """What is good, and what is bad."""
-    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    weight: Number = Field(default=1.0, ge=0)
 
 
 class JudgingOptions(BaseModel):
@@ -109,13 +110,13 @@ class JudgingOptions(BaseModel):
     """A right answer or facts, shown to the judge only."""
     judge: Name | None = None
     """Judge model; one of those that the service allows."""
-    orders: int | None = Field(default=None, ge=1)
+    orders: Integer | None = Field(default=None, ge=1)
     """Orders in which the judge sees the group."""
     mode: ModeName | None = None
     """How members are compared."""
     project: Project = ""
     """What the judgement is filed under."""
-    retain: bool = True
+    retain: Boolean = True
     """False: transcripts and replies are erased once the answer is given."""
 
 

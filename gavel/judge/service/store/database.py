@@ -116,6 +116,11 @@ class Database:
         """Where it is, without a password."""
         return f"SQLite {self.url.database}" if self.is_sqlite else self.url.render_as_string(hide_password=True)
 
+    @property
+    def file(self) -> Path | None:
+        """SQLite's file."""
+        return self._file.path if self._file is not None else None
+
     def submit(self, work: Work[_T]) -> "Future[_T]":
         """Runs the work in a transaction soon; the future is done once that is committed.
 
@@ -245,7 +250,7 @@ class Database:
         try:
             return _in_transaction(engine, work)
         except exc.DBAPIError as error:
-            if not error.connection_invalidated and not isinstance(error, exc.OperationalError):
+            if not _is_outage(error):
                 raise
             if _is_conflict(error):
                 raise
@@ -279,9 +284,30 @@ class _SqliteFile:
 
 
 def _no_answer(error: Exception) -> DatabaseUnavailableError:
-    return DatabaseUnavailableError(
-        f"the database does not answer: {_reason(error)}", "Try again; if it lasts, look at the database."
-    )
+    code = getattr(error.orig, "sqlite_errorcode", 0) if isinstance(error, exc.DBAPIError) else 0
+    remedy = _REMEDIES.get(code & 0xFF, "Try again; if it lasts, look at the database.")
+    return DatabaseUnavailableError(f"the database does not answer: {_reason(error)}.", remedy)
+
+
+_BROKEN = "Stop the service, and restore the file from a copy, or begin with a new one."
+_REMEDIES = {
+    sqlite3.SQLITE_FULL: "Make room on the disk of the database's file.",
+    sqlite3.SQLITE_IOERR: "Make room on the disk of the database's file, and look at the disk.",
+    sqlite3.SQLITE_READONLY: "Make the database's file and its directory writable for the service.",
+    sqlite3.SQLITE_CORRUPT: _BROKEN,
+    sqlite3.SQLITE_NOTADB: _BROKEN,
+}
+"""By SQLite's primary result code."""
+_READ_ONLY = "25006"
+"""PostgreSQL's state for a write to a server that allows reading alone."""
+
+
+def _is_outage(error: exc.DBAPIError) -> bool:
+    """Whether no work can succeed now."""
+    if error.connection_invalidated or isinstance(error, exc.OperationalError):
+        return True
+    is_broken = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    return is_broken or getattr(error.orig, "sqlstate", None) == _READ_ONLY
 
 
 def _is_conflict(error: Exception) -> bool:

@@ -7,6 +7,7 @@ process whose lease has ended may still finish, and another one's outcome is the
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -30,6 +31,7 @@ from gavel.judge.service.store.notices import notice, notify
 from gavel.judge.service.store.reply_store import delete_replies
 from gavel.judge.service.store.tables import claims, groups, judgements, keys, members, replies
 from gavel.judge.service.store.time_ordered_ids import first_id_at
+from gavel.llm.ledger import Ledger
 
 FINISHED, WORK = "finished", "work"
 """Notices: a judgement is finished (its id), or waits for a process."""
@@ -70,14 +72,29 @@ class Store:
         """
         return await self.database.write(lambda connection: _accept(connection, new, owner, lease_seconds))
 
-    async def finish(self, record: Record, verdict: Verdict) -> Record | None:
-        """Stores the outcome. Gives the record as it stands then, which another process may have finished first;
-        None when it was deleted meanwhile."""
-        finished_at = time.time()
-        columns = outcome_columns(verdict, finished_at)
+    async def finish(self, record: Record, verdict: Verdict, ledger: Ledger | None = None) -> Record | None:
+        """Stores the outcome, and charges its key. Gives the record as it stands then, which another process may have
+        finished first; None when it was deleted meanwhile.
+
+        `ledger`: what was asked, of judgements whose judge was asked.
+        """
+        ledger = ledger or Ledger()
+        verdict = verdict.with_questions(ledger.questions)
+        columns = outcome_columns(verdict, time.time())
+        work = partial(_finish, record=record, verdict=verdict, columns=columns, ledger=ledger)
         self.erasures += not record.retain
-        order = f"charge {record.key_id}" if record.key_id else ""
-        return await self.database.write(lambda connection: _finish(connection, record, verdict, columns), order)
+        return await self.database.write(work, _order_of_charges(record))
+
+    async def give_up(self, record: Record, ledger: Ledger) -> None:
+        """Charges the key for a judgement that has no outcome here; erases the replies if it was deleted."""
+
+        def work(connection: sa.Connection) -> None:
+            _charge(connection, record.key_id, ledger)
+            if connection.execute(sa.select(_c.id).where(_c.id == record.id)).first() is None:
+                delete_replies(connection, ledger.questions)
+
+        self.erasures += 1
+        await self.database.write(work, _order_of_charges(record))
 
     async def get(self, judgement: str) -> Record | None:
         """The record with its verdict."""
@@ -194,28 +211,36 @@ def _accept(connection: sa.Connection, new: NewJudgement, owner: str | None, lea
     return Accepted(replace(new_record(new, status), id=row.id, created_at=row.created_at), is_new=True)
 
 
-def _finish(connection: sa.Connection, record: Record, verdict: Verdict, columns: dict[str, Any]) -> Record | None:
+def _finish(
+    connection: sa.Connection, record: Record, verdict: Verdict, columns: dict[str, Any], ledger: Ledger
+) -> Record | None:
     values = columns if record.retain else {**columns, "payload": None}
     finish = _FINISH[connection.dialect.name]
     if connection.execute(finish, {"judgement": record.id, **values}).first() is not None:
         if not record.retain:
             delete_replies(connection, verdict.reply_keys)
-        if record.key_id:
-            _charge(connection, record.key_id, columns)
+        _charge(connection, record.key_id, ledger)
         kept = {name: columns[name] for name in ("status", "finished_at", "calls", "prompt_tokens")}
         kept |= {name: columns[name] for name in ("completion_tokens", "cost_usd")}
         return replace(record, **kept, verdict=verdict)
     row = connection.execute(_WITH_RESULT.where(_c.id == record.id)).one_or_none()
+    if row is None:
+        delete_replies(connection, verdict.reply_keys)
+    if row is None or row.finished_at != columns["finished_at"]:  # else this is the same write once more
+        _charge(connection, record.key_id, ledger)
     return None if row is None else record_of(row, row.result)
 
 
-def _charge(connection: sa.Connection, key_id: str, columns: dict[str, Any]) -> None:
-    """Adds the cost of a judgement to what its key has spent."""
-    cost = columns["cost_usd"]
-    spent = {"spent_usd": keys.c.spent_usd + cost} if cost is not None else {}
-    if cost is None and columns["calls"]:
-        spent = {"unpriced_groups": keys.c.unpriced_groups + 1}
-    if spent:
+def _order_of_charges(record: Record) -> str:
+    return f"charge {record.key_id}" if record.key_id else ""
+
+
+def _charge(connection: sa.Connection, key_id: str, ledger: Ledger) -> None:
+    """Adds what was asked for one judgement to what its key has spent."""
+    spent: dict[str, Any] = {"spent_usd": keys.c.spent_usd + ledger.usd} if ledger.usd else {}
+    if ledger.unpriced:
+        spent["unpriced_groups"] = keys.c.unpriced_groups + 1
+    if key_id and spent:
         connection.execute(sa.update(keys).where(keys.c.id == key_id).values(spent))
 
 
