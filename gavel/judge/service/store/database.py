@@ -25,6 +25,7 @@ from sqlalchemy import event, exc
 
 from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError
 from gavel.judge.service.store.migrate import migrate
+from gavel.judge.service.store.sqlite_place import check_place
 
 _T = TypeVar("_T")
 _MAX_BATCH = 256
@@ -81,6 +82,8 @@ class Database:
         """Opens the database, and brings its tables up to date. Raises `ServiceError`."""
         self.url = url
         self.is_sqlite = url.get_backend_name() == "sqlite"
+        if self.is_sqlite:
+            check_place(Path(url.database or ""))
         self._write_engine = _engine(url, "BEGIN IMMEDIATE")
         self._read_engine = _engine(url, "BEGIN")
         try:
@@ -370,9 +373,7 @@ def _use_log(connection: sqlite3.Connection) -> None:
 
 def _unusable(url: sa.URL, error: Exception) -> ServiceError:
     where = url.render_as_string(hide_password=True)
-    if url.get_backend_name() == "sqlite" and not Path(url.database or "").absolute().parent.is_dir():
-        return ServiceError(f"the database {where} cannot be opened: its directory does not exist.", "Make it first.")
-    return ServiceError(f"the database {where} cannot be used: {_reason(error)}", _WHICH)
+    return ServiceError(f"the database {where} cannot be used: {_reason(error)}.", _WHICH)
 
 
 def _reason(error: Exception) -> str:
