@@ -1,7 +1,7 @@
 # What a fresh clone needs: Python 3.11 or newer, and make. Everything is installed into .venv, once.
 #
 #   make demo    watch a tiny agent learn from a judge, on this machine
-#   make check   lint, import order, types of changed files and the fast tests: 70 s once installed
+#   make check   lint, import order, types of changed files and the fast tests: about 60 s once installed
 #   make test    all types and tests, and property tests with all their examples
 #   make lint    lint, types and import order only
 #   make test-postgres  the tests of the judge service over PostgreSQL (Debian's package postgresql)
@@ -30,9 +30,11 @@ VLLM := .venv-vllm/.installed
 VLLM_PIP := .venv-vllm/bin/python -m pip --disable-pip-version-check --quiet --quiet
 # One process more than cores, since tests of servers and kills wait for half of their time.
 PYTEST_PROCESSES = $(shell $(BIN)/python -c 'import os; print(min(4, (os.cpu_count() or 1) + 1))')
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(PYTEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+# With bytecode written, whatever the environment says: each process would compile the package and the tests anew.
+TESTING := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1
+PYTEST = $(TESTING) $(BIN)/python -m pytest --numprocesses $(PYTEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
-FAST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
+FAST := $(TESTING) $(BIN)/python -m pytest --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
 JUDGE_TESTS := tests/judge tests/llm tests/prompts tests/scenarios
 
 .PHONY: demo check fast-judge fast-rest test test-postgres postgresql test-deploy deploy-tools test-browser browser test-adapters adapters test-vllm lint lint-changes style clean

@@ -1,13 +1,23 @@
 """Settings and fixtures of all tests."""
 
+import atexit
+import gc
 import os
+import re
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from gavel.llm.providers import load_litellm
 from tests.endpoint import Endpoint
+
+MANY_TESTS = 1000
+
+gc.disable()  # until the tests begin: searching for cycles takes half of the time that imports take
+atexit.register(gc.freeze)  # nor is anything searched for when the process ends
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")  # no test fails because it was slow
@@ -44,6 +54,25 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         "WANDB_MODE",
     ):
         monkeypatch.delenv(name, raising=False)
+
+
+_SLOW_FILE = re.compile(r"^pytestmark = (pytest\.mark\.slow|\[.*\bpytest\.mark\.slow\b.*\])$", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m 'not slow and …'`, files of slow tests are not imported: some import frameworks that take seconds."""
+    marks = str(config.getoption("markexpr"))
+    if not marks.startswith("not slow") or " or " in marks or not collection_path.match("test_*.py"):
+        return None
+    return bool(_SLOW_FILE.search(collection_path.read_text())) or None
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What was imported is not searched for cycles again, nor is LiteLLM, which many tests would import."""
+    if len(session.items) > MANY_TESTS:
+        load_litellm()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

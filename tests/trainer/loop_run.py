@@ -6,6 +6,7 @@ a signal) is the last line.
 """
 
 import asyncio
+import gc
 import os
 import sys
 import traceback
@@ -75,6 +76,7 @@ def fork(runs: str, steps: int, max_staleness: int) -> int:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     load_litellm()
+    gc.freeze()
     for line in sys.stdin:
         runs, steps, max_staleness = line.rsplit(" ", 2)
         print(f"ended {fork(runs, int(steps), int(max_staleness))}", flush=True)

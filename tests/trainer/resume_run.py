@@ -6,6 +6,7 @@ time, `file 12` lets it die in front of its 12th change to a file of the run. Ea
 """
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -86,6 +87,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     Policy(EMBEDDED_POLICY, LoraSettings(rank=4))  # libraries import parts of themselves when they are first used
     groups, runs = map(Path, sys.argv[1:])
+    gc.freeze()
     print("ready", flush=True)
     for line in sys.stdin:
         name, steps, life = line.strip().split(" ", 2)

@@ -64,7 +64,7 @@ class Learner:
         self.value_head: torch.nn.Linear | None = None
         """Created when a loss first needs it; its weights are the optimizer's second parameter group."""
         self.steps = 0
-        """Batches trained so far; the learning-rate schedule depends on it."""
+        """Steps so far, those without anything to train included; the learning-rate schedule depends on it."""
 
     def step(self, batch: Batch, config: TrainConfig) -> dict[str, float]:
         """Updates the adapter and returns the step's metrics. The batch must not be empty.

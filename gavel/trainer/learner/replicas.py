@@ -61,6 +61,12 @@ class _Step:
 
 
 @dataclass(frozen=True, slots=True)
+class _SkipStep:
+    def apply(self, learner: Learner) -> None:
+        learner.steps += 1
+
+
+@dataclass(frozen=True, slots=True)
 class _Score:
     tokens: TokenSequence
 
@@ -117,6 +123,12 @@ class LearnerReplicas:
         with self._world.leading:
             self._broadcast(step)
             return step.apply(self.learner)
+
+    def skip_step(self) -> None:
+        """Counts a step with nothing to learn from: the learning-rate schedule goes on."""
+        with self._world.leading:
+            self._broadcast(_SkipStep())
+            _SkipStep().apply(self.learner)
 
     def logprobs(self, tokens: TokenSequence) -> torch.Tensor:
         """`trained_logprobs` of one sequence, without a gradient. `[T]`"""

@@ -77,7 +77,7 @@ class Policy:
         """Whether its attention can compute a shared prefix once."""
         _check_exists(base_model)
         try:
-            self.tokenizer = AutoTokenizer.from_pretrained(source_of(base_model))
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(source_of(base_model))
             if settings.loader == "unsloth":
                 base = unsloth_base(source_of(base_model), settings, self.dtype, device)
             elif load is not None:

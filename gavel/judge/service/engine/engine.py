@@ -236,7 +236,7 @@ class Engine:
             raise InvalidRequestError("two members have the same id.", "Give each an id of its own, or none.")
         try:
             judge = self.judges.of(request)
-            judge.rubric.for_task(truth_of(request.group(self.judges.rubric(request))))
+            judge.rubric.for_task(truth_of(request.outline(self.judges.rubric(request))))
         except JudgeError as error:
             raise InvalidRequestError(error.message, error.remedy) from error
         self.admission.check(caller, request.project, judge.names)

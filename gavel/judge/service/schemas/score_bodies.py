@@ -1,5 +1,6 @@
 """What `POST /v1/score` takes and answers. Other wires are translated into these, and judged in the same way."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
@@ -143,10 +144,15 @@ class ScoreRequest(JudgingOptions):
 
     def group(self, rubric: str | None = None) -> TrajectoryGroup:
         """The group to judge. Raises `JudgeError` for criteria that cannot be read."""
+        return self._group((member.trajectory() for member in self.trajectories), rubric)
+
+    def outline(self, rubric: str | None = None) -> TrajectoryGroup:
+        """The group without its conversations: all that its truth is in. Raises as `group` does."""
+        return self._group((Trajectory(metadata=dict(member.metadata)) for member in self.trajectories), rubric)
+
+    def _group(self, members: Iterable[Trajectory], rubric: str | None) -> TrajectoryGroup:
         truth = self.truth(rubric)
-        return TrajectoryGroup(
-            (member.trajectory() for member in self.trajectories), metadata={KEY: truth.dump()} if truth else {}
-        )
+        return TrajectoryGroup(members, metadata={KEY: truth.dump()} if truth else {})
 
 
 class MemberOut(BaseModel):

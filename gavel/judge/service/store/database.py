@@ -5,8 +5,9 @@
     await database.read(lambda connection: …)
 
 A write is a function of a connection. It may run twice (when the transaction failed because of another one, or the
-connection was lost), so it does nothing but read and write the database. SQLite commits with `synchronous=FULL`: what
-was acknowledged survives a power cut too, and one wait for the disk serves all writes of a batch.
+connection was lost), so it does nothing but read and write the database. What tasks write in one turn of their event
+loop is one transaction. SQLite commits with `synchronous=FULL`: what was acknowledged survives a power cut too, and one
+wait for the disk serves all writes of a batch. Writes that may be lost in a power cut (`durable=False`) do not wait.
 """
 
 import asyncio
@@ -14,8 +15,9 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -42,6 +44,8 @@ _CONFLICTS = ("40001", "40P01")
 """PostgreSQL's states for a serialization failure and a deadlock."""
 _TRIES = 5
 """Of a work that conflicts with those of other processes."""
+_IS_DURABLE = "gavel.is_durable"
+"""How a connection to SQLite commits."""
 Work = Callable[[sa.Connection], _T]
 
 
@@ -52,6 +56,7 @@ class _Pending(Generic[_T]):
     loop: asyncio.AbstractEventLoop | None
     """Of an asyncio future."""
     order: str = ""
+    is_durable: bool = True
 
     @property
     def is_wanted(self) -> bool:
@@ -92,7 +97,9 @@ class Database:
         except (exc.SQLAlchemyError, OSError) as error:
             raise _unusable(url, error) from error
         self._file = _SqliteFile(url) if self.is_sqlite else None
-        self._pending: queue.SimpleQueue[_Pending[Any] | None] = queue.SimpleQueue()
+        self._pending: queue.SimpleQueue[list[_Pending[Any]] | None] = queue.SimpleQueue()
+        self._gathered: dict[asyncio.AbstractEventLoop, list[_Pending[Any]]] = {}
+        """What tasks have written in this turn of their event loop."""
         self.outages = 0
         """How often the database did not answer so far."""
         self._closed = False
@@ -122,29 +129,43 @@ class Database:
         The future raises `DatabaseUnavailableError`, and what the work raises.
         """
         future: Future[_T] = Future()
-        self._put(_Pending(work, future, None))
+        with self._while_open():
+            self._pending.put([_Pending(work, future, None)])
         return future
 
-    def begin(self, work: Work[_T], order: str = "") -> "asyncio.Future[_T]":
+    def begin(self, work: Work[_T], order: str = "", *, durable: bool = True) -> "asyncio.Future[_T]":
         """The same for the running event loop, which one call wakes for all futures of a transaction.
 
         Works on a row that other processes change too name it as their `order`: all take such rows in that order, so
-        that no two transactions wait for each other.
+        that no two transactions wait for each other. What is not `durable` survives the end of the process, and no
+        power cut.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_T] = loop.create_future()
-        self._put(_Pending(work, future, loop, order))
+        with self._while_open():
+            gathered = self._gathered.setdefault(loop, [])
+            gathered.append(_Pending(work, future, loop, order, durable))
+        if len(gathered) == 1:
+            loop.call_soon(self._hand_over, loop)
         return future
 
-    async def write(self, work: Work[_T], order: str = "") -> _T:
-        """What the work returns, once it is committed. `order` as in `begin`; raises as the future of `submit` does."""
-        return await self.begin(work, order)
+    async def write(self, work: Work[_T], order: str = "", *, durable: bool = True) -> _T:
+        """What the work returns, once it is committed. Options as in `begin`; raises as the future of `submit` does."""
+        return await self.begin(work, order, durable=durable)
 
-    def _put(self, pending: _Pending[Any]) -> None:
+    @contextmanager
+    def _while_open(self) -> Generator[None]:
+        """Keeps the database open during the block."""
         with self._closing:
             if self._closed:
                 raise DatabaseUnavailableError("the database is closed.", "Start the service again.")
-            self._pending.put(pending)
+            yield
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Gives the writer what was gathered."""
+        with self._closing:
+            if gathered := self._gathered.pop(loop, None):
+                self._pending.put(gathered)
 
     async def read(self, work: Work[_T]) -> _T:
         """What the work returns, outside the order of writes. Raises as `write` does."""
@@ -172,6 +193,9 @@ class Database:
             if self._closed:
                 return
             self._closed = True
+            for gathered in self._gathered.values():
+                self._pending.put(gathered)
+            self._gathered.clear()
             self._pending.put(None)
         self._writer.join()
         self._readers.shutdown()
@@ -197,13 +221,17 @@ class Database:
                 break
             if each is None:
                 return batch, True
-            batch.append(each)
+            batch += each
         return batch, False
 
     def _committed(self, batch: Sequence[_Pending[Any]], tries: int = _TRIES) -> list[_Done[Any]]:
         """What became of each work; those that did not fail are committed."""
         try:
-            results = self._retried(self._write_engine, lambda connection: [each.work(connection) for each in batch])
+            results = self._retried(
+                self._write_engine,
+                lambda connection: [each.work(connection) for each in batch],
+                is_durable=any(each.is_durable for each in batch),
+            )
         except DatabaseUnavailableError as error:
             return [_Done(each, error=error) for each in batch]
         except Exception as error:
@@ -216,7 +244,7 @@ class Database:
             return [done for each in batch for done in self._committed([each], tries - conflict)]
         return [_Done(each, result) for each, result in zip(batch, results, strict=True)]
 
-    def _retried(self, engine: sa.Engine, work: Work[_T]) -> _T:
+    def _retried(self, engine: sa.Engine, work: Work[_T], *, is_durable: bool = True) -> _T:
         """Runs the work in a transaction, twice where the first connection turned out to be lost."""
         if self._file is not None and not self._file.is_in_place:
             self.outages += 1
@@ -225,7 +253,7 @@ class Database:
                 "Put the same file back, or restart the service, which then begins with the file that is there.",
             )
         try:
-            return _in_transaction(engine, work)
+            return _in_transaction(engine, work, is_durable)
         except exc.DBAPIError as error:
             if not _is_outage(error):
                 raise
@@ -234,7 +262,7 @@ class Database:
             first = error
         if first.connection_invalidated:
             try:
-                return _in_transaction(engine, work)
+                return _in_transaction(engine, work, is_durable)
             except exc.OperationalError as error:
                 first = error
         self.outages += 1
@@ -329,9 +357,19 @@ def database_url(text: str) -> sa.URL:
 _WHICH = "Give the path of an SQLite file, or postgresql://user:password@host/name (GAVEL_DATABASE_URL)."
 
 
-def _in_transaction(engine: sa.Engine, work: Work[_T]) -> _T:
-    with engine.begin() as connection:
-        return work(connection)
+def _in_transaction(engine: sa.Engine, work: Work[_T], is_durable: bool) -> _T:
+    with engine.connect() as connection:
+        if engine.dialect.name == "sqlite" and connection.info.setdefault(_IS_DURABLE, True) != is_durable:
+            connection.info[_IS_DURABLE] = is_durable
+            _driver(connection).execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
+        with connection.begin():
+            return work(connection)
+
+
+def _driver(connection: sa.Connection) -> sqlite3.Connection:
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, sqlite3.Connection)
+    return driver
 
 
 def _engine(url: sa.URL, begin: str) -> sa.Engine:

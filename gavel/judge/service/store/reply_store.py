@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -41,6 +41,17 @@ _NEW_CLAIM = {
     "sqlite": sqlite.insert(claims).on_conflict_do_nothing().returning(_k.key),
     "postgresql": postgresql.insert(claims).on_conflict_do_nothing().returning(_k.key),
 }
+
+
+def _unanswered(insert: Any) -> sa.Executable:
+    key = sa.bindparam("question", type_=sa.Text)
+    values = (key, sa.bindparam("by", type_=sa.Text), sa.literal(0), sa.bindparam("now", type_=sa.Double))
+    unanswered = sa.select(*values).where(~sa.exists().where(_r.key == key))
+    columns = [_k.key, _k.holder, _k.beats, _k.renewed_at]
+    return insert(claims).from_select(columns, unanswered).on_conflict_do_nothing().returning(_k.key)
+
+
+_CLAIM_UNANSWERED = {"sqlite": _unanswered(sqlite.insert), "postgresql": _unanswered(postgresql.insert)}
 _RELEASE = sa.delete(claims).where(_k.key == sa.bindparam("question"), _k.holder == sa.bindparam("by"))
 _CLAIM = sa.select(_k.holder, _k.beats, _k.renewed_at).where(_k.key == sa.bindparam("question"))
 _SIMILAR = 50
@@ -72,7 +83,9 @@ class _WriterThread(StorageThread):
 
     def submit(self, work: Callable[[Storage], _T]) -> "Future[_T]":
         """In an event loop the future is one of asyncio, which `asyncio.wrap_future` takes too."""
+        return self._submit(work)
 
+    def _submit(self, work: "Callable[[Replies], _T]", *, durable: bool = True) -> "Future[_T]":
         def of_connection(connection: sa.Connection) -> _T:
             return work(Replies(connection))
 
@@ -80,17 +93,34 @@ class _WriterThread(StorageThread):
             asyncio.get_running_loop()
         except RuntimeError:
             return self._database.submit(of_connection)
-        return cast("Future[_T]", self._database.begin(of_connection))
+        return cast("Future[_T]", self._database.begin(of_connection, durable=durable))
 
     def look(self, key: str, *, claims: bool) -> "Future[Look]":
-        def work(storage: Storage) -> Look:
+        """Claims end with their process, so they need not survive a power cut."""
+        # SQLite has one writer at a time; another process on PostgreSQL may have kept a reply before the claim.
+        is_final = self._database.is_sqlite
+
+        def work(storage: Replies) -> Look:
+            if claims and storage.claim_unanswered(key, self.holder):
+                self._hold(key, True)
+                return Look([], (None, [] if is_final else storage.replies(key)))
             if (found := storage.replies(key)) or not claims:
                 return Look(found)
             other = self._claim_against(storage, key)
-            # SQLite has one writer at a time; another process on PostgreSQL may have kept a reply before the claim.
-            return Look(found, (other, found if self._database.is_sqlite else storage.replies(key)))
+            return Look(found, (other, found if is_final else storage.replies(key)))
 
-        return self.submit(work)
+        return self._submit(work, durable=False)
+
+    def keep(self, entries: Sequence[Entry]) -> "Future[list[StoredReply]]":
+        key, rows = entries[-1].question.key, [_row(entry) for entry in entries]
+
+        def work(storage: Replies) -> list[StoredReply]:
+            storage.keep_rows(rows)
+            found = [] if self.commits_in_order else storage.replies(key)  # else nobody asks for them
+            self._release(storage, key)
+            return found
+
+        return self._submit(work)
 
     def _release(self, storage: Storage, key: str) -> None:
         storage.release(key, self.holder)  # whatever is noted: a transaction may run twice
@@ -120,7 +150,11 @@ class Replies:
         return found
 
     def keep(self, entries: Sequence[Entry]) -> None:
-        self._connection.execute(_KEEP[self._dialect], [_row(entry) for entry in entries])
+        self.keep_rows([_row(entry) for entry in entries])
+
+    def keep_rows(self, rows: Sequence[Mapping[str, object]]) -> None:
+        """Stores what `keep` does."""
+        self._connection.execute(_KEEP[self._dialect], rows)
 
     def similar(self, question: Question) -> list[Mapping[str, str]]:
         columns = sa.select(_r.model, _r.question)
@@ -135,6 +169,11 @@ class Replies:
             return None
         other, beats, renewed_at = self._connection.execute(_CLAIM, {"question": key}).one()
         return Claim(other, beats, time.time() - renewed_at)
+
+    def claim_unanswered(self, key: str, holder: str) -> bool:
+        """Claims a question that has no reply on file and no claim; whether it was one."""
+        values = {"question": key, "by": holder, "now": time.time()}
+        return self._connection.execute(_CLAIM_UNANSWERED[self._dialect], values).first() is not None
 
     def take_over(self, key: str, holder: str, claim: Claim) -> bool:
         same = (_k.key == key, _k.holder == claim.holder, _k.beats == claim.beats)
