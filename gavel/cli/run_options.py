@@ -42,11 +42,14 @@ ENGINE_FLAGS = [
     Flag("backend.max_context", "--max-context"),
     Flag("backend.engine", "--engine"),
 ]
-RUN_FLAGS = [
-    *MODEL_FLAGS,
+LORA_FLAGS = [
     Flag("model.lora.rank", "--lora-rank"),
     Flag("model.lora.alpha", "--lora-alpha"),
     Flag("model.policy.quantization", "--quantization"),
+]
+RUN_FLAGS = [
+    *MODEL_FLAGS,
+    *LORA_FLAGS,
     *(replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS),
     Flag("loop.reward", "--reward", "judge=1"),
     Flag("loop.steps", "--steps"),
