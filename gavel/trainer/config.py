@@ -20,7 +20,7 @@ class _Settings(BaseModel):
 
 
 class LoraSettings(_Settings):
-    """The adapter, on all linear layers (Hu et al., 2021, arXiv 2106.09685)."""
+    """The adapter, on the linear layers of the text decoder (Hu et al., 2021, arXiv 2106.09685)."""
 
     rank: int = Field(default=16, ge=1)
     """Rank of the LoRA adapter."""
