@@ -27,6 +27,8 @@ from sqlalchemy import event, exc
 
 from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError
 from gavel.judge.service.store.migrate import migrate
+from gavel.judge.service.store.outages import is_conflict, is_outage, no_answer, reason
+from gavel.judge.service.store.sqlite_place import check_place
 
 _T = TypeVar("_T")
 _MAX_BATCH = 256
@@ -39,12 +41,9 @@ _POSTGRESQL: dict[str, Any] = {
     "options": "-c statement_timeout=60s -c lock_timeout=30s",
 }
 """No wait for the server lasts for ever."""
-_CONFLICTS = ("40001", "40P01")
-"""PostgreSQL's states for a serialization failure and a deadlock."""
+_NO_WAIT = " -c synchronous_commit=off"
 _TRIES = 5
 """Of a work that conflicts with those of other processes."""
-_IS_DURABLE = "gavel.is_durable"
-"""How a connection to SQLite commits."""
 Work = Callable[[sa.Connection], _T]
 
 
@@ -86,7 +85,11 @@ class Database:
         """Opens the database, and brings its tables up to date. Raises `ServiceError`."""
         self.url = url
         self.is_sqlite = url.get_backend_name() == "sqlite"
+        if self.is_sqlite:
+            check_place(Path(url.database or ""))
         self._write_engine = _engine(url, "BEGIN IMMEDIATE")
+        self._hasty_engine = _engine(url, "BEGIN IMMEDIATE", durable=False)
+        """For writes that need not survive a power cut."""
         self._read_engine = _engine(url, "BEGIN")
         try:
             with self._write_engine.begin() as connection:
@@ -172,15 +175,20 @@ class Database:
         """The same in this thread."""
         return self._retried(self._read_engine, lambda connection: work(connection))
 
-    async def truncate_log(self) -> None:
-        """Empties SQLite's write-ahead log, which holds what was erased until then; PostgreSQL sees to its own."""
-        if self.is_sqlite:
-            await asyncio.get_running_loop().run_in_executor(self._readers, self._truncate_log)
+    async def truncate_log(self) -> bool:
+        """Empties SQLite's write-ahead log, which holds what was erased until then; PostgreSQL sees to its own.
 
-    def _truncate_log(self) -> None:
+        False when somebody reads in it for long: it is to be tried again.
+        """
+        if not self.is_sqlite:
+            return True
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._truncate_log)
+
+    def _truncate_log(self) -> bool:
         connection = self._read_engine.raw_connection()  # outside a transaction
         try:
-            connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+            is_busy, *_ = connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            return not is_busy
         finally:
             connection.close()
 
@@ -196,8 +204,8 @@ class Database:
             self._pending.put(None)
         self._writer.join()
         self._readers.shutdown()
-        self._write_engine.dispose()
-        self._read_engine.dispose()
+        for engine in (self._write_engine, self._hasty_engine, self._read_engine):
+            engine.dispose()
 
     def _run(self) -> None:
         while True:
@@ -224,24 +232,21 @@ class Database:
     def _committed(self, batch: Sequence[_Pending[Any]], tries: int = _TRIES) -> list[_Done[Any]]:
         """What became of each work; those that did not fail are committed."""
         try:
-            results = self._retried(
-                self._write_engine,
-                lambda connection: [each.work(connection) for each in batch],
-                is_durable=any(each.is_durable for each in batch),
-            )
+            engine = self._write_engine if any(each.is_durable for each in batch) else self._hasty_engine
+            results = self._retried(engine, lambda connection: [each.work(connection) for each in batch])
         except DatabaseUnavailableError as error:
             return [_Done(each, error=error) for each in batch]
         except Exception as error:
-            conflict = _is_conflict(error)
+            conflict = is_conflict(error)
             if len(batch) == 1 and conflict and tries == 1:
-                return [_Done(batch[0], error=_no_answer(error))]
+                return [_Done(batch[0], error=no_answer(error))]
             if len(batch) == 1 and not conflict:
                 return [_Done(batch[0], error=error)]
             # One work failed: alone, each of the others succeeds.
             return [done for each in batch for done in self._committed([each], tries - conflict)]
         return [_Done(each, result) for each, result in zip(batch, results, strict=True)]
 
-    def _retried(self, engine: sa.Engine, work: Work[_T], *, is_durable: bool = True) -> _T:
+    def _retried(self, engine: sa.Engine, work: Work[_T]) -> _T:
         """Runs the work in a transaction, twice where the first connection turned out to be lost."""
         if self._file is not None and not self._file.is_in_place:
             self.outages += 1
@@ -250,20 +255,20 @@ class Database:
                 "Put the same file back, or restart the service, which then begins with the file that is there.",
             )
         try:
-            return _in_transaction(engine, work, is_durable)
+            return _in_transaction(engine, work)
         except exc.DBAPIError as error:
-            if not _is_outage(error):
+            if not is_outage(error):
                 raise
-            if _is_conflict(error):
+            if is_conflict(error):
                 raise
             first = error
         if first.connection_invalidated:
             try:
-                return _in_transaction(engine, work, is_durable)
+                return _in_transaction(engine, work)
             except exc.OperationalError as error:
                 first = error
         self.outages += 1
-        raise _no_answer(first) from first
+        raise no_answer(first) from first
 
 
 class _SqliteFile:
@@ -283,38 +288,6 @@ class _SqliteFile:
         except OSError:
             return None
         return status.st_dev, status.st_ino
-
-
-def _no_answer(error: Exception) -> DatabaseUnavailableError:
-    code = getattr(error.orig, "sqlite_errorcode", 0) if isinstance(error, exc.DBAPIError) else 0
-    remedy = _REMEDIES.get(code & 0xFF, "Try again; if it lasts, look at the database.")
-    return DatabaseUnavailableError(f"the database does not answer: {_reason(error)}.", remedy)
-
-
-_BROKEN = "Stop the service, and restore the file from a copy, or begin with a new one."
-_REMEDIES = {
-    sqlite3.SQLITE_FULL: "Make room on the disk of the database's file.",
-    sqlite3.SQLITE_IOERR: "Make room on the disk of the database's file, and look at the disk.",
-    sqlite3.SQLITE_READONLY: "Make the database's file and its directory writable for the service.",
-    sqlite3.SQLITE_CORRUPT: _BROKEN,
-    sqlite3.SQLITE_NOTADB: _BROKEN,
-}
-"""By SQLite's primary result code."""
-_READ_ONLY = "25006"
-"""PostgreSQL's state for a write to a server that allows reading alone."""
-
-
-def _is_outage(error: exc.DBAPIError) -> bool:
-    """Whether no work can succeed now."""
-    if error.connection_invalidated or isinstance(error, exc.OperationalError):
-        return True
-    is_broken = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-    return is_broken or getattr(error.orig, "sqlstate", None) == _READ_ONLY
-
-
-def _is_conflict(error: Exception) -> bool:
-    """Whether a transaction was ended for the sake of another one, and may succeed now."""
-    return isinstance(error, exc.DBAPIError) and getattr(error.orig, "sqlstate", None) in _CONFLICTS
 
 
 def _settle(done: Sequence[_Done[Any]]) -> None:
@@ -354,24 +327,15 @@ def database_url(text: str) -> sa.URL:
 _WHICH = "Give the path of an SQLite file, or postgresql://user:password@host/name (GAVEL_DATABASE_URL)."
 
 
-def _in_transaction(engine: sa.Engine, work: Work[_T], is_durable: bool) -> _T:
-    with engine.connect() as connection:
-        if engine.dialect.name == "sqlite" and connection.info.setdefault(_IS_DURABLE, True) != is_durable:
-            connection.info[_IS_DURABLE] = is_durable
-            _driver(connection).execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
-        with connection.begin():
-            return work(connection)
+def _in_transaction(engine: sa.Engine, work: Work[_T]) -> _T:
+    with engine.begin() as connection:
+        return work(connection)
 
 
-def _driver(connection: sa.Connection) -> sqlite3.Connection:
-    driver = connection.connection.driver_connection
-    assert isinstance(driver, sqlite3.Connection)
-    return driver
-
-
-def _engine(url: sa.URL, begin: str) -> sa.Engine:
+def _engine(url: sa.URL, begin: str, *, durable: bool = True) -> sa.Engine:
     if url.get_backend_name() != "sqlite":
-        return sa.create_engine(url, pool_size=_READERS, connect_args=_POSTGRESQL, hide_parameters=True)
+        options = {**_POSTGRESQL, "options": _POSTGRESQL["options"] + ("" if durable else _NO_WAIT)}
+        return sa.create_engine(url, pool_size=_READERS, connect_args=options, hide_parameters=True)
     engine = sa.create_engine(
         url,
         connect_args={"timeout": _LOCKED_SECONDS, "check_same_thread": False},
@@ -382,7 +346,7 @@ def _engine(url: sa.URL, begin: str) -> sa.Engine:
     def connected(connection: sqlite3.Connection, _: object) -> None:
         connection.isolation_level = None  # transactions begin below, not where the driver thinks
         _use_log(connection)
-        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         connection.execute("PRAGMA secure_delete = ON")  # erased transcripts are overwritten
 
     def begins(connection: sa.Connection) -> None:
@@ -408,12 +372,4 @@ def _use_log(connection: sqlite3.Connection) -> None:
 
 def _unusable(url: sa.URL, error: Exception) -> ServiceError:
     where = url.render_as_string(hide_password=True)
-    if url.get_backend_name() == "sqlite" and not Path(url.database or "").absolute().parent.is_dir():
-        return ServiceError(f"the database {where} cannot be opened: its directory does not exist.", "Make it first.")
-    return ServiceError(f"the database {where} cannot be used: {_reason(error)}", _WHICH)
-
-
-def _reason(error: Exception) -> str:
-    """The driver's own words, without the statement and its parameters, which may hold transcripts."""
-    cause = error.orig if isinstance(error, exc.DBAPIError) else error
-    return " ".join(str(cause).split())
+    return ServiceError(f"the database {where} cannot be used: {reason(error)}.", _WHICH)
