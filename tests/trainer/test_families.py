@@ -79,7 +79,7 @@ def leaves(names: set[str]) -> set[str]:
 @pytest.fixture
 def opened(tmp_path, monkeypatch, policy):
     """Opens the policy of a family; its chat format is not what is tested here."""
-    monkeypatch.setattr(policies, "_renderer", lambda *_: policy.renderer)
+    monkeypatch.setattr(policies, "chat_renderer", lambda *_: policy.renderer)
 
     def open_policy(family: Family) -> Policy:
         family.read_config().save_pretrained(tmp_path)

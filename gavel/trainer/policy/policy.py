@@ -17,7 +17,6 @@ from huggingface_hub import constants, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
-from renderers import Renderer, config_from_name, create_renderer
 from safetensors import SafetensorError
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoTokenizer
@@ -32,6 +31,7 @@ from gavel.trainer.kernels.lora_linear import LoraLinear
 from gavel.trainer.kernels.packed_attention import AttentionError, attend_packed
 from gavel.trainer.kernels.rms_norm import fuse_norms
 from gavel.trainer.policy.adapter import LoraFactors
+from gavel.trainer.policy.chat_format import chat_renderer
 from gavel.trainer.policy.families import usable_context, why_alone
 from gavel.trainer.policy.fsdp import shard_layers
 from gavel.trainer.policy.loading import (
@@ -95,7 +95,9 @@ class Policy:
                 base = load_base(base_model, self.dtype, "cpu" if sharded else device, settings.quantization)
         except (OSError, ValueError, SafetensorError) as error:
             raise _unloadable(base_model, error) from error
-        self.renderer = _renderer(self.tokenizer, config.model_type, renderer, base_model)
+        self.renderer = chat_renderer(
+            self.tokenizer, config.model_type, renderer, base_model, settings.chat_template_kwargs, _stop_ids(base)
+        )
         self.vocabulary: int = base.get_input_embeddings().num_embeddings
         needed = 1 + max(self.tokenizer.vocab_size - 1, *self.renderer.get_stop_token_ids())
         if needed > self.vocabulary:
@@ -289,21 +291,7 @@ def _no_progress_bar() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def _renderer(tokenizer: Any, model_type: str, name: str | None, base_model: str) -> Renderer:
-    if base_model == EMBEDDED_POLICY and name is None:
-        name = "qwen3"
-    candidates = [name] if name else [None, model_type, model_type.replace("_", "-"), model_type.replace("_", ".")]
-    problem: Exception | None = None
-    for candidate in candidates:
-        try:
-            config: Any = None if candidate is None else config_from_name(candidate)
-            renderer = create_renderer(tokenizer, config)
-        except Exception as error:  # the library raises several types for an unsuitable candidate
-            problem = error
-            continue
-        if type(renderer).__name__ != "DefaultRenderer":
-            return renderer
-    raise BaseModelError(
-        f"no exact chat renderer is known for {base_model!r} (model type {model_type!r}, renderer {name!r})",
-        "Pass renderer='qwen3' (or another name of the `renderers` library) to TrainableModel.",
-    ) from problem
+def _stop_ids(base: Any) -> list[int]:
+    """The tokens that end a reply, by the model's generation config."""
+    found = base.generation_config.eos_token_id if base.generation_config is not None else None
+    return [found] if isinstance(found, int) else list(found or ())
