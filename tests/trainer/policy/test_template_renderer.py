@@ -27,7 +27,7 @@ PLAIN_TEXT = (
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
 ALTERNATING = (
-    "{% for m in messages %}{% if m.role not in ('user', 'assistant') %}{{ raise_exception('only user and assistant') }}"
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('only user and assistant') }}"
     "{% endif %}{% endfor %}" + CHATML
 )
 FORGETFUL = (
@@ -83,7 +83,7 @@ def test_a_rendering_is_the_templates_and_sampled_is_what_follows_the_generation
     for at, (role, content) in enumerate(said):
         places = [n for n, index in enumerate(rendered.message_indices) if index == at and rendered.sampled_mask[n]]
         sampled = tokenizer.decode([rendered.token_ids[n] for n in places])
-        assert sampled == (f"{content}<|im_end|>" if role == "assistant" else "")
+        assert sampled == (f"{content}<|im_end|>" if role == "assistant" and at else "")
     opening = [n for n, index in enumerate(rendered.message_indices) if index == -1]
     assert tokenizer.decode([rendered.token_ids[n] for n in opening]) == "<|im_start|>assistant\n" * prompt
 
