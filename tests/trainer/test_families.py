@@ -220,7 +220,7 @@ def test_a_base_that_computes_one_sequence_at_a_time_is_not_sharded(tmp_path, po
 def test_an_unknown_chat_format_is_told_before_weights_are_loaded(tmp_path, policy):
     family = next(each for each in FAMILIES if each.name == "Mistral")
     model = written(family, policy, tmp_path, weights=False)
-    with pytest.raises(BaseModelError, match="no exact chat renderer"):
+    with pytest.raises(BaseModelError, match="no exact renderer is known"):
         Policy(model.base_model, LoraSettings(rank=2))
 
 

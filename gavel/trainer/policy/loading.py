@@ -85,7 +85,7 @@ def auto_class(config: Any) -> Any:
     An adapter then names the layers as the checkpoint does, which servers go by. Raises `BaseModelError` for no
     language model.
     """
-    mappings: tuple[tuple[Any, Any], ...] = (
+    mappings: Any = (
         (MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM),
         (MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, AutoModelForImageTextToText),
     )
