@@ -138,9 +138,21 @@ def test_a_suite_that_hangs_is_killed_with_its_processes(suites: ModuleType) -> 
     assert suites.make("endless", seconds=0.2) is None
 
 
+def test_what_every_suite_needs_is_installed_before_the_first_one_starts(
+    suites: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "Makefile").write_text(f"{suites.INSTALL}:\n\t@echo installed\na b:\n\t@echo $@\n")
+    monkeypatch.setattr(suites, "ROOT", tmp_path)
+    monkeypatch.setattr(suites, "SUITES", [suites.Suite(name, name, (), 1) for name in ("a", "b")])
+    assert suites.main([]) == 0
+    made = capfd.readouterr().out.split()
+    assert (made[0], set(made)) == ("installed", {"installed", "a", "b"})
+
+
 def test_the_table_names_targets_and_paths_that_exist_and_fits_the_time(suites: ModuleType) -> None:
     makefile = (ROOT / "Makefile").read_text()
+    assert f"\nDEV := {suites.INSTALL}\n" in makefile
     for suite in suites.SUITES:
         assert f"\n{suite.target}:" in makefile
         assert [path for path in suite.paths if not (ROOT / path).exists()] == []
-        assert suite.minutes <= suites.CAP_MINUTES - suites.MAKE_TEST_MINUTES
+        assert suite.minutes <= suites.SUITES_MINUTES

@@ -90,7 +90,7 @@ def _summary(directory: Path) -> RunSummary:
     model, metrics = directory / "model.json", directory / "metrics.jsonl"
     check_format_version(read_description(model).get("format_version"), str(model))
     rows = list(_rows(metrics))
-    step = max((row["step"] for row in rows if row["split"] in ("train", _HELD_OUT)), default=0)
+    step = max((row["step"] for row in rows if row["split"] in ("train", "sft", _HELD_OUT)), default=0)
     steps = _wanted_steps(directory)
     if is_running(directory):
         state = "running"

@@ -22,6 +22,7 @@ from typing import Literal, TypeVar
 from gavel.llm.cassette_file import SqliteStorage, check_directory
 from gavel.llm.cassette_storage import Entry, Storage, StoredReply
 from gavel.llm.errors import CassetteError, CassetteMissError
+from gavel.llm.ledger import ledger_of_this_work
 from gavel.llm.question import Question, differences_from_nearest
 from gavel.llm.question_claims import ClaimWatch
 from gavel.llm.storage_thread import Claimed, StorageThread
@@ -88,6 +89,7 @@ class Cassette:
         `CassetteMissError`.
         """
         thread, key = self._current_thread(), question.key
+        ledger_of_this_work().questions.add(key)
         while True:
             mine, is_new = self._being_asked(key)
             if is_new:

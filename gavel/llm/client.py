@@ -37,8 +37,10 @@ from gavel.llm.decisions import EXPECTED_COMPLETION, PROBE, decide
 from gavel.llm.dialect import COMPLETION_CAPS, FORMATS, advice_without, dialect_of
 from gavel.llm.error_mapping import as_llm_error
 from gavel.llm.errors import LlmError, NotAskedError, PermanentError
+from gavel.llm.ledger import ledger_of_this_work
 from gavel.llm.local_models import PROVIDER, model_id
 from gavel.llm.logprobs import check_has_logprobs, with_logprobs
+from gavel.llm.loop_turns import next_turn
 from gavel.llm.lost_replies import may_be_paid
 from gavel.llm.message_size import byte_bound
 from gavel.llm.ollama import context_options
@@ -187,7 +189,9 @@ class Client:
 
     async def _ask_proven(self, messages: list[Message], schema: Schema, prefix: CachedPrefix) -> Reply:
         await self.gate.passed(self._prove)
-        return await self._ask_with_transport_retries(messages, schema, prefix)
+        reply = await self._ask_with_transport_retries(messages, schema, prefix)
+        await next_turn()  # what is made of the reply takes time; first the calls that waited for this one's place go
+        return reply
 
     async def _prove(self) -> None:
         try:
@@ -302,10 +306,11 @@ class Client:
         size = self._size(messages, schema)
         known = price(self.name, self.prices) if self.budget.max_cost_usd is not None else None
         reservation = await call.off_the_clock(self.budget.reserve(self.name, known, size))
-        account = _Account(cap=reservation.cap)
+        account, ledger = _Account(cap=reservation.cap), ledger_of_this_work()
         try:
             expected = reservation.expected[1]
             sent = await call.off_the_clock(call.endpoint.wait_for_rate(expected, self.limits, self.activity))
+            await ledger.begin()
         except BaseException:
             self.budget.release(reservation)
             raise
@@ -316,6 +321,7 @@ class Client:
                 span.reply = reply = account.reply
             tokens = reply.prompt_tokens or size.prompt, reply.completion_tokens or len(reply.text) // 4
             self.budget.settle(reservation, reply.cost_usd, *tokens)
+            ledger.end(reply.cost_usd)
             call.endpoint.window.correct(sent, sum(tokens))
         except openai.OpenAIError as error:
             if may_be_paid(error):
@@ -323,10 +329,12 @@ class Client:
                 self.budget.forfeit(reservation)
             else:
                 self.budget.release(reservation)
+            ledger.end(is_free=not may_be_paid(error))
             raise
         except BaseException:
             call.may_be_paid = True
             self.budget.forfeit(reservation)
+            ledger.end()
             raise
 
     def _size(self, messages: list[Message], schema: Schema) -> Size:

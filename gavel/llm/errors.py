@@ -5,6 +5,7 @@ The base is here because this is the lowest floor that raises one.
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Any
 
 
 class GavelError(Exception):
@@ -17,6 +18,14 @@ class GavelError(Exception):
         super().__init__(f"{message}\n{remedy}" if remedy else message)
         self.message = message
         self.remedy = remedy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """So that it reaches whoever waits for another process, whatever its own class is made with."""
+        return _as_it_was, (type(self), self.args), self.__dict__
+
+
+def _as_it_was(kind: type[GavelError], args: tuple[object, ...]) -> GavelError:
+    return kind.__new__(kind, *args)
 
 
 class LlmError(GavelError):

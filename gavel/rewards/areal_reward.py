@@ -14,6 +14,7 @@ the group. AReaL rejects what a workflow returns None for; a masked episode has 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gavel.judge.errors import JudgeError
@@ -48,29 +49,36 @@ def areal(
     rejected, too, when its episodes are all alike or the workflow rejected one of them. Evaluation runs one episode,
     with the workflow's own reward.
     """
-    scorer = Scorer(judge, rubric)
-    checked(unscored)
     size = sizes.group_size("group_size", group_size)
+    return _Episode(Scorer(judge, rubric), tokenizer, checked(unscored), size).arun_episode
 
-    async def arun_episode(workflow: Any, engine: Any, data: dict[str, Any]) -> dict[str, Any] | None:
+
+@dataclass(frozen=True, slots=True)
+class _Episode:
+    """Its method is the hook, which a trainer may pickle."""
+
+    scorer: Scorer
+    tokenizer: Any
+    unscored: Unscored
+    size: int
+
+    async def arun_episode(self, workflow: Any, engine: Any, data: dict[str, Any]) -> dict[str, Any] | None:
         if part("areal", "workflow_context").get().is_eval:
             return await workflow.arun_episode(engine, data)
         async with asyncio.TaskGroup() as tasks:
-            runs = [tasks.create_task(workflow.arun_episode(engine, data)) for _ in range(size)]
+            runs = [tasks.create_task(workflow.arun_episode(engine, data)) for _ in range(self.size)]
         episodes = [run.result() for run in runs]
         if any(episode is None for episode in episodes):
             return None
-        members = [_member(episode, data, tokenizer or workflow.tokenizer) for episode in episodes]
-        judged = await scorer.score(TrajectoryGroup(members, metadata=truth_metadata(data)))
-        rewards = rewards_of(judged, unscored)
+        members = [_member(episode, data, self.tokenizer or workflow.tokenizer) for episode in episodes]
+        judged = await self.scorer.score(TrajectoryGroup(members, metadata=truth_metadata(data)))
+        rewards = rewards_of(judged, self.unscored)
         log_missing(judged, rewards)
         if all(reward is None for reward in rewards):
             return None
         given = zip(episodes, rewards, with_mean(rewards), strict=True)
         rewarded = [_rewarded(episode, number, reward is None) for episode, reward, number in given]
         return part("areal.utils.data", "concat_padded_tensors")(rewarded)
-
-    return arun_episode
 
 
 def _member(episode: Episode, data: Mapping[str, Any], tokenizer: Any) -> Trajectory:

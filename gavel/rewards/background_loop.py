@@ -25,6 +25,14 @@ _loops: dict[int, asyncio.AbstractEventLoop] = {}
 """By process id: a forked child has the loop's object, but no thread that runs it."""
 
 
+def _in_forked_child() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
+
+
 def run(work: Coroutine[Any, Any, T]) -> T:
     """The coroutine's result; an interrupt of the waiting thread cancels it."""
     future = _submit(work)

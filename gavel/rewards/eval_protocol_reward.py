@@ -10,6 +10,7 @@ Written against eval-protocol 0.3.33. A row without a score has `is_score_valid=
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from gavel.judge.rubric import Rubric
@@ -39,18 +40,23 @@ def eval_protocol(
     reference. `unscored`: "member" makes the score of a row without one invalid, "group" those of all rows of the
     group, "raise" ends the evaluation.
     """
-    scorer = Scorer(judge, rubric)
-    checked(unscored)
+    return _Evaluate(Scorer(judge, rubric), checked(unscored)).evaluate
 
-    async def evaluate(rows: list[Row]) -> list[Row]:
-        judged = await scorer.score(_group(rows))
-        rewards = rewards_of(judged, unscored)
+
+@dataclass(frozen=True, slots=True)
+class _Evaluate:
+    """Its method is the hook, which a trainer may pickle."""
+
+    scorer: Scorer
+    unscored: Unscored
+
+    async def evaluate(self, rows: list[Row]) -> list[Row]:
+        judged = await self.scorer.score(_group(rows))
+        rewards = rewards_of(judged, self.unscored)
         log_missing(judged, rewards)
         for row, trajectory, reward in zip(rows, judged, rewards, strict=True):
             row.evaluation_result = _result(reward, trajectory.judgement or Judgement(), reason(judged))
         return rows
-
-    return evaluate
 
 
 def _group(rows: list[Row]) -> TrajectoryGroup:

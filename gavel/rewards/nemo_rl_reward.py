@@ -15,6 +15,7 @@ its advantage is zero. With NeMo Gym's rollouts, use the service's route `/verif
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import to_json
@@ -51,19 +52,27 @@ def nemo_rl(
 
     The hook raises `JudgeError` when the batch holds less than a whole group, as NeMo RL's asynchronous rollouts do.
     """
-    scorer = Scorer(judge, rubric)
-    checked(unscored)
     size = sizes.group_size("group_size", group_size)
+    return _Step(Scorer(judge, rubric), checked(unscored), size).step
 
-    def step(message_log_batch: Sequence[MessageLog], metadata: Sequence[Any]) -> Step:
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Its method is the hook, which a trainer may pickle."""
+
+    scorer: Scorer
+    unscored: Unscored
+    size: int
+
+    def step(self, message_log_batch: Sequence[MessageLog], metadata: Sequence[Any]) -> Step:
         import torch
 
         members = [_member(log, _truth(of_task)) for log, of_task in zip(message_log_batch, metadata, strict=True)]
-        groups = _groups(message_log_batch, members, size)
+        groups = _groups(message_log_batch, members, self.size)
         asked = [TrajectoryGroup(members[index] for index in group) for group in groups]
         rewards = [0.0] * len(message_log_batch)
-        for group, judged in zip(groups, scorer.score_all_now(asked), strict=True):
-            given = rewards_of(judged, unscored)
+        for group, judged in zip(groups, self.scorer.score_all_now(asked), strict=True):
+            given = rewards_of(judged, self.unscored)
             log_missing(judged, given)
             for index, number in zip(group, with_mean(given), strict=True):
                 rewards[index] = number
@@ -72,8 +81,6 @@ def nemo_rl(
         answers = [log[-1]["content"] if log else None for log in message_log_batch]
         ended = torch.ones(count, dtype=torch.bool)
         return observations, list(metadata), [None] * count, torch.tensor(rewards), ended, answers
-
-    return step
 
 
 def _groups(batch: Sequence[MessageLog], members: Sequence[Trajectory], group_size: int) -> list[list[int]]:

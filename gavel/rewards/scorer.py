@@ -5,7 +5,8 @@
     Scorer(gavel.Judge(…, orders=4))            a judge with its own settings; a JudgeConfig, a JudgeClient
     Scorer()                                    GAVEL_JUDGE_URL's service, else GAVEL_JUDGE_MODEL
 
-Trainers send their hooks to other processes: a scorer made of a name, an address or a `JudgeConfig` can be pickled.
+Trainers send their hooks to other processes: a scorer can be pickled, unless it was made of a `Judge`. Keys of services
+and models stay behind: they come from the environment of the other process.
 """
 
 import asyncio
@@ -66,16 +67,19 @@ class Scorer:
         return [task.result() for task in scored]
 
     def __getstate__(self) -> tuple[Any, ...]:
-        judge, _ = self._given
-        if isinstance(judge, Judge | JudgeClient):
+        judge, rubric = self._given
+        if isinstance(judge, Judge):
             raise JudgeError(
-                f"this trainer sends its reward to another process, and a {type(judge).__name__} cannot go there.",
+                "this trainer sends its reward to another process, and a Judge cannot go there.",
                 "Give a model's name, gavel.JudgeConfig(…) or the address of a judge service instead.",
             )
-        return self._given
+        return (self._judge, None) if isinstance(self._judge, JudgeClient) else (judge, rubric)
 
     def __setstate__(self, given: tuple[Any, ...]) -> None:
         self.__init__(*given)
+
+    def __deepcopy__(self, _: dict[int, Any]) -> "Scorer":
+        return self  # never changed, and its judge may be shared
 
 
 def _judge(judge: JudgeLike | None, rubric: Rubric | str | None) -> Judge | JudgeClient:

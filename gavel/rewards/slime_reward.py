@@ -11,6 +11,7 @@ a sample out of the loss. slime makes a tensor of all rewards, so a masked sampl
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import to_json
@@ -40,10 +41,17 @@ def slime(
     ends the rollout. Samples that are all alike are masked, too, and so is each that was aborted; `metadata["judge"]`
     says why.
     """
-    scorer = Scorer(judge, rubric)
-    checked(unscored)
+    return _Reward(Scorer(judge, rubric), checked(unscored)).reward
 
-    async def reward(args: Any, samples: Any, **_: Any) -> list[float]:
+
+@dataclass(frozen=True, slots=True)
+class _Reward:
+    """Its method is the hook, which a trainer may pickle."""
+
+    scorer: Scorer
+    unscored: Unscored
+
+    async def reward(self, args: Any, samples: Any, **_: Any) -> list[float]:
         if not is_list(samples) or any(map(is_list, samples)):
             raise JudgeError(
                 "slime gave the reward one sample, or samples in lists, where it needs the samples of one prompt.",
@@ -51,10 +59,10 @@ def slime(
             )
         groups = _groups(samples)
         ended = [[sample for sample in group if sample.status.value != "aborted"] for group in groups]
-        judged = await scorer.score_all([TrajectoryGroup(map(_member, group)) for group in ended if group])
+        judged = await self.scorer.score_all([TrajectoryGroup(map(_member, group)) for group in ended if group])
         by_sample: dict[int, float | None] = {}
         for group, found in zip(filter(None, ended), judged, strict=True):
-            by_sample |= zip(map(id, group), _scores(group, found, unscored), strict=True)
+            by_sample |= zip(map(id, group), _scores(group, found, self.unscored), strict=True)
         rewards: dict[int, float] = {}
         for group in groups:
             scores = [by_sample.get(id(sample)) for sample in group]
@@ -62,8 +70,6 @@ def slime(
                 sample.remove_sample = sample.remove_sample or given is None
                 rewards[id(sample)] = number
         return [rewards[id(sample)] for sample in samples]
-
-    return reward
 
 
 def _groups(samples: Sequence[Sample]) -> list[list[Sample]]:

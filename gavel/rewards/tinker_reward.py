@@ -11,6 +11,7 @@ the total minus the group's mean (`compute_advantages`): a member whose total is
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gavel.judge.errors import JudgeError
@@ -45,15 +46,23 @@ def tinker(
 
     The metrics are `judge/score` and `judge/standard_error`, or `judge/unscored`.
     """
-    scorer = Scorer(judge, rubric)
-    checked(unscored)
+    return _GroupRewards(Scorer(judge, rubric), conversation, checked(unscored)).compute_group_rewards
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupRewards:
+    """Its method is the hook, which a trainer may pickle."""
+
+    scorer: Scorer
+    conversation: Conversation | None
+    unscored: Unscored
 
     async def compute_group_rewards(
-        trajectory_group: list[Any], env_group: Sequence[Any]
+        self, trajectory_group: list[Any], env_group: Sequence[Any]
     ) -> list[tuple[float, dict[str, float]]]:
-        members = [_member(one, env, conversation) for one, env in zip(trajectory_group, env_group, strict=True)]
-        judged = await scorer.score(TrajectoryGroup(members))
-        rewards = rewards_of(judged, unscored)
+        members = [_member(one, env, self.conversation) for one, env in zip(trajectory_group, env_group, strict=True)]
+        judged = await self.scorer.score(TrajectoryGroup(members))
+        rewards = rewards_of(judged, self.unscored)
         log_missing(judged, rewards)
         steps = [sum(transition.reward for transition in one.transitions) for one in trajectory_group]
         totals = [None if reward is None else step + reward for step, reward in zip(steps, rewards, strict=True)]
@@ -62,8 +71,6 @@ def tinker(
             for step, reward, total in zip(steps, rewards, with_mean(totals), strict=True)
         ]
         return list(zip(finals, _metrics(judged), strict=True))
-
-    return compute_group_rewards
 
 
 def _member(trajectory: Any, env: Any, conversation: Conversation | None) -> Any:

@@ -12,6 +12,7 @@ Written against `Env.finalize` of verifiers 0.4.0 and 0.3.1. A trace without a r
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gavel.judge.errors import JudgeError
@@ -48,23 +49,31 @@ def verifiers(
     The hook raises `JudgeError` when the judge cannot be asked. Whatever ends it early, traces without the reward are
     marked as failed.
     """
-    scorer = Scorer(judge, rubric)
-    checked(unscored)
+    return _Finalize(Scorer(judge, rubric), agents, name, weight, checked(unscored)).finalize
 
-    async def finalize(task: Any, episode: Any) -> None:
+
+@dataclass(frozen=True, slots=True)
+class _Finalize:
+    """Its method is the hook, which a trainer may pickle."""
+
+    scorer: Scorer
+    agents: Sequence[str]
+    name: str
+    weight: float
+    unscored: Unscored
+
+    async def finalize(self, task: Any, episode: Any) -> None:
         try:
             metadata = truth_metadata(task.data.model_dump())
-            roles = _roles(episode.traces, agents)
+            roles = _roles(episode.traces, self.agents)
             groups = [TrajectoryGroup(map(_member, traces), metadata=metadata) for traces in roles]
-            for traces, judged in zip(roles, await scorer.score_all(groups), strict=True):
-                _record(traces, judged, unscored, name, weight)
+            for traces, judged in zip(roles, await self.scorer.score_all(groups), strict=True):
+                _record(traces, judged, self.unscored, self.name, self.weight)
         except BaseException as error:
             why = error if isinstance(error, Exception) else JudgeError("the judge was not done in time.")
-            concerned = (trace for trace in episode.traces if trace.agent.trainable or trace.agent.name in agents)
-            _fail((trace for trace in concerned if trace.ok and name not in trace.rewards), why)
+            concerned = (trace for trace in episode.traces if trace.agent.trainable or trace.agent.name in self.agents)
+            _fail((trace for trace in concerned if trace.ok and self.name not in trace.rewards), why)
             raise
-
-    return finalize
 
 
 def _roles(traces: Iterable[Trace], agents: Sequence[str]) -> list[list[Trace]]:

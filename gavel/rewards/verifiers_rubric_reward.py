@@ -8,6 +8,7 @@ nothing is raised here: a rollout without a score has an `error`, with which tra
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -39,28 +40,28 @@ def verifiers_rubric(
     has no score, "member" on that one alone; such a rollout's number is the mean of the others, which leaves their
     advantages. Rollouts that failed before are not judged, and rollouts that are all alike have an `error`.
     """
-    scorer = Scorer(judge, rubric)
     checked(unscored, Literal["group", "member"])
+    reward = partial(_group_reward, Scorer(judge, rubric), unscored)  # which can be pickled, and named
+    reward.__name__ = name  # type: ignore[attr-defined]
+    return reward
 
-    async def group_reward(states: list[State]) -> list[float]:
-        finished = [state for state in states if state.get("error") is None]
-        if not finished:
-            return [0.0] * len(states)
-        try:
-            judged = await scorer.score(_group(finished))
-            rewards = rewards_of(judged, unscored)
-            log_missing(judged, rewards)
-            why: Exception = JudgeError(f"the judge gave no reward: {reason(judged)}.")
-        except Exception as error:
-            rewards, why = [None] * len(finished), error
-        by_state = {id(state): reward for state, reward in zip(finished, rewards, strict=True)}
-        for state in finished:
-            if by_state[id(state)] is None:
-                state["error"] = why
-        return with_mean([by_state.get(id(state)) for state in states])
 
-    group_reward.__name__ = name
-    return group_reward
+async def _group_reward(scorer: Scorer, unscored: Literal["group", "member"], states: list[State]) -> list[float]:
+    finished = [state for state in states if state.get("error") is None]
+    if not finished:
+        return [0.0] * len(states)
+    try:
+        judged = await scorer.score(_group(finished))
+        rewards = rewards_of(judged, unscored)
+        log_missing(judged, rewards)
+        why: Exception = JudgeError(f"the judge gave no reward: {reason(judged)}.")
+    except Exception as error:
+        rewards, why = [None] * len(finished), error
+    by_state = {id(state): reward for state, reward in zip(finished, rewards, strict=True)}
+    for state in finished:
+        if by_state[id(state)] is None:
+            state["error"] = why
+    return with_mean([by_state.get(id(state)) for state in states])
 
 
 def _group(states: list[State]) -> TrajectoryGroup:

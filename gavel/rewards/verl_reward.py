@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from gavel.judge.errors import JudgeError
@@ -56,25 +57,38 @@ def verl(
     Beside `score` it returns `judge_unscored` (1 where the reward is no score) and the judge's score, standard error
     and explanation. With `JudgeRewardManager` groups are told by verl's own ids instead, and validation is known.
     """
-    size = group_size("n", n)
     judge = VerlJudge(service, rubric=rubric, unscored=unscored, reference=reference, deadline=deadline)
+    return _Reward(judge, group_size("n", n), run, prompt).compute_score
+
+
+@dataclass(frozen=True, slots=True)
+class _Reward:
+    """Its method is what verl calls, also in Ray's workers and in process pools."""
+
+    judge: "VerlJudge"
+    size: int
+    run: str
+    prompt: str
 
     async def compute_score(
-        data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None, **_: Any
+        self,
+        data_source: str,
+        solution_str: str,
+        ground_truth: Any,
+        extra_info: Mapping[str, Any] | None = None,
+        **_: Any,
     ) -> dict[str, Any]:
         info = extra_info or {}
-        asked = info.get(prompt)
+        asked = info.get(self.prompt)
         if asked is None:
             raise JudgeError(
-                f"extra_info has no {prompt!r}, so the judge does not know what the policy was asked.",
+                f"extra_info has no {self.prompt!r}, so the judge does not know what the policy was asked.",
                 'Keep the prompt in a field of extra_info and name it: verl(…, prompt="question").',
             )
-        attempt = judge.attempt(asked, solution_str, ground_truth, info)
+        attempt = self.judge.attempt(asked, solution_str, ground_truth, info)
         task = json.dumps([data_source, attempt.messages()[:-1], attempt.metadata], sort_keys=True, default=str)
-        group = f"{run}-{hashlib.sha256(task.encode()).hexdigest()[:32]}"
-        return await judge.score(attempt, group, size, rounds=True)
-
-    return compute_score
+        group = f"{self.run}-{hashlib.sha256(task.encode()).hexdigest()[:32]}"
+        return await self.judge.score(attempt, group, self.size, rounds=True)
 
 
 class VerlJudge:

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from gavel.judge.config import JudgeConfig
-from gavel.trainer.config import EngineChoice, LoopConfig, LoraSettings, PolicySettings, TrainConfig
+from gavel.trainer.config import EngineChoice, LoopConfig, LoraSettings, PolicySettings, SftConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 
 _EMBEDDED_LEARNING_RATE = 2e-3
@@ -102,6 +102,30 @@ class RunConfig(_Config):
                 ),
             }
         )
+
+
+class ChooseConfig(_Config):
+    """Which members of judged groups are imitated."""
+
+    best: int = Field(default=1, ge=1)
+    """Members of each group, those with the highest scores."""
+    above: float | None = None
+    """Only members whose score is greater than this."""
+
+
+class ImitationConfig(_Config):
+    """One run of `gavel sft`."""
+
+    model: ModelConfig = ModelConfig()
+    choose: ChooseConfig = ChooseConfig()
+    train: SftConfig = SftConfig()
+    backend: BackendConfig = BackendConfig()
+    seed: int = 0
+    """Shuffles the trajectories in every epoch."""
+
+    @property
+    def run_name(self) -> str:
+        return self.model.name or _slug(self.model.base_model)
 
 
 def _fill(config: Any, **values: Any) -> Any:

@@ -5,7 +5,7 @@
     http     the application: routes, limits, problems            config   its settings
     engine   accepts, judges and answers; every route uses it     client   the Python client
     store    judgements, groups, keys and replies in the database
-    schemas  what is taken, answered and stored, as plain data    exchange, member_score   what the client is made of
+    schemas  what is taken, answered and stored, as plain data    connections, exchange, member_score   its parts
 
 A request is committed before it is acknowledged, and a judgement before it is answered. Importing this package loads
 none of its modules.

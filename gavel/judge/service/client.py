@@ -8,6 +8,7 @@ A request that fails on the way, or meets a service that is busy or restarting, 
 key until the deadline, so a group is judged once however often it is sent. Importing this loads no model library.
 """
 
+import copy
 import os
 import uuid
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from urllib.parse import quote
 import httpx
 from tenacity import AsyncRetrying, Retrying
 
+from gavel.judge.service.connections import Connections
 from gavel.judge.service.exchange import Again, Exchange
 from gavel.judge.service.member_score import MemberScore, judgement_of
 from gavel.scenarios.errors import JudgeError
@@ -32,7 +34,10 @@ KEY_VARIABLE = "GAVEL_JUDGE_KEY"
 
 
 class JudgeClient:
-    """Asks one service. May be shared by tasks and threads; close it, or use it in `with` or `async with`."""
+    """Asks one service. May be shared by tasks, threads and event loops; close it, or use it in `with` or `async with`.
+
+    A pickled client has no key: where it is loaded, its key is that of the environment's GAVEL_JUDGE_KEY.
+    """
 
     def __init__(
         self,
@@ -56,13 +61,29 @@ class JudgeClient:
                 f"{url!r} is no address of a judge service." if url else "no address of a judge service is given.",
                 f"Give it, or set {URL_VARIABLE}: http://127.0.0.1:8080 is that of `gavel serve`.",
             )
-        key = key or os.environ.get(KEY_VARIABLE)
-        self.url = url.rstrip("/")
+        address = httpx.URL(url)
+        key = key or address.password or address.username
+        self.url = str(address.copy_with(userinfo=b"")).rstrip("/")
         self.deadline = deadline
         self._options = {**(options or {}), **({"project": project} if project else {})}
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._async: httpx.AsyncClient | None = None
-        self._sync: httpx.Client | None = None
+        self._connect(key or os.environ.get(KEY_VARIABLE))
+
+    def _connect(self, key: str | None) -> None:
+        self._key = key
+        self._connections = Connections({"Authorization": f"Bearer {key}"} if key else {})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"url": self.url, "deadline": self.deadline, "_options": self._options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._connect(os.environ.get(KEY_VARIABLE))
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Self:
+        return type(self)(self.url, self._key, deadline=self.deadline, options=copy.deepcopy(self._options))
+
+    def __copy__(self) -> Self:
+        return self.__deepcopy__({})
 
     async def score(self, group: TrajectoryGroup, *, idempotency_key: str | None = None) -> TrajectoryGroup:
         """A copy of the group with rewards and judgements; a pending group is run first.
@@ -78,13 +99,12 @@ class JudgeClient:
     def score_now(self, group: TrajectoryGroup, *, idempotency_key: str | None = None) -> TrajectoryGroup:
         """The same as `score` for code without an event loop. The group must not be pending."""
         exchange = self._exchange(group, idempotency_key)
-        if self._sync is None:
-            self._sync = httpx.Client(headers=self._headers, limits=httpx.Limits(max_connections=None))
+        connections = self._connections.of_threads()
         try:
             for attempt in Retrying(**exchange.policy):
                 with attempt:
                     try:
-                        response = self._sync.request(**exchange.request())
+                        response = connections.request(**exchange.request())
                     except httpx.TransportError as error:
                         raise Again.after(error) from error
                     exchange.read(response)
@@ -117,13 +137,12 @@ class JudgeClient:
 
     async def _answered(self, exchange: Exchange) -> None:
         """Sends requests until the exchange has its answer."""
-        if self._async is None:
-            self._async = httpx.AsyncClient(headers=self._headers, limits=httpx.Limits(max_connections=None))
+        connections = self._connections.of_loop()
         try:
             async for attempt in AsyncRetrying(**exchange.policy):
                 with attempt:
                     try:
-                        response = await self._async.request(**exchange.request())
+                        response = await connections.request(**exchange.request())
                     except httpx.TransportError as error:
                         raise Again.after(error) from error
                     exchange.read(response)
@@ -132,16 +151,11 @@ class JudgeClient:
 
     def close(self) -> None:
         """Closes the connections of `score_now`."""
-        if self._sync is not None:
-            self._sync.close()
-            self._sync = None
+        self._connections.close()
 
     async def aclose(self) -> None:
         """Closes all connections."""
-        self.close()
-        if self._async is not None:
-            await self._async.aclose()
-            self._async = None
+        await self._connections.aclose()
 
     def __enter__(self) -> Self:
         return self

@@ -22,6 +22,7 @@ from gavel.judge.panel.modes import ModeName
 from gavel.judge.service.errors import ServiceError
 from gavel.judge.service.schemas.key_scope import KeyScope
 from gavel.judge.service.schemas.key_token import HASH_PREFIX, TOKEN_PREFIX, token_hash
+from gavel.judge.service.schemas.numbers import SetInteger, SetNumber
 
 DATABASE_VARIABLE = "GAVEL_DATABASE_URL"
 ENVIRONMENT_PREFIX = "GAVEL_SERVICE_"
@@ -39,33 +40,33 @@ class ServiceLimits(BaseModel):
 
     model_config = _STRICT
 
-    body_bytes: int = Field(default=16 * 2**20, ge=1024)
+    body_bytes: SetInteger = Field(default=16 * 2**20, ge=1024)
     """Bytes of a request's body."""
-    members: int = Field(default=64, ge=1)
+    members: SetInteger = Field(default=64, ge=1)
     """Members of a group."""
-    orders: int = Field(default=16, ge=1)
+    orders: SetInteger = Field(default=16, ge=1)
     """Orders that a request may ask for."""
-    concurrent_groups: int = Field(default=64, ge=1)
+    concurrent_groups: SetInteger = Field(default=64, ge=1)
     """Groups that one process judges at once; others wait in the database."""
-    waiting_groups: int = Field(default=10_000, ge=1)
+    waiting_groups: SetInteger = Field(default=10_000, ge=1)
     """Groups that may wait in the database; further requests are refused (429)."""
-    open_groups: int = Field(default=10_000, ge=1)
+    open_groups: SetInteger = Field(default=10_000, ge=1)
     """Groups that may wait for their members; further ones are refused (429)."""
-    deadline_seconds: float = Field(default=600.0, gt=0)
+    deadline_seconds: SetNumber = Field(default=600.0, gt=0)
     """Seconds from its first member until a group is judged as it is, where the members name no other deadline."""
-    connections: int = Field(default=10_000, ge=1)
+    connections: SetInteger = Field(default=10_000, ge=1)
     """Connections at once; further ones are answered with 503."""
-    header_seconds: float = Field(default=20.0, gt=0)
+    header_seconds: SetNumber = Field(default=20.0, gt=0)
     """Seconds in which a request's headers must have arrived, else its connection is closed."""
-    body_seconds: float = Field(default=30.0, gt=0)
+    body_seconds: SetNumber = Field(default=30.0, gt=0)
     """Seconds in which a request's body must have arrived."""
-    wait_seconds: float = Field(default=900.0, gt=0)
+    wait_seconds: SetNumber = Field(default=900.0, gt=0)
     """Seconds that a request is held until its judgement is finished; then it is answered with 202 and the id."""
-    lease_seconds: float = Field(default=30.0, ge=1)
+    lease_seconds: SetNumber = Field(default=30.0, ge=1)
     """Seconds after which the work of a process that died is taken over by another one."""
-    leases: int = Field(default=5, ge=1)
+    leases: SetInteger = Field(default=5, ge=1)
     """How often a group is begun: one whose judging has ended so many processes is not tried again."""
-    shutdown_seconds: float = Field(default=20.0, ge=0)
+    shutdown_seconds: SetNumber = Field(default=20.0, ge=0)
     """Seconds that a stopping service waits for the groups that it is judging; others are left to the next process."""
 
 
@@ -111,7 +112,7 @@ class ServiceConfig(BaseModel):
 
     host: str = "127.0.0.1"
     """Address to listen on. Others than loopback need API keys."""
-    port: int = Field(default=8080, ge=0, le=65535)
+    port: SetInteger = Field(default=8080, ge=0, le=65535)
     """Port to listen on; 0 takes a free one."""
     database: str = "gavel_service.sqlite"
     """Path of an SQLite file, or postgresql://user:password@host/name. GAVEL_DATABASE_URL, where it is set, wins over
@@ -124,14 +125,14 @@ class ServiceConfig(BaseModel):
     """Modes that a request may name, besides the judge's own."""
     rubrics: dict[str, str] = {}
     """Rubrics that a request may name as its preset: a text, or @FILE."""
-    group_size: int | None = Field(default=None, ge=1)
+    group_size: SetInteger | None = Field(default=None, ge=1)
     """Members of a group, for requests that cannot say it: slime's, and NeMo Gym's /verify."""
     limits: ServiceLimits = ServiceLimits()
     keys: dict[KeyName, KeyConfig] = {}
     """API keys by name, besides those of `gavel keys create`."""
     otel: bool = False
     """Send OpenTelemetry traces over OTLP/HTTP, to where OTEL_EXPORTER_OTLP_ENDPOINT and its kind say (extra otel)."""
-    retention_days: float | None = Field(default=None, gt=0)
+    retention_days: SetNumber | None = Field(default=None, gt=0)
     """Days after which judgements are deleted with their transcripts and replies. Default: they are kept."""
 
     @field_validator("keys", mode="before")

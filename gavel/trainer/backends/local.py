@@ -13,14 +13,14 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import Endpoint, NotRegisteredError, TrainResult
 from gavel.trainer.backends.publish_proof import PublishError
-from gavel.trainer.backends.training_run import SaveError, TrainingRun
+from gavel.trainer.backends.training_run import SaveError, TrainingRun, saving
 from gavel.trainer.config import EngineChoice, SftConfig, TrainConfig, VllmSettings
 from gavel.trainer.distributed import World, join
 from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.learner.replicas import follow_leader
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec
-from gavel.trainer.runs.metrics import trajectory_means
-from gavel.trainer.runs.run_directory import RunDirectory, runs_root
+from gavel.trainer.runs.metrics import MetricsError, trajectory_means
+from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError, runs_root
 
 _Key = tuple[str, str]
 _EXPERIMENT = "experiment.json"
@@ -112,9 +112,12 @@ class LocalBackend:
         # Trajectories without a metrics row were left by a process that was killed before it wrote the row.
         has_row = any(row["step"] == step for row in directory.metrics.rows(split))
         store = (directory.trajectories if has_row else directory.fresh_trajectories)(split, step)
-        await asyncio.to_thread(store.extend, groups)
+        with saving(step):
+            await asyncio.to_thread(store.extend, groups)
         means = trajectory_means(groups)
         directory.metrics.log(step, split, means)
+        if isinstance(model, TrainableSpec):
+            self._run(model).update_card()
         return means
 
     def endpoint(self, model: TrainableSpec) -> Endpoint:
@@ -156,7 +159,7 @@ class LocalBackend:
     async def _step(self, model: TrainableSpec, step: Callable[[TrainingRun], TrainResult]) -> TrainResult:
         try:
             return await asyncio.to_thread(step, self._run(model))
-        except (EngineError, PublishError, SaveError):
+        except (EngineError, MetricsError, PublishError, RunDirectoryError, SaveError):
             await self._release(model.key)
             raise
 
@@ -185,7 +188,9 @@ class LocalBackend:
             raise NotRegisteredError(
                 f"the model {model.name} is not registered here", "First: await model.register(backend)"
             )
-        return self._directories[model.key]
+        directory = self._directories[model.key]
+        directory.check_held()
+        return directory
 
     def _run(self, model: TrainableSpec) -> TrainingRun:
         self._directory(model)

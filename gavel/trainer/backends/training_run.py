@@ -9,6 +9,7 @@ import contextlib
 import threading
 from collections.abc import Generator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -27,10 +28,13 @@ from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.engines.vllm_launch import Served, vllm_engine
 from gavel.trainer.learner.replicas import LearnerReplicas
 from gavel.trainer.model_spec import TrainableSpec
+from gavel.trainer.policy.families import usable_context, why_unserved
 from gavel.trainer.policy.loading import BaseModelError
-from gavel.trainer.policy.policy import load_base, source_of
+from gavel.trainer.policy.policy import load_base, load_config, source_of
+from gavel.trainer.runs.checkpoints import CARD
 from gavel.trainer.runs.format_version import FORMAT_VERSION, check_format_version
 from gavel.trainer.runs.metrics import judge_totals, trajectory_means
+from gavel.trainer.runs.model_card import model_card
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
 from gavel.trainer.serving.openai_server import EndpointServer
 from gavel.trainer.sft.sft_batch import METRICS, as_training, make_sft_batch
@@ -66,12 +70,20 @@ class TrainingRun:
         self.step = 0
         """Training steps done."""
         self._lock = threading.Lock()
-        description = model.model_dump(include={"name", "project", "base_model", "lora", "policy"})
+        self._description = description = model.model_dump(include={"name", "project", "base_model", "lora", "policy"})
         directory.check(description)
         if model.policy.loader == "unsloth" and vllm is None:
             raise BaseModelError(
                 "Unsloth exchanges the layers of transformers in the whole process, so the embedded engine cannot run",
                 "Sample with LocalBackend(engine='vllm'), or leave loader out of PolicySettings.",
+            )
+        config = load_config(model.base_model)
+        max_context = min(max_context, usable_context(config))
+        reason = why_unserved(config, max_context) if vllm is None else None
+        if reason is not None:
+            raise BaseModelError(
+                f"the embedded engine cannot sample from {config.model_type}: {reason}",
+                "Sample with --engine vllm, or choose another base model.",
             )
         self._team = LearnerReplicas(
             world, model.base_model, model.lora, model.renderer, model.policy, sharded=shard_base
@@ -81,7 +93,6 @@ class TrainingRun:
             undo.callback(self._team.close)
             self._resume()
             self._team.synchronize()
-            max_context = min(max_context, self.policy.max_context)
             self._engine = self._start_engine(model, vllm, slots, max_context, versions)
             undo.callback(self._engine.close)
             self._engine.publish(self.policy, self.step)
@@ -117,6 +128,11 @@ class TrainingRun:
             groups = [TrajectoryGroup([trajectory]) for trajectory in trajectories]
             return self._complete("sft", groups, batch, {name: learnt[name] for name in METRICS if name in learnt})
 
+    def update_card(self) -> None:
+        """Writes the newest checkpoint's model card again, with what was measured since."""
+        with saving(self.step):
+            self.directory.checkpoints.write_card(self.step, self._card(self.step))
+
     @property
     def alive(self) -> bool:
         """Whether the engine still serves."""
@@ -130,8 +146,9 @@ class TrainingRun:
             self._team.close()
 
     def _learn(self, batch: Batch, config: TrainConfig) -> dict[str, float]:
-        """The learner's metrics of the step; empty for a batch without sequences."""
+        """The learner's metrics of the step; empty for a batch without sequences, which counts as a step too."""
         if not batch.sequences:
+            self._team.skip_step()
             return {}
         with self._engine.release_memory():
             return self._team.step(batch, config)
@@ -144,9 +161,10 @@ class TrainingRun:
         trained = bool(batch.sequences)
         step = self.step + 1
         checkpoints = self.directory.checkpoints
-        with _saving(step):
+        self.directory.check_held()
+        with saving(step):
             self.directory.fresh_trajectories(split, step).extend(groups)
-            checkpoints.prepare(step, lambda directory: self._write(directory, split, metrics))
+            checkpoints.prepare(step, lambda directory: self._write(directory, step, split, metrics))
         try:
             self._engine.publish(self.policy, step)
             if trained:
@@ -156,10 +174,10 @@ class TrainingRun:
             checkpoints.discard(step)
             raise
         except EngineError:  # which says nothing of the adapter
-            with _saving(step):
+            with saving(step):
                 checkpoints.complete(step)
             raise
-        with _saving(step):
+        with saving(step):
             checkpoints.complete(step)
         self.step = step
         self.directory.metrics.log(step, split, metrics)
@@ -198,15 +216,25 @@ class TrainingRun:
         if not any(row["step"] == latest for row in metrics.rows(split)):
             metrics.log(latest, split, state["metrics"])  # killed between checkpoint and metrics
 
-    def _write(self, directory: Path, split: str, metrics: dict[str, float]) -> None:
+    def _write(self, directory: Path, step: int, split: str, metrics: dict[str, float]) -> None:
         self.policy.save_adapter(directory)
+        self.policy.tokenizer.save_pretrained(str(directory))
+        (directory / CARD).write_text(self._card(step, {"step": step, "split": split, **metrics}), encoding="utf-8")
         (directory / _STATE).parent.mkdir()
         state = {"learner": self._team.learner.state(), "split": split, "metrics": metrics}
         torch.save({"format_version": FORMAT_VERSION, **state}, directory / _STATE)
 
+    def _card(self, step: int, *newest: dict[str, Any]) -> str:
+        """The model card of a step, whose own row of metrics may not be written yet."""
+        rows = [*self.directory.metrics.rows(), *newest]
+        experiment = self.directory.description("experiment.json")
+        return model_card(
+            self._description, experiment, rows, step=step, base=source_of(self._description["base_model"])
+        )
+
 
 @contextlib.contextmanager
-def _saving(step: int) -> Generator[None]:
+def saving(step: int) -> Generator[None]:
     """Raises `SaveError` for what writing to a disk may raise."""
     try:
         yield

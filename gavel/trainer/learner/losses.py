@@ -57,18 +57,31 @@ class TokenLosses:
     """True where the ratio is bounded from above."""
     divergence: torch.Tensor | None = None
     """From the base model, in nats; None without a reference."""
+    correction: "SamplerWeights | None" = None
+    """None without `sampler_correction`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerWeights:
+    """Importance weights of the sampled tokens under the learner, without a gradient. `[T]` each."""
+
+    weights: torch.Tensor
+    """Truncated or masked."""
+    bounded: torch.Tensor
+    """True where the weight was beyond the floor or the cap."""
 
 
 def token_losses(config: TrainConfig, scores: TokenScores) -> TokenLosses:
     """The policy loss, times the sampler-correction weights, plus beta times the KL divergence."""
     policy = policy_losses(config.loss, scores)
-    losses, divergence = policy.losses, None
+    losses, divergence, correction = policy.losses, None, None
     if config.sampler_correction is not None:
-        losses = losses * sampler_weights(scores.old, scores.sampler, scores.lengths, config.sampler_correction)
+        correction = sampler_weights(scores.old, scores.sampler, scores.lengths, config.sampler_correction)
+        losses = losses * correction.weights
     if scores.reference is not None:
         divergence = kl(scores.logprobs, scores.reference, config.kl_estimator)
         losses = losses + config.beta * (divergence * policy.ratio if config.kl_with_ratio else divergence)
-    return TokenLosses(losses, policy.ratio, policy.clipped_low, policy.clipped_high, divergence)
+    return TokenLosses(losses, policy.ratio, policy.clipped_low, policy.clipped_high, divergence, correction)
 
 
 def policy_losses(loss: Loss, scores: TokenScores) -> TokenLosses:
@@ -162,15 +175,20 @@ def kl(logprobs: torch.Tensor, reference: torch.Tensor, estimator: KlEstimator) 
 
 def sampler_weights(
     learner: torch.Tensor, sampler: torch.Tensor, lengths: Sequence[int], correction: SamplerCorrection
-) -> torch.Tensor:
-    """Importance weights of the sampled tokens under the learner, without a gradient. `[T]`"""
+) -> SamplerWeights:
+    """exp(learner - sampler) of the token, or of the sum or mean over its sequence, bounded as `correction` says."""
     difference = (learner - sampler).detach()
+    parts = torch.split(difference, list(lengths))
     if correction.mode in ("sequence_truncate", "sequence_mask"):
-        difference = torch.cat([part.sum().expand(len(part)) for part in torch.split(difference, list(lengths))])
+        difference = torch.cat([part.sum().expand(len(part)) for part in parts])
+    elif correction.mode == "geometric_mask":
+        difference = torch.cat([part.mean().expand(len(part)) for part in parts])
     weights = torch.exp(_bounded(difference))
+    bounded = (weights < correction.floor) | (weights > correction.cap)
     if correction.mode in ("token_truncate", "sequence_truncate"):
-        return weights.clamp(correction.floor, correction.cap)
-    return torch.where((weights < correction.floor) | (weights > correction.cap), 0.0, weights)
+        return SamplerWeights(weights.clamp(correction.floor, correction.cap), bounded)
+    kept = torch.ones_like(weights) if correction.mode == "geometric_mask" else weights
+    return SamplerWeights(torch.where(bounded, 0.0, kept), bounded)
 
 
 def token_weights(loss: Loss, lengths: Sequence[int], groups: Sequence[int]) -> list[float]:

@@ -61,12 +61,18 @@ class _Step:
 
 
 @dataclass(frozen=True, slots=True)
+class _SkipStep:
+    def apply(self, learner: Learner) -> None:
+        learner.steps += 1
+
+
+@dataclass(frozen=True, slots=True)
 class _Score:
-    tokens: TokenSequence
+    batch: tuple[TokenSequence, ...]
 
     @torch.no_grad()
     def apply(self, learner: Learner) -> torch.Tensor:
-        return trained_logprobs(learner.policy, [self.tokens])
+        return trained_logprobs(learner.policy, self.batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +124,15 @@ class LearnerReplicas:
             self._broadcast(step)
             return step.apply(self.learner)
 
-    def logprobs(self, tokens: TokenSequence) -> torch.Tensor:
-        """`trained_logprobs` of one sequence, without a gradient. `[T]`"""
-        score = _Score(tokens)
+    def skip_step(self) -> None:
+        """Counts a step with nothing to learn from: the learning-rate schedule goes on."""
+        with self._world.leading:
+            self._broadcast(_SkipStep())
+            _SkipStep().apply(self.learner)
+
+    def logprobs(self, *batch: TokenSequence) -> torch.Tensor:
+        """`trained_logprobs` of some sequences, without a gradient. `[T]`"""
+        score = _Score(batch)
         with self._world.leading:
             self._broadcast(score)
             return score.apply(self.learner)

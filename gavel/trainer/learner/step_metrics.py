@@ -39,6 +39,9 @@ class StepMetrics:
         }
         if outcome.divergence is not None:
             sums["kl"] = outcome.divergence
+        if outcome.correction is not None:
+            sums["sampler_weight"] = outcome.correction.weights
+            sums["sampler_weight_bounded"] = outcome.correction.bounded
         for name, values in sums.items():
             self.token_sums[name] += values.sum().item()
         self.tokens += len(scores.logprobs)

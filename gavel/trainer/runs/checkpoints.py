@@ -1,9 +1,9 @@
 """Atomic checkpoints: a checkpoint is complete or does not exist.
 
-`<step>/` holds a PEFT adapter and `trainer_state/`. It is written under a temporary name, hashed into a manifest,
-flushed to disk and then renamed, so a kill at any point leaves the earlier ones untouched; deleting renames first. What
-is written may be proven before the renaming (`prepare`, then `complete` or `discard`). A checkpoint that does not match
-its hashes is skipped with a warning.
+`<step>/` holds a PEFT adapter with its tokenizer and model card, and `trainer_state/`. It is written under a temporary
+name, hashed into a manifest, flushed to disk and then renamed, so a kill at any point leaves the earlier ones as they
+were; deleting renames first. What is written may be proven before the renaming (`prepare`, then `complete` or
+`discard`). A checkpoint that does not match its hashes is skipped with a warning.
 """
 
 import hashlib
@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+CARD = "README.md"
+"""The model card, which no hash covers: evaluations of a checkpoint follow its saving."""
 _MANIFEST = "manifest.json"
 _UNFINISHED = ".unfinished-"
 _DELETED = ".deleted-"
@@ -58,7 +60,7 @@ class Checkpoints:
         self.discard(step)
         unfinished.mkdir(parents=True)
         write(unfinished)
-        hashes = {str(file.relative_to(unfinished)): _sha256(file) for file in _files(unfinished)}
+        hashes = {str(file.relative_to(unfinished)): _sha256(file) for file in _files(unfinished) if file.name != CARD}
         (unfinished / _MANIFEST).write_text(json.dumps(hashes, indent=1))
         for path in [*unfinished.rglob("*"), unfinished]:
             _flush(path)
@@ -82,24 +84,39 @@ class Checkpoints:
         for doomed in self.directory.glob(f"{_DELETED}*"):
             shutil.rmtree(doomed)
 
+    def write_card(self, step: int, text: str) -> None:
+        """Replaces the model card of a checkpoint, unless an earlier version hashed it or there is no checkpoint."""
+        hashes = _read_manifest(self.path(step))
+        if not hashes or CARD in hashes:
+            return
+        unfinished = self.path(step) / f"{CARD}.unfinished"
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(self.path(step) / CARD)
+
     def _unfinished(self, step: int) -> Path:
         return self.directory / f"{_UNFINISHED}{step:06d}"
 
     def _problem(self, step: int) -> str | None:
         directory = self.path(step)
-        try:
-            hashes = json.loads((directory / _MANIFEST).read_text())
-        except (OSError, ValueError):
-            return "its manifest cannot be read"
-        if not isinstance(hashes, dict) or not hashes:
-            return "its manifest names no files"
-        for name, expected in cast("dict[str, Any]", hashes).items():
+        hashes = _read_manifest(directory)
+        if not hashes:
+            return "its manifest cannot be read, or names no files"
+        for name, expected in hashes.items():
             file = directory / name
             if not file.is_file():
                 return f"{name} is missing"
             if _sha256(file) != expected:
                 return f"{name} was altered"
         return None
+
+
+def _read_manifest(directory: Path) -> dict[str, Any]:
+    """The hash of each file; empty where there is no manifest that can be read."""
+    try:
+        hashes = json.loads((directory / _MANIFEST).read_text())
+    except (OSError, ValueError):
+        return {}
+    return cast("dict[str, Any]", hashes) if isinstance(hashes, dict) else {}
 
 
 def _files(directory: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 W&B is used when WANDB_MODE is `online` or `offline`, or WANDB_API_KEY is set and WANDB_MODE is not.
 """
 
+import errno
 import json
 import math
 import os
@@ -23,7 +24,7 @@ _OWN = ("step", "split", "time", "reward", "judge_score", "failed", "trajectorie
 
 
 class MetricsError(GavelError):
-    """The metrics of a run cannot be read."""
+    """The metrics of a run cannot be read or written."""
 
 
 class MetricsLog:
@@ -37,11 +38,18 @@ class MetricsLog:
         _cut_torn_line(path)
 
     def log(self, step: int, split: str, values: Mapping[str, float | int | bool | str]) -> None:
-        """Appends `{**values, "step", "split", "time"}`; a value that is not a finite number becomes null."""
+        """Appends `{**values, "step", "split", "time"}`; a value that is not a finite number becomes null.
+
+        Raises `MetricsError` when the row cannot be written; the file is then as before.
+        """
         row: Row = {name: _finite(value) for name, value in values.items()}
         row |= {"step": step, "split": split, "time": round(time.time(), 3)}
-        with self.path.open("a") as stream:
-            stream.write(json.dumps(row) + "\n")
+        try:
+            _append_line(self.path, json.dumps(row))
+        except OSError as error:
+            raise MetricsError(
+                f"{self.path} cannot be written: {error}", "Make room, and run the same command again: it resumes."
+            ) from error
         run = self._wandb_run()
         if run is not None:
             run.log({f"{split}/{name}": value for name, value in values.items()} | {"training_step": step})
@@ -152,6 +160,19 @@ def wandb_mode() -> Literal["online", "offline", "off"]:
 
 def _finite(value: float | int | bool | str) -> float | int | bool | str | None:
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _append_line(path: Path, line: str) -> None:
+    """Appends the whole line, or raises `OSError` and leaves the file as it was."""
+    content = f"{line}\n".encode()
+    with path.open("ab", buffering=0) as stream:
+        size = stream.tell()
+        try:
+            if stream.write(content) < len(content):  # the disk is full
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            stream.truncate(size)
+            raise
 
 
 def _cut_torn_line(path: Path) -> None:

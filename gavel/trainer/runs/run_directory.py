@@ -15,7 +15,12 @@ from typing import Any, cast
 from gavel.llm.errors import GavelError
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.runs.checkpoints import Checkpoints
-from gavel.trainer.runs.format_version import FORMAT_VERSION, check_format_version, upgrade_description
+from gavel.trainer.runs.format_version import (
+    FORMAT_VERSION,
+    check_format_version,
+    upgrade_description,
+    with_later_settings,
+)
 from gavel.trainer.runs.metrics import MetricsLog
 
 _LOCK = ".lock"
@@ -117,12 +122,29 @@ class RunDirectory:
         self.checkpoints = Checkpoints(self.path / "checkpoints")
         self.metrics = MetricsLog(self.path / "metrics.jsonl", project=project, name=name)
 
+    def check_held(self) -> None:
+        """Raises `RunDirectoryError` when the directory was deleted or replaced: another process may then use it."""
+        try:
+            held = os.path.samestat(os.fstat(self._lock.fileno()), (self.path / _LOCK).stat())
+        except FileNotFoundError:
+            held = False
+        if not held:
+            raise RunDirectoryError(
+                f"the run directory {self.path} was deleted or replaced while this process used it",
+                "Nothing more is written there. Start the run again, under another --name if the new one is in use.",
+            )
+
     def describe(self, description: dict[str, Any], file_name: str = "model.json") -> None:
         """Writes the description, with the format version, to a file of the run."""
         file = self.path / file_name
         unfinished = file.with_suffix(".unfinished")
         unfinished.write_text(json.dumps({"format_version": FORMAT_VERSION, **description}, indent=1))
         unfinished.replace(file)
+
+    def description(self, file_name: str = "model.json") -> dict[str, Any]:
+        """What `describe` wrote; empty when there is no such file. Raises `RunDirectoryError`."""
+        file = self.path / file_name
+        return read_description(file) if file.exists() else {}
 
     def check(self, description: dict[str, Any], file_name: str = "model.json") -> None:
         """Raises `RunDirectoryError` when the run was begun with another description, or with one that is lost.
@@ -137,6 +159,7 @@ class RunDirectory:
         begun = read_description(file)
         if check_format_version(begun.get("format_version"), str(file)) == 0:
             begun = upgrade_description(begun, description)
+        begun = with_later_settings(begun, description)
         for key, value in description.items():
             if begun.get(key) != value:
                 raise RunDirectoryError(

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import shutil
 import socket
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
@@ -21,7 +23,7 @@ from gavel.trainer.backends.publish_proof import PublishError
 from gavel.trainer.backends.training_run import SaveError
 from gavel.trainer.config import LoraSettings, TrainConfig
 from gavel.trainer.data.token_sequences import TokenError
-from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.model import Model, NotRegisteredError, TrainableModel
 from gavel.trainer.policy.policy import BaseModelError
@@ -52,7 +54,10 @@ async def test_a_step_leaves_checkpoint_metrics_and_trajectories_behind(tmp_path
         result = await model.train([group])
     assert (result.step, result.trained) == (1, True)
     run = tmp_path / "tests" / "clerk"
-    assert (run / "checkpoints" / "000001" / "adapter_model.safetensors").is_file()
+    checkpoint = run / "checkpoints" / "000001"
+    assert (checkpoint / "adapter_model.safetensors").is_file()
+    tokenizers = [AutoTokenizer.from_pretrained(source) for source in (checkpoint, EMBEDDED_PATH)]
+    assert tokenizers[0].encode("a return") == tokenizers[1].encode("a return")
     row = json.loads((run / "metrics.jsonl").read_text())
     assert (row["step"], row["split"], row["reward"]) == (1, "train", 0.5)
     stored = list(TrajectoryStore(run / "trajectories" / "train" / "000001.jsonl.zst"))
@@ -96,6 +101,24 @@ async def test_a_kill_between_checkpoint_and_metrics_loses_neither(tmp_path: Pat
     assert [(row["step"], row["reward"]) for row in rows] == [(1, 0.5)]
 
 
+async def test_the_model_card_tells_the_evaluation_that_follows_the_checkpoint(tmp_path: Path) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        group = await a_group(model, [0.0, 1.0])
+        await model.log([group], "held_out")
+        await model.train([group])
+        card = tmp_path / "tests" / "clerk" / "checkpoints" / "000001" / "README.md"
+        before = card.read_text()
+        await model.log([group], "held_out")
+        assert backend.history(model, "held_out")
+    assert [text.count("| 0.500 |") for text in (before, card.read_text())] == [1, 2]
+    again = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await again.register(backend)
+        assert await again.get_step() == 1
+
+
 async def test_groups_without_a_signal_change_nothing_and_the_result_says_why(tmp_path: Path) -> None:
     model = a_model()
     async with LocalBackend(tmp_path) as backend:
@@ -115,6 +138,35 @@ async def test_groups_without_a_signal_change_nothing_and_the_result_says_why(tm
     assert "1 groups whose members all have the same score" in result.reason
     assert "1 groups with fewer than two scored members" in result.reason
     assert "1 groups whose members are all identical" in result.reason
+
+
+async def test_a_step_that_trained_nothing_counts_in_the_learning_rates_schedule(tmp_path: Path) -> None:
+    config = TrainConfig(learning_rate=1e-3, total_steps=4)
+    for name, restarts in (("clerk", False), ("other", True)):
+        model = a_model(name)
+        async with LocalBackend(tmp_path) as backend:
+            await model.register(backend)
+            group = await a_group(model, [0.0, 1.0])
+            same = TrajectoryGroup([each.model_copy(update={"reward": 0.5}) for each in group])
+            assert not (await model.train([same], config)).trained
+            if restarts:
+                await backend.close()
+                await model.register(backend)
+            result = await model.train([group], config)
+        assert result.metrics["learning_rate"] == pytest.approx(1e-3 * 3 / 4)
+
+
+async def test_a_run_whose_directory_was_deleted_stops_and_leaves_the_next_one_alone(tmp_path: Path) -> None:
+    model = a_model()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        group = await a_group(model, [0.0, 1.0])
+        shutil.rmtree(tmp_path / "tests")
+        with pytest.raises(RunDirectoryError, match="deleted or replaced"):
+            await model.train([group])
+        assert not (tmp_path / "tests").exists()
+        await model.register(backend)
+        assert (await model.train([group])).step == 1
 
 
 async def test_a_turn_without_token_ids_is_refused_before_anything_changes(tmp_path: Path) -> None:

@@ -208,6 +208,18 @@ def test_what_the_ratio_has_outgrown_is_not_learnt_further(fresh_policy):
     assert all(torch.equal(*pair) for pair in zip(before, adapter(fresh_policy), strict=True))
 
 
+def test_the_samplers_weights_are_told_when_they_correct(fresh_policy):
+    short, long = make_sequences(fresh_policy, [6, 12])
+    own = [value - 1.0 if trained else 0.0 for value, trained in zip(long.logprobs, long.sampled, strict=True)]
+    long.logprobs = own  # the learner finds each of these tokens e times as likely
+    batch, correction = make_batch([short, long], [1.0, -1.0]), SamplerCorrection(cap=2.0)
+    metrics = Learner(fresh_policy).step(batch, CONFIG.model_copy(update={"sampler_correction": correction}))
+    share = long.trained_tokens / (short.trained_tokens + long.trained_tokens)
+    assert metrics["sampler_weight"] == pytest.approx(1 + share, abs=1e-3)
+    assert metrics["sampler_weight_bounded"] == pytest.approx(share)
+    assert "sampler_weight" not in Learner(fresh_policy).step(batch, CONFIG)
+
+
 def test_on_policy_nothing_is_clipped_and_the_drift_is_rounding(fresh_policy, batch):
     metrics = Learner(fresh_policy).step(batch, CONFIG)
     assert metrics["clip_fraction_low"] == metrics["clip_fraction_high"] == 0.0

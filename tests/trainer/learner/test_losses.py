@@ -178,7 +178,7 @@ def test_extreme_log_ratios_stay_finite(gap, advantage, sign, loss):
     old = torch.tensor([-gap if sign > 0 else 0.0])
     config = TrainConfig(loss=loss, beta=0.1, kl_with_ratio=True)
     outcome = token_losses(config, TokenScores(new, old, old, torch.tensor([advantage]), [1], reference=old))
-    assert sampler_weights(new, old, [1], SamplerCorrection()).isfinite().all()
+    assert sampler_weights(new, old, [1], SamplerCorrection()).weights.isfinite().all()
     outcome.losses.sum().backward()
     assert outcome.losses.isfinite().all()
     assert new.grad is not None
@@ -232,9 +232,23 @@ def test_which_estimates_have_the_gradient_of_the_divergence(estimator, with_rat
         assert found == pytest.approx([0, 0, 0])
 
 
+@given(sequences, st.floats(0, 0.99), st.floats(1, 2))
+def test_a_sequence_is_kept_whole_or_masked_whole_by_the_geometric_mean_of_its_ratios(rows, floor, cap):
+    expected = []
+    for sequence in rows:
+        ratios = [math.exp(new - old) for new, old, _ in sequence]
+        mean = math.prod(ratio ** (1 / len(ratios)) for ratio in ratios)
+        expected += [float(floor <= mean <= cap)] * len(sequence)
+    new, old, _ = columns([row for sequence in rows for row in sequence])
+    correction = SamplerCorrection(mode="geometric_mask", floor=floor, cap=cap)
+    found = sampler_weights(new, old, [len(sequence) for sequence in rows], correction)
+    assert found.weights.tolist() == expected
+    assert found.bounded.tolist() == [weight == 0 for weight in expected]
+
+
 @given(sequences, st.floats(0, 0.9), st.floats(1, 4), st.sampled_from(["token", "sequence"]), st.booleans())
 def test_the_samplers_weights_are_the_plain_ratios_brought_into_bounds(rows, floor, cap, level, mask):
-    expected = []
+    expected, outside = [], []
     for sequence in rows:
         differences = [new - old for new, old, _ in sequence]
         if level == "sequence":
@@ -242,12 +256,14 @@ def test_the_samplers_weights_are_the_plain_ratios_brought_into_bounds(rows, flo
         for weight in map(math.exp, differences):
             within = floor <= weight <= cap
             expected.append(weight if within else 0.0 if mask else min(max(weight, floor), cap))
+            outside.append(not within)
     new, old, _ = columns([row for sequence in rows for row in sequence])
     new.requires_grad_(True)
     correction = SamplerCorrection(mode=f"{level}_{'mask' if mask else 'truncate'}", floor=floor, cap=cap)  # type: ignore[arg-type]
     found = sampler_weights(new, old, [len(sequence) for sequence in rows], correction)
-    assert not found.requires_grad
-    assert found.tolist() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert not found.weights.requires_grad
+    assert found.weights.tolist() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert found.bounded.tolist() == outside
 
 
 def test_the_samplers_weights_scale_the_policys_losses_and_not_the_divergence():

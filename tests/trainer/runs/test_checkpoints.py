@@ -1,5 +1,6 @@
 """A checkpoint is there whole or not at all."""
 
+import hashlib
 import json
 import logging
 import signal
@@ -204,3 +205,28 @@ def test_what_else_lies_about_is_ignored(checkpoints):
 def test_the_manifest_names_every_file(checkpoints):
     path = save(checkpoints, 1)
     assert set(json.loads((path / "manifest.json").read_text())) == {"adapter.bin", "trainer_state/state.pt"}
+
+
+def test_a_model_card_may_be_written_again_and_the_checkpoint_stays_whole(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+
+    def write(directory: Path) -> None:
+        (directory / "weights").write_text("w")
+        (directory / "README.md").write_text("first")
+
+    card = checkpoints.save(1, write) / "README.md"
+    checkpoints.write_card(1, "second")
+    assert (card.read_text(), checkpoints.latest()) == ("second", 1)
+    card.unlink()
+    assert checkpoints.latest() == 1
+    checkpoints.write_card(2, "of no checkpoint")
+    assert checkpoints.steps() == [1]
+
+
+def test_a_model_card_that_was_hashed_stays_as_it_is(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    card = checkpoints.save(1, lambda directory: (directory / "README.md").write_text("first") and None) / "README.md"
+    manifest = card.with_name("manifest.json")
+    manifest.write_text(json.dumps({"README.md": hashlib.sha256(b"first").hexdigest()}))
+    checkpoints.write_card(1, "second")
+    assert (card.read_text(), checkpoints.latest()) == ("first", 1)

@@ -1,7 +1,10 @@
 """What is measured is on disk, one line a row, and in a W&B run that can be read back."""
 
+import contextlib
 import json
 import math
+import resource
+import signal
 import struct
 import time
 from collections.abc import Iterator
@@ -12,7 +15,7 @@ import pytest
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.runs.metrics import MetricsLog, judge_totals, sampled_tokens, trajectory_means
+from gavel.trainer.runs.metrics import MetricsError, MetricsLog, judge_totals, sampled_tokens, trajectory_means
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import attempt, sampled_turn
 
@@ -68,6 +71,32 @@ def test_rows_of_steps_that_are_done_again_are_forgotten_and_the_others_stay_as_
 def test_a_value_that_is_not_finite_is_null(path, value):
     open_log(path).log(1, "train", {"loss": value})
     assert json.loads(path.read_text(), parse_constant=pytest.fail)["loss"] is None
+
+
+@contextlib.contextmanager
+def full_disk(room: int) -> Iterator[None]:
+    """No file of this process may grow beyond `room` bytes: what does not fit is written in part, then refused."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.parametrize("fits", [0, 1, 20])
+def test_a_full_disk_leaves_no_part_of_a_row(path, fits):
+    log = open_log(path)
+    log.log(1, "train", {"reward": 0.5})
+    before = path.read_bytes()
+    with full_disk(len(before) + fits), pytest.raises(MetricsError, match="cannot be written") as error:
+        log.log(2, "train", {"reward": 0.6})
+    assert "Make room" in error.value.remedy
+    assert path.read_bytes() == before
+    log.log(2, "train", {"reward": 0.6})
+    assert [row["step"] for row in log.rows()] == [1, 2]
 
 
 @pytest.mark.parametrize("torn", ['{"step": 2, "spl', '{"step": 2, "split": "train"}', "\x00\x00"])

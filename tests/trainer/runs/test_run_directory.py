@@ -1,6 +1,7 @@
 """One process at a time, one description for ever, nothing left behind by a run that never began."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,22 @@ def test_another_process_keeps_its_run_until_it_is_gone(tmp_path):
             open_run(tmp_path)
         holder.kill()
     open_run(tmp_path).close()
+
+
+def test_a_directory_that_was_deleted_or_replaced_in_use_is_not_written_again(tmp_path):
+    first = open_run(tmp_path)
+    first.check_held()
+    shutil.rmtree(first.path)
+    with pytest.raises(RunDirectoryError, match="deleted or replaced"):
+        first.check_held()
+    second = open_run(tmp_path)
+    with pytest.raises(RunDirectoryError, match="deleted or replaced") as error:
+        first.check_held()
+    assert "another --name" in error.value.remedy
+    second.check_held()
+    first.close()
+    second.check_held()
+    second.close()
 
 
 @pytest.mark.parametrize("blocked", [".", "project", "project/name"])

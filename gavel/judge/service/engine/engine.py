@@ -27,6 +27,7 @@ from gavel.judge.service.engine.caller import ANYONE, Caller
 from gavel.judge.service.engine.judges import Judges
 from gavel.judge.service.engine.metrics import Metrics
 from gavel.judge.service.engine.rendezvous import Rendezvous
+from gavel.judge.service.engine.steady_clock import SteadyClock
 from gavel.judge.service.engine.tracing import Tracing
 from gavel.judge.service.engine.waiters import Waiters
 from gavel.judge.service.engine.worker import Worker
@@ -44,6 +45,7 @@ from gavel.judge.service.store.judgement_store import FINISHED, WORK, Store
 from gavel.judge.service.store.notices import Notices
 from gavel.judge.service.store.reply_store import database_cassette
 from gavel.judge.service.store.time_ordered_ids import new_id
+from gavel.judge.service.store.write_probe import WriteProbe
 from gavel.scenarios.errors import JudgeError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
@@ -81,6 +83,7 @@ class Engine:
         self.is_stopping = False
         self.notices = Notices(database.url)
         """What other processes tell."""
+        self._probe = WriteProbe(database)
         self._queued_since = 0
         self._look = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
@@ -211,8 +214,9 @@ class Engine:
         self.waiters.settle(judgement, None)
 
     async def check_database(self) -> None:
-        """Raises `DatabaseUnavailableError` when the database does not answer."""
+        """Raises `DatabaseUnavailableError` when the database cannot be read, or not be written."""
         await self.database.read(lambda connection: connection.execute(_ANYTHING).scalar_one())
+        await self._probe.check(room=self.config.limits.body_bytes)
 
     async def answered(self, record: Record) -> None:
         """Erases what is not to be retained of a judgement whose answer was given."""
@@ -233,7 +237,7 @@ class Engine:
             raise InvalidRequestError("two members have the same id.", "Give each an id of its own, or none.")
         try:
             judge = self.judges.of(request)
-            judge.rubric.for_task(truth_of(request.group(self.judges.rubric(request))))
+            judge.rubric.for_task(truth_of(request.outline(self.judges.rubric(request))))
         except JudgeError as error:
             raise InvalidRequestError(error.message, error.remedy) from error
         self.admission.check(caller, request.project, judge.names)
@@ -333,12 +337,13 @@ class Engine:
                 _LOG.warning("the database's log is not emptied yet: %s", type(error).__name__)
 
     async def _expire(self, days: float) -> None:
+        clock = SteadyClock()
         while True:
             try:
-                if deleted := await self.store.delete_before(time.time() - days * _DAY):
+                if deleted := await self.store.delete_before(clock.now() - days * _DAY):
                     _LOG.info("%d judgements older than %g days are deleted", deleted, days)
-            except DatabaseUnavailableError as error:
-                _LOG.warning("old judgements are not deleted: %s", error.message)
+            except (ServiceError, SQLAlchemyError) as error:
+                _LOG.warning("old judgements are not deleted yet: %s", type(error).__name__)
             await asyncio.sleep(_RETENTION_SECONDS)
 
 

@@ -24,6 +24,7 @@ from gavel.judge.service.schemas.score_bodies import ScoreRequest
 from gavel.judge.service.schemas.stored_verdict import Verdict
 from gavel.judge.service.store import leases
 from gavel.judge.service.store.judgement_store import Store
+from gavel.llm.ledger import Ledger, noted_calls
 from gavel.llm.question_claims import holder_name
 
 _LOG = logging.getLogger(__name__)
@@ -58,6 +59,9 @@ class Worker:
         self._backlog: dict[str, tuple[Record, ScoreRequest]] = {}
         """Leased and not begun, the oldest first."""
         self._progress: dict[str, Progress] = {}
+        self._ledgers: dict[str, Ledger] = {}
+        """Of the groups whose judge is being asked."""
+        self._ending: set[asyncio.Task[None]] = set()
         self._reserved = 0
         self._wake = asyncio.Event()
         self._is_queued = True
@@ -87,7 +91,7 @@ class Worker:
         self._backlog.clear()
         if self._running:
             await asyncio.wait(self._running.values(), timeout=seconds)
-        unfinished = list(self._running.values())
+        unfinished = [*self._running.values(), *self._ending]
         for task in unfinished:
             task.cancel()
         await asyncio.gather(*self._loops, *unfinished, return_exceptions=True)
@@ -117,10 +121,20 @@ class Worker:
             self._backlog[record.id] = record, request
 
     def cancel(self, judgement: str) -> None:
-        """Ends the judging of a group, which is left to others if it is still wanted."""
+        """Ends the judging of a group, which is left to others if it is still wanted.
+
+        Nothing more is asked, and what is in flight is waited for: it will be charged, and its cost is known then.
+        """
         self._backlog.pop(judgement, None)
-        if task := self._running.get(judgement):
-            task.cancel()
+        ledger = self._ledgers.get(judgement)
+        if ledger is not None and not ledger.is_closed:
+            ending = asyncio.create_task(self._end(self._running[judgement], ledger))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+    async def _end(self, task: asyncio.Task[None], ledger: Ledger) -> None:
+        await ledger.close()
+        task.cancel()
 
     def _spawn(self, judgement: str, work: Coroutine[None, None, None]) -> None:
         task = self._running[judgement] = asyncio.create_task(work)
@@ -208,12 +222,28 @@ class Worker:
         await self._run(work.record, request)
 
     async def _run(self, record: Record, request: ScoreRequest) -> None:
+        with noted_calls() as ledger:
+            self._ledgers[record.id] = ledger
+            try:
+                with self._tracing.judgement(record) as span:
+                    span.verdict = verdict = await self._judged(record.id, request)
+            except asyncio.CancelledError:
+                await self._given_up(record, ledger)
+                raise
+            finally:
+                self._progress.pop(record.id, None)
+                del self._ledgers[record.id]
+        await self._over(record, verdict, ledger)
+
+    async def _given_up(self, record: Record, ledger: Ledger) -> None:
+        """Charges for what was asked of a group that was deleted, taken over, or is left to the next process."""
+        if not ledger.is_closed and ledger.unpriced:  # it was in flight when the time to stop was over
+            _LOG.warning("%d requests that may be charged for are charged to no key", ledger.unpriced)
+            ledger.unpriced = 0
         try:
-            with self._tracing.judgement(record) as span:
-                span.verdict = verdict = await self._judged(record.id, request)
-            await self._over(record, verdict)
-        finally:
-            self._progress.pop(record.id, None)
+            await self._store.give_up(record, ledger)
+        except ServiceError as error:
+            _LOG.warning("%.6f USD are charged to no key: %s", ledger.usd, error.message)
 
     async def _judged(self, judgement: str, request: ScoreRequest) -> Verdict:
         for attempt in range(_JUDGED_AT_MOST):
@@ -239,12 +269,12 @@ class Worker:
             _LOG.error("judging a group failed with %s", type(error).__name__, exc_info=without_text(error))
             return Verdict.failed(request.ids, JudgeError(f"an internal error: {type(error).__name__}.", _REPORT))
 
-    async def _over(self, record: Record, verdict: Verdict) -> None:
+    async def _over(self, record: Record, verdict: Verdict, ledger: Ledger | None = None) -> None:
         """Writes the outcome, however long the database is away, and tells of it."""
         pause, longest = _RETRY_SECONDS
         while True:
             try:
-                finished = await self._store.finish(record, verdict)
+                finished = await self._store.finish(record, verdict, ledger)
                 break
             except DatabaseUnavailableError as error:
                 _LOG.warning("a judgement is not written yet: %s", error.message)

@@ -5,12 +5,13 @@ in front may read the first.
 """
 
 import json
-import re
 
 import jiter
 
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
-_MAY_BE_INFINITE = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{200}")
+_SHAPES = bytes.maketrans(b"123456789E", b"000000000e")
+"""In which substrings are looked for: a pattern over digits takes ten times as long."""
+_MAY_BE_INFINITE = (b"e000", b"e+000", b"0" * 200)
 _MESSAGE_LENGTH = 200
 
 
@@ -24,7 +25,8 @@ def check_json(text: bytes) -> None:
         raise NotJsonError("it begins with a byte order mark")
     try:
         jiter.from_json(text, allow_inf_nan=False, cache_mode="keys", catch_duplicate_keys=True)
-        if _MAY_BE_INFINITE.search(text):
+        shapes = text.translate(_SHAPES)
+        if any(shape in shapes for shape in _MAY_BE_INFINITE):
             json.loads(text, parse_float=_finite)
     except ValueError as error:
         raise NotJsonError(f"{error!s:.{_MESSAGE_LENGTH}}") from None

@@ -2,6 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gavel.judge.service.schemas.numbers import SetInteger, SetNumber
 from gavel.judge.service.schemas.score_bodies import Project
 
 
@@ -14,9 +15,9 @@ class KeyScope(BaseModel):
     """Projects that the key may use. Requests that name none are filed under the first one. Default: all."""
     judges: list[str] = []
     """Judge models that may judge for the key. Default: all that the service allows."""
-    max_cost_usd: float | None = Field(default=None, gt=0)
+    max_cost_usd: SetNumber | None = Field(default=None, gt=0)
     """US dollars that its judgements may cost in all; groups that are being judged at the limit are finished."""
-    requests_per_minute: int | None = Field(default=None, ge=1)
+    requests_per_minute: SetInteger | None = Field(default=None, ge=1)
     """Requests a minute to one process of the service; as many may come at once."""
-    concurrent_groups: int | None = Field(default=None, ge=1)
+    concurrent_groups: SetInteger | None = Field(default=None, ge=1)
     """Groups of the key that may be unfinished at once."""

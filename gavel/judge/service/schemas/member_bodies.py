@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from gavel.judge.service.schemas.numbers import Boolean, Integer, Number
 from gavel.judge.service.schemas.score_bodies import (
     ConversationIn,
     FinishedStatus,
@@ -22,15 +23,15 @@ _DOCUMENTED = ConfigDict(use_attribute_docstrings=True)
 class MemberRequest(JudgingOptions, ConversationIn):
     """One attempt at the task of a group; how the group is judged is the same in all its members."""
 
-    expected: int = Field(ge=1)
+    expected: Integer = Field(ge=1)
     """Members of the whole group."""
     id: PathName
     """Name of this member in its group. The same body again gives the same answer."""
-    deadline_seconds: float | None = Field(default=None, gt=0, le=86_400)
+    deadline_seconds: Number | None = Field(default=None, gt=0, le=86_400)
     """Seconds from the group's first member until it is closed. Default: the service's limits.deadline_seconds."""
     on_deadline: OnDeadline = "judge"
     """What becomes of a group that is not complete at its deadline: those that came are judged, or none is."""
-    wait: bool = True
+    wait: Boolean = True
     """False: answer 202 at once; ask for the score later."""
 
     @property

@@ -1,10 +1,12 @@
 """What `POST /v1/score` takes and answers. Other wires are translated into these, and judged in the same way."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
 
 from gavel.judge.panel.modes import ModeName
+from gavel.judge.service.schemas.numbers import Boolean, Integer, Number
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupStatus
 from gavel.scenarios.trajectory import History, Trajectory
@@ -90,7 +92,7 @@ class CriterionIn(BaseModel):
     name: Name
     text: str = Field(min_length=1)
     """What is good, and what is bad."""
-    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    weight: Number = Field(default=1.0, ge=0)
 
 
 class JudgingOptions(BaseModel):
@@ -108,13 +110,13 @@ class JudgingOptions(BaseModel):
     """A right answer or facts, shown to the judge only."""
     judge: Name | None = None
     """Judge model; one of those that the service allows."""
-    orders: int | None = Field(default=None, ge=1)
+    orders: Integer | None = Field(default=None, ge=1)
     """Orders in which the judge sees the group."""
     mode: ModeName | None = None
     """How members are compared."""
     project: Project = ""
     """What the judgement is filed under."""
-    retain: bool = True
+    retain: Boolean = True
     """False: transcripts and replies are erased once the answer is given."""
 
 
@@ -142,10 +144,15 @@ class ScoreRequest(JudgingOptions):
 
     def group(self, rubric: str | None = None) -> TrajectoryGroup:
         """The group to judge. Raises `JudgeError` for criteria that cannot be read."""
+        return self._group((member.trajectory() for member in self.trajectories), rubric)
+
+    def outline(self, rubric: str | None = None) -> TrajectoryGroup:
+        """The group without its conversations: all that its truth is in. Raises as `group` does."""
+        return self._group((Trajectory(metadata=dict(member.metadata)) for member in self.trajectories), rubric)
+
+    def _group(self, members: Iterable[Trajectory], rubric: str | None) -> TrajectoryGroup:
         truth = self.truth(rubric)
-        return TrajectoryGroup(
-            (member.trajectory() for member in self.trajectories), metadata={KEY: truth.dump()} if truth else {}
-        )
+        return TrajectoryGroup(members, metadata={KEY: truth.dump()} if truth else {})
 
 
 class MemberOut(BaseModel):

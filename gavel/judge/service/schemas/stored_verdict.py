@@ -1,5 +1,7 @@
 """The stored result of judging one group: the whole judgement with its votes, from which every answer is made."""
 
+from collections.abc import Collection
+
 from pydantic import BaseModel
 
 from gavel.judge.errors import JudgeError
@@ -18,6 +20,8 @@ class Verdict(BaseModel):
     """None: the judge could not be asked."""
     problem: str | None = None
     remedy: str = ""
+    questions: list[str] = []
+    """Keys of further replies: those to questions that no vote was read from."""
 
     @classmethod
     def of(cls, ids: list[str], judged: TrajectoryGroup) -> "Verdict":
@@ -43,8 +47,14 @@ class Verdict(BaseModel):
 
     @property
     def reply_keys(self) -> set[str]:
-        """Keys of the stored replies that votes were read from."""
-        return {vote.reply_key for member in self.members for vote in member.votes if vote.reply_key}
+        """Keys of the stored replies to what was asked for it."""
+        read = {vote.reply_key for member in self.members for vote in member.votes if vote.reply_key}
+        return read.union(self.questions)
+
+    def with_questions(self, keys: Collection[str]) -> "Verdict":
+        """With all questions that were asked for it."""
+        further = sorted(set(keys) - self.reply_keys)
+        return self.model_copy(update={"questions": further}) if further else self
 
     def bare(self) -> "Verdict":
         """Scores and costs alone, without what may quote a transcript: explanations and votes."""
@@ -61,7 +71,9 @@ class Verdict(BaseModel):
         group = self.group and self.group.model_copy(
             update={"settings": None, "warnings": [], "reason": self.group.reason and "erased"}
         )
-        return self.model_copy(update={"members": members, "group": group, "problem": self.problem and "erased"})
+        return self.model_copy(
+            update={"members": members, "group": group, "problem": self.problem and "erased", "questions": []}
+        )
 
     def answer(self, judgement: str, project: str, created_at: float, finished_at: float) -> JudgementOut:
         """The answer over HTTP."""

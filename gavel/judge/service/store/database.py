@@ -5,8 +5,9 @@
     await database.read(lambda connection: …)
 
 A write is a function of a connection. It may run twice (when the transaction failed because of another one, or the
-connection was lost), so it does nothing but read and write the database. SQLite commits with `synchronous=FULL`: what
-was acknowledged survives a power cut too, and one wait for the disk serves all writes of a batch.
+connection was lost), so it does nothing but read and write the database. What tasks write in one turn of their event
+loop is one transaction. SQLite commits with `synchronous=FULL`: what was acknowledged survives a power cut too, and one
+wait for the disk serves all writes of a batch. Writes that may be lost in a power cut (`durable=False`) do not wait.
 """
 
 import asyncio
@@ -14,8 +15,9 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -25,6 +27,8 @@ from sqlalchemy import event, exc
 
 from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError
 from gavel.judge.service.store.migrate import migrate
+from gavel.judge.service.store.outages import is_conflict, is_outage, no_answer, reason
+from gavel.judge.service.store.sqlite_place import check_place
 
 _T = TypeVar("_T")
 _MAX_BATCH = 256
@@ -37,8 +41,7 @@ _POSTGRESQL: dict[str, Any] = {
     "options": "-c statement_timeout=60s -c lock_timeout=30s",
 }
 """No wait for the server lasts for ever."""
-_CONFLICTS = ("40001", "40P01")
-"""PostgreSQL's states for a serialization failure and a deadlock."""
+_NO_WAIT = " -c synchronous_commit=off"
 _TRIES = 5
 """Of a work that conflicts with those of other processes."""
 Work = Callable[[sa.Connection], _T]
@@ -51,6 +54,7 @@ class _Pending(Generic[_T]):
     loop: asyncio.AbstractEventLoop | None
     """Of an asyncio future."""
     order: str = ""
+    is_durable: bool = True
 
     @property
     def is_wanted(self) -> bool:
@@ -81,7 +85,11 @@ class Database:
         """Opens the database, and brings its tables up to date. Raises `ServiceError`."""
         self.url = url
         self.is_sqlite = url.get_backend_name() == "sqlite"
+        if self.is_sqlite:
+            check_place(Path(url.database or ""))
         self._write_engine = _engine(url, "BEGIN IMMEDIATE")
+        self._hasty_engine = _engine(url, "BEGIN IMMEDIATE", durable=False)
+        """For writes that need not survive a power cut."""
         self._read_engine = _engine(url, "BEGIN")
         try:
             with self._write_engine.begin() as connection:
@@ -89,7 +97,9 @@ class Database:
         except (exc.SQLAlchemyError, OSError) as error:
             raise _unusable(url, error) from error
         self._file = _SqliteFile(url) if self.is_sqlite else None
-        self._pending: queue.SimpleQueue[_Pending[Any] | None] = queue.SimpleQueue()
+        self._pending: queue.SimpleQueue[list[_Pending[Any]] | None] = queue.SimpleQueue()
+        self._gathered: dict[asyncio.AbstractEventLoop, list[_Pending[Any]]] = {}
+        """What tasks have written in this turn of their event loop."""
         self.outages = 0
         """How often the database did not answer so far."""
         self._closed = False
@@ -108,35 +118,54 @@ class Database:
         """Where it is, without a password."""
         return f"SQLite {self.url.database}" if self.is_sqlite else self.url.render_as_string(hide_password=True)
 
+    @property
+    def file(self) -> Path | None:
+        """SQLite's file."""
+        return self._file.path if self._file is not None else None
+
     def submit(self, work: Work[_T]) -> "Future[_T]":
         """Runs the work in a transaction soon; the future is done once that is committed.
 
         The future raises `DatabaseUnavailableError`, and what the work raises.
         """
         future: Future[_T] = Future()
-        self._put(_Pending(work, future, None))
+        with self._while_open():
+            self._pending.put([_Pending(work, future, None)])
         return future
 
-    def begin(self, work: Work[_T], order: str = "") -> "asyncio.Future[_T]":
+    def begin(self, work: Work[_T], order: str = "", *, durable: bool = True) -> "asyncio.Future[_T]":
         """The same for the running event loop, which one call wakes for all futures of a transaction.
 
         Works on a row that other processes change too name it as their `order`: all take such rows in that order, so
-        that no two transactions wait for each other.
+        that no two transactions wait for each other. What is not `durable` survives the end of the process, and no
+        power cut.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_T] = loop.create_future()
-        self._put(_Pending(work, future, loop, order))
+        with self._while_open():
+            gathered = self._gathered.setdefault(loop, [])
+            gathered.append(_Pending(work, future, loop, order, durable))
+        if len(gathered) == 1:
+            loop.call_soon(self._hand_over, loop)
         return future
 
-    async def write(self, work: Work[_T], order: str = "") -> _T:
-        """What the work returns, once it is committed. `order` as in `begin`; raises as the future of `submit` does."""
-        return await self.begin(work, order)
+    async def write(self, work: Work[_T], order: str = "", *, durable: bool = True) -> _T:
+        """What the work returns, once it is committed. Options as in `begin`; raises as the future of `submit` does."""
+        return await self.begin(work, order, durable=durable)
 
-    def _put(self, pending: _Pending[Any]) -> None:
+    @contextmanager
+    def _while_open(self) -> Generator[None]:
+        """Keeps the database open during the block."""
         with self._closing:
             if self._closed:
                 raise DatabaseUnavailableError("the database is closed.", "Start the service again.")
-            self._pending.put(pending)
+            yield
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Gives the writer what was gathered."""
+        with self._closing:
+            if gathered := self._gathered.pop(loop, None):
+                self._pending.put(gathered)
 
     async def read(self, work: Work[_T]) -> _T:
         """What the work returns, outside the order of writes. Raises as `write` does."""
@@ -146,15 +175,20 @@ class Database:
         """The same in this thread."""
         return self._retried(self._read_engine, lambda connection: work(connection))
 
-    async def truncate_log(self) -> None:
-        """Empties SQLite's write-ahead log, which holds what was erased until then; PostgreSQL sees to its own."""
-        if self.is_sqlite:
-            await asyncio.get_running_loop().run_in_executor(self._readers, self._truncate_log)
+    async def truncate_log(self) -> bool:
+        """Empties SQLite's write-ahead log, which holds what was erased until then; PostgreSQL sees to its own.
 
-    def _truncate_log(self) -> None:
+        False when somebody reads in it for long: it is to be tried again.
+        """
+        if not self.is_sqlite:
+            return True
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._truncate_log)
+
+    def _truncate_log(self) -> bool:
         connection = self._read_engine.raw_connection()  # outside a transaction
         try:
-            connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+            is_busy, *_ = connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            return not is_busy
         finally:
             connection.close()
 
@@ -164,11 +198,14 @@ class Database:
             if self._closed:
                 return
             self._closed = True
+            for gathered in self._gathered.values():
+                self._pending.put(gathered)
+            self._gathered.clear()
             self._pending.put(None)
         self._writer.join()
         self._readers.shutdown()
-        self._write_engine.dispose()
-        self._read_engine.dispose()
+        for engine in (self._write_engine, self._hasty_engine, self._read_engine):
+            engine.dispose()
 
     def _run(self) -> None:
         while True:
@@ -189,19 +226,20 @@ class Database:
                 break
             if each is None:
                 return batch, True
-            batch.append(each)
+            batch += each
         return batch, False
 
     def _committed(self, batch: Sequence[_Pending[Any]], tries: int = _TRIES) -> list[_Done[Any]]:
         """What became of each work; those that did not fail are committed."""
         try:
-            results = self._retried(self._write_engine, lambda connection: [each.work(connection) for each in batch])
+            engine = self._write_engine if any(each.is_durable for each in batch) else self._hasty_engine
+            results = self._retried(engine, lambda connection: [each.work(connection) for each in batch])
         except DatabaseUnavailableError as error:
             return [_Done(each, error=error) for each in batch]
         except Exception as error:
-            conflict = _is_conflict(error)
+            conflict = is_conflict(error)
             if len(batch) == 1 and conflict and tries == 1:
-                return [_Done(batch[0], error=_no_answer(error))]
+                return [_Done(batch[0], error=no_answer(error))]
             if len(batch) == 1 and not conflict:
                 return [_Done(batch[0], error=error)]
             # One work failed: alone, each of the others succeeds.
@@ -219,9 +257,9 @@ class Database:
         try:
             return _in_transaction(engine, work)
         except exc.DBAPIError as error:
-            if not error.connection_invalidated and not isinstance(error, exc.OperationalError):
+            if not is_outage(error):
                 raise
-            if _is_conflict(error):
+            if is_conflict(error):
                 raise
             first = error
         if first.connection_invalidated:
@@ -230,7 +268,7 @@ class Database:
             except exc.OperationalError as error:
                 first = error
         self.outages += 1
-        raise _no_answer(first) from first
+        raise no_answer(first) from first
 
 
 class _SqliteFile:
@@ -250,17 +288,6 @@ class _SqliteFile:
         except OSError:
             return None
         return status.st_dev, status.st_ino
-
-
-def _no_answer(error: Exception) -> DatabaseUnavailableError:
-    return DatabaseUnavailableError(
-        f"the database does not answer: {_reason(error)}", "Try again; if it lasts, look at the database."
-    )
-
-
-def _is_conflict(error: Exception) -> bool:
-    """Whether a transaction was ended for the sake of another one, and may succeed now."""
-    return isinstance(error, exc.DBAPIError) and getattr(error.orig, "sqlstate", None) in _CONFLICTS
 
 
 def _settle(done: Sequence[_Done[Any]]) -> None:
@@ -305,9 +332,10 @@ def _in_transaction(engine: sa.Engine, work: Work[_T]) -> _T:
         return work(connection)
 
 
-def _engine(url: sa.URL, begin: str) -> sa.Engine:
+def _engine(url: sa.URL, begin: str, *, durable: bool = True) -> sa.Engine:
     if url.get_backend_name() != "sqlite":
-        return sa.create_engine(url, pool_size=_READERS, connect_args=_POSTGRESQL, hide_parameters=True)
+        options = {**_POSTGRESQL, "options": _POSTGRESQL["options"] + ("" if durable else _NO_WAIT)}
+        return sa.create_engine(url, pool_size=_READERS, connect_args=options, hide_parameters=True)
     engine = sa.create_engine(
         url,
         connect_args={"timeout": _LOCKED_SECONDS, "check_same_thread": False},
@@ -318,7 +346,7 @@ def _engine(url: sa.URL, begin: str) -> sa.Engine:
     def connected(connection: sqlite3.Connection, _: object) -> None:
         connection.isolation_level = None  # transactions begin below, not where the driver thinks
         _use_log(connection)
-        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         connection.execute("PRAGMA secure_delete = ON")  # erased transcripts are overwritten
 
     def begins(connection: sa.Connection) -> None:
@@ -344,12 +372,4 @@ def _use_log(connection: sqlite3.Connection) -> None:
 
 def _unusable(url: sa.URL, error: Exception) -> ServiceError:
     where = url.render_as_string(hide_password=True)
-    if url.get_backend_name() == "sqlite" and not Path(url.database or "").absolute().parent.is_dir():
-        return ServiceError(f"the database {where} cannot be opened: its directory does not exist.", "Make it first.")
-    return ServiceError(f"the database {where} cannot be used: {_reason(error)}", _WHICH)
-
-
-def _reason(error: Exception) -> str:
-    """The driver's own words, without the statement and its parameters, which may hold transcripts."""
-    cause = error.orig if isinstance(error, exc.DBAPIError) else error
-    return " ".join(str(cause).split())
+    return ServiceError(f"the database {where} cannot be used: {reason(error)}.", _WHICH)

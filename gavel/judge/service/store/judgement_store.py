@@ -7,6 +7,7 @@ process whose lease has ended may still finish, and another one's outcome is the
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -26,10 +27,11 @@ from gavel.judge.service.store.judgement_rows import (
     record_of,
     unpack,
 )
-from gavel.judge.service.store.notices import notify
+from gavel.judge.service.store.notices import notice, notify
 from gavel.judge.service.store.reply_store import delete_replies
 from gavel.judge.service.store.tables import claims, groups, judgements, keys, members, replies
 from gavel.judge.service.store.time_ordered_ids import first_id_at
+from gavel.llm.ledger import Ledger
 
 FINISHED, WORK = "finished", "work"
 """Notices: a judgement is finished (its id), or waits for a process."""
@@ -47,7 +49,9 @@ def _insert(insert: Any) -> sa.Executable:
 # Statements of every group are made once: making one takes longer than running it.
 _INSERT = {"sqlite": _insert(sqlite.insert), "postgresql": _insert(postgresql.insert)}
 """By the database's dialect: stores a request, unless its idempotency key is known."""
-_FINISH = sa.update(judgements).where(_c.id == sa.bindparam("judgement"), _c.finished_at.is_(None))
+_UNFINISHED = sa.update(judgements).where(_c.id == sa.bindparam("judgement"), _c.finished_at.is_(None))
+_FINISH = {"sqlite": _UNFINISHED.returning(_c.id), "postgresql": _UNFINISHED.returning(notice(FINISHED, _c.id))}
+"""Stores an outcome, unless there is one, and tells all processes."""
 _EXPIRED_AT_ONCE = 200
 """Judgements that one transaction deletes."""
 
@@ -57,8 +61,8 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.erasures = 0
-        """How often something was erased or deleted since the log was emptied."""
+        self.erasures = 1
+        """How often something was erased or deleted since the log was emptied; by an earlier process, perhaps once."""
 
     async def accept(self, new: NewJudgement, owner: str | None = None, lease_seconds: float = 0.0) -> Accepted:
         """Stores a request; with an `owner` it is leased to that process at once.
@@ -68,14 +72,29 @@ class Store:
         """
         return await self.database.write(lambda connection: _accept(connection, new, owner, lease_seconds))
 
-    async def finish(self, record: Record, verdict: Verdict) -> Record | None:
-        """Stores the outcome. Gives the record as it stands then, which another process may have finished first;
-        None when it was deleted meanwhile."""
-        finished_at = time.time()
-        columns = outcome_columns(verdict, finished_at)
+    async def finish(self, record: Record, verdict: Verdict, ledger: Ledger | None = None) -> Record | None:
+        """Stores the outcome, and charges its key. Gives the record as it stands then, which another process may have
+        finished first; None when it was deleted meanwhile.
+
+        `ledger`: what was asked, of judgements whose judge was asked.
+        """
+        ledger = ledger or Ledger()
+        verdict = verdict.with_questions(ledger.questions)
+        columns = outcome_columns(verdict, time.time())
+        work = partial(_finish, record=record, verdict=verdict, columns=columns, ledger=ledger)
         self.erasures += not record.retain
-        order = f"charge {record.key_id}" if record.key_id else ""
-        return await self.database.write(lambda connection: _finish(connection, record, verdict, columns), order)
+        return await self.database.write(work, _order_of_charges(record))
+
+    async def give_up(self, record: Record, ledger: Ledger) -> None:
+        """Charges the key for a judgement that has no outcome here; erases the replies if it was deleted."""
+
+        def work(connection: sa.Connection) -> None:
+            _charge(connection, record.key_id, ledger)
+            if connection.execute(sa.select(_c.id).where(_c.id == record.id)).first() is None:
+                delete_replies(connection, ledger.questions)
+
+        self.erasures += 1
+        await self.database.write(work, _order_of_charges(record))
 
     async def get(self, judgement: str) -> Record | None:
         """The record with its verdict."""
@@ -144,9 +163,8 @@ class Store:
 
     async def overwrite_erased(self) -> None:
         """Leaves nothing in the database's files of what was erased."""
-        if self.erasures:
-            self.erasures = 0
-            await self.database.truncate_log()
+        if (erasures := self.erasures) and await self.database.truncate_log():
+            self.erasures -= erasures
 
     async def forget_claims(self, seconds: float) -> None:
         """Deletes claims on questions that were not renewed since this Unix time: their processes have died."""
@@ -192,28 +210,36 @@ def _accept(connection: sa.Connection, new: NewJudgement, owner: str | None, lea
     return Accepted(replace(new_record(new, status), id=row.id, created_at=row.created_at), is_new=True)
 
 
-def _finish(connection: sa.Connection, record: Record, verdict: Verdict, columns: dict[str, Any]) -> Record | None:
+def _finish(
+    connection: sa.Connection, record: Record, verdict: Verdict, columns: dict[str, Any], ledger: Ledger
+) -> Record | None:
     values = columns if record.retain else {**columns, "payload": None}
-    if connection.execute(_FINISH, {"judgement": record.id, **values}).rowcount:
+    finish = _FINISH[connection.dialect.name]
+    if connection.execute(finish, {"judgement": record.id, **values}).first() is not None:
         if not record.retain:
             delete_replies(connection, verdict.reply_keys)
-        if record.key_id:
-            _charge(connection, record.key_id, columns)
-        notify(connection, FINISHED, record.id)
+        _charge(connection, record.key_id, ledger)
         kept = {name: columns[name] for name in ("status", "finished_at", "calls", "prompt_tokens")}
         kept |= {name: columns[name] for name in ("completion_tokens", "cost_usd")}
         return replace(record, **kept, verdict=verdict)
     row = connection.execute(_WITH_RESULT.where(_c.id == record.id)).one_or_none()
+    if row is None:
+        delete_replies(connection, verdict.reply_keys)
+    if row is None or row.finished_at != columns["finished_at"]:  # else this is the same write once more
+        _charge(connection, record.key_id, ledger)
     return None if row is None else record_of(row, row.result)
 
 
-def _charge(connection: sa.Connection, key_id: str, columns: dict[str, Any]) -> None:
-    """Adds the cost of a judgement to what its key has spent."""
-    cost = columns["cost_usd"]
-    spent = {"spent_usd": keys.c.spent_usd + cost} if cost is not None else {}
-    if cost is None and columns["calls"]:
-        spent = {"unpriced_groups": keys.c.unpriced_groups + 1}
-    if spent:
+def _order_of_charges(record: Record) -> str:
+    return f"charge {record.key_id}" if record.key_id else ""
+
+
+def _charge(connection: sa.Connection, key_id: str, ledger: Ledger) -> None:
+    """Adds what was asked for one judgement to what its key has spent."""
+    spent: dict[str, Any] = {"spent_usd": keys.c.spent_usd + ledger.usd} if ledger.usd else {}
+    if ledger.unpriced:
+        spent["unpriced_groups"] = keys.c.unpriced_groups + 1
+    if key_id and spent:
         connection.execute(sa.update(keys).where(keys.c.id == key_id).values(spent))
 
 

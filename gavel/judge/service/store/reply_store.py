@@ -8,9 +8,9 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -41,9 +41,26 @@ _NEW_CLAIM = {
     "sqlite": sqlite.insert(claims).on_conflict_do_nothing().returning(_k.key),
     "postgresql": postgresql.insert(claims).on_conflict_do_nothing().returning(_k.key),
 }
+
+
+def _unanswered(insert: Any) -> sa.Executable:
+    key = sa.bindparam("question", type_=sa.Text)
+    values = (key, sa.bindparam("by", type_=sa.Text), sa.literal(0), sa.bindparam("now", type_=sa.Double))
+    unanswered = sa.select(*values).where(~sa.exists().where(_r.key == key))
+    columns = [_k.key, _k.holder, _k.beats, _k.renewed_at]
+    return insert(claims).from_select(columns, unanswered).on_conflict_do_nothing().returning(_k.key)
+
+
+_CLAIM_UNANSWERED = {"sqlite": _unanswered(sqlite.insert), "postgresql": _unanswered(postgresql.insert)}
 _RELEASE = sa.delete(claims).where(_k.key == sa.bindparam("question"), _k.holder == sa.bindparam("by"))
+_NEW_ROW = {column.name: sa.bindparam(f"new_{column.name}", type_=column.type) for column in replies.c[1:]}
+_KEEP_AND_RELEASE = _REPLIES.add_cte(
+    postgresql.insert(replies).values(_NEW_ROW).on_conflict_do_nothing().cte("kept"), _RELEASE.cte("released")
+)
 _CLAIM = sa.select(_k.holder, _k.beats, _k.renewed_at).where(_k.key == sa.bindparam("question"))
 _SIMILAR = 50
+_DELETED_AT_ONCE = 500
+"""Keys in one statement: the databases take some 30,000, and one group judged in pairs may have more."""
 
 
 def database_cassette(database: Database) -> Cassette:
@@ -72,7 +89,9 @@ class _WriterThread(StorageThread):
 
     def submit(self, work: Callable[[Storage], _T]) -> "Future[_T]":
         """In an event loop the future is one of asyncio, which `asyncio.wrap_future` takes too."""
+        return self._submit(work)
 
+    def _submit(self, work: "Callable[[Replies], _T]", *, durable: bool = True) -> "Future[_T]":
         def of_connection(connection: sa.Connection) -> _T:
             return work(Replies(connection))
 
@@ -80,17 +99,34 @@ class _WriterThread(StorageThread):
             asyncio.get_running_loop()
         except RuntimeError:
             return self._database.submit(of_connection)
-        return cast("Future[_T]", self._database.begin(of_connection))
+        return cast("Future[_T]", self._database.begin(of_connection, durable=durable))
 
     def look(self, key: str, *, claims: bool) -> "Future[Look]":
-        def work(storage: Storage) -> Look:
+        """Claims end with their process, so they need not survive a power cut."""
+        # SQLite has one writer at a time; another process on PostgreSQL may have kept a reply before the claim.
+        is_final = self._database.is_sqlite
+
+        def work(storage: Replies) -> Look:
+            if claims and storage.claim_unanswered(key, self.holder):
+                self._hold(key, True)
+                return Look([], (None, [] if is_final else storage.replies(key)))
             if (found := storage.replies(key)) or not claims:
                 return Look(found)
             other = self._claim_against(storage, key)
-            # SQLite has one writer at a time; another process on PostgreSQL may have kept a reply before the claim.
-            return Look(found, (other, found if self._database.is_sqlite else storage.replies(key)))
+            return Look(found, (other, found if is_final else storage.replies(key)))
 
-        return self.submit(work)
+        return self._submit(work, durable=False)
+
+    def keep(self, entries: Sequence[Entry]) -> "Future[list[StoredReply]]":
+        """The replies that were on file before, where somebody asks for them: on PostgreSQL."""
+        key, rows = entries[-1].question.key, [_row(entry) for entry in entries]
+
+        def work(storage: Replies) -> list[StoredReply]:
+            storage.keep_rows(rows[:-1])
+            self._claims.discard(key)
+            return storage.keep_and_release(rows[-1], key, self.holder)
+
+        return self._submit(work)
 
     def _release(self, storage: Storage, key: str) -> None:
         storage.release(key, self.holder)  # whatever is noted: a transaction may run twice
@@ -113,14 +149,25 @@ class Replies:
         self._dialect = connection.dialect.name
 
     def replies(self, key: str) -> list[StoredReply]:
-        found: list[StoredReply] = []
-        for text, *rest, repaired_by in self._connection.execute(_REPLIES, {"question": key}):
-            words = decompress(text).decode("utf-8", "surrogatepass")
-            found.append(StoredReply(Reply(words, *rest, cached=True, key=key), repaired_by))
-        return found
+        return _stored(self._connection.execute(_REPLIES, {"question": key}), key)
 
     def keep(self, entries: Sequence[Entry]) -> None:
-        self._connection.execute(_KEEP[self._dialect], [_row(entry) for entry in entries])
+        self.keep_rows([_row(entry) for entry in entries])
+
+    def keep_rows(self, rows: Sequence[Mapping[str, object]]) -> None:
+        """Stores what `keep` does."""
+        if rows:
+            self._connection.execute(_KEEP[self._dialect], rows)
+
+    def keep_and_release(self, row: Mapping[str, object], key: str, holder: str) -> list[StoredReply]:
+        """Stores a reply, and removes the holder's claim on its question; on PostgreSQL, in one statement, it also
+        gives the replies that were on file before."""
+        if self._dialect == "postgresql":
+            values = {f"new_{name}": value for name, value in row.items()}
+            return _stored(self._connection.execute(_KEEP_AND_RELEASE, {**values, "question": key, "by": holder}), key)
+        self.keep_rows([row])
+        self.release(key, holder)
+        return []
 
     def similar(self, question: Question) -> list[Mapping[str, str]]:
         columns = sa.select(_r.model, _r.question)
@@ -135,6 +182,11 @@ class Replies:
             return None
         other, beats, renewed_at = self._connection.execute(_CLAIM, {"question": key}).one()
         return Claim(other, beats, time.time() - renewed_at)
+
+    def claim_unanswered(self, key: str, holder: str) -> bool:
+        """Claims a question that has no reply on file and no claim; whether it was one."""
+        values = {"question": key, "by": holder, "now": time.time()}
+        return self._connection.execute(_CLAIM_UNANSWERED[self._dialect], values).first() is not None
 
     def take_over(self, key: str, holder: str, claim: Claim) -> bool:
         same = (_k.key == key, _k.holder == claim.holder, _k.beats == claim.beats)
@@ -152,14 +204,22 @@ class Replies:
         """Nothing: the transaction is the writer's."""
 
 
+def _stored(rows: Iterable[Sequence[Any]], key: str) -> list[StoredReply]:
+    found: list[StoredReply] = []
+    for text, *rest, repaired_by in rows:
+        words = decompress(text).decode("utf-8", "surrogatepass")
+        found.append(StoredReply(Reply(words, *rest, cached=True, key=key), repaired_by))
+    return found
+
+
 def delete_replies(connection: sa.Connection, keys: Collection[str]) -> None:
     """Deletes the replies to these questions, and the unusable ones that were repaired by them."""
-    while keys:
-        repaired = connection.execute(sa.select(_r.key).distinct().where(_r.repaired_by.in_(list(keys)))).scalars()
-        earlier = set(repaired)
-        connection.execute(sa.delete(replies).where(_r.key.in_(list(keys))))
-        connection.execute(sa.delete(replies).where(_r.repaired_by.in_(list(keys))))
-        keys = earlier
+    left = list(keys)
+    while left:
+        some, left = left[-_DELETED_AT_ONCE:], left[:-_DELETED_AT_ONCE]
+        left += connection.execute(sa.select(_r.key).distinct().where(_r.repaired_by.in_(some))).scalars()
+        connection.execute(sa.delete(replies).where(_r.key.in_(some)))
+        connection.execute(sa.delete(replies).where(_r.repaired_by.in_(some)))
 
 
 def _row(entry: Entry) -> dict[str, object]:

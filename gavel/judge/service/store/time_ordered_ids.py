@@ -28,5 +28,5 @@ def new_id() -> str:
 
 def first_id_at(seconds: float) -> str:
     """The lowest id of this time: those made earlier sort before it."""
-    milliseconds = min(max(int(seconds * 1000), 0), 2**48 - 1)
+    milliseconds = int(min(max(seconds * 1000, 0), 2**48 - 1))
     return str(UUID(int=milliseconds << 80 | 0x7 << 76 | 0b10 << 62))

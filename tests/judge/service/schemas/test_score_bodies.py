@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from gavel.judge.config import JudgeConfig
 from gavel.judge.service.config import ServiceConfig
+from gavel.judge.service.schemas.score_bodies import ScoreRequest
+from gavel.scenarios.truth import truth_of
 from tests.judge.service.in_process import serving
 
 Ask = Any
@@ -76,3 +78,23 @@ def test_a_request_of_the_right_shape_is_judged_or_refused(ask: Ask, body: Any):
 @settings(max_examples=60)
 def test_any_other_body_is_refused(ask: Ask, body: Any):
     assert ask(body).status_code in (400, 422)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"rubric": "Be kind."},
+        {"criteria": ["kind", {"name": "short", "text": "Is short.", "weight": 2}], "reference": "Jane Austen"},
+        {"metadata": {"task": {"reference": "Jane Austen"}}},
+        {"metadata": {"truth": {"rubric": "Be kind."}, "step": 3}},
+    ],
+    ids=str,
+)
+def test_the_outline_of_a_request_has_the_truth_of_its_group(fields: dict[str, Any]):
+    of_members = {"metadata": fields.pop("metadata", {})}
+    members = [{"messages": [{"role": "user", "content": text}], **of_members} for text in "ab"]
+    request = ScoreRequest.model_validate({"trajectories": members, **fields})
+    assert truth_of(request.outline()) == truth_of(request.group())
+    assert bool(truth_of(request.group())) == bool(fields or of_members["metadata"])
+    assert not any(member.messages_and_choices for member in request.outline().trajectories)

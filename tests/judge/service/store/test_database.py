@@ -75,6 +75,39 @@ async def test_what_is_pending_when_it_closes_is_committed(tmp_path: Path):
         database.submit(lambda connection: None)
 
 
+async def test_what_tasks_write_in_one_turn_of_the_loop_is_one_transaction(database: Database):
+    transactions: list[sa.Connection] = []
+    one, other = (database.begin(transactions.append) for _ in range(2))
+    await asyncio.gather(one, other)
+    await database.write(transactions.append)
+    assert transactions[0] is transactions[1] is not transactions[2]
+
+
+async def test_what_was_written_in_the_turn_that_closes_the_database_is_committed(tmp_path: Path):
+    database = Database.open(str(tmp_path / "service.sqlite"))
+    future = database.begin(lambda connection: connection.execute(INSERT, row("last")).close())
+    database.close()
+    await future
+    with pytest.raises(DatabaseUnavailableError):
+        database.begin(lambda connection: None)
+    reopened = Database.open(str(tmp_path / "service.sqlite"))
+    assert keys(reopened) == ["last"]
+    reopened.close()
+
+
+@pytest.mark.parametrize("together", [[True], [False], [False, True], [False, False]])
+async def test_a_commit_waits_for_the_disk_unless_no_write_is_to_be_durable(together: list[bool], database: Database):
+    def waits(connection: sa.Connection) -> bool:
+        if connection.dialect.name == "sqlite":
+            return connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == 2
+        return connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "on"
+
+    for durable in (True, False):  # whatever came before
+        await database.write(lambda connection: None, durable=durable)
+        waited = await asyncio.gather(*(database.begin(waits, durable=each) for each in together))
+        assert set(waited) == {any(together)}
+
+
 async def test_a_cancelled_write_that_has_not_begun_is_not_made(database: Database):
     blocked = database.submit(lambda connection: connection.exec_driver_sql("SELECT 1"))
     future = database.submit(lambda connection: connection.execute(INSERT, row("never")))

@@ -111,7 +111,7 @@ async def test_a_reply_that_is_not_kept_is_used_and_its_question_is_free(
     def fails(_: Replies, __: object) -> None:
         raise DatabaseUnavailableError("the disk is full.")
 
-    monkeypatch.setattr(Replies, "keep", fails)
+    monkeypatch.setattr(Replies, "keep_rows", fails)
     assert (await cassette.answer(question("why"), ask)).text == "yes"
     async with asyncio.timeout(HANG_SECONDS):
         while "the disk is full" not in caplog.text:  # noqa: ASYNC110 - of another thread

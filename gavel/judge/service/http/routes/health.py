@@ -19,7 +19,7 @@ async def healthz() -> str:
     "/readyz", summary="Whether groups can be accepted", response_class=PlainTextResponse, responses=documented(503)
 )
 async def readyz(engine: TheEngine) -> str:
-    """`ok` when the database answers, the judge can be asked, and the service is not stopping."""
+    """`ok` when the database can be read and written, the judge can be asked, and the service is not stopping."""
     await engine.check_database()
     if engine.is_stopping:
         raise Problem(503, "stopping", "the service is stopping.", "Ask another process.", {"Retry-After": "5"})

@@ -47,7 +47,8 @@ async def get(
     responses=documented(404, 422, 503),
 )
 async def delete(id: Id, engine: TheEngine, caller: TheCaller) -> None:
-    """Deletes it with its transcripts and replies; a group that is being judged is given up."""
+    """Deletes it with its transcripts and replies. A group that is being judged is given up: nothing more is asked, and
+    what was asked is charged to its key."""
     await engine.delete(id, caller)
 
 

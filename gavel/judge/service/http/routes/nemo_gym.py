@@ -24,6 +24,7 @@ from gavel.judge.service.http.route_access import TheCaller, TheEngine
 from gavel.judge.service.http.wire_answers import judged, rewards_of, size_of_groups
 from gavel.judge.service.schemas.group_record import GroupRecord
 from gavel.judge.service.schemas.member_bodies import MemberRequest
+from gavel.judge.service.schemas.numbers import Integer
 from gavel.judge.service.schemas.score_bodies import ScoreRequest, TrajectoryIn
 from gavel.scenarios.readers.openai_responses import messages
 
@@ -58,10 +59,10 @@ class NemoVerify(BaseModel):
     responses_create_params: NemoParams
     response: NemoResponse
     principle: str | None = Field(default=None, pattern=r"\S")
-    rollout_index: int = Field(alias="_ng_rollout_index", ge=0)
-    task_index: int | None = Field(default=None, alias="_ng_task_index")
+    rollout_index: Integer = Field(alias="_ng_rollout_index", ge=0)
+    task_index: Integer | None = Field(default=None, alias="_ng_task_index")
     group_id: str | None = Field(default=None, alias="_ng_group_id", min_length=1, max_length=200)
-    group_attempt: int = Field(default=0, alias="_ng_group_attempt", ge=0)
+    group_attempt: Integer = Field(default=0, alias="_ng_group_attempt", ge=0)
     prompt_id: str | None = None
 
     @property

@@ -1,0 +1,98 @@
+"""The README.md of a checkpoint: what was trained, by which judge and rubric, and how it went.
+
+Its head is the metadata that the Hugging Face hub reads. A run that was not made by `train_scenario` has no task and no
+judge on its card, since only its steps are known.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub import ModelCard, ModelCardData, try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
+
+from gavel.judge.rubric import Rubric
+from gavel.trainer.runs.checkpoints import CARD
+
+_CURVE_POINTS = 12
+_FIGURES = ("success", "reward", "judge_score")
+"""Of which the first that was measured is the curve."""
+
+
+def model_card(
+    description: Mapping[str, Any],
+    experiment: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    step: int,
+    base: str,
+) -> str:
+    """The card of the checkpoint of `step`, in Markdown.
+
+    `description` and `experiment` as in model.json and experiment.json, the latter empty where there is none; `rows` of
+    metrics.jsonl; `base` is the base model's directory or its id on the hub.
+    """
+    local, license_name = Path(base).is_dir(), base_license(base)
+    head = ModelCardData(
+        base_model=None if local else base,
+        library_name="peft",
+        license=license_name,
+        pipeline_tag="text-generation",
+        tags=["gavel", "grpo", "lora", "reinforcement-learning"],
+    )
+    base_model = description["base_model"]
+    lines = [
+        f"# {description['name']}, step {step}",
+        "",
+        f"A LoRA adapter (rank {description['lora']['rank']}) of `{base_model}`, trained with Gavel on scores that a "
+        "judge gave to groups of attempts.",
+        "",
+        f"- Licence of the base model: {license_name or 'not known here; it holds for the adapter too'}",
+        *_experiment_lines(experiment),
+        *_curve_lines(rows, step),
+    ]
+    return f"---\n{head}\n---\n\n" + "\n".join(lines) + "\n"
+
+
+def base_license(base: str) -> str | None:
+    """What the base model's own card says, if it is in its directory or in the hub's cache; nothing is downloaded."""
+    try:
+        file = str(Path(base, CARD)) if Path(base).is_dir() else try_to_load_from_cache(base, CARD)
+        head = ModelCard.load(file).data.to_dict() if isinstance(file, str) and Path(file).is_file() else {}
+    except (HFValidationError, OSError, ValueError, yaml.YAMLError):
+        return None
+    name = head.get("license")
+    return name if isinstance(name, str) else None
+
+
+def _experiment_lines(experiment: Mapping[str, Any]) -> list[str]:
+    lines: list[str] = []
+    if "scenario" in experiment:
+        lines.append(f"- Task: the scenario `{experiment['scenario']}`")
+    if "judge" in experiment:
+        judges = ", ".join(f"`{name}`" for name in experiment["judge"])
+        lines.append(f"- Judge: {judges}; every group in {experiment['orders']} orders")
+        lines.append(f"- Rubric: `{Rubric.of(experiment['rubric']).id}`")
+    training = experiment.get("training", {})
+    if "loss" in training:
+        lines.append(f"- Loss: `{json.dumps(training['loss'])}`, learning rate {training['learning_rate']:g}")
+    return lines
+
+
+def _curve_lines(rows: Sequence[Mapping[str, Any]], step: int) -> list[str]:
+    for split, of in (("held_out", "held-out tasks"), ("train", "the groups of each step")):
+        of_split = [row for row in rows if row["split"] == split and row["step"] <= step]
+        for figure in _FIGURES:
+            points = {row["step"]: row[figure] for row in of_split if isinstance(row.get(figure), int | float)}
+            if points:
+                table = [f"| {at} | {points[at]:.3f} |" for at in _spread(sorted(points))]
+                return ["", f"Mean `{figure}` on {of}:", "", f"| step | {figure} |", "|---|---|", *table]
+    return []
+
+
+def _spread(steps: list[int]) -> list[int]:
+    """At most `_CURVE_POINTS` of the steps, evenly spaced, the first and the last included."""
+    count = min(len(steps), _CURVE_POINTS)
+    return [steps[at * (len(steps) - 1) // max(1, count - 1)] for at in range(count)]

@@ -1,0 +1,52 @@
+"""Who is imitated: the best of each group, above a score, and never who has none."""
+
+import math
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.sft.best_members import best_members
+
+
+def member(reward: float | None, status: Literal["finished", "truncated", "failed"] = "finished") -> Trajectory:
+    return Trajectory(messages_and_choices=[{"role": "user", "content": "?"}], reward=reward, status=status)
+
+
+def group(*rewards: float | None) -> TrajectoryGroup:
+    return TrajectoryGroup([member(reward) for reward in rewards])
+
+
+scores = st.none() | st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
+
+
+@given(st.lists(st.lists(scores, max_size=6), max_size=5), st.integers(1, 4), scores)
+def test_everyone_is_chosen_or_counted_and_nobody_left_behind_scored_higher(
+    rewards: list[list[float | None]], best: int, above: float | None
+) -> None:
+    groups = [group(*row) for row in rewards]
+    chosen = best_members(groups, best, above)
+    expected: list[Trajectory] = []
+    for each in groups:
+        places = [at for at, one in enumerate(each) if one.reward is not None]
+        places.sort(key=lambda at: (-(each.trajectories[at].reward or 0.0), at))
+        members = [each.trajectories[at] for at in places[:best]]
+        expected += [one for one in members if (one.reward or 0.0) > (-math.inf if above is None else above)]
+    assert [id(one) for one in chosen.trajectories] == [id(one) for one in expected]
+    assert chosen.scored + chosen.unscored == sum(map(len, rewards))
+    assert chosen.scored == len(chosen.trajectories) + chosen.too_low + chosen.not_best
+
+
+def test_a_failed_attempt_is_not_imitated_whatever_its_score() -> None:
+    good = member(0.5)
+    chosen = best_members([TrajectoryGroup([member(1.0, "failed"), good, member(None)])])
+    assert (chosen.trajectories, chosen.unscored) == ([good], 2)
+
+
+@pytest.mark.parametrize(("above", "count"), [(None, 1), (0.4, 1), (0.5, 0), (0.6, 0)])
+def test_a_score_has_to_be_above_the_threshold(above: float | None, count: int) -> None:
+    chosen = best_members([group(0.5, 0.1)], above=above)
+    assert (len(chosen.trajectories), chosen.too_low, chosen.not_best) == (count, 1 - count, 1)
