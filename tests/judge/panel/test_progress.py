@@ -29,7 +29,7 @@ async def test_votes_are_there_as_soon_as_their_ballot_is_over():
     judging = asyncio.create_task(Judge(judge, orders=2).score(group, progress=progress))
     await asked.wait()
     async with asyncio.timeout(HANG_SECONDS):
-        while not progress.answered:  # the second request may go out before the first reply is read
+        while not progress.answered:  # noqa: ASYNC110  the second request may go out before the first reply is read
             await asyncio.sleep(0.01)
     assert (progress.answered, progress.calls) == (1, 2)
     assert {index: len(votes) for index, votes in progress.votes().items()} == {0: 1, 1: 1, 2: 1}
