@@ -14,7 +14,6 @@ import asyncio
 import queue
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,23 +22,14 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy import event, exc
+from sqlalchemy import exc
 
 from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError
+from gavel.judge.service.store.connections import READERS, engine_of
 from gavel.judge.service.store.migrate import migrate
 
 _T = TypeVar("_T")
 _MAX_BATCH = 256
-_READERS = 4
-_LOCKED_SECONDS = 30.0
-_POSTGRESQL: dict[str, Any] = {
-    "connect_timeout": 5,
-    "keepalives_idle": 15,
-    "tcp_user_timeout": 30_000,
-    "options": "-c statement_timeout=60s -c lock_timeout=30s",
-}
-"""No wait for the server lasts for ever."""
-_NO_WAIT = " -c synchronous_commit=off"
 _CONFLICTS = ("40001", "40P01")
 """PostgreSQL's states for a serialization failure and a deadlock."""
 _TRIES = 5
@@ -85,10 +75,10 @@ class Database:
         """Opens the database, and brings its tables up to date. Raises `ServiceError`."""
         self.url = url
         self.is_sqlite = url.get_backend_name() == "sqlite"
-        self._write_engine = _engine(url, "BEGIN IMMEDIATE")
-        self._hasty_engine = _engine(url, "BEGIN IMMEDIATE", durable=False)
+        self._write_engine = engine_of(url, "BEGIN IMMEDIATE")
+        self._hasty_engine = engine_of(url, "BEGIN IMMEDIATE", durable=False)
         """For writes that need not survive a power cut."""
-        self._read_engine = _engine(url, "BEGIN")
+        self._read_engine = engine_of(url, "BEGIN")
         try:
             with self._write_engine.begin() as connection:
                 migrate(connection)
@@ -102,7 +92,7 @@ class Database:
         """How often the database did not answer so far."""
         self._closed = False
         self._closing = threading.Lock()
-        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="gavel-read")
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="gavel-read")
         self._writer = threading.Thread(target=self._run, name="gavel-write", daemon=True)
         self._writer.start()
 
@@ -355,44 +345,6 @@ _WHICH = "Give the path of an SQLite file, or postgresql://user:password@host/na
 def _in_transaction(engine: sa.Engine, work: Work[_T]) -> _T:
     with engine.begin() as connection:
         return work(connection)
-
-
-def _engine(url: sa.URL, begin: str, *, durable: bool = True) -> sa.Engine:
-    if url.get_backend_name() != "sqlite":
-        options = {**_POSTGRESQL, "options": _POSTGRESQL["options"] + ("" if durable else _NO_WAIT)}
-        return sa.create_engine(url, pool_size=_READERS, connect_args=options, hide_parameters=True)
-    engine = sa.create_engine(
-        url,
-        connect_args={"timeout": _LOCKED_SECONDS, "check_same_thread": False},
-        pool_size=_READERS,
-        hide_parameters=True,
-    )
-
-    def connected(connection: sqlite3.Connection, _: object) -> None:
-        connection.isolation_level = None  # transactions begin below, not where the driver thinks
-        _use_log(connection)
-        connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-        connection.execute("PRAGMA secure_delete = ON")  # erased transcripts are overwritten
-
-    def begins(connection: sa.Connection) -> None:
-        connection.exec_driver_sql(begin)
-
-    event.listen(engine, "connect", connected)
-    event.listen(engine, "begin", begins)
-    return engine
-
-
-def _use_log(connection: sqlite3.Connection) -> None:
-    """SQLite does not wait for the lock that changing to a write-ahead log takes, so this does."""
-    patience = time.monotonic() + _LOCKED_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > patience:
-                raise
-            time.sleep(0.01)
 
 
 def _unusable(url: sa.URL, error: Exception) -> ServiceError:
