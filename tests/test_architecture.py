@@ -17,6 +17,7 @@ LONGEST = 400
 # Tests of a whole wing: they run several of its modules together, so no one module names them.
 OF_A_WHOLE_WING = {
     "gavel/rewards/test_sent_rewards.py",
+    "judge/service/test_erasure.py",
     "gavel/rewards/test_trl_training.py",
     "gavel/rewards/test_verl_package.py",
     "gavel/cli/test_cli.py",

@@ -27,6 +27,7 @@ from gavel.judge.service.engine.caller import ANYONE, Caller
 from gavel.judge.service.engine.judges import Judges
 from gavel.judge.service.engine.metrics import Metrics
 from gavel.judge.service.engine.rendezvous import Rendezvous
+from gavel.judge.service.engine.steady_clock import SteadyClock
 from gavel.judge.service.engine.tracing import Tracing
 from gavel.judge.service.engine.waiters import Waiters
 from gavel.judge.service.engine.worker import Worker
@@ -336,12 +337,13 @@ class Engine:
                 _LOG.warning("the database's log is not emptied yet: %s", type(error).__name__)
 
     async def _expire(self, days: float) -> None:
+        clock = SteadyClock()
         while True:
             try:
-                if deleted := await self.store.delete_before(time.time() - days * _DAY):
+                if deleted := await self.store.delete_before(clock.now() - days * _DAY):
                     _LOG.info("%d judgements older than %g days are deleted", deleted, days)
-            except DatabaseUnavailableError as error:
-                _LOG.warning("old judgements are not deleted: %s", error.message)
+            except (ServiceError, SQLAlchemyError) as error:
+                _LOG.warning("old judgements are not deleted yet: %s", type(error).__name__)
             await asyncio.sleep(_RETENTION_SECONDS)
 
 

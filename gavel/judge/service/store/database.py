@@ -12,7 +12,6 @@ wait for the disk serves all writes of a batch. Writes that may be lost in a pow
 
 import asyncio
 import queue
-import sqlite3
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,11 +26,11 @@ from sqlalchemy import exc
 from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError
 from gavel.judge.service.store.connections import READERS, engine_of
 from gavel.judge.service.store.migrate import migrate
+from gavel.judge.service.store.outages import is_conflict, is_outage, no_answer, reason
+from gavel.judge.service.store.sqlite_place import check_place
 
 _T = TypeVar("_T")
 _MAX_BATCH = 256
-_CONFLICTS = ("40001", "40P01")
-"""PostgreSQL's states for a serialization failure and a deadlock."""
 _TRIES = 5
 """Of a work that conflicts with those of other processes."""
 Work = Callable[[sa.Connection], _T]
@@ -75,6 +74,8 @@ class Database:
         """Opens the database, and brings its tables up to date. Raises `ServiceError`."""
         self.url = url
         self.is_sqlite = url.get_backend_name() == "sqlite"
+        if self.is_sqlite:
+            check_place(Path(url.database or ""))
         self._write_engine = engine_of(url, "BEGIN IMMEDIATE")
         self._hasty_engine = engine_of(url, "BEGIN IMMEDIATE", durable=False)
         """For writes that need not survive a power cut."""
@@ -163,15 +164,20 @@ class Database:
         """The same in this thread."""
         return self._retried(self._read_engine, lambda connection: work(connection))
 
-    async def truncate_log(self) -> None:
-        """Empties SQLite's write-ahead log, which holds what was erased until then; PostgreSQL sees to its own."""
-        if self.is_sqlite:
-            await asyncio.get_running_loop().run_in_executor(self._readers, self._truncate_log)
+    async def truncate_log(self) -> bool:
+        """Empties SQLite's write-ahead log, which holds what was erased until then; PostgreSQL sees to its own.
 
-    def _truncate_log(self) -> None:
+        False when somebody reads in it for long: it is to be tried again.
+        """
+        if not self.is_sqlite:
+            return True
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._truncate_log)
+
+    def _truncate_log(self) -> bool:
         connection = self._read_engine.raw_connection()  # outside a transaction
         try:
-            connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+            is_busy, *_ = connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            return not is_busy
         finally:
             connection.close()
 
@@ -220,9 +226,9 @@ class Database:
         except DatabaseUnavailableError as error:
             return [_Done(each, error=error) for each in batch]
         except Exception as error:
-            conflict = _is_conflict(error)
+            conflict = is_conflict(error)
             if len(batch) == 1 and conflict and tries == 1:
-                return [_Done(batch[0], error=_no_answer(error))]
+                return [_Done(batch[0], error=no_answer(error))]
             if len(batch) == 1 and not conflict:
                 return [_Done(batch[0], error=error)]
             # One work failed: alone, each of the others succeeds.
@@ -240,9 +246,9 @@ class Database:
         try:
             return _in_transaction(engine, work)
         except exc.DBAPIError as error:
-            if not _is_outage(error):
+            if not is_outage(error):
                 raise
-            if _is_conflict(error):
+            if is_conflict(error):
                 raise
             first = error
         if first.connection_invalidated:
@@ -251,7 +257,7 @@ class Database:
             except exc.OperationalError as error:
                 first = error
         self.outages += 1
-        raise _no_answer(first) from first
+        raise no_answer(first) from first
 
 
 class _SqliteFile:
@@ -271,38 +277,6 @@ class _SqliteFile:
         except OSError:
             return None
         return status.st_dev, status.st_ino
-
-
-def _no_answer(error: Exception) -> DatabaseUnavailableError:
-    code = getattr(error.orig, "sqlite_errorcode", 0) if isinstance(error, exc.DBAPIError) else 0
-    remedy = _REMEDIES.get(code & 0xFF, "Try again; if it lasts, look at the database.")
-    return DatabaseUnavailableError(f"the database does not answer: {_reason(error)}.", remedy)
-
-
-_BROKEN = "Stop the service, and restore the file from a copy, or begin with a new one."
-_REMEDIES = {
-    sqlite3.SQLITE_FULL: "Make room on the disk of the database's file.",
-    sqlite3.SQLITE_IOERR: "Make room on the disk of the database's file, and look at the disk.",
-    sqlite3.SQLITE_READONLY: "Make the database's file and its directory writable for the service.",
-    sqlite3.SQLITE_CORRUPT: _BROKEN,
-    sqlite3.SQLITE_NOTADB: _BROKEN,
-}
-"""By SQLite's primary result code."""
-_READ_ONLY = "25006"
-"""PostgreSQL's state for a write to a server that allows reading alone."""
-
-
-def _is_outage(error: exc.DBAPIError) -> bool:
-    """Whether no work can succeed now."""
-    if error.connection_invalidated or isinstance(error, exc.OperationalError):
-        return True
-    is_broken = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-    return is_broken or getattr(error.orig, "sqlstate", None) == _READ_ONLY
-
-
-def _is_conflict(error: Exception) -> bool:
-    """Whether a transaction was ended for the sake of another one, and may succeed now."""
-    return isinstance(error, exc.DBAPIError) and getattr(error.orig, "sqlstate", None) in _CONFLICTS
 
 
 def _settle(done: Sequence[_Done[Any]]) -> None:
@@ -349,12 +323,4 @@ def _in_transaction(engine: sa.Engine, work: Work[_T]) -> _T:
 
 def _unusable(url: sa.URL, error: Exception) -> ServiceError:
     where = url.render_as_string(hide_password=True)
-    if url.get_backend_name() == "sqlite" and not Path(url.database or "").absolute().parent.is_dir():
-        return ServiceError(f"the database {where} cannot be opened: its directory does not exist.", "Make it first.")
-    return ServiceError(f"the database {where} cannot be used: {_reason(error)}", _WHICH)
-
-
-def _reason(error: Exception) -> str:
-    """The driver's own words, without the statement and its parameters, which may hold transcripts."""
-    cause = error.orig if isinstance(error, exc.DBAPIError) else error
-    return " ".join(str(cause).split())
+    return ServiceError(f"the database {where} cannot be used: {reason(error)}.", _WHICH)

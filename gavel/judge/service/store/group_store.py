@@ -59,6 +59,7 @@ _EMPTY_MEMBERS = sa.update(members).where(_m.group_id == sa.bindparam("of_group"
 _JUDGEMENT = sa.insert(judgements)
 _HAS_DUE = sa.select(_g.id).where(_IS_OPEN, _g.deadline_at <= database_time()).limit(1)
 _CLOSED_AT_ONCE = 100
+_NO_OPTIONS = b"{}"
 _REPLAY_SECONDS = 600.0
 """That a closed round still answers a member that comes again, before the member begins another round."""
 
@@ -247,7 +248,8 @@ def _close(connection: sa.Connection, row: sa.Row[tuple[object, ...]], now: floa
     """Makes the members that came a judgement, which waits for a worker, or is finished without scores."""
     group = {"of_group": row.id}
     came = sorted(connection.execute(_OF_GROUP, group), key=lambda member: member.id)
-    connection.execute(_CLOSE, {**group, "closed_at": now})
+    left = {} if row.retain else {"options": _NO_OPTIONS}  # they may hold the task's reference
+    connection.execute(_CLOSE, {**group, "closed_at": now, **left})
     connection.execute(_EMPTY_MEMBERS, group)
     new = NewJudgement(
         id=row.id,
@@ -274,7 +276,7 @@ def _close(connection: sa.Connection, row: sa.Row[tuple[object, ...]], now: floa
 
 def _request(trajectories: Sequence[bytes], options: bytes) -> bytes:
     """The `ScoreRequest` of these trajectories and options, as JSON."""
-    rest = b"," + options[1:] if options != b"{}" else b"}"
+    rest = b"," + options[1:] if options != _NO_OPTIONS else b"}"
     return b'{"trajectories":[' + b",".join(trajectories) + b"]" + rest
 
 

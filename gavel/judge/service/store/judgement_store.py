@@ -61,8 +61,8 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.erasures = 0
-        """How often something was erased or deleted since the log was emptied."""
+        self.erasures = 1
+        """How often something was erased or deleted since the log was emptied; by an earlier process, perhaps once."""
 
     async def accept(self, new: NewJudgement, owner: str | None = None, lease_seconds: float = 0.0) -> Accepted:
         """Stores a request; with an `owner` it is leased to that process at once.
@@ -163,9 +163,8 @@ class Store:
 
     async def overwrite_erased(self) -> None:
         """Leaves nothing in the database's files of what was erased."""
-        if self.erasures:
-            self.erasures = 0
-            await self.database.truncate_log()
+        if (erasures := self.erasures) and await self.database.truncate_log():
+            self.erasures -= erasures
 
     async def forget_claims(self, seconds: float) -> None:
         """Deletes claims on questions that were not renewed since this Unix time: their processes have died."""

@@ -1,4 +1,4 @@
-"""Several processes over one PostgreSQL: work is shared, taken over, and survives the server's restart."""
+"""Several processes over one database: work is shared, taken over, and survives the restart of PostgreSQL's server."""
 
 import asyncio
 from pathlib import Path
@@ -18,13 +18,13 @@ from tests.judge.service.processes import served
 from tests.judge.service.stub import Stub, body, worths
 from tests.limits import HANG_SECONDS
 
-pytestmark = [pytest.mark.slow, pytest.mark.postgres]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def config(tmp_path: Path, endpoint: Endpoint, postgresql: Cluster) -> ServiceConfig:
+def config(tmp_path: Path, endpoint: Endpoint, database_url: str) -> ServiceConfig:
     limits = ServiceLimits(concurrent_groups=2, lease_seconds=2)
-    return config_of(tmp_path, endpoint, port=0, limits=limits, database=postgresql.database())
+    return config_of(tmp_path, endpoint, port=0, limits=limits, database=database_url)
 
 
 def expected(number: int) -> list[float]:
@@ -105,6 +105,8 @@ async def test_one_question_is_asked_once_by_all_processes(config: ServiceConfig
     assert set(stub.asked.values()) == {1}
 
 
+@pytest.mark.postgres
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 async def test_clients_get_their_scores_though_the_database_restarts(
     config: ServiceConfig, endpoint: Endpoint, postgresql: Cluster
 ):

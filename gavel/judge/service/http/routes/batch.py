@@ -69,10 +69,10 @@ async def _answers(
         yield line
     async for judgement, record in engine.results(records.values()):
         body = problem_of(gone(judgement)).body if record is None else record.answer.model_dump()
+        if record is not None:
+            await engine.answered(record)  # before: who has read the last line may close the connection
         for number in numbers[judgement]:
             yield _line(number, body)
-        if record is not None:
-            await engine.answered(record)
 
 
 def _line(number: int, body: dict[str, Any]) -> bytes:

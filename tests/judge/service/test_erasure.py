@@ -1,0 +1,240 @@
+"""What is not to be kept is nowhere: not in the database's files, not in its log, not in what the service prints."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import zstandard
+
+from gavel.judge.service.config import ServiceConfig, ServiceLimits
+from gavel.judge.service.engine import engine as engine_module
+from gavel.judge.service.store.database import Database
+from gavel.judge.service.store.judgement_store import Store
+from gavel.judge.service.store.reply_store import delete_replies
+from tests.endpoint import Answer, Endpoint, Request, labels_in, says
+from tests.judge.service.in_process import config_of, group, messages, serving
+from tests.judge.service.processes import served
+from tests.limits import HANG_SECONDS
+
+pytestmark = pytest.mark.slow
+MARKER = "zq8marker5w"
+_FRAME = b"\x28\xb5\x2f\xfd"
+_HOW = ("plainly", "slowly", "calmly", "gladly", "kindly", "loudly")
+
+
+def traces_in(folder: Path) -> list[str]:
+    """Files that have the marker, as it is or within a compressed value."""
+    return [path.name for path in sorted(folder.iterdir()) if path.is_file() and _has_marker(path.read_bytes())]
+
+
+def _has_marker(data: bytes) -> bool:
+    if MARKER.encode() in data:
+        return True
+    start = data.find(_FRAME)
+    while start >= 0:
+        try:
+            if MARKER.encode() in zstandard.ZstdDecompressor().decompressobj().decompress(data[start : start + 65536]):
+                return True
+        except zstandard.ZstdError:
+            pass
+        start = data.find(_FRAME, start + 1)
+    return False
+
+
+def telling(request: Request) -> Answer:
+    """A judge model that quotes what it has read."""
+    word = MARKER if MARKER in str(request["messages"]) else "nothing"
+    entries = [
+        {"trajectory_id": label, "explanation": f"It says {word} {_HOW[position]}.", "score": 0.5 + position / 10}
+        for position, label in enumerate(labels_in(request))
+    ]
+    return says(json.dumps({"scores": entries}), {"prompt_tokens": 9, "completion_tokens": 9, "total_tokens": 18})
+
+
+async def until_nothing_is_left(folder: Path) -> None:
+    found: list[str] = []
+    for _ in range(100):
+        if not (found := await asyncio.to_thread(traces_in, folder)):
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(found)
+
+
+OPTIONS: dict[str, Any] = {"rubric": f"Knows {MARKER}.", "reference": f"{MARKER} is right."}
+
+
+def secret_group(**options: Any) -> dict[str, Any]:
+    members = [
+        {"messages": messages(f"{MARKER} {n}"), "metadata": {"own": MARKER}, "status_reason": MARKER} for n in (1, 2)
+    ]
+    return {**OPTIONS, "trajectories": members, **options}
+
+
+async def at_once(client: httpx.AsyncClient) -> httpx.Response:
+    return await client.post("/v1/score", json=secret_group(retain=False))
+
+
+async def polled(client: httpx.AsyncClient) -> httpx.Response:
+    accepted = await client.post("/v1/score?wait=false", json=secret_group(retain=False))
+    return await client.get(f"{accepted.headers['location']}?wait={HANG_SECONDS}")
+
+
+async def in_a_batch(client: httpx.AsyncClient) -> httpx.Response:
+    """Its last line is read, and the connection closed at once."""
+    async with client.stream("POST", "/v1/score/batch", content=json.dumps(secret_group(retain=False))) as answer:
+        async for line in answer.aiter_lines():
+            return httpx.Response(answer.status_code, text=line)
+    raise AssertionError
+
+
+async def by_members(client: httpx.AsyncClient) -> httpx.Response:
+    sent = [
+        client.post(
+            "/v1/groups/g/members",
+            json={"expected": 2, "id": f"m{n}", "messages": messages(f"{MARKER} {n}"), "retain": False, **OPTIONS},
+        )
+        for n in (1, 2)
+    ]
+    return (await asyncio.gather(*sent))[0]
+
+
+async def deleted(client: httpx.AsyncClient) -> httpx.Response:
+    answer = await client.post("/v1/score", json=secret_group())
+    assert (await client.delete(answer.headers["location"])).status_code == 204
+    return answer
+
+
+async def deleted_group(client: httpx.AsyncClient) -> httpx.Response:
+    sent = [
+        client.post(
+            "/v1/groups/h/members",
+            json={"expected": 2, "id": f"m{n}", "messages": messages(f"{MARKER} {n}"), **OPTIONS},
+        )
+        for n in (1, 2)
+    ]
+    answer = (await asyncio.gather(*sent))[0]
+    assert (await client.delete(f"/v1/judgements/{answer.json()['judgement']}")).status_code == 204
+    return answer
+
+
+WAYS: list[Callable[[httpx.AsyncClient], Awaitable[httpx.Response]]] = [
+    *(at_once, polled, in_a_batch, by_members),
+    *(deleted, deleted_group),
+]
+
+
+@pytest.fixture
+def config(tmp_path: Path, endpoint: Endpoint) -> ServiceConfig:
+    endpoint.script = [telling]
+    (tmp_path / "data").mkdir()
+    return config_of(tmp_path / "data", endpoint, {"orders": 2}, limits=ServiceLimits(shutdown_seconds=1))
+
+
+def test_the_search_finds_what_is_kept(tmp_path: Path):
+    store_file = tmp_path / "with.sqlite"
+    store_file.write_bytes(b"\0" * 100 + zstandard.compress(f"x {MARKER} y".encode() * 5) + b"\0" * 9)
+    (tmp_path / "without").write_bytes(_FRAME + b"nothing")
+    assert traces_in(tmp_path) == ["with.sqlite"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_nothing_is_left_in_the_files_or_the_log_while_the_service_runs(
+    config: ServiceConfig,
+    way: Callable[[httpx.AsyncClient], Awaitable[httpx.Response]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    caplog.set_level(logging.DEBUG, logger="gavel")
+    monkeypatch.setattr(engine_module, "_OVERWRITE_SECONDS", 0.1)
+    folder = Path(config.database).parent
+    async with serving(config) as client:
+        await client.post("/v1/score", json=group("kept", "too"))
+        answer = await way(client)
+        assert answer.status_code == 200
+        assert MARKER in answer.text  # the answer itself has it
+        await until_nothing_is_left(folder)
+        assert len((await client.get("/v1/judgements")).json()["judgements"]) >= 1
+    assert traces_in(folder) == []
+    assert MARKER not in "".join(record.getMessage() for record in caplog.records if record.name.startswith("gavel"))
+
+
+async def test_nothing_is_left_after_a_kill_and_a_restart(config: ServiceConfig, monkeypatch: pytest.MonkeyPatch):
+    folder = Path(config.database).parent
+    served_config = config.model_copy(update={"port": 0})
+    async with served(served_config) as service, httpx.AsyncClient(base_url=service.url, timeout=HANG_SECONDS) as one:
+        answers = [await way(one) for way in WAYS]
+        accepted = await one.post("/v1/score?wait=false", json=secret_group(retain=False, orders=5))
+        await asyncio.to_thread(service.kill)
+    assert {answer.status_code for answer in answers} == {200}
+    monkeypatch.setattr(engine_module, "_OVERWRITE_SECONDS", 0.1)
+    async with serving(config) as client:
+        late = await client.get(f"{accepted.headers['location']}?wait={HANG_SECONDS}")
+        assert late.json()["status"] == "scored"
+        await until_nothing_is_left(folder)
+
+
+async def test_the_log_is_emptied_once_whoever_reads_in_it_is_done(tmp_path: Path):
+    database = Database.open(str(tmp_path / "service.sqlite"))
+    store = Store(database)
+    store.erasures = 2
+    answers = iter([False, True])
+
+    async def truncated() -> bool:
+        store.erasures += 1  # something more is erased meanwhile
+        return next(answers)
+
+    database.truncate_log = truncated
+    await store.overwrite_erased()
+    assert store.erasures == 3
+    await store.overwrite_erased()
+    assert store.erasures == 1
+    database.close()
+
+
+async def test_old_judgements_leave_while_they_are_paged_through_and_read(config: ServiceConfig):
+    async with serving(config.model_copy(update={"retention_days": 1e-9})) as client:
+        engine = client._transport.app.state.engine  # type: ignore[attr-defined]
+        places = [
+            (await client.post("/v1/score", json=group(f"a {n}", f"{MARKER} {n}"))).headers["location"]
+            for n in range(6)
+        ]
+        first = (await client.get("/v1/judgements?limit=2")).json()
+        reading = [client.get(place) for place in places for _ in range(5)]
+        expiring = engine.store.delete_before(2**40)
+        *answers, deleted = await asyncio.gather(*reading, expiring)
+        assert deleted == 6
+        assert {answer.status_code for answer in answers} <= {200, 404}
+        rest = await client.get(f"/v1/judgements?limit=2&before={first['next']}")
+        assert rest.json() == {"judgements": [], "next": None}
+        for place in places:
+            assert (await client.get(place)).status_code == 404
+            assert (await client.get(place.removeprefix("/v1"))).status_code == 404
+        await engine.store.overwrite_erased()
+        assert traces_in(Path(config.database).parent) == []
+
+
+async def test_a_group_that_waits_for_members_outlives_the_expiry_of_others(config: ServiceConfig):
+    async with serving(config) as client:
+        engine = client._transport.app.state.engine  # type: ignore[attr-defined]
+        body = {"expected": 2, "id": "m1", "messages": messages("a")}
+        waiting = asyncio.create_task(client.post("/v1/groups/g/members", json=body))
+        await asyncio.sleep(0.2)
+        await engine.store.delete_before(2**40)
+        last = await client.post("/v1/groups/g/members", json={**body, "id": "m2", "messages": messages("b")})
+        assert (last.status_code, (await waiting).status_code) == (200, 200)
+        await engine.store.delete_before(2**40)
+        gone = await client.get("/v1/groups/g/members/m1")
+        assert (gone.status_code, gone.json()["type"]) == (404, "urn:gavel:problem:not-found")
+
+
+async def test_a_judgement_with_very_many_replies_can_be_deleted(config: ServiceConfig):
+    database = Database.open(config.database)
+    store = Store(database)
+    keys = {f"{number:x}" for number in range(70_000)}
+    await store.database.write(lambda connection: delete_replies(connection, keys))
+    database.close()
