@@ -47,6 +47,7 @@ from .trainer.config import TrainConfig as TrainConfig
 from .trainer.config import VllmSettings as VllmSettings
 from .trainer.model import Model as Model
 from .trainer.model import TrainableModel as TrainableModel
+from .trainer.recipes import recipe as recipe
 from .trainer.run_config import RunConfig as RunConfig
 
 __version__: str

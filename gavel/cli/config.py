@@ -8,7 +8,7 @@ import typer
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import with_options
 from gavel.cli.run_file import to_toml
-from gavel.cli.run_options import RUN_FLAGS, Assignments, MinSpread, Shaping, Source, run_config
+from gavel.cli.run_options import RUN_FLAGS, Assignments, MinSpread, Recipe, Shaping, Source, run_config
 from gavel.trainer.run_config import RunConfig
 
 _ABOUT_PATHS = "# Relative paths are those of the directory that this file is in."
@@ -18,6 +18,7 @@ def config(
     values: Mapping[str, Any],
     source: Source = "returns_desk",
     assignments: Assignments = None,
+    recipe: Recipe = None,
     shaping: Shaping = None,
     min_spread: MinSpread = None,
 ) -> None:
@@ -25,7 +26,7 @@ def config(
 
     The same arguments as for `gavel train`; what is printed is itself a run.toml.
     """
-    given = run_config(source, values, assignments, shaping, min_spread)
+    given = run_config(source, values, assignments, shaping, min_spread, recipe=recipe)
     text = f"{_ABOUT_PATHS}\n\n{to_toml(given.resolved(), given)}"
     typer.echo(text.encode(), nl=False)  # TOML is UTF-8, whatever the terminal is
 

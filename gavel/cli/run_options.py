@@ -15,6 +15,7 @@ from gavel.cli.run_paths import paths_beside
 from gavel.cli.settings import STAND_IN
 from gavel.judge.config import JudgeConfig
 from gavel.llm.local_models import model_id
+from gavel.trainer.recipes import RecipeName, recipe_settings
 from gavel.trainer.run_config import RunConfig
 
 JUDGE_FLAGS = [  # of a JudgeConfig
@@ -83,6 +84,11 @@ Shaping = Annotated[
 ]
 MinSpread = Annotated[float | None, typer.Option("--min-spread", hidden=True, help="Now --minimal-spread.")]
 
+Recipe = Annotated[
+    RecipeName | None,
+    typer.Option("--recipe", help="Settings of a published algorithm; other options override them."),
+]
+
 _ADVANTAGES = {"raw": "mean", "centred": "mean", "rank": "rank", "shrunk": "shrunk"}
 """What each kind of the former --shaping is as an --advantage; subtracting the mean twice changes nothing."""
 
@@ -94,16 +100,21 @@ def run_config(
     shaping: str | None = None,
     min_spread: float | None = None,
     flags: Sequence[Flag] = RUN_FLAGS,
+    *,
+    recipe: RecipeName | None = None,
 ) -> RunConfig:
     """The run that a scenario or run.toml and the options describe, with the judge of the environment if none is named.
 
-    Options win over the file, whose relative paths are those beside it. Raises a `GavelError` that names the option, or
-    the file and line, of a wrong value.
+    Options win over the recipe, and both over the file, whose relative paths are those beside it. Raises a `GavelError`
+    that names the option, or the file and line, of a wrong value.
     """
     tables, where = {"scenario": source}, Where()
     if source.endswith(".toml"):
         tables, where = read_tables(Path(source))
         tables = paths_beside(tables, Path(source).parent)
+    if recipe is not None:
+        settings = {("train", name): value for name, value in recipe_settings(recipe).items()}
+        tables, where = merged(tables, settings), where | dict.fromkeys(settings, "--recipe")
     chosen = _former_options(shaping, min_spread) | given(values, RunConfig, flags)
     names = {tuple(flag.path.split(".")): flag.name for flag in flags}
     where |= {path: names.get(path) or names[path[:-1]] for path in chosen}

@@ -17,6 +17,7 @@ from gavel.cli.run_options import (
     Assignments,
     DryRun,
     MinSpread,
+    Recipe,
     Shaping,
     Source,
     announce_stand_in,
@@ -33,6 +34,7 @@ def train(
     values: Mapping[str, Any],
     assignments: Assignments = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing an earlier run.")] = False,
+    recipe: Recipe = None,
     shaping: Shaping = None,
     min_spread: MinSpread = None,
     dry_run: DryRun = False,
@@ -44,7 +46,7 @@ def train(
     """
     if not dry_run:
         need_extra("train", "gavel train")
-    given = run_config(source, values, assignments, shaping, min_spread)
+    given = run_config(source, values, assignments, shaping, min_spread, recipe=recipe)
     config = given.resolved()
     scenario = scenario_named(config.scenario)
     from gavel.trainer.runs.run_directory import run_path, runs_root

@@ -20,7 +20,7 @@ class _Settings(BaseModel):
 
 
 class LoraSettings(_Settings):
-    """The adapter, on all linear layers (Hu et al., 2021, arXiv 2106.09685)."""
+    """The adapter, on the linear layers of the text decoder (Hu et al., 2021, arXiv 2106.09685)."""
 
     rank: int = Field(default=16, ge=1)
     """Rank of the LoRA adapter."""
@@ -162,9 +162,11 @@ class SamplerCorrection(_Settings):
     batch's start: truncated and masked importance sampling (see docs/algorithms.md).
     """
 
-    mode: Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = "token_truncate"
+    mode: Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "geometric_mask"] = (
+        "token_truncate"
+    )
     """truncate: w is brought into [floor, cap]; mask: a w outside of it counts 0. A sequence's w is the product of its
-    tokens'."""
+    tokens'. geometric_mask: a sequence whose tokens' w have a geometric mean outside counts 0, any other one 1."""
     cap: float = Field(default=2.0, gt=0)
     floor: float = Field(default=0.0, ge=0)
 
@@ -192,6 +194,8 @@ class _Updates(_Settings):
     """Gradients are clipped to this norm."""
     weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's decoupled weight decay."""
+    adam_betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
+    """AdamW's decay rates of the means of gradients and of their squares."""
     micro_batch_tokens: int = Field(default=16384, ge=1)
     """Unique tokens per forward pass: bounds memory, does not change the result. A group that fits is not cut."""
     gradient_checkpointing: bool = False
@@ -216,6 +220,12 @@ class TrainConfig(_Updates):
     votes are. See `gavel.trainer.data.advantages`."""
     minimal_spread: float = Field(default=1e-6, ge=0)
     """A group whose rewards differ by no more than this gives no signal and is left out."""
+    normalize_over_batch: bool = False
+    """Divides the advantages by their root mean square over all groups of the call (REINFORCE++, arXiv 2501.03262;
+    ScaleRL, arXiv 2510.13786)."""
+    mask_truncated: bool = False
+    """Members that ran out of tokens or turns count in their group's mean, but are not trained themselves (DAPO's
+    overlong filtering, arXiv 2503.14476)."""
     on_token_mismatch: OnTokenMismatch = "refuse"
     """Of a trajectory in which a turn does not go on from the tokens of the turn before it: refuse leaves it out unless
     the chat template alone is the cause, branch trains it as several sequences (see docs/tokens.md)."""
@@ -235,7 +245,7 @@ class TrainConfig(_Updates):
 
     @model_validator(mode="after")
     def _one_kind_of_advantage(self) -> Self:
-        for name in ("advantage", "minimal_spread"):
+        for name in ("advantage", "minimal_spread", "normalize_over_batch"):
             if isinstance(self.loss, Ppo) and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} is for losses that compare a group's members; Ppo does not")
         return self

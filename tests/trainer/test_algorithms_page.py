@@ -7,6 +7,7 @@ import pytest
 
 import gavel
 from gavel.trainer.config import TrainConfig
+from gavel.trainer.recipes import RECIPES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
 CLASSES = ("Cispo", "ClippedSurrogate", "Gspo", "Ppo", "Reinforce", "SamplerCorrection")
@@ -25,8 +26,15 @@ def test_every_setting_of_the_page_makes_a_configuration(setting):
 def test_the_page_has_every_kind_of_loss_advantage_and_correction():
     for kind in ("mean", "std", "rloo", "rank", "shrunk", "k1", "k2", "k3"):
         assert any(f'"{kind}"' in setting for setting in SETTINGS), kind
-    for name in (*CLASSES, "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"):
+    for name in (*CLASSES, "token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "geometric_mask"):
         assert any(name in setting for setting in SETTINGS), name
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_is_on_the_page_with_its_settings(name):
+    (line,) = re.findall(rf"^\| `{name}` \| `(.*)` \|$", PAGE, flags=re.MULTILINE)
+    written = eval(f"TrainConfig({line})", {each: getattr(gavel, each) for each in ("TrainConfig", *CLASSES)})
+    assert gavel.recipe(name) == written
 
 
 @pytest.mark.slow

@@ -49,6 +49,8 @@ class Clause:
     """Whom it is about."""
     own: bool
     """Whether it is part of that member's own explanation."""
+    names: frozenset[str] = frozenset()
+    """The members that its text still names."""
 
 
 def named(text: str, said: Said) -> list[Named]:
@@ -60,13 +62,18 @@ def named(text: str, said: Said) -> list[Named]:
         alone = len(_NUMBER.findall(match[0])) == 1
         label = labels[number - 1] if alone and 0 < number <= len(labels) else "?"
         found.append(Named(match.start(), match.end(), label))
-    for match in ORDINAL_WORD.finditer(text):
+    for match in ORDINAL_WORD.finditer(text) if _may_hold_ordinal(text) else ():
         place = _PLACES[match["which"].casefold()]
         found.append(Named(match.start(), match.end(), labels[place] if place < len(labels) else "?"))
     if len(found) < 2:
         return found
     found.sort(key=lambda one: (one.start, -one.end))
     return [one for index, one in enumerate(found) if not index or one.start >= found[index - 1].end]
+
+
+def _may_hold_ordinal(text: str) -> bool:
+    folded = text.casefold()
+    return not text.isascii() or any(word in folded for word in _PLACES)
 
 
 _RANKED = re.compile(r"\b(?P<name>grade|mark|rank|place|note|rang|platz)\s?[:=]\s?", re.IGNORECASE)
@@ -103,7 +110,7 @@ def clauses(text: str, said: Said, subject: str) -> Iterator[Clause]:
             pieces = _without(part, members) if len(groups) == 1 or not _compared(part, members) else None
             if pieces is not None:
                 for label in groups:
-                    yield Clause(pieces, label, own=False)
+                    yield _clause(pieces, label, said, own=False)
 
 
 def _without(part: str, members: list[Named]) -> str:
@@ -125,9 +132,12 @@ def _compared(part: str, members: list[Named]) -> bool:
 def _about_others(part: str, members: list[Named], said: Said, subject: str) -> Iterator[Clause]:
     """A clause of an explanation that names members: about the own one when no other is named."""
     if all(one.label == subject for one in members):
-        yield Clause(_without(part, members), subject, own=True)
-        return
-    yield Clause(part, subject, own=True)
+        part = _without(part, members)
+    yield _clause(part, subject, said, own=True)
+
+
+def _clause(text: str, member: str, said: Said, *, own: bool) -> Clause:
+    return Clause(text, member, own, frozenset(one.label for one in named(text, said)))
 
 
 def denied(text: str, position: int) -> bool:

@@ -6,19 +6,21 @@
 """
 
 import re
+from functools import cache
 from itertools import pairwise
 
 from gavel.judge.reply.claims import Said
 from gavel.judge.reply.clauses import LONG, denied, named
-from gavel.judge.reply.lexicon import pattern, source
+from gavel.judge.reply.lexicon import Words, pattern, source
 
-OTHERS = re.compile(
-    r"\b(?:(?:both|all|the|any|every|each)(?: of)?(?: the)? (?:two |three |four )?(?:others?|rest|remaining)"
-    r"|both|(?:other|all"
-    r" other|any other|every other) (?:attempt|trajector|candidate|run|response|answer)\w*|the (?:competition"
-    r"|pack|field))\b"
-    rf"|the other two|{source('others')}",
-    re.IGNORECASE,
+OTHERS = Words(
+    lambda plain: (
+        r"\b(?:(?:both|all|the|any|every|each)(?: of)?(?: the)? (?:two |three |four )?(?:others?|rest|remaining)"
+        r"|both|(?:other|all"
+        r" other|any other|every other) (?:attempt|trajector|candidate|run|response|answer)\w*|the (?:competition"
+        r"|pack|field))\b"
+        rf"|the other two|{source('others', plain=plain)}"
+    )
 )
 
 ONLY_IN_PART = re.compile(
@@ -32,14 +34,20 @@ ONLY_IN_PART = re.compile(
 def beside_others(text: str, concept: str) -> bool:
     """Whether a clause puts its member above or below all others."""
     if text.isascii() and not pattern(concept, languages=_NOT_ENGLISH).search(text):
-        found = re.search(
-            rf"{source(concept, languages=('en',))}\W{{0,3}}(?:than\W+|to\W+|of\W+)?(?:{OTHERS.pattern})",
-            text,
-            re.IGNORECASE,
-        )
+        found = _than_others(concept).search(text)
     else:
         found = pattern(concept).search(text)
     return bool(found) and not denied(text, found.start())
+
+
+@cache
+def _than_others(concept: str) -> Words:
+    return Words(
+        lambda plain: (
+            rf"{source(concept, languages=('en',), plain=plain)}\W{{0,3}}(?:than\W+|to\W+|of\W+)?"
+            rf"(?:{OTHERS.source(plain)})"
+        )
+    )
 
 
 _NOT_ENGLISH = ("de", "es", "fr", "pt", "it", "ru", "zh", "ja", "ko", "nl", "pl")

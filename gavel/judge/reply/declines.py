@@ -7,7 +7,7 @@ declines("The agent could not assess the damage.")      "": it is about the agen
 import re
 from collections.abc import Iterator
 
-from gavel.judge.reply.grades import QUOTED, SENTENCES
+from gavel.judge.reply.grades import unquoted_sentences
 
 _ACTOR = re.compile(
     r"\b(?:agent|assistant|customer|user|tool|model|bot|it|they|he|she|which|agente|agenten|asistente|cliente|outil"
@@ -167,7 +167,7 @@ _WITHIN = re.compile(rf"\b(?:{'|'.join(_AT_A_WORD)})|{'|'.join(_ANYWHERE)}", re.
 
 def declines(text: str) -> str:
     """The sentence in which the judge says that it did not judge; empty = there is none."""
-    for sentence in SENTENCES.split(QUOTED.sub(" ", text)):
+    for sentence in unquoted_sentences(text):
         for found in _declining(sentence):
             if _FIRST_PERSON.match(found[0]) or not _ACTOR.search(sentence[: found.start()][-80:]):
                 return sentence.strip()

@@ -7,15 +7,14 @@
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping
 
 from gavel.judge.reply.claims import ORDINAL, Said
-from gavel.judge.reply.clauses import named
+from gavel.judge.reply.clauses import Clause, clauses, named
 from gavel.judge.reply.columns import SEVERITY
 from gavel.judge.reply.declines import declines
-from gavel.judge.reply.grades import QUOTED, explains_otherwise, gives_another_score
-from gavel.judge.reply.lexicon import pattern, source
+from gavel.judge.reply.grades import explains_otherwise, gives_another_score, unquoted
+from gavel.judge.reply.lexicon import Words, pattern, source
 from gavel.judge.reply.opinions import contradiction
 from gavel.judge.reply.praise import verdicts, verdicts_contradict
 
@@ -38,6 +37,7 @@ _PLACEHOLDER = re.compile(
 )
 _MARKUP = re.compile(r"[\s\"'`*_.,:;!。：]+$|^[\s\"'`*_.,:;!]+")
 _WRAPPED = re.compile(r"\s*(?:<[^<>]{1,120}>|\[[^\[\]]{1,120}\]|\{\{?[^{}]{1,120}\}\}?|\$\{?\w+\}?)[\s.]*")
+_DIGIT = re.compile(r"\d")
 _DOTS = re.compile(r"[\s.…?_*-]*[.…?_][\s.…?_*-]*")
 
 
@@ -50,8 +50,8 @@ def is_placeholder(text: str, said: Said) -> bool:
     return bool(len(text) < 200 and _PLACEHOLDER.fullmatch(_MARKUP.sub("", _with_members(text.casefold(), said))))
 
 
-def problem_with_explanation(text: str, said: Said, label: str) -> str:
-    """What is wrong with the explanation of a member's score; empty = nothing."""
+def problem_with_explanation(text: str, said: Said, label: str, parts: Iterable[Clause] | None = None) -> str:
+    """What is wrong with the explanation of a member's score; empty = nothing. `parts`: its clauses, if known."""
     shown = text if len(text) <= 60 else text[:60] + "…"
     if is_placeholder(text, said):
         return f'the explanation of {label.upper()} is a placeholder ("{shown}")'
@@ -61,20 +61,23 @@ def problem_with_explanation(text: str, said: Said, label: str) -> str:
         return f'the explanation of {label.upper()} gives another score ("{shown}")'
     if found := _has_second_thoughts(said.mention.sub("member", text)):
         return f'the explanation of {label.upper()} has second thoughts ("{found[:60]}")'
-    if found := contradiction(QUOTED.sub(" ", text), said.of_criterion(label), label):
+    bare = unquoted(text)
+    if found := contradiction(bare, said.of_criterion(label), label, parts if bare == text else None):
         return f'the explanation of {label.upper()} contradicts its score ("{found.strip()[:60]}")'
     return ""
 
 
 def problems_with_explanations(explanations: Mapping[str, str], said: Said) -> Iterator[str]:
     """What is wrong with the explanations, by label in lower case: each alone, and beside the others."""
+    parts = {label: list(clauses(text, said.of_criterion(label), label)) for label, text in explanations.items()}
     for label, text in explanations.items():
-        yield from filter(None, (explains_otherwise(text, said, label), problem_with_explanation(text, said, label)))
+        problem = problem_with_explanation(text, said, label, parts[label])
+        yield from filter(None, (explains_otherwise(text, said, label), problem))
     if all_the_same(explanations, said):
         yield "its scores differ, yet their explanations are all the same"
     for part in said.by_criterion():
         own = {label: text for label, text in explanations.items() if label in part.scores}
-        if contrary := verdicts_contradict({label: verdicts(text, part, label) for label, text in own.items()}, part):
+        if contrary := verdicts_contradict({label: verdicts(parts[label], label) for label in own}, part):
             yield f"its explanations contradict its scores: {contrary}"
         if _measures_otherwise(own, part):
             yield "its explanations give the scores another meaning"
@@ -96,18 +99,19 @@ _SELF_CORRECTING = re.compile(
 """What a judge says of itself, or of another member's entry."""
 
 
-@cache
-def _second_thoughts() -> re.Pattern[str]:
-    starts = r"(?:^|(?<=[.!?…]\s)|(?<=[。！？…\n])|(?<=[—–-]\s))\W{0,4}"
-    return re.compile(
-        rf"{starts}(?:{source('interrupts')}\s?(?:[,:;.!?…，：；。！？、]|[—–-]\s)|{source('rereads')})", re.IGNORECASE
+_STARTS = r"(?:^|(?<=[.!?…]\s)|(?<=[。！？…\n])|(?<=[—–-]\s))\W{0,4}"
+_SECOND_THOUGHTS = Words(
+    lambda plain: (
+        rf"{_STARTS}(?:{source('interrupts', plain=plain)}\s?(?:[,:;.!?…，：；。！？、]|[—–-]\s)"
+        rf"|{source('rereads', plain=plain)})"
     )
+)
 
 
 def _has_second_thoughts(text: str) -> str:
     """The words with which a judge interrupts itself, at the beginning of a sentence."""
-    bare = QUOTED.sub(" ", text)
-    found = _second_thoughts().search(bare) or _SELF_CORRECTING.search(bare)
+    bare = unquoted(text)
+    found = _SECOND_THOUGHTS.search(bare) or _SELF_CORRECTING.search(bare)
     return found[0].strip() if found else ""
 
 
@@ -180,11 +184,16 @@ def all_the_same(explanations: Mapping[str, str], said: Said) -> bool:
     """Whether scores that differ have one and the same explanation, but for the names of members."""
     if len(explanations) < 2 or len(set(said.scores.values())) == 1:
         return False
-    texts = {re.sub(r"\W+", " ", _with_members(text.casefold(), said)).strip() for text in explanations.values()}
-    text = next(iter(texts))
+    bare = (re.sub(r"\W+", " ", _with_members(text.casefold(), said)).strip() for text in explanations.values())
+    text = next(bare)
+    if any(other != text for other in bare):
+        return False
     words = [word for word in text.split() if word != "member"]
-    return len(texts) == 1 and (len(words) > 2 or (not text.isascii() and len(text) > 7))
+    return len(words) > 2 or (not text.isascii() and len(text) > 7)
 
 
 def _with_members(text: str, said: Said) -> str:
-    return re.sub(r"\s+", " ", ORDINAL.sub(" member ", said.mention.sub(" member ", text))).strip()
+    text = said.mention.sub(" member ", text)
+    if _DIGIT.search(text):
+        text = ORDINAL.sub(" member ", text)
+    return re.sub(r"\s+", " ", text).strip()

@@ -153,10 +153,8 @@ def _problem_with_text(key: str, text: str, field: Field, said: Said) -> str:
     if thinks and field.before and not re.search("final", key):
         return explains_otherwise(text, said, label or None)
     if label:
-        if problem_with_explanation(text, said, label):
-            return problem_with_explanation(text, said, label)
-        if explains_otherwise(text, said, label):
-            return explains_otherwise(text, said, label)
+        if problem := problem_with_explanation(text, said, label) or explains_otherwise(text, said, label):
+            return problem
         return next(
             (f"a text beside a score may change it ({shown})" for part in sentences(text) if _doubts(part, said)), ""
         )

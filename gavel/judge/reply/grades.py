@@ -6,6 +6,8 @@
 """
 
 import re
+from collections.abc import Sequence
+from functools import lru_cache
 
 from gavel.judge.reply import vocabulary as say
 from gavel.judge.reply.claims import Said
@@ -23,7 +25,21 @@ def gives_another_score(text: str, said: Said, label: str) -> bool:
 
 QUOTED = re.compile(r"\"[^\"\n]{0,400}\"|“[^”\n]{0,400}”|«[^»\n]{0,400}»|「[^」\n]{0,400}」|„[^“”\n]{0,400}[“”]")
 
-SENTENCES = re.compile(r"(?<=[.!?;])\s+|(?<=[。！？；])|\n+")
+_SENTENCES = re.compile(r"(?<=[.!?;])\s+|(?<=[。！？；])|\n+")
+_DIGIT = re.compile(r"\d")
+
+
+@lru_cache(maxsize=64)
+def unquoted(text: str) -> str:
+    """The text without what it quotes."""
+    return QUOTED.sub(" ", text)
+
+
+@lru_cache(maxsize=64)
+def unquoted_sentences(text: str) -> Sequence[str]:
+    """The sentences of a text without what it quotes; several checks read the same text one after the other."""
+    return _SENTENCES.split(unquoted(text))
+
 
 _N = (
     r"(?P<n>[01]?[.,]\d{1,4}(?![\d%/])|[01](?=\s*(?:[.,;!)]?\s*$|[.,;!)]\s|(?:for|because|since|overall)\b)))"
@@ -98,7 +114,7 @@ _BARE_GRADE = re.compile(
 
 
 def _grades_otherwise(text: str, said: Said, label: str) -> bool:
-    for found in _BARE_GRADE.finditer(QUOTED.sub(" ", text)):
+    for found in _BARE_GRADE.finditer(unquoted(text)) if _DIGIT.search(text) else ():
         number = float((found["n"] or found["n2"]).replace(",", "."))
         whole = found["of"] or found["of2"]
         if whole:
@@ -109,15 +125,16 @@ def _grades_otherwise(text: str, said: Said, label: str) -> bool:
             continue
         if not said.are(number, label):
             return True
-    for sentence in SENTENCES.split(QUOTED.sub(" ", text)):
+    for sentence in unquoted_sentences(text):
         if len(sentence) > _LONG:
             continue
-        hedged = _HEDGED.fullmatch(sentence.strip())
-        if hedged and not said.are(float(hedged["n"].replace(",", ".")), label):
-            return True
-        told = _OF_THE_SCORE.match(sentence) or _LOWERED.match(sentence)
-        if told and not said.are(float(told["n"].replace(",", ".")), label):
-            return True
+        if _DIGIT.search(sentence):
+            hedged = _HEDGED.fullmatch(sentence.strip())
+            if hedged and not said.are(float(hedged["n"].replace(",", ".")), label):
+                return True
+            told = _OF_THE_SCORE.match(sentence) or _LOWERED.match(sentence)
+            if told and not said.are(float(told["n"].replace(",", ".")), label):
+                return True
         word = _NOUGHT.fullmatch(sentence.strip())
         if (word and not said.are(0, label)) or _IN_WORDS.fullmatch(sentence.strip()):
             return True
@@ -162,9 +179,13 @@ _LOWERED = re.compile(
 _NOUGHT = re.compile(r"\W*(?:zero|nil|nought|null|cero|zéro|ноль|零分|0分|零点)(?: points| marks)?\W*", re.IGNORECASE)
 
 
+_SCORE = re.compile(_N, re.IGNORECASE)
+"""What each form of a judge's own score holds."""
+
+
 def _gives_another(text: str, said: Said, label: str) -> bool:
-    for sentence in SENTENCES.split(QUOTED.sub(" ", text)):
-        if _UNMEANT.search(sentence):
+    for sentence in unquoted_sentences(text):
+        if not _SCORE.search(sentence) or _UNMEANT.search(sentence):
             continue
         numbers = [
             next(filter(None, found.groups()))

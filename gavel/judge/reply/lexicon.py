@@ -6,8 +6,8 @@ language("Begründung: alles geprüft, nichts vergessen")  ->  "de"
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
 
@@ -27,14 +27,56 @@ def _words() -> dict[str, dict[str, list[str]]]:
     return tomllib.loads(files("gavel.judge.reply").joinpath("words.toml").read_text(encoding="utf-8"))
 
 
+class Words:
+    """A pattern without regard to case, for which plain text, the most usual, is searched for plain words only.
+
+    Text is plain that is printable ASCII. In it no word with other characters can stand, and the others are found in a
+    third of the time: what is found is the same.
+    """
+
+    def __init__(self, make: Callable[[bool], str]) -> None:
+        """`make`: the source, or (True) that for plain text."""
+        self._make = make
+
+    def search(self, text: str, start: int = 0) -> re.Match[str] | None:
+        return self._for(text).search(text, start)
+
+    def match(self, text: str) -> re.Match[str] | None:
+        return self._for(text).match(text)
+
+    def fullmatch(self, text: str) -> re.Match[str] | None:
+        return self._for(text).fullmatch(text)
+
+    def finditer(self, text: str) -> Iterator[re.Match[str]]:
+        return self._for(text).finditer(text)
+
+    def sub(self, replacement: str, text: str) -> str:
+        return self._for(text).sub(replacement, text)
+
+    def source(self, plain: bool) -> str:
+        """To be part of another pattern."""
+        return self._make(plain)
+
+    def _for(self, text: str) -> re.Pattern[str]:
+        return self._plain if text.isascii() and text.isprintable() else self._whole
+
+    @cached_property
+    def _whole(self) -> re.Pattern[str]:
+        return re.compile(self._make(False), re.IGNORECASE)
+
+    @cached_property
+    def _plain(self) -> re.Pattern[str]:
+        return re.compile(self._make(True), re.IGNORECASE | re.ASCII)
+
+
 @cache
-def pattern(*concepts: str, languages: tuple[str, ...] = ()) -> re.Pattern[str]:
+def pattern(*concepts: str, languages: tuple[str, ...] = ()) -> Words:
     """A pattern that finds a word of any of the concepts, in any of the languages (none = all)."""
-    return re.compile(source(*concepts, languages=languages), re.IGNORECASE)
+    return Words(lambda plain: source(*concepts, languages=languages, plain=plain))
 
 
 @cache
-def source(*concepts: str, languages: tuple[str, ...] = ()) -> str:
+def source(*concepts: str, languages: tuple[str, ...] = (), plain: bool = False) -> str:
     """The source of `pattern`, to be part of another one. Words that begin alike share a branch, so it is fast."""
     spaced, unspaced = dict[str, Any](), dict[str, Any]()
     for word in entries(*concepts, languages=languages):
@@ -42,7 +84,16 @@ def source(*concepts: str, languages: tuple[str, ...] = ()) -> str:
         for character in word.casefold():
             node = node.setdefault(character, {})
         node[""] = {}
+    if plain:
+        return rf"(?:(?<![^\W_])(?:{_branches(_plain_words(spaced))}))"
     return rf"(?:(?<![^\W_])(?:{_branches(spaced)})|(?:{_branches(unspaced)}))"
+
+
+def _plain_words(node: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree without the words that hold other characters than ASCII, in the same order."""
+    inner = {character: _plain_words(below) for character, below in node.items() if character and character.isascii()}
+    kept = {character: below for character, below in inner.items() if below}
+    return {character: kept.get(character, {}) for character in node if character in kept or not character}
 
 
 def entries(*concepts: str, languages: tuple[str, ...] = ()) -> Iterator[str]:

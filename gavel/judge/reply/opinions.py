@@ -8,10 +8,10 @@
 
 import re
 from collections import defaultdict
-from functools import cache
+from collections.abc import Iterable
 
 from gavel.judge.reply.claims import ORDINAL, Said
-from gavel.judge.reply.clauses import ORDINAL_WORD, UNSPACED, WORD, Clause, clauses, denied, named
+from gavel.judge.reply.clauses import ORDINAL_WORD, UNSPACED, WORD, Clause, clauses, denied
 from gavel.judge.reply.comparisons import (
     ONLY_IN_PART,
     OTHERS,
@@ -19,7 +19,7 @@ from gavel.judge.reply.comparisons import (
     compares_subject_wrongly,
     compares_wrongly,
 )
-from gavel.judge.reply.lexicon import pattern, source
+from gavel.judge.reply.lexicon import Words, pattern, source
 from gavel.judge.reply.praise import FILLERS, verdict_of, verdicts_contradict
 
 _NOT_THE_ONE = re.compile(
@@ -63,23 +63,25 @@ _FOLLOWS_A_RANK = (
 )
 
 
-def contradiction(text: str, said: Said, subject: str = "") -> str:
+def contradiction(text: str, said: Said, subject: str = "", parts: Iterable[Clause] | None = None) -> str:
     """The clause by which a text contradicts the scores; empty = none. `subject`: whose explanation the text is.
+    `parts`: the clauses of the text, where they are known.
 
     "Trajectory 1" may be the first one shown or the first entry: a contradiction is one in both readings.
     """
-    found = _contradiction(text, said, subject)
+    found = _contradiction(text, said, subject, clauses(text, said, subject) if parts is None else parts)
     if found and list(said.scores) != list(said.listed) and (ORDINAL.search(text) or ORDINAL_WORD.search(text)):
-        return _contradiction(text, said.as_listed(), subject)
+        said = said.as_listed()
+        return _contradiction(text, said, subject, clauses(text, said, subject))
     return found
 
 
-def _contradiction(text: str, said: Said, subject: str) -> str:
+def _contradiction(text: str, said: Said, subject: str, parts: Iterable[Clause]) -> str:
     scores = said.scores
     if len(scores) < 2 or not text.strip():
         return ""
     found = defaultdict[str, list[int]](list)
-    for clause in clauses(text, said, subject):
+    for clause in parts:
         if _ranks_wrongly(clause, said):
             return clause.text.strip() or clause.member.upper()
         if (level := verdict_of(clause)) is not None:
@@ -96,8 +98,7 @@ def _ranks_wrongly(clause: Clause, said: Said) -> bool:
     if member not in scores:
         return False
     lowest, highest, own = min(scores.values()), max(scores.values()), scores[member]
-    others = {one.label for one in named(clause.text, said)} - {member}
-    if others:
+    if clause.names - {member}:
         return clause.own and compares_subject_wrongly(clause.text, said, member)
     elsewhere = _OTHERS_ARE.search(clause.text) if clause.own else None
     if elsewhere and pattern("better").search(elsewhere["how"]):
@@ -125,7 +126,8 @@ def _ranks_wrongly(clause: Clause, said: Said) -> bool:
         return True
     if rank == "not worst" and own == lowest and list(scores.values()).count(lowest) == 1 and not clause.own:
         return True
-    if (others := OTHERS.search(clause.text)) and not ONLY_IN_PART.search(clause.text[others.end() :]):
+    others = OTHERS.search(clause.text)
+    if others and not ONLY_IN_PART.search(clause.text[others.end() :]):
         above, below = beside_others(clause.text, "better"), beside_others(clause.text, "worse")
         if (above and own != highest) or (below and own != lowest):
             return True
@@ -232,7 +234,7 @@ _MOVES = frozenset(
 
 def _rank(text: str, own: bool) -> str | None:
     """Whether a clause calls its member the best or the worst."""
-    for rank in ("best", "worst"):
+    for rank in ("best", "worst") if pattern("best", "worst").search(text) else ():
         for found in pattern(rank).finditer(text):
             before, after = text[: found.start()], text[found.end() :]
             if _NOT_THE_ONE.search(before) or re.search(r"\bthan\b.{0,6}$", before):
@@ -243,11 +245,7 @@ def _rank(text: str, own: bool) -> str | None:
                 if not whole:
                     continue
             elif (
-                not re.match(
-                    _FOLLOWS_A_RANK + "|" + rf"(?:\W+{_english_fillers()}){{0,2}}\W+{source('attempt')}",
-                    after,
-                    re.IGNORECASE,
-                )
+                not _AFTER_A_RANK.match(after)
                 or (own and not _begins(before))
                 or (not own and len(WORD.findall(before)) > 6)
                 or (own and re.match(r"\W+(?:for|in|at|with|by|to)\b", after))
@@ -279,9 +277,8 @@ def _beside(text: str, concept: str) -> re.Match[str] | None:
     )
 
 
-@cache
-def _english_fillers() -> str:
-    return r"(?:of|the|all|my|these|those|overall|single|von|der|den|de|los|las|les|des|tous|из|in|these|its)"
+_FILLERS = r"(?:of|the|all|my|these|those|overall|single|von|der|den|de|los|las|les|des|tous|из|in|these|its)"
+_AFTER_A_RANK = Words(lambda plain: rf"{_FOLLOWS_A_RANK}|(?:\W+{_FILLERS}){{0,2}}\W+{source('attempt', plain=plain)}")
 
 
 def _begins(before: str) -> bool:

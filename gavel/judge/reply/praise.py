@@ -7,11 +7,12 @@ the fixed phrases of one, counts. So an explanation may call a price the best an
 """
 
 import re
+from collections.abc import Iterable
 from functools import cache, lru_cache
 
 from gavel.judge.reply.claims import Said
-from gavel.judge.reply.clauses import UNSPACED, WORD, Clause, clauses, denied
-from gavel.judge.reply.lexicon import levels, pattern, source
+from gavel.judge.reply.clauses import UNSPACED, WORD, Clause, denied
+from gavel.judge.reply.lexicon import Words, levels, pattern
 
 _FAILED = re.compile(
     r"\b(?:got|gets) (?:it|everything|this) (?:\w+ )?wrong\b"
@@ -181,9 +182,9 @@ FILLERS = frozenset(
 )
 
 
-def verdicts(text: str, said: Said, subject: str) -> list[int]:
-    """The verdicts, from -2 to 2, that the explanation of a member passes on it."""
-    found = (verdict_of(clause) for clause in clauses(text, said, subject) if clause.member == subject)
+def verdicts(parts: Iterable[Clause], subject: str) -> list[int]:
+    """The verdicts, from -2 to 2, that the clauses of a member's explanation pass on it."""
+    found = (verdict_of(clause) for clause in parts if clause.member == subject)
     return [level for level in found if level is not None]
 
 
@@ -241,9 +242,8 @@ def _verdict_of(text: str, own: bool) -> int | None:
     return -level if is_denied else level
 
 
-@cache
-def _phrases() -> re.Pattern[str]:
-    return re.compile(source("awful", "poor", "fair", "good", "superb"), re.IGNORECASE)
+def _phrases() -> Words:
+    return pattern("awful", "poor", "fair", "good", "superb")
 
 
 def _phrase_level(text: str) -> tuple[int | None, list[str]]:

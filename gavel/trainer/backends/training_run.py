@@ -28,8 +28,9 @@ from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.engines.vllm_launch import Served, vllm_engine
 from gavel.trainer.learner.replicas import LearnerReplicas
 from gavel.trainer.model_spec import TrainableSpec
+from gavel.trainer.policy.families import usable_context, why_unserved
 from gavel.trainer.policy.loading import BaseModelError
-from gavel.trainer.policy.policy import load_base, source_of
+from gavel.trainer.policy.policy import load_base, load_config, source_of
 from gavel.trainer.runs.checkpoints import CARD
 from gavel.trainer.runs.format_version import FORMAT_VERSION, check_format_version
 from gavel.trainer.runs.metrics import judge_totals, trajectory_means
@@ -76,6 +77,14 @@ class TrainingRun:
                 "Unsloth exchanges the layers of transformers in the whole process, so the embedded engine cannot run",
                 "Sample with LocalBackend(engine='vllm'), or leave loader out of PolicySettings.",
             )
+        config = load_config(model.base_model)
+        max_context = min(max_context, usable_context(config))
+        reason = why_unserved(config, max_context) if vllm is None else None
+        if reason is not None:
+            raise BaseModelError(
+                f"the embedded engine cannot sample from {config.model_type}: {reason}",
+                "Sample with --engine vllm, or choose another base model.",
+            )
         self._team = LearnerReplicas(
             world, model.base_model, model.lora, model.renderer, model.policy, sharded=shard_base
         )
@@ -84,7 +93,6 @@ class TrainingRun:
             undo.callback(self._team.close)
             self._resume()
             self._team.synchronize()
-            max_context = min(max_context, self.policy.max_context)
             self._engine = self._start_engine(model, vllm, slots, max_context, versions)
             undo.callback(self._engine.close)
             self._engine.publish(self.policy, self.step)

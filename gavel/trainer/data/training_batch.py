@@ -10,7 +10,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from gavel.scenarios.group import TrajectoryGroup
@@ -115,6 +115,8 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
     """
     batch = Batch()
     has_value_head = isinstance(config.loss, Ppo)
+    compared: list[float] = []
+    """The advantages of all members of groups with a signal."""
     for group in groups:
         members = [t for t in group if t.reward is not None and math.isfinite(t.reward)]
         unscored = sum(trajectory.reward is None for trajectory in group)
@@ -131,13 +133,15 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
             batch.left_out_groups[outcome] += 1
             continue
         batch.left_out_members += left_out
+        compared += outcome
         before = batch.trajectories
         for trajectory, advantage in zip(members, outcome, strict=True):
             found = sequences(trajectory)
             unfit = _why_unfit(found, space)  # first: it refuses token ids that cannot be decoded
             kinds = mismatches(trajectory, space.decode)
             batch.token_mismatches += kinds
-            if reason := unfit or _why_refused(kinds, config):
+            ran_out = LeftOut.RAN_OUT if config.mask_truncated and _ran_out(trajectory) else None
+            if reason := unfit or ran_out or _why_refused(kinds, config):
                 batch.left_out_members[reason] += 1
                 continue
             batch.trajectories += 1
@@ -151,6 +155,9 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
             batch.groups += 1
         else:
             batch.left_out_groups[LeftOut.NO_TRAINABLE_MEMBER] += 1
+    if config.normalize_over_batch and compared:
+        scale = math.sqrt(math.fsum(value**2 for value in compared) / len(compared))
+        batch.sequences = [replace(each, advantage=each.advantage / scale) for each in batch.sequences]
     if refused := sum(batch.left_out_members[reason] for reason in _MISMATCH_REASONS.values()):
         logger.warning("%d members are left out for their tokens. %s", refused, _HOW_TO_KEEP)
     return batch
@@ -176,6 +183,10 @@ def _why_unfit(found: list[TokenSequence], space: TokenSpace) -> LeftOut | None:
     if any(not (math.isfinite(lp) and lp <= _ROUNDING) for tokens in found for lp in tokens.logprobs):
         return LeftOut.INVALID_LOGPROBS
     return None
+
+
+def _ran_out(trajectory: Trajectory) -> bool:
+    return trajectory.status == "truncated" or any(choice.finish_reason == "length" for choice in trajectory.choices())
 
 
 def _why_refused(kinds: Counter[MismatchKind], config: TrainConfig) -> LeftOut | None:

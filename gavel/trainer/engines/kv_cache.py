@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from gavel.trainer.engines.protocol import EngineError
+from gavel.trainer.policy.loading import text_decoder
+
 _FIRST_CAPACITY = 256
 _SHARE_OF_MEMORY = 0.25
 
@@ -127,17 +130,40 @@ class SlotView:
         return seen[0].index_select(0, self.rows), seen[1].index_select(0, self.rows)
 
 
+class TokenCache:
+    """A cache object that stores nothing: it counts the bytes of keys and values of the tokens that pass by."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self.bytes += keys.nbytes + values.nbytes
+        return keys, values
+
+
+@torch.inference_mode()
 def slots_that_fit(model: Any, max_context: int) -> int:
-    """How many slots of `max_context` tokens fit into a quarter of the memory that is free now; at least one."""
-    config = model.config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    token_bytes = 2 * config.num_hidden_layers * heads * head_dim * model.dtype.itemsize
+    """How many slots of `max_context` tokens fit into a quarter of the memory that is free now; at least one.
+
+    Raises `EngineError` for a model that uses its cache in ways that slots do not know.
+    """
+    cache = TokenCache()
+    one = torch.zeros((1, 1), dtype=torch.int64, device=model.device)
+    visible = torch.zeros((1, 1, 1, 1), dtype=model.dtype, device=model.device)
+    try:
+        text_decoder(model)(
+            input_ids=one, position_ids=one, attention_mask=visible, past_key_values=cache, use_cache=False
+        )
+    except (AttributeError, TypeError) as error:
+        raise EngineError(
+            f"the embedded engine cannot sample from {model.config.model_type}: {error}",
+            "Sample with --engine vllm, or choose another base model.",
+        ) from error
     if model.device.type == "cuda":
         free = torch.cuda.mem_get_info(model.device)[0]
     else:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, int(free * _SHARE_OF_MEMORY) // (token_bytes * max_context))
+    return max(1, int(free * _SHARE_OF_MEMORY) // (cache.bytes * max_context))
 
 
 def _widened(tensor: torch.Tensor, capacity: int) -> torch.Tensor:

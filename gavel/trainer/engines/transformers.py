@@ -29,8 +29,12 @@ from gavel.trainer.engines.protocol import (
     SamplingRequest,
 )
 from gavel.trainer.engines.sampling import sample_tokens, uniform_numbers
-from gavel.trainer.kernels.gqa_decode import attend_grouped
+from gavel.trainer.kernels.attention_span import Span, layer_spans
+from gavel.trainer.kernels.gqa_decode import SlotMasks, attend_grouped
+from gavel.trainer.kernels.lm_head import logit_form
 from gavel.trainer.kernels.rms_norm import fuse_norms
+from gavel.trainer.policy.families import why_unserved
+from gavel.trainer.policy.loading import text_decoder
 
 _WORTH_WAITING = 16
 """A request waits for another of its wave when it can reuse at least this many prefix tokens of it."""
@@ -76,11 +80,18 @@ class TransformersEngine:
         """`model` is a transformers causal language model that nothing else uses from now on.
 
         `versions`: adapters kept, including the live one; one that requests in flight use is kept until they end.
-        Raises `EngineError` for a model with layers that do not attend to the whole context (their caches differ).
+        Raises `EngineError` for a model with layers that are not attention (they keep a state that has no slots).
         """
-        _check_attention(model.config.get_text_config(), max_context)
+        reason = why_unserved(model.config, max_context)
+        if reason is not None:
+            raise EngineError(
+                f"the embedded engine cannot sample from {model.config.model_type}: {reason}",
+                "Sample with --engine vllm, or choose another base model.",
+            )
         self._model = model.eval()
-        self._decoder = model.get_decoder()
+        self._decoder = text_decoder(model)
+        self._spans = layer_spans(self._decoder.config) or []
+        self._form = logit_form(self._decoder.config)
         attend_grouped(self._decoder)
         fuse_norms(self._decoder, exact=False)
         self._head = model.get_output_embeddings()
@@ -316,18 +327,28 @@ class TransformersEngine:
         first = torch.from_numpy(starts).to(device)
         positions = (first[:, None] + torch.arange(new.shape[1], device=device)).clamp_(max=self._slots.capacity - 1)
         width = int(min((starts + tokens.shape[1]).max(), self._slots.capacity))
-        seen = torch.arange(width, device=device) <= positions[:, None, :, None]
-        mask = torch.where(seen, 0.0, -torch.inf).to(self._model.dtype)  # made once, not in every layer
+        masks = self._masks(positions, width)
         hidden = self._decoder(
             input_ids=new,
             position_ids=positions,
-            attention_mask=mask,
+            attention_mask=next(iter(masks.values())),
+            slot_masks=SlotMasks(self._spans, masks),
             past_key_values=SlotView(self._slots, rows, positions, width),
             use_cache=False,
         ).last_hidden_state
         self._slots.lengths[rows] = starts + counts
         last = torch.from_numpy(counts - 1).to(device)
-        return self._head(hidden[torch.arange(len(rows), device=device), last]).float()
+        products = self._head(hidden[torch.arange(len(rows), device=device), last])
+        return self._form.logits(products.float())
+
+    def _masks(self, positions: torch.Tensor, width: int) -> dict[Span, torch.Tensor]:
+        """Made once, not in every layer."""
+        queries, keys = positions[:, None, :, None], torch.arange(width, device=positions.device)
+        earlier, masks = keys <= queries, {}
+        for span in dict.fromkeys(self._spans):
+            seen = earlier & (keys >= span.first_visible(queries)) if span.limits(width) else earlier
+            masks[span] = torch.where(seen, 0.0, -torch.inf).to(self._model.dtype)
+        return masks
 
     def _sample(self, sampling: list[_Running], logits: torch.Tensor) -> None:
         temperatures = torch.tensor([running.request.temperature for running in sampling], device=logits.device)
@@ -366,21 +387,6 @@ class TransformersEngine:
         with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
             running.future.set_result(result)
         return True
-
-
-def _check_attention(config: Any, max_context: int) -> None:
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    window = getattr(config, "sliding_window", None)
-    if window is not None and (window >= max_context or not getattr(config, "use_sliding_window", True)):
-        window = None
-    if "sliding_attention" in kinds and window is None:
-        kinds.discard("sliding_attention")
-    windowed = window is not None and getattr(config, "layer_types", None) is None
-    if windowed or kinds - {"full_attention"}:
-        raise EngineError(
-            f"the embedded engine cannot serve {config.model_type}: not all of its layers attend to the whole context",
-            "Choose a base model with full attention, or a max_context within its window.",
-        )
 
 
 def _span(rows: np.ndarray) -> np.ndarray:

@@ -49,10 +49,10 @@ class _GatedLora(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate: Any, up: Any, *layer: Any) -> torch.Tensor:
         weights = LoraWeights(*layer)
-        result, narrow = weights.product(silu(gate).mul_(up).flatten(0, -2))
+        result, narrow = weights.product(silu(gate).mul_(up))
         ctx.save_for_backward(gate, up, weights.weight, weights.down, weights.up, narrow)
         ctx.scale = weights.scale
-        return result.view(*gate.shape[:-1], -1)
+        return result
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]

@@ -5,6 +5,7 @@ d logprob / d hidden = (W[target] - sum_v p_v W_v) / temperature. The sum is com
 a tile is in cache, which leaves two vocabulary products instead of three and also gives the entropy.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,39 +16,64 @@ _CPU_TILE, _GPU_TILE = (512, 256), (4096, 32768)
 """Positions and vocabulary entries of a tile: sized for a core's cache, and for a GPU's occupancy."""
 
 
-_UNKNOWN = ("final_logit_softcapping", "lm_head_multiplier", "output_multiplier")
-"""Settings of models that change logits by more than the factors `logit_scale` and `logits_scaling`."""
+_CAPPED_ROWS = 128
+"""Positions at once of a head with a bias or a cap, each with all logits of the vocabulary."""
 
 
 class HeadError(GavelError):
-    """The vocabulary head is not just a frozen matrix."""
+    """The vocabulary head is not frozen."""
 
 
-def logit_scale(head: torch.nn.Module, config: Any) -> float:
-    """The factor that the model applies to its logits. Raises `HeadError` for a head that does more than that."""
-    weight = getattr(head, "weight", None)
+@dataclass(frozen=True, slots=True)
+class LogitForm:
+    """What a model makes of the product of hidden state and head: logits = cap * tanh(scale * product / cap)."""
+
+    scale: float = 1.0
+    cap: float | None = None
+    """None: scale * product."""
+
+    def logits(self, products: torch.Tensor) -> torch.Tensor:
+        scaled = products * self.scale if self.scale != 1 else products
+        return scaled if self.cap is None else torch.tanh(scaled / self.cap) * self.cap
+
+
+def logit_form(config: Any) -> LogitForm:
+    """By the config of a text model: the names are those of Cohere, Falcon-H1, HyperCLOVA, Granite and Gemma."""
+    scale = (getattr(config, "logit_scale", None) or 1.0) * (getattr(config, "lm_head_multiplier", None) or 1.0)
+    scaling = getattr(config, "logits_scaling", None) or 1.0
+    scale = scale * scaling if config.model_type == "hyperclovax" else scale / scaling
+    return LogitForm(scale, getattr(config, "final_logit_softcapping", None))
+
+
+def frozen_head(head: torch.nn.Module) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Weight and bias of a vocabulary head. Raises `HeadError` for one that is trained or quantized."""
+    weight, bias = getattr(head, "weight", None), getattr(head, "bias", None)
     if not isinstance(weight, torch.Tensor) or not weight.is_floating_point() or weight.requires_grad:
-        reason = "is trained or quantised"
-    elif getattr(head, "bias", None) is not None:
-        reason = "has a bias"
-    elif any(getattr(config, name, None) is not None for name in _UNKNOWN):
-        reason = "caps or multiplies its logits"
-    else:
-        return (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
-    raise HeadError(
-        f"the vocabulary head of {config.model_type} {reason}, which tiled scoring does not know",
-        "Choose a base model with a plain head, and leave the head out of the adapter.",
-    )
+        raise HeadError(
+            "the vocabulary head is trained or quantized, which tiled scoring does not know",
+            "Leave the head out of the adapter and of the quantization.",
+        )
+    return weight, bias
+
+
+PLAIN = LogitForm()
 
 
 def tiled_logprobs(
-    hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, temperatures: torch.Tensor
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    targets: torch.Tensor,
+    temperatures: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    form: LogitForm = PLAIN,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probs of `targets` and entropies, in nats, at `temperatures`: each `[S]`, in at least single precision.
 
-    `hidden` is `[S, H]`, `weight` `[V, H]` and takes no gradient; nor do the entropies carry one.
+    `hidden` is `[S, H]`, `weight` `[V, H]`, `bias` `[V]`; these two take no gradient, nor do the entropies carry one.
     """
-    return _TiledLogprobs.apply(hidden, weight, targets, temperatures)  # type: ignore[no-any-return]
+    if bias is None and form.cap is None:
+        return _TiledLogprobs.apply(hidden, weight, targets, temperatures / form.scale)  # type: ignore[no-any-return]
+    return _CappedLogprobs.apply(hidden, weight, targets, temperatures, bias, form)  # type: ignore[no-any-return]
 
 
 class _TiledLogprobs(torch.autograd.Function):
@@ -76,6 +102,38 @@ class _TiledLogprobs(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor, _: Any) -> Any:  # type: ignore[override]
         (direction,) = ctx.saved_tensors
         return (gradient[:, None] * direction).to(direction.dtype), None, None, None
+
+
+class _CappedLogprobs(torch.autograd.Function):
+    """The same for a head with a bias or a cap, over the whole vocabulary for a few positions at a time."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Any, weight: Any, targets: Any, temperatures: Any, bias: Any, form: LogitForm
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        precise = torch.promote_types(hidden.dtype, torch.float32)
+        logprobs = torch.empty(len(hidden), dtype=precise, device=hidden.device)
+        entropies, direction = torch.empty_like(logprobs), torch.empty_like(hidden)
+        for first in range(0, len(hidden), _CAPPED_ROWS):
+            tile = slice(first, first + _CAPPED_ROWS)
+            products = _product(hidden[tile], weight.T)
+            logits = form.logits(products if bias is None else products + bias)
+            scale = 1 / temperatures[tile, None].to(precise)
+            found = torch.log_softmax(logits * scale, -1)
+            probabilities, chosen = found.exp(), targets[tile, None]
+            logprobs[tile] = found.gather(-1, chosen)[:, 0]
+            entropies[tile] = -(probabilities * found).sum(-1)
+            slopes = scale * form.scale if form.cap is None else scale * form.scale * (1 - (logits / form.cap) ** 2)
+            to_products = probabilities.neg_().scatter_add_(-1, chosen, torch.ones_like(scale)) * slopes
+            direction[tile] = _product(to_products.to(weight.dtype), weight)
+        ctx.save_for_backward(direction)
+        ctx.mark_non_differentiable(entropies)
+        return logprobs, entropies
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor, _: Any) -> Any:  # type: ignore[override]
+        (direction,) = ctx.saved_tensors
+        return (gradient[:, None] * direction).to(direction.dtype), None, None, None, None, None
 
 
 def _normalised(hidden: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -112,6 +170,11 @@ def _logits(hidden: torch.Tensor, part: torch.Tensor, scale: torch.Tensor) -> to
     if hidden.dtype == scale.dtype:  # scaled already
         return hidden @ part.T
     return _precise_product(hidden, part.T).mul_(scale)
+
+
+def _product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """In at least single precision."""
+    return one @ other if one.dtype in (torch.float32, torch.float64) else _precise_product(one, other)
 
 
 def _precise_product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

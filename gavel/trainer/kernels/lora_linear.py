@@ -20,11 +20,13 @@ class LoraWeights(NamedTuple):
     up: torch.Tensor
     scale: float
 
-    def product(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """y and `narrow`, the rows in the adapter's rank."""
+    def product(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """y, with the axes of `x`, and `narrow`, the rows of `x` in the adapter's rank."""
+        rows = x.reshape(-1, x.shape[-1])
         narrow = rows @ self.down.T.to(rows.dtype)
-        result = nn.functional.linear(rows, self.weight, self.bias)
-        return result.addmm_(narrow, self.up.T.to(rows.dtype), alpha=self.scale), narrow
+        result = nn.functional.linear(x, self.weight, self.bias)  # not a view: some models change it in place
+        result.view(len(rows), -1).addmm_(narrow, self.up.T.to(rows.dtype), alpha=self.scale)
+        return result, narrow
 
     def to_narrow(self, incoming: torch.Tensor) -> torch.Tensor:
         return incoming @ self.up.to(incoming.dtype) * self.scale
@@ -64,11 +66,10 @@ class _LoraLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Any, *layer: Any) -> torch.Tensor:
         weights = LoraWeights(*layer)
-        rows = x.reshape(-1, x.shape[-1])
-        result, narrow = weights.product(rows)
-        ctx.save_for_backward(rows, weights.weight, weights.down, weights.up, narrow)
+        result, narrow = weights.product(x)
+        ctx.save_for_backward(x.reshape(-1, x.shape[-1]), weights.weight, weights.down, weights.up, narrow)
         ctx.shape, ctx.scale = x.shape, weights.scale
-        return result.view(*x.shape[:-1], -1)
+        return result
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]

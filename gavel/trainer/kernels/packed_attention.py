@@ -1,57 +1,101 @@
 """Attention over a packed row: the keys and values of a segment are used by all its descendants at once.
 
-A query's context is the segments on its path. Each segment gives plain attention with its own normalizer, and the parts
-are combined by their normalizers (as in ring attention, arXiv 2310.01889), so there is no mask and no copy of a shared
-key. In the backward pass every part is exact, given the normalizer of the whole.
+A query's context is the segments on its path. Each segment gives attention with its own normalizer, and the parts are
+combined by their normalizers (as in ring attention, arXiv 2310.01889), so there is no mask over the row and no copy of
+a shared key. In the backward pass every part is exact, given the normalizer of the whole.
 """
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from gavel.llm.errors import GavelError
-from gavel.trainer.data.packing import Segment
+from gavel.trainer.data.packing import Packed, pack
+from gavel.trainer.data.token_sequences import TokenSequence
+from gavel.trainer.kernels.attention_kernels import Kernel, ScoreForm, at_least_float, dense_attention, kernel_for
+from gavel.trainer.kernels.attention_span import FULL, Span, layer_spans
+from gavel.trainer.kernels.packed_parts import Part, limited_parts
 
 NAME = "gavel_packed"
 """Name of the attention function in transformers' registry."""
 
-_PLAIN_QUERIES = 1024
-"""Queries computed at once by the plain kernel; bounds its memory."""
 
-_aten = torch.ops.aten
+NO_MASK = torch.empty((1, 1, 0, 0))
+"""For a pass over a packed row: transformers hands a 4-dimensional mask to the attention and builds none itself."""
 
 
 class AttentionError(GavelError):
     """A model's attention is not supported by packed rows."""
 
 
-def attend_packed(decoder: Any) -> None:
-    """Makes a transformers decoder accept `segments`; without them its attention is unchanged.
+@dataclass(frozen=True, slots=True)
+class PackedRow:
+    """What the attention needs to know of a packed row. The parts are the same in all layers of one span."""
 
-    Raises `AttentionError` for one that cannot, or that does not attend to the whole context.
+    packed: Packed
+    spans: Sequence[Span]
+    """One for each layer."""
+    positions: torch.Tensor
+    """`[U]`, on the device."""
+    layers: set[int] = field(default_factory=set)
+    """The layers that attended to it."""
+    _parts: dict[tuple[Kernel, Span], list[Part]] = field(default_factory=dict)
+
+    def span(self, layer: int) -> Span:
+        """The span of a layer, as far as it matters for a row of this depth."""
+        span = self.spans[layer]
+        return span if span.limits(int(self.packed.positions.max()) + 1) else FULL
+
+    def parts(self, kernel: Kernel, span: Span) -> list[Part]:
+        if (kernel, span) not in self._parts:
+            segments, positions = self.packed.segments, self.packed.positions
+            found = kernel.parts(segments) if span == FULL else limited_parts(segments, positions, span)
+            self._parts[kernel, span] = list(found)
+        return self._parts[kernel, span]
+
+    def seen(self, part: Part, span: Span) -> torch.Tensor | None:
+        """Whether each query of a masked part sees each of its keys. `[queries, keys]`"""
+        if not part.masked:
+            return None
+        queries, keys = self.positions[part.rows, None], self.positions[part.keys]
+        return (keys <= queries) & (keys >= span.first_visible(queries))
+
+
+def attend_packed(decoder: Any) -> list[Span]:
+    """Makes a transformers decoder accept a `packed_row`, and returns the spans of its layers.
+
+    Without a row its attention is unchanged. Raises `AttentionError` for a decoder with other layers than attention, or
+    whose attention cannot be exchanged.
     """
     config = decoder.config
-    if config._attn_implementation == NAME:
-        return
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
-    if kinds - {"full_attention"} or (window is not None and not getattr(config, "layer_types", None)):
-        raise AttentionError(
-            f"{config.model_type} cannot be trained: not all of its layers attend to the whole context",
-            "Choose a base model with full attention, or set use_sliding_window=false where its config knows that.",
-        )
-    AttentionInterface.register(NAME, _forward)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
-    decoder.set_attn_implementation(NAME)
+    spans = layer_spans(config)
+    if spans is None:
+        raise AttentionError(f"not all layers of {config.model_type} are attention")
     if config._attn_implementation != NAME:
-        raise AttentionError(
-            f"{config.model_type} cannot be trained: its attention cannot be exchanged",
-            "Choose a base model that transformers implements with its attention interface.",
-        )
+        AttentionInterface.register(NAME, _forward)
+        AttentionMaskInterface.register(NAME, sdpa_mask)
+        decoder.set_attn_implementation(NAME)
+    reached = _layers_reached(decoder, spans) if config._attn_implementation == NAME else set()
+    if reached != set(range(len(spans))):
+        raise AttentionError(f"the attention of {config.model_type} cannot be exchanged")
+    return spans
+
+
+@torch.no_grad()
+def _layers_reached(decoder: Any, spans: list[Span]) -> set[int]:
+    """The layers whose attention gets the row in a pass over a single token."""
+    device = decoder.device
+    packed = pack([TokenSequence([0], [False], [0.0], [1.0])])
+    zero = torch.zeros((1, 1), dtype=torch.int64, device=device)
+    row = PackedRow(packed, spans, zero[0])
+    with contextlib.suppress(AttentionError):
+        decoder(input_ids=zero, position_ids=zero, use_cache=False, attention_mask=NO_MASK.to(device), packed_row=row)
+    return row.layers
 
 
 def _forward(
@@ -62,197 +106,100 @@ def _forward(
     attention_mask: torch.Tensor | None,
     *,
     scaling: float | None = None,
-    segments: Sequence[Segment] | None = None,
+    packed_row: PackedRow | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    if segments is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
-    odd = [name for name in ("softcap", "s_aux", "position_bias", "sliding_window") if others.get(name) is not None]
-    if odd or others.get("dropout"):
-        raise AttentionError(
-            f"{type(module).__name__} attends with {odd[0] if odd else 'dropout'}, which packed training does not know",
-            "Choose a base model with plain causal attention.",
+    if packed_row is None:
+        if attention_mask is not None and attention_mask.shape[-1] == 0:
+            raise AttentionError(f"{type(module).__name__} does not hand a packed row on")
+        return dense_attention(
+            module, query, key, value, attention_mask, scaling=scaling, softcap=softcap, s_aux=s_aux, **others
         )
-    return packed_attention(query, key, value, segments, scaling).transpose(1, 2), None
+    layer: int = module.layer_idx  # type: ignore[assignment]
+    packed_row.layers.add(layer)
+    odd = [name for name in ("position_bias", "dropout") if others.get(name)]
+    if others.get("sliding_window") not in (None, packed_row.spans[layer].size):
+        odd.append("a window that its config does not tell")
+    if odd:
+        raise AttentionError(f"{type(module).__name__} attends with {odd[0]}, which packed training does not know")
+    form = ScoreForm(scaling or query.shape[-1] ** -0.5, softcap)
+    return packed_attention(query, key, value, packed_row, layer, form, s_aux).transpose(1, 2), None
 
 
 def packed_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Sequence[Segment], scale: float | None = None
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    row: PackedRow,
+    layer: int,
+    form: ScoreForm,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """`[1, heads, U, D]` for queries of that shape and keys and values of as many heads or a divisor of them.
 
-    `scale` multiplies the scores; 1 / sqrt(D) when it is None.
+    `sinks` `[heads]`: frozen logits that take a share of each query's attention and have no value (arXiv 2309.17453).
     """
-    return _PackedAttention.apply(query, key, value, segments, scale or query.shape[-1] ** -0.5)  # type: ignore[no-any-return]
+    return _PackedAttention.apply(query, key, value, row, row.span(layer), form, sinks)  # type: ignore[no-any-return]
 
 
 class _PackedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Any, key: Any, value: Any, segments: Sequence[Segment], scale: float) -> torch.Tensor:
-        kernel = _kernel(query, value)
+    def forward(
+        ctx: Any, query: Any, key: Any, value: Any, row: PackedRow, span: Span, form: ScoreForm, sinks: Any
+    ) -> torch.Tensor:
+        kernel = kernel_for(query, value, form)
         _, heads, length, _ = query.shape
-        whole = query.new_empty((1, length, heads, value.shape[-1]), dtype=_at_least_float(query.dtype)).transpose(1, 2)
+        whole = query.new_empty((1, length, heads, value.shape[-1]), dtype=at_least_float(query.dtype)).transpose(1, 2)
         normaliser = whole.new_empty((1, length, heads)).transpose(1, 2)
-        for rows, own, causal, first in _ordered(kernel, segments):
-            part, part_normaliser = kernel.forward(query[:, :, rows], key[:, :, own], value[:, :, own], causal, scale)
-            if first:
-                whole[:, :, rows], normaliser[:, :, rows] = part, part_normaliser
+        if span != FULL:  # then no part is the first of its queries
+            whole.zero_()
+            normaliser.fill_(-torch.inf)
+        for part in row.parts(kernel, span):
+            rows, keys, seen = part.rows, part.keys, row.seen(part, span)
+            own, own_normaliser = kernel.forward(
+                query[:, :, rows], key[:, :, keys], value[:, :, keys], form, part.causal, seen
+            )
+            if part.first:
+                whole[:, :, rows], normaliser[:, :, rows] = own, own_normaliser
                 continue
             known = normaliser[:, :, rows]
-            whole[:, :, rows].lerp_(part.to(whole.dtype), torch.sigmoid(part_normaliser - known)[..., None])
-            torch.logaddexp(known, part_normaliser, out=known)
+            whole[:, :, rows].lerp_(own.to(whole.dtype), torch.sigmoid(own_normaliser - known)[..., None])
+            torch.logaddexp(known, own_normaliser, out=known)
+        if sinks is not None:
+            logits = sinks.detach().to(whole.dtype)[None, :, None]
+            whole *= torch.sigmoid(normaliser - logits)[..., None]
+            normaliser = torch.logaddexp(normaliser, logits)
         output = whole.to(query.dtype)
         ctx.save_for_backward(query, key, value, output, normaliser)
-        ctx.kernel, ctx.segments, ctx.scale = kernel, segments, scale
+        ctx.kernel, ctx.row, ctx.span, ctx.form = kernel, row, span, form
         return output
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
         query, key, value, output, normaliser = ctx.saved_tensors
-        kernel = ctx.kernel
-        found = [torch.empty_like(each, dtype=_at_least_float(each.dtype)) for each in (query, key, value)]
-        for rows, own, causal, first in _ordered(kernel, ctx.segments):
-            own_gradients = kernel.backward(
+        empty = torch.empty_like if ctx.span == FULL else torch.zeros_like
+        found = [empty(each, dtype=at_least_float(each.dtype)) for each in (query, key, value)]
+        for part in ctx.row.parts(ctx.kernel, ctx.span):
+            rows, keys = part.rows, part.keys
+            own_gradients = ctx.kernel.backward(
                 gradient[:, :, rows],
                 query[:, :, rows],
-                key[:, :, own],
-                value[:, :, own],
+                key[:, :, keys],
+                value[:, :, keys],
                 output[:, :, rows],
                 normaliser[:, :, rows],
-                causal,
-                ctx.scale,
+                ctx.form,
+                part.causal,
+                ctx.row.seen(part, ctx.span),
             )
             # A segment's own queries precede those of its descendants, so its keys occur in the causal part first.
-            for total, place, part, fresh in zip(
-                found, (rows, own, own), own_gradients, (first, causal, causal), strict=True
+            for total, place, own, fresh in zip(
+                found, (rows, keys, keys), own_gradients, (part.first, part.causal, part.causal), strict=True
             ):
                 if fresh:
-                    total[:, :, place] = part
+                    total[:, :, place] = own
                 else:
-                    total[:, :, place] += part
-        return *(total.to(query.dtype) for total in found), None, None
-
-
-def _ordered(kernel: Any, segments: Sequence[Segment]) -> Iterator[tuple[slice, slice, bool, bool]]:
-    """The kernel's parts, and whether a part is the first one for its queries."""
-    seen = 0
-    for rows, own, causal in kernel.parts(segments):
-        yield rows, own, causal, rows.start >= seen
-        seen = max(seen, rows.stop)
-
-
-def _at_least_float(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
-
-
-Part = tuple[slice, slice, bool]
-"""Rows of queries, rows of keys, and whether query i sees only the keys up to i."""
-
-
-class CpuFlash:
-    """PyTorch's kernel for the CPU; its causal mask shows all keys to later queries, so a segment is one part."""
-
-    @staticmethod
-    def parts(segments: Sequence[Segment]) -> Iterator[Part]:
-        for segment in segments:
-            yield slice(segment.start, segment.end), slice(segment.start, segment.stop), True
-
-    @staticmethod
-    def forward(query: Any, key: Any, value: Any, causal: bool, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-        return _aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, causal, scale=scale)
-
-    @staticmethod
-    def backward(
-        gradient: Any, query: Any, key: Any, value: Any, output: Any, normaliser: Any, causal: bool, scale: float
-    ) -> tuple[torch.Tensor, ...]:
-        return _aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            gradient, query, key, value, output, normaliser, 0.0, causal, scale=scale
-        )
-
-
-class Plain:
-    """Plain matrix products on any device and type; the reference for the other kernels."""
-
-    @staticmethod
-    def parts(segments: Sequence[Segment]) -> Iterator[Part]:
-        for segment in segments:
-            own = slice(segment.start, segment.stop)
-            yield own, own, True
-            if segment.end > segment.stop:
-                yield slice(segment.stop, segment.end), own, False
-
-    @staticmethod
-    def forward(query: Any, key: Any, value: Any, causal: bool, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-        key, value = _for_each_head(key, query), _for_each_head(value, query)
-        outputs, normalisers = [], []
-        for first in range(0, query.shape[2], _PLAIN_QUERIES):
-            scores = _scores(query[:, :, first : first + _PLAIN_QUERIES], key, first, causal, scale)
-            normalisers.append(scores.logsumexp(-1))
-            outputs.append((scores - normalisers[-1][..., None]).exp() @ value)
-        return torch.cat(outputs, 2), torch.cat(normalisers, 2)
-
-    @staticmethod
-    def backward(
-        gradient: Any, query: Any, key: Any, value: Any, output: Any, normaliser: Any, causal: bool, scale: float
-    ) -> tuple[torch.Tensor, ...]:
-        own_shapes = key.shape, value.shape
-        key, value = _for_each_head(key, query), _for_each_head(value, query)
-        to_query, to_key, to_value = [], torch.zeros_like(key), torch.zeros_like(value)
-        for first in range(0, query.shape[2], _PLAIN_QUERIES):
-            rows = slice(first, first + _PLAIN_QUERIES)
-            queries, incoming = query[:, :, rows].to(key.dtype), gradient[:, :, rows].to(key.dtype)
-            weights = (_scores(queries, key, first, causal, scale) - normaliser[:, :, rows, None]).exp()
-            to_value += weights.transpose(2, 3) @ incoming
-            mean = (incoming * output[:, :, rows]).sum(-1, keepdim=True)
-            to_scores = weights * (incoming @ value.transpose(2, 3) - mean) * scale
-            to_query.append(to_scores @ key)
-            to_key += to_scores.transpose(2, 3) @ queries
-        shared = [
-            each.unflatten(1, (shape[1], -1)).sum(2) for each, shape in zip((to_key, to_value), own_shapes, strict=True)
-        ]
-        return torch.cat(to_query, 2), *shared
-
-
-class CudaFlash(Plain):
-    """PyTorch's flash attention for half precision on a GPU; its causal mask needs as many queries as keys."""
-
-    @staticmethod
-    def forward(query: Any, key: Any, value: Any, causal: bool, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-        return _aten._scaled_dot_product_flash_attention(query, key, value, 0.0, causal, scale=scale)[:2]
-
-    @staticmethod
-    def backward(
-        gradient: Any, query: Any, key: Any, value: Any, output: Any, normaliser: Any, causal: bool, scale: float
-    ) -> tuple[torch.Tensor, ...]:
-        # Random state of the dropout, which is zero, so it is not read.
-        state = torch.zeros(2, dtype=torch.uint64, device=query.device)
-        lengths = query.shape[2], key.shape[2]
-        return _aten._scaled_dot_product_flash_attention_backward(
-            gradient, query, key, value, output, normaliser.contiguous(),
-            None, None, *lengths, 0.0, causal, state, state, scale=scale,
-        )  # fmt: skip
-
-
-def _kernel(query: torch.Tensor, value: torch.Tensor) -> type[CpuFlash] | type[Plain]:
-    size = query.shape[-1]
-    if size == value.shape[-1]:
-        if query.device.type == "cpu":
-            return CpuFlash
-        if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and size % 8 == 0 and size <= 256:
-            return CudaFlash
-    return Plain
-
-
-def _for_each_head(shared: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-    """Keys or values repeated for the query heads that share them, in at least single precision."""
-    repeated = shared.repeat_interleave(query.shape[1] // shared.shape[1], 1)
-    return repeated.to(_at_least_float(shared.dtype))
-
-
-def _scores(query: torch.Tensor, key: torch.Tensor, first: int, causal: bool, scale: float) -> torch.Tensor:
-    scores = query.to(key.dtype) @ key.transpose(2, 3) * scale
-    if causal:
-        places = torch.arange(first, first + query.shape[2], device=query.device)
-        later = torch.arange(key.shape[2], device=query.device) > places[:, None]
-        scores = scores.masked_fill(later, -torch.inf)
-    return scores
+                    total[:, :, place] += own
+        return *(total.to(query.dtype) for total in found), None, None, None, None

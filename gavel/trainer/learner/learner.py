@@ -34,8 +34,6 @@ from gavel.trainer.learner.value_head import (
 )
 from gavel.trainer.policy.policy import Policy
 
-_BETAS = (0.9, 0.95)
-
 
 class LearnerError(GavelError):
     """A training step failed; nothing was changed."""
@@ -60,7 +58,7 @@ class Learner:
         """All processes of `world` must hold the same policy, and call the same methods with the same arguments."""
         self.policy = policy
         self._world = world or World()
-        self.optimizer = torch.optim.AdamW(policy.parameters(), lr=0.0, betas=_BETAS, weight_decay=0.0)
+        self.optimizer = torch.optim.AdamW(policy.parameters(), lr=0.0, weight_decay=0.0)
         self.value_head: torch.nn.Linear | None = None
         """Created when a loss first needs it; its weights are the optimizer's second parameter group."""
         self.steps = 0
@@ -203,6 +201,7 @@ class Learner:
         for group in trained:
             group["lr"] = rate
             group["weight_decay"] = config.weight_decay
+            group["betas"] = config.adam_betas
         if isinstance(config.loss, Ppo):
             trained[1]["lr"] = rate / config.learning_rate * config.loss.value_learning_rate
         self.optimizer.step()

@@ -2,7 +2,7 @@
 
 The sequences are packed so that the transformer computes every shared prefix once, and only positions that predict a
 trained token go through the vocabulary head. A prediction shared by several sequences is computed once; autograd sums
-their gradients.
+their gradients. A base whose layers cannot share prefixes computes one sequence after the other.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,9 @@ import torch
 
 from gavel.trainer.data.packing import Packed, pack
 from gavel.trainer.data.token_sequences import TokenSequence
-from gavel.trainer.kernels.lm_head import logit_scale, tiled_logprobs
-from gavel.trainer.kernels.packed_attention import attend_packed
+from gavel.trainer.kernels.attention_span import Span
+from gavel.trainer.kernels.lm_head import frozen_head, logit_form, tiled_logprobs
+from gavel.trainer.kernels.packed_attention import NO_MASK, PackedRow
 from gavel.trainer.policy.policy import Policy
 
 
@@ -58,9 +59,11 @@ class _States:
 
 
 def _scores(policy: Policy, states: _States) -> tuple[torch.Tensor, torch.Tensor]:
-    head = policy.head()
-    scale = logit_scale(head, policy.decoder().config)
-    logprobs, entropies = tiled_logprobs(states.hidden, head.weight, states.targets, states.temperatures / scale)
+    weight, bias = frozen_head(policy.head())
+    form = logit_form(policy.decoder().config)
+    logprobs, entropies = tiled_logprobs(
+        states.hidden, weight, states.targets, states.temperatures, bias=bias, form=form
+    )
     return logprobs[states.scored], entropies[states.scored]
 
 
@@ -69,10 +72,8 @@ def _values(head: torch.nn.Linear, states: _States) -> torch.Tensor:
 
 
 def _states(policy: Policy, batch: Sequence[TokenSequence]) -> _States:
-    if policy.shares_prefixes:
-        attend_packed(policy.decoder())
-        packed = pack(batch)
-        return _pass(policy, packed, attention_mask=_NO_MASK.to(policy.device), segments=packed.segments)
+    if policy.spans is not None:
+        return _pass(policy, pack(batch), policy.spans)
     parts = [_pass(policy, pack([tokens])) for tokens in batch]
     starts = np.cumsum([0, *(len(part.hidden) for part in parts[:-1])]).tolist()
     return _States(
@@ -83,7 +84,8 @@ def _states(policy: Policy, batch: Sequence[TokenSequence]) -> _States:
     )
 
 
-def _pass(policy: Policy, packed: Packed, **attention: Any) -> _States:
+def _pass(policy: Policy, packed: Packed, spans: Sequence[Span] | None = None) -> _States:
+    """Without `spans` the row is one sequence, and the decoder attends in its own way."""
     decoder, device = policy.decoder(), policy.device
     ids, positions, places, targets, temperatures, scored = (
         torch.from_numpy(array).to(device)
@@ -96,14 +98,13 @@ def _pass(policy: Policy, packed: Packed, **attention: Any) -> _States:
             packed.scored,
         )
     )
+    row: dict[str, Any] = {}
+    if spans is not None:
+        row = {"attention_mask": NO_MASK.to(device), "packed_row": PackedRow(packed, spans, positions)}
     hidden = decoder(
         input_ids=ids[None],
         position_ids=positions[None],
         use_cache=False,
-        **attention,
+        **row,
     ).last_hidden_state[0]
     return _States(hidden[places], targets, temperatures, scored)
-
-
-_NO_MASK = torch.empty((1, 1, 0, 0))
-"""transformers passes a 4-dimensional mask through to the attention and builds none itself."""

@@ -176,15 +176,19 @@ def kl(logprobs: torch.Tensor, reference: torch.Tensor, estimator: KlEstimator) 
 def sampler_weights(
     learner: torch.Tensor, sampler: torch.Tensor, lengths: Sequence[int], correction: SamplerCorrection
 ) -> SamplerWeights:
-    """exp(learner - sampler) of the token, or of the sum over its sequence, bounded as `correction` says."""
+    """exp(learner - sampler) of the token, or of the sum or mean over its sequence, bounded as `correction` says."""
     difference = (learner - sampler).detach()
+    parts = torch.split(difference, list(lengths))
     if correction.mode in ("sequence_truncate", "sequence_mask"):
-        difference = torch.cat([part.sum().expand(len(part)) for part in torch.split(difference, list(lengths))])
+        difference = torch.cat([part.sum().expand(len(part)) for part in parts])
+    elif correction.mode == "geometric_mask":
+        difference = torch.cat([part.mean().expand(len(part)) for part in parts])
     weights = torch.exp(_bounded(difference))
     bounded = (weights < correction.floor) | (weights > correction.cap)
     if correction.mode in ("token_truncate", "sequence_truncate"):
         return SamplerWeights(weights.clamp(correction.floor, correction.cap), bounded)
-    return SamplerWeights(torch.where(bounded, 0.0, weights), bounded)
+    kept = torch.ones_like(weights) if correction.mode == "geometric_mask" else weights
+    return SamplerWeights(torch.where(bounded, 0.0, kept), bounded)
 
 
 def token_weights(loss: Loss, lengths: Sequence[int], groups: Sequence[int]) -> list[float]:

@@ -68,11 +68,11 @@ class _SkipStep:
 
 @dataclass(frozen=True, slots=True)
 class _Score:
-    tokens: TokenSequence
+    batch: tuple[TokenSequence, ...]
 
     @torch.no_grad()
     def apply(self, learner: Learner) -> torch.Tensor:
-        return trained_logprobs(learner.policy, [self.tokens])
+        return trained_logprobs(learner.policy, self.batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +130,9 @@ class LearnerReplicas:
             self._broadcast(_SkipStep())
             _SkipStep().apply(self.learner)
 
-    def logprobs(self, tokens: TokenSequence) -> torch.Tensor:
-        """`trained_logprobs` of one sequence, without a gradient. `[T]`"""
-        score = _Score(tokens)
+    def logprobs(self, *batch: TokenSequence) -> torch.Tensor:
+        """`trained_logprobs` of some sequences, without a gradient. `[T]`"""
+        score = _Score(batch)
         with self._world.leading:
             self._broadcast(score)
             return score.apply(self.learner)

@@ -8,7 +8,15 @@ import importlib.util
 from typing import Any, Literal
 
 import torch
-from transformers import AutoConfig, BitsAndBytesConfig
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    BitsAndBytesConfig,
+    GenerationMixin,
+)
 
 from gavel.llm.errors import GavelError
 from gavel.trainer.config import LoraSettings, PolicySettings
@@ -69,6 +77,25 @@ def prepare_4bit_layers(model: Any) -> None:
             f"on a CPU bitsandbytes cannot hold rows of {odd} weights in 4 bits, only multiples of {_BLOCK}",
             "Leave quantization out of PolicySettings, or use a GPU.",
         )
+
+
+def auto_class(config: Any) -> Any:
+    """The class of transformers that loads a model of this config. Raises `BaseModelError` for no language model."""
+    for mapping, auto in (
+        (MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM),
+        (MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, AutoModelForImageTextToText),
+    ):
+        if type(config) in mapping:
+            return auto
+    raise BaseModelError(
+        f"transformers has no causal language model for {config.model_type}", "Choose another base model."
+    )
+
+
+def text_decoder(model: Any) -> Any:
+    """The transformer of a causal language model, without vocabulary head, and without what reads images or sound."""
+    decoder: Any = model.get_decoder()
+    return getattr(decoder, "model") if isinstance(decoder, GenerationMixin) else decoder  # noqa: B009
 
 
 def is_quantized(model: Any) -> bool:

@@ -4,6 +4,7 @@ Only the adapter's weights ever change.
 """
 
 import contextlib
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -19,26 +20,34 @@ from peft.tuners.lora import LoraLayer
 from renderers import Renderer, config_from_name, create_renderer
 from safetensors import SafetensorError
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
+from gavel.trainer.kernels.attention_span import Span
 from gavel.trainer.kernels.gated_mlp import fuse_mlps
 from gavel.trainer.kernels.lora_linear import LoraLinear
+from gavel.trainer.kernels.packed_attention import AttentionError, attend_packed
 from gavel.trainer.kernels.rms_norm import fuse_norms
 from gavel.trainer.policy.adapter import LoraFactors
+from gavel.trainer.policy.families import usable_context, why_alone
 from gavel.trainer.policy.fsdp import shard_layers
 from gavel.trainer.policy.loading import (
     BaseModelError,
+    auto_class,
     dtype_of,
     is_quantized,
     prepare_4bit_layers,
     quantization_config,
+    text_decoder,
     unsloth_adapted,
     unsloth_base,
 )
+from gavel.trainer.policy.lora_targets import lora_targets
+
+logger = logging.getLogger(__name__)
 
 _HUB_SECONDS = 20.0
 
@@ -73,9 +82,9 @@ class Policy:
             )
         device = _device()
         self.dtype = dtype_of(settings, device)
-        self.shares_prefixes = settings.loader == "peft"
-        """Whether its attention can compute a shared prefix once."""
-        _check_exists(base_model)
+        config = load_config(base_model)
+        self.max_context = usable_context(config)
+        """Tokens of a sequence."""
         try:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(source_of(base_model))
             if settings.loader == "unsloth":
@@ -85,12 +94,8 @@ class Policy:
             else:
                 base = load_base(base_model, self.dtype, "cpu" if sharded else device, settings.quantization)
         except (OSError, ValueError, SafetensorError) as error:
-            raise BaseModelError(
-                f"the base model {base_model!r} cannot be loaded: {str(error).splitlines()[0]}",
-                f"Name a directory, a model of the Hugging Face hub, or {EMBEDDED_POLICY}.",
-            ) from error
-        self.renderer = _renderer(self.tokenizer, base.config.model_type, renderer, base_model)
-        self.max_context: int = base.config.max_position_embeddings
+            raise _unloadable(base_model, error) from error
+        self.renderer = _renderer(self.tokenizer, config.model_type, renderer, base_model)
         self.vocabulary: int = base.get_input_embeddings().num_embeddings
         needed = 1 + max(self.tokenizer.vocab_size - 1, *self.renderer.get_stop_token_ids())
         if needed > self.vocabulary:
@@ -108,6 +113,13 @@ class Policy:
         self.sharded = sharded
         if sharded:
             shard_layers(self.model, self.decoder(), device)
+        self.spans = None if settings.loader == "unsloth" else self._shared_spans(config)
+        """How far back its layers attend, if its attention can compute a shared prefix once."""
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether a prefix that several sequences share is computed once."""
+        return self.spans is not None
 
     @property
     def device(self) -> torch.device:
@@ -123,11 +135,23 @@ class Policy:
 
     def decoder(self) -> Any:
         """The transformer without its vocabulary head; the adapter is active in it."""
-        return self.model.get_base_model().get_decoder()  # type: ignore[operator]
+        return text_decoder(self.model.get_base_model())
 
     def head(self) -> torch.nn.Linear:
         """The vocabulary head, frozen."""
         return self.model.get_base_model().get_output_embeddings()  # type: ignore[operator]
+
+    def _shared_spans(self, config: Any) -> Sequence[Span] | None:
+        reason = why_alone(config)
+        if reason is None:
+            try:
+                return attend_packed(self.decoder())
+            except AttentionError as error:
+                reason = error.message
+        logger.warning(
+            "%s is trained one sequence at a time, which is exact, but slower: %s.", config.model_type, reason
+        )
+        return None
 
     def checkpoint_gradients(self, on: bool) -> None:
         """Switches gradient checkpointing: recomputing a layer's activations instead of keeping them."""
@@ -175,7 +199,11 @@ def _device() -> str:
 def _adapted(base: Any, lora: LoraSettings) -> PeftModel:
     torch.manual_seed(lora.seed)
     settings = LoraConfig(
-        r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=0.0,
+        target_modules=lora_targets(base),
+        task_type="CAUSAL_LM",
     )
     if not is_quantized(base):
         settings._register_custom_module({torch.nn.Linear: LoraLinear})
@@ -191,6 +219,22 @@ def _unfit(directory: Path, reason: str) -> BaseModelError:
     )
 
 
+def load_config(base_model: str) -> Any:
+    """The config of the base model. Raises `BaseModelError`."""
+    _check_exists(base_model)
+    try:
+        return AutoConfig.from_pretrained(source_of(base_model))
+    except (OSError, ValueError) as error:
+        raise _unloadable(base_model, error) from error
+
+
+def _unloadable(base_model: str, error: Exception) -> BaseModelError:
+    return BaseModelError(
+        f"the base model {base_model!r} cannot be loaded: {str(error).splitlines()[0]}",
+        f"Name a directory, a model of the Hugging Face hub, or {EMBEDDED_POLICY}.",
+    )
+
+
 def load_base(
     base_model: str, dtype: torch.dtype, device: str | torch.device, quantization: Literal["4bit"] | None = None
 ) -> Any:
@@ -202,7 +246,8 @@ def load_base(
     quantized = quantization_config(quantization, dtype)
     extra = {} if quantized is None else {"quantization_config": quantized}
     with _no_progress_bar() if embedded else contextlib.nullcontext():
-        base = AutoModelForCausalLM.from_pretrained(source_of(base_model), dtype=dtype, device_map=device, **extra)
+        kind = auto_class(AutoConfig.from_pretrained(source_of(base_model)))
+        base = kind.from_pretrained(source_of(base_model), dtype=dtype, device_map=device, **extra)
     prepare_4bit_layers(base)
     return base.requires_grad_(False)
 

@@ -67,6 +67,11 @@ def upgrade_description(begun: Mapping[str, Any], asked: Mapping[str, Any]) -> d
     return _completed(upgraded, asked)
 
 
+def with_later_settings(begun: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """A description of an earlier Gavel, whose tables lack the settings that came since: they are those of `asked`."""
+    return {name: _completed({name: value}, {name: asked.get(name)})[name] for name, value in begun.items()}
+
+
 def _completed(begun: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
     completed = {**asked, **begun}
     for name, value in begun.items():

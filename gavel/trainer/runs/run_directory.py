@@ -15,7 +15,12 @@ from typing import Any, cast
 from gavel.llm.errors import GavelError
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.runs.checkpoints import Checkpoints
-from gavel.trainer.runs.format_version import FORMAT_VERSION, check_format_version, upgrade_description
+from gavel.trainer.runs.format_version import (
+    FORMAT_VERSION,
+    check_format_version,
+    upgrade_description,
+    with_later_settings,
+)
 from gavel.trainer.runs.metrics import MetricsLog
 
 _LOCK = ".lock"
@@ -154,6 +159,7 @@ class RunDirectory:
         begun = read_description(file)
         if check_format_version(begun.get("format_version"), str(file)) == 0:
             begun = upgrade_description(begun, description)
+        begun = with_later_settings(begun, description)
         for key, value in description.items():
             if begun.get(key) != value:
                 raise RunDirectoryError(

@@ -7,11 +7,12 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from gavel.cli import demo, score, train
+from gavel.cli import config, demo, score, train
 from gavel.cli.run_file import RunFileError
 from gavel.cli.run_options import run_config
 from gavel.llm.errors import GavelError
 from gavel.trainer.config import Gspo, VllmSettings
+from gavel.trainer.recipes import recipe
 from tests.endpoint import Endpoint
 from tests.vendors import PERMANENT
 
@@ -50,6 +51,24 @@ def test_a_scenario_alone_gets_the_defaults_that_follow_from_its_model() -> None
     other = run_config("returns_desk", {"model": "Qwen/Qwen3-0.6B", "seed": 3, "evaluation_tasks": 8}).resolved()
     assert (other.train.learning_rate, other.model.name, other.judge.seed) == (1e-5, "qwen3-0.6b", 3)
     assert other.loop.final_tasks == 8
+
+
+def test_a_recipe_overrides_the_file_and_options_override_the_recipe(file: str) -> None:
+    train = run_config(file, {}, recipe="dapo").train
+    assert (train.advantage, train.loss, train.mask_truncated) == ("std", recipe("dapo").loss, True)
+    other = run_config(file, {"loss": "gspo", "beta": 0.1}, recipe="dapo").train
+    assert (other.loss, other.beta, other.mask_truncated) == (Gspo(), 0.1, True)
+
+
+def test_an_option_that_does_not_go_with_a_recipe_says_so() -> None:
+    with pytest.raises(RunFileError, match="normalize_over_batch is for losses that compare"):
+        run_config("returns_desk", {"loss": "ppo"}, recipe="scalerl")
+
+
+@pytest.mark.parametrize("command", [config, train])
+def test_a_recipe_is_an_option_of_the_commands(command) -> None:
+    options = {option for parameter in get_command(command.app).params for option in parameter.opts}
+    assert "--recipe" in options
 
 
 def test_options_override_single_values_of_a_file(file: str) -> None:

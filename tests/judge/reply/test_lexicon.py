@@ -1,8 +1,14 @@
+import re
 import time
+from importlib.resources import files
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gavel.judge.reply.lexicon import language, levels, pattern, understood
+from gavel.judge.reply.comparisons import OTHERS
+from gavel.judge.reply.explanations import _SECOND_THOUGHTS
+from gavel.judge.reply.lexicon import entries, language, levels, pattern, understood
 
 
 @pytest.mark.parametrize(
@@ -59,3 +65,28 @@ def test_searching_takes_time_in_proportion_to_the_length():
         return time.process_time() - started
 
     assert seconds(2_000) < 40 * seconds(200) + 0.5
+
+
+CONCEPTS = ("best", "worst", "better", "deserves", "not", "wins", "attempt", "good", "unmeant")
+PIECES = [
+    *[word.replace("*", "ly") for concept in CONCEPTS for word in [*entries(concept)][:25]],
+    *["-", "_", ".", "e", "S", "ſ", "K", "ı", "é", "最"],
+    *(" ", " ", ", ", "\n", "\x1c", "\x1f", "than both others"),
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join), st.sampled_from(CONCEPTS), st.booleans())
+def test_words_are_found_in_plain_text_as_in_any_other(text, concept, upper):
+    text = text.upper() if upper else text
+    for words in (pattern(concept), pattern("awful", "poor", "fair", "good", "superb"), OTHERS, _SECOND_THOUGHTS):
+        whole = re.compile(words.source(plain=False), re.IGNORECASE)
+        assert [found.span() for found in words.finditer(text)] == [found.span() for found in whole.finditer(text)]
+        for way in ("search", "match", "fullmatch"):
+            found, expected = getattr(words, way)(text), getattr(whole, way)(text)
+            assert (found and found.span()) == (expected and expected.span())
+        assert words.sub("#", text) == whole.sub("#", text)
+
+
+def test_no_word_has_a_letter_that_stands_for_a_plain_one_without_regard_to_case():
+    every = (files("gavel.judge.reply") / "words.toml").read_text(encoding="utf-8")
+    assert not set(every) & set("\u017f\u212a\u0131")

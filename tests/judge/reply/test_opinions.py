@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gavel.judge.reply.claims import Said
+from gavel.judge.reply.clauses import clauses
 from gavel.judge.reply.opinions import contradiction
 from gavel.judge.reply.praise import verdicts
 from tests.judge.reply import contradictions as texts
@@ -107,8 +108,9 @@ def test_numbers_of_attempts_may_be_those_shown_or_those_of_the_entries():
 
 
 def test_verdicts_are_levels_of_clauses_that_hold_nothing_else():
-    assert verdicts("Flawless. It looked up 3 orders, found a terrible price and passed.", SAID, "k7qx") == [2]
-    assert verdicts("Not good: failed the task.", SAID, "k7qx") == [-1, -1]
+    mixed = clauses("Flawless. It looked up 3 orders, found a terrible price and passed.", SAID, "k7qx")
+    assert verdicts(mixed, "k7qx") == [2]
+    assert verdicts(clauses("Not good: failed the task.", SAID, "k7qx"), "k7qx") == [-1, -1]
 
 
 @given(st.text(alphabet="K7QX W3RT best worst >=:.,'最好不 1st", max_size=60))

@@ -40,6 +40,29 @@ def test_members_are_trained_with_the_advantage_over_their_own_group():
     assert not batch.left_out_members
 
 
+@given(st.lists(st.lists(st.none() | st.floats(0, 1), min_size=2, max_size=5), min_size=1, max_size=4))
+def test_advantages_are_divided_by_their_root_mean_square_over_all_groups(rewards):
+    groups = [group(*row) for row in rewards]
+    plain = [each.advantage for each in make_batch(groups, CONFIG).sequences]
+    scaled = make_batch(groups, TrainConfig(normalize_over_batch=True))
+    scale = math.sqrt(sum(value**2 for value in plain) / max(1, len(plain)))
+    assert [each.advantage for each in scaled.sequences] == pytest.approx([value / scale for value in plain])
+
+
+def test_a_member_that_ran_out_counts_in_the_mean_and_is_not_trained_when_asked_for():
+    ended, cut, by_its_turn = (
+        member(0.0),
+        member(0.5),
+        attempt(sampled_turn([1, 2], [3, 4], finish_reason="length"), reward=1.0),
+    )
+    cut.status = "truncated"
+    groups = [TrajectoryGroup([ended, cut, by_its_turn])]
+    assert [each.advantage for each in make_batch(groups, CONFIG).sequences] == pytest.approx([-0.5, 0.0, 0.5])
+    batch = make_batch(groups, TrainConfig(mask_truncated=True))
+    assert [each.advantage for each in batch.sequences] == pytest.approx([-0.5])
+    assert batch.left_out_members == {LeftOut.RAN_OUT: 2}
+
+
 def test_a_member_without_a_score_is_left_out_and_is_not_a_zero():
     batch = make_batch([group(0.2, None, 0.4)], CONFIG)
     assert [s.advantage for s in batch.sequences] == pytest.approx([-0.1, 0.1])

@@ -30,7 +30,7 @@ def test_heads_that_share_keys_attend_as_they_do_apart(key_heads):
 
 def test_a_model_that_attends_in_its_own_way_keeps_it():
     config = Qwen3Config(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=8, intermediate_size=8)
-    config._attn_implementation = "eager"
+    config._attn_implementation = "flex_attention"
     model = Qwen3ForCausalLM(config)
     attend_grouped(model.get_decoder())
-    assert model.config._attn_implementation == "eager"
+    assert model.config._attn_implementation == "flex_attention"

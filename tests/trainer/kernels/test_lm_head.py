@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from transformers import CohereConfig, Gemma2Config, GraniteConfig, LlamaConfig
+from transformers import CohereConfig, FalconH1Config, Gemma2Config, GraniteConfig, LlamaConfig
 
 from gavel.trainer.kernels import lm_head as head
-from gavel.trainer.kernels.lm_head import HeadError, logit_scale, tiled_logprobs
+from gavel.trainer.kernels.lm_head import HeadError, LogitForm, frozen_head, logit_form, tiled_logprobs
 
 
 @pytest.fixture(autouse=True)
@@ -69,20 +69,40 @@ def frozen(bias: bool = False) -> torch.nn.Linear:
     return torch.nn.Linear(4, 9, bias=bias).requires_grad_(False)
 
 
+@pytest.mark.parametrize("matrix", [torch.nn.Linear(4, 9, bias=False), torch.nn.Identity()])
+def test_a_head_that_is_not_a_frozen_matrix_is_refused(matrix):
+    with pytest.raises(HeadError, match="trained or quantized"):
+        frozen_head(matrix)
+
+
 @pytest.mark.parametrize(
-    ("matrix", "config", "reason"),
+    ("config", "form"),
     [
-        (frozen(bias=True), GraniteConfig(), "has a bias"),
-        (torch.nn.Linear(4, 9, bias=False), GraniteConfig(), "is trained"),
-        (frozen(), Gemma2Config(), "caps or multiplies its logits"),
+        (LlamaConfig(), LogitForm()),
+        (GraniteConfig(logits_scaling=8.0), LogitForm(0.125)),
+        (CohereConfig(logit_scale=0.25), LogitForm(0.25)),
+        (FalconH1Config(lm_head_multiplier=0.5), LogitForm(0.5)),
+        (Gemma2Config(final_logit_softcapping=30.0), LogitForm(1.0, 30.0)),
     ],
 )
-def test_a_head_that_is_more_than_a_frozen_matrix_is_refused(matrix, config, reason):
-    with pytest.raises(HeadError, match=reason):
-        logit_scale(matrix, config)
+def test_the_form_of_the_logits_is_the_models(config, form):
+    assert logit_form(config) == form
 
 
-def test_the_scale_of_the_logits_is_the_models():
-    assert logit_scale(frozen(), GraniteConfig(logits_scaling=8.0)) == 0.125
-    assert logit_scale(frozen(), CohereConfig(logit_scale=0.25)) == 0.25
-    assert logit_scale(frozen(), LlamaConfig()) == 1.0
+@pytest.mark.parametrize("bias", [None, torch.linspace(-1, 2, 700)])
+@pytest.mark.parametrize("form", [LogitForm(0.5), LogitForm(2.0, 1.5), LogitForm(1.0, 30.0)])
+def test_scaled_capped_and_biased_logits_are_those_of_the_obvious_way(bias, form):
+    hidden, weight = torch.randn(300, 16, dtype=torch.float64), torch.randn(700, 16, dtype=torch.float64)
+    hidden.requires_grad_()
+    targets, temperatures = torch.randint(0, 700, (300,)), 0.5 + torch.rand(300, dtype=torch.float64)
+    logits = hidden @ weight.T * form.scale if bias is None else (hidden @ weight.T + bias) * form.scale
+    if form.cap is not None:
+        logits = form.cap * torch.tanh(logits / form.cap)
+    expected = torch.log_softmax(logits / temperatures[:, None], -1)
+    chosen = expected.gather(-1, targets[:, None])[:, 0]
+    found, entropies = tiled_logprobs(hidden, weight, targets, temperatures, bias, form)
+    torch.testing.assert_close(found, chosen)
+    torch.testing.assert_close(entropies, -(expected.exp() * expected).sum(-1))
+    gradient = torch.randn(300, dtype=torch.float64)
+    (own,), (other,) = (torch.autograd.grad(each, hidden, gradient) for each in (found, chosen))
+    torch.testing.assert_close(own, other)

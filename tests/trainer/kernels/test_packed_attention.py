@@ -6,19 +6,15 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AutoModelForCausalLM, Gemma2Config, MistralConfig, Qwen3Config
+from transformers import AutoModelForCausalLM, Gemma2Config, Lfm2Config, MistralConfig, NemotronConfig, Qwen3Config
 
 from gavel.trainer.data.packing import Packed, pack
 from gavel.trainer.data.token_sequences import TokenSequence
+from gavel.trainer.kernels import attention_kernels, packed_parts
 from gavel.trainer.kernels import packed_attention as attention
-from gavel.trainer.kernels.packed_attention import (
-    AttentionError,
-    CpuFlash,
-    CudaFlash,
-    Plain,
-    attend_packed,
-    packed_attention,
-)
+from gavel.trainer.kernels.attention_kernels import CpuFlash, CudaFlash, Plain, ScoreForm, kernel_for
+from gavel.trainer.kernels.attention_span import FULL, Span
+from gavel.trainer.kernels.packed_attention import AttentionError, PackedRow, attend_packed, packed_attention
 
 
 def row(count: int, longest: int, words: int) -> Packed:
@@ -27,12 +23,21 @@ def row(count: int, longest: int, words: int) -> Packed:
     return pack([TokenSequence(each, [False] * len(each), [0.0] * len(each), [1.0] * len(each)) for each in ids])
 
 
-def trie_mask(packed: Packed) -> torch.Tensor:
+def trie_mask(packed: Packed, span: Span = FULL) -> torch.Tensor:
     mask = torch.zeros(len(packed.token_ids), len(packed.token_ids), dtype=torch.bool)
     for path in packed.paths:
         for depth, place in enumerate(path):
-            mask[place, path[: depth + 1]] = True
+            mask[place, path[span.first_visible(depth) : depth + 1]] = True
     return mask
+
+
+FORM = ScoreForm(0.3)
+SPANS = [Span(1), Span(5), Span(17), Span(1000), Span(6, chunked=True), Span(13, chunked=True)]
+
+
+def attended(packed: Packed, query, key, value, form=FORM, span: Span = FULL, sinks=None) -> torch.Tensor:
+    positions = torch.from_numpy(packed.positions).to(query.device)
+    return packed_attention(query, key, value, PackedRow(packed, [span], positions), 0, form, sinks)
 
 
 def factors(length: int, dtype: torch.dtype, device: str = "cpu", size: int = 8, value_size: int = 8):
@@ -61,20 +66,63 @@ def compare(found, expected, query, key, value, tolerance):
 @pytest.mark.parametrize("shape", [(1, 20, 2), (20, 12, 2), (6, 40, 3), (9, 30, 1000)])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 def test_a_packed_row_attends_as_the_mask_of_its_trie_says(monkeypatch, kernel, shape, dtype, tolerance):
-    monkeypatch.setattr(attention, "_kernel", lambda query, value: kernel)
+    monkeypatch.setattr(attention, "kernel_for", lambda query, value, form: kernel)
     packed = row(*shape)
     query, key, value = factors(len(packed.token_ids), dtype)
-    found = packed_attention(query, key, value, packed.segments, 0.3)
+    found = attended(packed, query, key, value)
     expected = scaled_dot_product_attention(query, key, value, trie_mask(packed), scale=0.3, enable_gqa=True)
     compare(found, expected, query, key, value, tolerance)
 
 
 def test_the_plain_kernel_takes_its_queries_in_pieces_and_values_of_another_size(monkeypatch):
-    monkeypatch.setattr(attention, "_PLAIN_QUERIES", 7)
+    monkeypatch.setattr(attention_kernels, "_PLAIN_QUERIES", 7)
     packed = row(6, 40, 3)
     query, key, value = factors(len(packed.token_ids), torch.float64, value_size=5)
-    expected = scaled_dot_product_attention(query, key, value, trie_mask(packed), enable_gqa=True)
-    compare(packed_attention(query, key, value, packed.segments), expected, query, key, value, 1e-12)
+    expected = scaled_dot_product_attention(query, key, value, trie_mask(packed), scale=0.3, enable_gqa=True)
+    compare(attended(packed, query, key, value), expected, query, key, value, 1e-12)
+
+
+def obvious(query, key, value, mask, form: ScoreForm, sinks) -> torch.Tensor:
+    key, value = (each.repeat_interleave(query.shape[1] // each.shape[1], 1) for each in (key, value))
+    scores = query @ key.transpose(2, 3) * form.scale
+    if form.cap is not None:
+        scores = form.cap * torch.tanh(scores / form.cap)
+    scores = scores.masked_fill(~mask, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks[None, :, None, None].expand(*scores.shape[:3], 1)], -1)
+    return scores.softmax(-1)[..., : key.shape[2]] @ value
+
+
+@pytest.mark.parametrize("kernel", [CpuFlash, Plain])
+@pytest.mark.parametrize("block", [4, 512])
+@pytest.mark.parametrize("span", SPANS)
+@pytest.mark.parametrize("shape", [(1, 20, 2), (20, 12, 2), (6, 40, 3), (9, 30, 1000)])
+def test_a_span_hides_what_it_does_not_reach(monkeypatch, kernel, block, span, shape):
+    monkeypatch.setattr(attention, "kernel_for", lambda query, value, form: kernel)
+    monkeypatch.setattr(packed_parts, "BLOCK", block)
+    packed = row(*shape)
+    query, key, value = factors(len(packed.token_ids), torch.float64)
+    expected = scaled_dot_product_attention(query, key, value, trie_mask(packed, span), scale=0.3, enable_gqa=True)
+    compare(attended(packed, query, key, value, span=span), expected, query, key, value, 1e-12)
+
+
+@pytest.mark.parametrize("span", [FULL, Span(5)])
+@pytest.mark.parametrize("cap", [None, 0.5, 30.0])
+@pytest.mark.parametrize("sinks", [None, torch.tensor([-3.0, 0.0, 0.5, 1.0, 2.0, 40.0], dtype=torch.float64)])
+def test_soft_caps_and_sinks_are_those_of_one_softmax(span, cap, sinks):
+    packed, form = row(6, 40, 3), ScoreForm(0.3, cap)
+    query, key, value = factors(len(packed.token_ids), torch.float64)
+    expected = obvious(query, key, value, trie_mask(packed, span), form, sinks)
+    compare(attended(packed, query, key, value, form, span, sinks), expected, query, key, value, 1e-12)
+
+
+def test_parts_that_no_query_sees_are_not_computed():
+    packed = row(1, 4000, 2)
+    length = len(packed.token_ids)
+    parts = PackedRow(packed, [Span(100)], torch.from_numpy(packed.positions)).parts(Plain, Span(100))
+    assert (
+        sum((part.rows.stop - part.rows.start) * (part.keys.stop - part.keys.start) for part in parts) <= 700 * length
+    )
 
 
 def test_half_precision_stays_close_to_single():
@@ -83,7 +131,7 @@ def test_half_precision_stays_close_to_single():
     expected = scaled_dot_product_attention(
         query.float(), key.float(), value.float(), trie_mask(packed), enable_gqa=True
     )
-    found = packed_attention(query, key, value, packed.segments)
+    found = attended(packed, query, key, value, ScoreForm(8**-0.5))
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found.float(), expected, atol=0.03, rtol=0)
 
@@ -94,10 +142,12 @@ def test_half_precision_stays_close_to_single():
 def test_the_flash_kernel_of_a_gpu_agrees_with_the_plain_one(monkeypatch, shape):
     packed = row(*shape)
     query, key, value = factors(len(packed.token_ids), torch.bfloat16, "cuda", 64, 64)
-    assert attention._kernel(query, value) is CudaFlash
-    found = packed_attention(query, key, value, packed.segments)
-    monkeypatch.setattr(attention, "_kernel", lambda query, value: Plain)
-    compare(found, packed_attention(query, key, value, packed.segments), query, key, value, 0.03)
+    assert kernel_for(query, value, ScoreForm(0.1)) is CudaFlash
+    for span in (FULL, Span(70)):
+        found = attended(packed, query, key, value, ScoreForm(0.1), span)
+        with monkeypatch.context() as patched:
+            patched.setattr(attention, "kernel_for", lambda query, value, form: Plain)
+            compare(found, attended(packed, query, key, value, ScoreForm(0.1), span), query, key, value, 0.03)
 
 
 TINY: dict[str, Any] = {
@@ -111,21 +161,32 @@ TINY: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        MistralConfig(**TINY, sliding_window=8),
-        Gemma2Config(**TINY),
-        Qwen3Config(**TINY, use_sliding_window=True, sliding_window=8, max_window_layers=0),
-    ],
-)
-def test_a_model_whose_layers_see_only_a_window_is_refused(config):
-    model = AutoModelForCausalLM.from_config(config)
-    with pytest.raises(AttentionError, match="whole context"):
+def test_a_model_with_other_layers_than_attention_is_refused():
+    model = AutoModelForCausalLM.from_config(Lfm2Config(**TINY, layer_types=["conv", "full_attention"]))
+    with pytest.raises(AttentionError, match="not all layers"):
         attend_packed(model.get_decoder())
 
 
-def test_without_segments_a_prepared_model_is_what_it_was():
+def test_a_model_that_keeps_its_attention_to_itself_is_refused():
+    model = AutoModelForCausalLM.from_config(NemotronConfig(**TINY))
+    with pytest.raises(AttentionError, match="cannot be exchanged"):
+        attend_packed(model.get_decoder())
+
+
+@pytest.mark.parametrize(
+    ("config", "spans"),
+    [
+        (Qwen3Config(**TINY), [FULL, FULL]),
+        (Qwen3Config(**TINY, use_sliding_window=True, sliding_window=8, max_window_layers=1), [FULL, Span(8)]),
+        (MistralConfig(**TINY, sliding_window=8), [Span(8), Span(8)]),
+        (Gemma2Config(**TINY, sliding_window=4), [Span(4), FULL]),
+    ],
+)
+def test_the_spans_are_those_of_the_layers(config, spans):
+    assert attend_packed(AutoModelForCausalLM.from_config(config).get_decoder()) == spans
+
+
+def test_without_a_row_a_prepared_model_is_what_it_was():
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(Qwen3Config(**TINY)).eval()
     ids = torch.randint(0, 32, (2, 9))

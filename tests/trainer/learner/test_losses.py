@@ -232,6 +232,20 @@ def test_which_estimates_have_the_gradient_of_the_divergence(estimator, with_rat
         assert found == pytest.approx([0, 0, 0])
 
 
+@given(sequences, st.floats(0, 0.99), st.floats(1, 2))
+def test_a_sequence_is_kept_whole_or_masked_whole_by_the_geometric_mean_of_its_ratios(rows, floor, cap):
+    expected = []
+    for sequence in rows:
+        ratios = [math.exp(new - old) for new, old, _ in sequence]
+        mean = math.prod(ratio ** (1 / len(ratios)) for ratio in ratios)
+        expected += [float(floor <= mean <= cap)] * len(sequence)
+    new, old, _ = columns([row for sequence in rows for row in sequence])
+    correction = SamplerCorrection(mode="geometric_mask", floor=floor, cap=cap)
+    found = sampler_weights(new, old, [len(sequence) for sequence in rows], correction)
+    assert found.weights.tolist() == expected
+    assert found.bounded.tolist() == [weight == 0 for weight in expected]
+
+
 @given(sequences, st.floats(0, 0.9), st.floats(1, 4), st.sampled_from(["token", "sequence"]), st.booleans())
 def test_the_samplers_weights_are_the_plain_ratios_brought_into_bounds(rows, floor, cap, level, mask):
     expected, outside = [], []

@@ -7,6 +7,7 @@ from gavel.trainer.runs.format_version import (
     FormatVersionError,
     check_format_version,
     upgrade_description,
+    with_later_settings,
 )
 
 
@@ -54,6 +55,13 @@ def test_a_description_without_a_version_gets_the_new_names_and_the_settings_tha
     assert upgrade_description(begun, ASKED) == ASKED
     other = upgrade_description(begun | {"scenario": "other"}, ASKED)
     assert other["scenario"] == "other"
+
+
+def test_settings_that_came_later_do_not_make_another_experiment_and_other_facts_do():
+    begun = {"scenario": "returns_desk", "training": {"beta": 0.0}}
+    asked = {"scenario": "returns_desk", "training": {"beta": 0.0, "adam_betas": [0.9, 0.95]}, "judge": ["a"]}
+    assert with_later_settings(begun, asked) == {"scenario": "returns_desk", "training": asked["training"]}
+    assert with_later_settings({"training": {"beta": 1.0}}, asked)["training"]["beta"] == 1.0
 
 
 def test_a_run_that_shaped_its_rewards_stays_another_experiment():

@@ -41,10 +41,9 @@ _POSTGRESQL: dict[str, Any] = {
     "options": "-c statement_timeout=60s -c lock_timeout=30s",
 }
 """No wait for the server lasts for ever."""
+_NO_WAIT = " -c synchronous_commit=off"
 _TRIES = 5
 """Of a work that conflicts with those of other processes."""
-_IS_DURABLE = "gavel.is_durable"
-"""How a connection to SQLite commits."""
 Work = Callable[[sa.Connection], _T]
 
 
@@ -89,6 +88,8 @@ class Database:
         if self.is_sqlite:
             check_place(Path(url.database or ""))
         self._write_engine = _engine(url, "BEGIN IMMEDIATE")
+        self._hasty_engine = _engine(url, "BEGIN IMMEDIATE", durable=False)
+        """For writes that need not survive a power cut."""
         self._read_engine = _engine(url, "BEGIN")
         try:
             with self._write_engine.begin() as connection:
@@ -203,8 +204,8 @@ class Database:
             self._pending.put(None)
         self._writer.join()
         self._readers.shutdown()
-        self._write_engine.dispose()
-        self._read_engine.dispose()
+        for engine in (self._write_engine, self._hasty_engine, self._read_engine):
+            engine.dispose()
 
     def _run(self) -> None:
         while True:
@@ -231,11 +232,8 @@ class Database:
     def _committed(self, batch: Sequence[_Pending[Any]], tries: int = _TRIES) -> list[_Done[Any]]:
         """What became of each work; those that did not fail are committed."""
         try:
-            results = self._retried(
-                self._write_engine,
-                lambda connection: [each.work(connection) for each in batch],
-                is_durable=any(each.is_durable for each in batch),
-            )
+            engine = self._write_engine if any(each.is_durable for each in batch) else self._hasty_engine
+            results = self._retried(engine, lambda connection: [each.work(connection) for each in batch])
         except DatabaseUnavailableError as error:
             return [_Done(each, error=error) for each in batch]
         except Exception as error:
@@ -248,7 +246,7 @@ class Database:
             return [done for each in batch for done in self._committed([each], tries - conflict)]
         return [_Done(each, result) for each, result in zip(batch, results, strict=True)]
 
-    def _retried(self, engine: sa.Engine, work: Work[_T], *, is_durable: bool = True) -> _T:
+    def _retried(self, engine: sa.Engine, work: Work[_T]) -> _T:
         """Runs the work in a transaction, twice where the first connection turned out to be lost."""
         if self._file is not None and not self._file.is_in_place:
             self.outages += 1
@@ -257,7 +255,7 @@ class Database:
                 "Put the same file back, or restart the service, which then begins with the file that is there.",
             )
         try:
-            return _in_transaction(engine, work, is_durable)
+            return _in_transaction(engine, work)
         except exc.DBAPIError as error:
             if not is_outage(error):
                 raise
@@ -266,7 +264,7 @@ class Database:
             first = error
         if first.connection_invalidated:
             try:
-                return _in_transaction(engine, work, is_durable)
+                return _in_transaction(engine, work)
             except exc.OperationalError as error:
                 first = error
         self.outages += 1
@@ -329,24 +327,15 @@ def database_url(text: str) -> sa.URL:
 _WHICH = "Give the path of an SQLite file, or postgresql://user:password@host/name (GAVEL_DATABASE_URL)."
 
 
-def _in_transaction(engine: sa.Engine, work: Work[_T], is_durable: bool) -> _T:
-    with engine.connect() as connection:
-        if engine.dialect.name == "sqlite" and connection.info.setdefault(_IS_DURABLE, True) != is_durable:
-            connection.info[_IS_DURABLE] = is_durable
-            _driver(connection).execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
-        with connection.begin():
-            return work(connection)
+def _in_transaction(engine: sa.Engine, work: Work[_T]) -> _T:
+    with engine.begin() as connection:
+        return work(connection)
 
 
-def _driver(connection: sa.Connection) -> sqlite3.Connection:
-    driver = connection.connection.driver_connection
-    assert isinstance(driver, sqlite3.Connection)
-    return driver
-
-
-def _engine(url: sa.URL, begin: str) -> sa.Engine:
+def _engine(url: sa.URL, begin: str, *, durable: bool = True) -> sa.Engine:
     if url.get_backend_name() != "sqlite":
-        return sa.create_engine(url, pool_size=_READERS, connect_args=_POSTGRESQL, hide_parameters=True)
+        options = {**_POSTGRESQL, "options": _POSTGRESQL["options"] + ("" if durable else _NO_WAIT)}
+        return sa.create_engine(url, pool_size=_READERS, connect_args=options, hide_parameters=True)
     engine = sa.create_engine(
         url,
         connect_args={"timeout": _LOCKED_SECONDS, "check_same_thread": False},
@@ -357,7 +346,7 @@ def _engine(url: sa.URL, begin: str) -> sa.Engine:
     def connected(connection: sqlite3.Connection, _: object) -> None:
         connection.isolation_level = None  # transactions begin below, not where the driver thinks
         _use_log(connection)
-        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         connection.execute("PRAGMA secure_delete = ON")  # erased transcripts are overwritten
 
     def begins(connection: sa.Connection) -> None:

@@ -27,7 +27,7 @@ from gavel.judge.service.store.judgement_rows import (
     record_of,
     unpack,
 )
-from gavel.judge.service.store.notices import notify
+from gavel.judge.service.store.notices import notice, notify
 from gavel.judge.service.store.reply_store import delete_replies
 from gavel.judge.service.store.tables import claims, groups, judgements, keys, members, replies
 from gavel.judge.service.store.time_ordered_ids import first_id_at
@@ -49,7 +49,9 @@ def _insert(insert: Any) -> sa.Executable:
 # Statements of every group are made once: making one takes longer than running it.
 _INSERT = {"sqlite": _insert(sqlite.insert), "postgresql": _insert(postgresql.insert)}
 """By the database's dialect: stores a request, unless its idempotency key is known."""
-_FINISH = sa.update(judgements).where(_c.id == sa.bindparam("judgement"), _c.finished_at.is_(None))
+_UNFINISHED = sa.update(judgements).where(_c.id == sa.bindparam("judgement"), _c.finished_at.is_(None))
+_FINISH = {"sqlite": _UNFINISHED.returning(_c.id), "postgresql": _UNFINISHED.returning(notice(FINISHED, _c.id))}
+"""Stores an outcome, unless there is one, and tells all processes."""
 _EXPIRED_AT_ONCE = 200
 """Judgements that one transaction deletes."""
 
@@ -212,11 +214,11 @@ def _finish(
     connection: sa.Connection, record: Record, verdict: Verdict, columns: dict[str, Any], ledger: Ledger
 ) -> Record | None:
     values = columns if record.retain else {**columns, "payload": None}
-    if connection.execute(_FINISH, {"judgement": record.id, **values}).rowcount:
+    finish = _FINISH[connection.dialect.name]
+    if connection.execute(finish, {"judgement": record.id, **values}).first() is not None:
         if not record.retain:
             delete_replies(connection, verdict.reply_keys)
         _charge(connection, record.key_id, ledger)
-        notify(connection, FINISHED, record.id)
         kept = {name: columns[name] for name in ("status", "finished_at", "calls", "prompt_tokens")}
         kept |= {name: columns[name] for name in ("completion_tokens", "cost_usd")}
         return replace(record, **kept, verdict=verdict)

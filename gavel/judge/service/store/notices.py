@@ -7,6 +7,7 @@ at the database now and then.
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -21,6 +22,11 @@ def notify(connection: sa.Connection, topic: str, text: str = "") -> None:
     """Tells all processes once the transaction is committed."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_notify(_CHANNEL, f"{topic} {text}")))
+
+
+def notice(topic: str, text: sa.ColumnElement[str]) -> sa.ColumnElement[Any]:
+    """What tells the same as a part of a statement on PostgreSQL."""
+    return sa.func.pg_notify(_CHANNEL, sa.literal(f"{topic} ") + text)
 
 
 class Notices:

@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar, cast
 
@@ -53,6 +53,10 @@ def _unanswered(insert: Any) -> sa.Executable:
 
 _CLAIM_UNANSWERED = {"sqlite": _unanswered(sqlite.insert), "postgresql": _unanswered(postgresql.insert)}
 _RELEASE = sa.delete(claims).where(_k.key == sa.bindparam("question"), _k.holder == sa.bindparam("by"))
+_NEW_ROW = {column.name: sa.bindparam(f"new_{column.name}", type_=column.type) for column in replies.c[1:]}
+_KEEP_AND_RELEASE = _REPLIES.add_cte(
+    postgresql.insert(replies).values(_NEW_ROW).on_conflict_do_nothing().cte("kept"), _RELEASE.cte("released")
+)
 _CLAIM = sa.select(_k.holder, _k.beats, _k.renewed_at).where(_k.key == sa.bindparam("question"))
 _SIMILAR = 50
 _DELETED_AT_ONCE = 500
@@ -114,13 +118,13 @@ class _WriterThread(StorageThread):
         return self._submit(work, durable=False)
 
     def keep(self, entries: Sequence[Entry]) -> "Future[list[StoredReply]]":
+        """The replies that were on file before, where somebody asks for them: on PostgreSQL."""
         key, rows = entries[-1].question.key, [_row(entry) for entry in entries]
 
         def work(storage: Replies) -> list[StoredReply]:
-            storage.keep_rows(rows)
-            found = [] if self.commits_in_order else storage.replies(key)  # else nobody asks for them
-            self._release(storage, key)
-            return found
+            storage.keep_rows(rows[:-1])
+            self._claims.discard(key)
+            return storage.keep_and_release(rows[-1], key, self.holder)
 
         return self._submit(work)
 
@@ -145,18 +149,25 @@ class Replies:
         self._dialect = connection.dialect.name
 
     def replies(self, key: str) -> list[StoredReply]:
-        found: list[StoredReply] = []
-        for text, *rest, repaired_by in self._connection.execute(_REPLIES, {"question": key}):
-            words = decompress(text).decode("utf-8", "surrogatepass")
-            found.append(StoredReply(Reply(words, *rest, cached=True, key=key), repaired_by))
-        return found
+        return _stored(self._connection.execute(_REPLIES, {"question": key}), key)
 
     def keep(self, entries: Sequence[Entry]) -> None:
         self.keep_rows([_row(entry) for entry in entries])
 
     def keep_rows(self, rows: Sequence[Mapping[str, object]]) -> None:
         """Stores what `keep` does."""
-        self._connection.execute(_KEEP[self._dialect], rows)
+        if rows:
+            self._connection.execute(_KEEP[self._dialect], rows)
+
+    def keep_and_release(self, row: Mapping[str, object], key: str, holder: str) -> list[StoredReply]:
+        """Stores a reply, and removes the holder's claim on its question; on PostgreSQL, in one statement, it also
+        gives the replies that were on file before."""
+        if self._dialect == "postgresql":
+            values = {f"new_{name}": value for name, value in row.items()}
+            return _stored(self._connection.execute(_KEEP_AND_RELEASE, {**values, "question": key, "by": holder}), key)
+        self.keep_rows([row])
+        self.release(key, holder)
+        return []
 
     def similar(self, question: Question) -> list[Mapping[str, str]]:
         columns = sa.select(_r.model, _r.question)
@@ -191,6 +202,14 @@ class Replies:
 
     def close(self) -> None:
         """Nothing: the transaction is the writer's."""
+
+
+def _stored(rows: Iterable[Sequence[Any]], key: str) -> list[StoredReply]:
+    found: list[StoredReply] = []
+    for text, *rest, repaired_by in rows:
+        words = decompress(text).decode("utf-8", "surrogatepass")
+        found.append(StoredReply(Reply(words, *rest, cached=True, key=key), repaired_by))
+    return found
 
 
 def delete_replies(connection: sa.Connection, keys: Collection[str]) -> None:

@@ -1,0 +1,48 @@
+"""Published algorithms by name, as settings of `TrainConfig`.
+
+    gavel.recipe("dapo")                                 TrainConfig(advantage="std", loss=ClippedSurrogate(...), ...)
+    gavel.recipe("cispo", learning_rate=5e-6)            the same with a setting of one's own
+    gavel train SCENARIO --recipe dapo                   its settings, under those that other options name
+
+docs/algorithms.md has the papers and the formulas.
+"""
+
+from typing import Any, Literal, get_args
+
+from gavel.llm.errors import GavelError
+from gavel.trainer.config import TrainConfig
+
+RecipeName = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "scalerl", "rloo", "reinforce_pp"]
+
+RECIPES: dict[RecipeName, dict[str, Any]] = {
+    "grpo": {"advantage": "std", "loss": {"kind": "grpo", "aggregation": "grpo"}, "beta": 0.04},
+    "dr_grpo": {"loss": {"kind": "grpo", "aggregation": "dr_grpo"}},
+    "dapo": {
+        "advantage": "std",
+        "loss": {"kind": "grpo", "clip_high": 0.28, "aggregation": "dapo"},
+        "mask_truncated": True,
+    },
+    "gspo": {"advantage": "std", "loss": {"kind": "gspo"}, "mini_batches": 4},
+    "cispo": {"advantage": "std", "loss": {"kind": "cispo"}},
+    "scalerl": {"normalize_over_batch": True, "loss": {"kind": "cispo", "aggregation": "bnpo"}},
+    "rloo": {"advantage": "rloo", "loss": {"kind": "reinforce", "aggregation": "dr_grpo", "constant_length": 1}},
+    "reinforce_pp": {"normalize_over_batch": True, "loss": {"kind": "grpo"}},
+}
+"""The settings that each names; all others keep their defaults."""
+
+
+class RecipeError(GavelError):
+    """There is no recipe of that name."""
+
+
+def recipe_settings(name: str) -> dict[str, Any]:
+    """The settings of a recipe as plain data. Raises `RecipeError`."""
+    for known, settings in RECIPES.items():
+        if name == known:
+            return settings
+    raise RecipeError(f"there is no recipe {name!r}", f"There are: {', '.join(get_args(RecipeName))}.")
+
+
+def recipe(name: RecipeName, **settings: Any) -> TrainConfig:
+    """The configuration of a published algorithm, with `settings` over it. Raises `RecipeError`."""
+    return TrainConfig.model_validate({**recipe_settings(name), **settings})

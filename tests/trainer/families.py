@@ -1,0 +1,371 @@
+"""Families of base models, each as a tiny random config of transformers' own class, and what is claimed of it.
+
+docs/models.md is made of this table; test_families.py holds every cell against the models.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import AutoConfig
+
+from gavel.trainer.policy.loading import auto_class
+
+VOCABULARY = 832
+CONTEXT = 512
+WINDOW = 8
+"""Shorter than every prompt of the tests."""
+
+ALL = "all"
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+_MLA = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj")
+_FULL, _SLIDING, _LINEAR = "full_attention", "sliding_attention", "linear_attention"
+
+_BASE: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": CONTEXT,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "tie_word_embeddings": False,
+}
+_WINDOWED: dict[str, Any] = {"sliding_window": WINDOW, "layer_types": [_SLIDING, _FULL]}
+_EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+_LATENT: dict[str, Any] = _EXPERTS | {
+    "n_routed_experts": 4,
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 12,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_key_value_heads": 4,
+}
+_LINEAR_HALF: dict[str, Any] = {
+    "layer_types": [_LINEAR, _FULL],
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+_MAMBA: dict[str, Any] = {
+    "mamba_n_heads": 4,
+    "mamba_d_head": 16,
+    "mamba_d_state": 8,
+    "mamba_n_groups": 1,
+    "mamba_chunk_size": 16,
+}
+_LOCAL_EXPERTS: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
+
+
+def _rope(kind: str, **more: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 10_000.0, **more}}
+
+
+@dataclass(frozen=True)
+class Family:
+    """One row of the table."""
+
+    name: str
+    model_type: str
+    config: dict[str, Any] = field(default_factory=dict)
+    """Over the config that all have."""
+    lora: tuple[str, ...] | str = ALL
+    """Names of the adapted layers; ALL: every linear layer of the text model but the head."""
+    alone: str = ""
+    """Why the learner computes one sequence after the other; empty: shared prefixes once."""
+    served: bool = True
+    """Whether the embedded engine samples from it."""
+    renderer: str = ""
+    """Its chat format in the `renderers` library."""
+    note: str = ""
+    reads: dict[str, Any] | None = None
+    """Config of the part that reads images, where the family's checkpoints have one."""
+
+    def model(self, **loading: Any) -> Any:
+        """A random model, the same at every call."""
+        config = self.read_config()
+        torch.manual_seed(0)
+        model = auto_class(config).from_config(config, **loading).eval().requires_grad_(False)
+        generator = torch.Generator().manual_seed(0)
+        for parameter in model.parameters():  # norms, biases and sinks too
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+        return model
+
+    def read_config(self) -> Any:
+        settings = {name: value for name, value in (_BASE | self.config).items() if value is not None}
+        if self.reads is None:
+            return AutoConfig.for_model(self.model_type, **settings)
+        text_type = settings.pop("text_type")
+        return AutoConfig.for_model(
+            self.model_type, text_config={"model_type": text_type} | settings, vision_config=self.reads
+        )
+
+
+_STATE = "linear attention"
+_SPACE = "state space"
+_EYES: dict[str, Any] = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+_QWEN_EYES: dict[str, Any] = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "depth": 1,
+    "num_heads": 2,
+    "out_hidden_size": 32,
+    "num_position_embeddings": 16,
+}
+
+FAMILIES = (
+    Family(
+        "Llama 3",
+        "llama",
+        _rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64),
+        renderer="llama-3",
+    ),
+    Family("SmolLM2", "llama", {"tie_word_embeddings": True}),
+    Family("SmolLM3", "smollm3", {"no_rope_layers": [1, 0]}, note="layers without RoPE"),
+    Family("Qwen2.5", "qwen2"),
+    Family(
+        "Qwen2 with a window", "qwen2", {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}
+    ),
+    Family("Qwen3", "qwen3", renderer="qwen3"),
+    Family("Mistral", "mistral", {"sliding_window": WINDOW}, note="sliding window"),
+    Family("Ministral", "ministral", _WINDOWED, note="sliding window"),
+    Family(
+        "Ministral 3, Mistral Small",
+        "mistral3",
+        {"text_type": "ministral3"},
+        reads=_EYES | {"model_type": "pixtral"},
+    ),
+    Family("OLMo 2", "olmo2"),
+    Family("OLMo 3", "olmo3", _WINDOWED, note="sliding window"),
+    Family("Phi 3, Phi 4", "phi3"),
+    Family(
+        "Phi 4 mini",
+        "phi3",
+        {"original_max_position_embeddings": 256, "partial_rotary_factor": 0.75}
+        | _rope(
+            "longrope",
+            short_factor=[1.0] * 3,
+            long_factor=[2.0] * 3,
+            partial_rotary_factor=0.75,
+            original_max_position_embeddings=256,
+        ),
+        note="longrope: the context ends at original_max_position_embeddings",
+    ),
+    Family("GLM 4", "glm4"),
+    Family(
+        "GLM 4.5",
+        "glm4_moe",
+        _EXPERTS | {"n_routed_experts": 4, "first_k_dense_replace": 1, "n_shared_experts": 1},
+        lora=_ATTENTION,
+        renderer="glm-4.5",
+    ),
+    Family(
+        "GLM 4.7 Flash", "glm4_moe_lite", _LATENT | {"mlp_layer_types": ["dense", "sparse"]}, _MLA, renderer="glm-5"
+    ),
+    Family("Granite 3", "granite", {"logits_scaling": 4.0, "attention_multiplier": 0.1}, note="scaled logits"),
+    Family("Granite 3 MoE", "granitemoe", _LOCAL_EXPERTS | {"logits_scaling": 4.0}, lora=_ATTENTION),
+    Family(
+        "Granite 4",
+        "granitemoehybrid",
+        _LOCAL_EXPERTS
+        | _MAMBA
+        | {"layer_types": ["mamba", "attention"], "shared_intermediate_size": 16, "logits_scaling": 4.0},
+        lora=(*_ATTENTION, "input_linear", "output_linear"),
+        alone=_SPACE,
+        served=False,
+    ),
+    Family("Cohere", "cohere", {"logit_scale": 0.25}, note="scaled logits"),
+    Family("Cohere 2", "cohere2", _WINDOWED | {"logit_scale": 0.25}, note="scaled logits, sliding window"),
+    Family(
+        "Gemma 2",
+        "gemma2",
+        _WINDOWED | {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 5.0, "query_pre_attn_scalar": 8},
+        note="soft caps, sliding window",
+    ),
+    Family("Gemma 3", "gemma3", _WINDOWED | {"text_type": "gemma3_text"}, reads=_EYES, note="sliding window"),
+    Family(
+        "Gemma 3n",
+        "gemma3n_text",
+        {
+            "sliding_window": WINDOW,
+            "num_hidden_layers": 4,
+            "layer_types": [_SLIDING, _FULL] * 2,
+            "num_kv_shared_layers": 2,
+            "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": VOCABULARY,
+            "intermediate_size": [48] * 4,
+            "activation_sparsity_pattern": [0.0] * 4,
+            "laurel_rank": 4,
+            "altup_num_inputs": 2,
+        },
+        note="sliding window, shared keys and values",
+    ),
+    Family(
+        "Gemma 4",
+        "gemma4",
+        _WINDOWED
+        | {
+            "text_type": "gemma4_text",
+            "num_kv_shared_layers": 0,
+            "global_head_dim": 16,
+            "hidden_size_per_layer_input": 0,
+            "vocab_size_per_layer_input": VOCABULARY,
+            "final_logit_softcapping": 5.0,
+        },
+        renderer="gemma4",
+        reads=_EYES | {"num_key_value_heads": 2, "head_dim": 8},
+        note="soft cap, sliding window",
+    ),
+    Family(
+        "Gemma 4 E",
+        "gemma4_text",
+        {
+            "sliding_window": WINDOW,
+            "num_hidden_layers": 4,
+            "layer_types": [_SLIDING, _FULL] * 2,
+            "num_kv_shared_layers": 2,
+            "global_head_dim": 16,
+            "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": VOCABULARY,
+        },
+        renderer="gemma4",
+        note="sliding window, shared keys and values",
+    ),
+    Family(
+        "GPT-OSS",
+        "gpt_oss",
+        _LOCAL_EXPERTS | _WINDOWED | _rope("default"),
+        lora=_ATTENTION,
+        renderer="gpt-oss",
+        note="sinks, sliding window",
+    ),
+    Family("Qwen3-MoE", "qwen3_moe", _EXPERTS | {"num_experts": 4}, lora=_ATTENTION, renderer="qwen3"),
+    Family(
+        "Qwen2-MoE",
+        "qwen2_moe",
+        _EXPERTS | {"num_experts": 4, "shared_expert_intermediate_size": 16, "decoder_sparse_step": 1},
+        lora=(*_ATTENTION, "gate_proj", "up_proj", "down_proj"),
+        note="LoRA on the shared expert too",
+    ),
+    Family("Mixtral", "mixtral", _LOCAL_EXPERTS, lora=_ATTENTION),
+    Family("OLMoE", "olmoe", {"num_experts": 4, "num_experts_per_tok": 2}, lora=_ATTENTION),
+    Family("PhiMoE", "phimoe", _LOCAL_EXPERTS | {"sliding_window": WINDOW}, lora=_ATTENTION, note="sliding window"),
+    Family("DeepSeek V2", "deepseek_v2", _LATENT, lora=_MLA, note="latent attention"),
+    Family(
+        "DeepSeek V3",
+        "deepseek_v3",
+        _LATENT | {"n_group": 2},
+        lora=_MLA,
+        renderer="deepseek-v3",
+        note="latent attention",
+    ),
+    Family("MiniMax-M2", "minimax_m2", _LOCAL_EXPERTS, lora=_ATTENTION, renderer="minimax-m2"),
+    Family(
+        "Qwen3-Next",
+        "qwen3_next",
+        _EXPERTS | _LINEAR_HALF | {"num_experts": 4, "shared_expert_intermediate_size": 16},
+        lora=(*_ATTENTION, "in_proj_qkvz", "in_proj_ba", "out_proj"),
+        alone=_STATE,
+        served=False,
+    ),
+    Family(
+        "Qwen3.5",
+        "qwen3_5",
+        _LINEAR_HALF | {"text_type": "qwen3_5_text"},
+        alone=_STATE,
+        served=False,
+        renderer="qwen3.5",
+        reads=_QWEN_EYES,
+    ),
+    Family(
+        "Qwen3.5-MoE",
+        "qwen3_5_moe",
+        _EXPERTS
+        | _LINEAR_HALF
+        | {"text_type": "qwen3_5_moe_text", "num_experts": 4, "shared_expert_intermediate_size": 16},
+        lora=(
+            *(*_ATTENTION, "in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b", "out_proj"),
+            *("gate_proj", "up_proj", "down_proj"),
+        ),
+        alone=_STATE,
+        served=False,
+        renderer="qwen3.5",
+        note="LoRA on the shared expert too",
+        reads=_QWEN_EYES,
+    ),
+    Family(
+        "Qwen3-VL",
+        "qwen3_vl",
+        {"text_type": "qwen3_vl_text"},
+        renderer="qwen3-vl",
+        note="text only",
+        reads=_QWEN_EYES | {"deepstack_visual_indexes": [0]},
+    ),
+    Family(
+        "Llama 4",
+        "llama4",
+        {
+            "text_type": "llama4_text",
+            "num_local_experts": 4,
+            "num_experts_per_tok": 1,
+            "interleave_moe_layer_step": 2,
+            "intermediate_size_mlp": 48,
+            "attention_chunk_size": WINDOW,
+            "layer_types": ["chunked_attention", _FULL],
+            "no_rope_layers": [1, 0],
+        },
+        lora=(*_ATTENTION, "gate_proj", "up_proj", "down_proj"),
+        alone="its attention counts tokens",
+        served=False,
+        reads=_EYES | {"vision_output_dim": 16, "projector_input_dim": 16, "projector_output_dim": 16},
+        note="LoRA on the shared expert too",
+    ),
+    Family("Nemotron 4", "nemotron", alone="attention of its own"),
+    Family(
+        "Nemotron 3",
+        "nemotron_h",
+        {
+            "layers_block_type": ["mamba", "attention", "mlp"],
+            "num_hidden_layers": 3,
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 16,
+            "ssm_state_size": 8,
+            "n_groups": 1,
+            "chunk_size": 16,
+        },
+        lora=(*_ATTENTION, "up_proj", "down_proj"),
+        alone=_SPACE,
+        served=False,
+        renderer="nemotron-3",
+    ),
+    Family(
+        "Falcon-H1",
+        "falcon_h1",
+        _MAMBA | {"mamba_d_ssm": 64, "lm_head_multiplier": 0.5},
+        lora=(*_ATTENTION, "gate_proj", "up_proj", "down_proj"),
+        alone=_SPACE,
+        served=False,
+        note="scaled logits",
+    ),
+    Family("LFM2", "lfm2", {"layer_types": ["conv", _FULL], "block_multiple_of": 8}, alone="convolution", served=False),
+    Family("EXAONE 4", "exaone4", _WINDOWED, note="sliding window"),
+    Family("StarCoder 2", "starcoder2", {"sliding_window": WINDOW}, note="sliding window"),
+    Family("Phi 2", "phi", note="a head with a bias"),
+    Family("Seed-OSS", "seed_oss"),
+)

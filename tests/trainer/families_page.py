@@ -1,0 +1,71 @@
+"""Writes docs/models.md from the table in families.py: `python -m tests.trainer.families_page`."""
+
+from pathlib import Path
+
+from tests.trainer.families import ALL, FAMILIES, Family
+
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+
+_HEAD = """\
+# Base models
+
+Any causal language model of transformers can be the base: a directory, or a model id of the Hugging Face hub. Each
+family below is tested (`pytest tests/trainer/test_families.py`) on a tiny random model of transformers' own class,
+with an adapter that is not zero, against a plain eager forward pass of transformers and PEFT over one sequence at a
+time:
+
+- the learner's log-probs, to 10⁻⁴ nats in float32, over sequences that share prefixes and are longer than every
+  window; and the gradient of every LoRA weight, to 5·10⁻⁴ of the largest;
+- the embedded engine's log-probs of what it samples, over two turns of conversations that share prefixes, and of
+  what it is asked to score, to 10⁻⁴ nats.
+
+The columns:
+
+- **Learner**: *shared* computes a prefix that several sequences share once. *One by one* computes every sequence by
+  itself, because a layer keeps a state that cannot fork, or attends in a way that cannot be exchanged: exact, and
+  slower. A warning says so when the model is registered.
+- **Engine**: *embedded* is sampled in this process or by vLLM. *vLLM* needs `--engine vllm`: the embedded engine
+  keeps keys and values, and these families keep another state. Registration refuses them from the config, before
+  any weight is loaded. The vLLM engine is not part of these tests: that its log-probs are the learner's is checked
+  when a model is registered, and after every step.
+- **LoRA**: the adapted layers. *All linear*: every linear layer of the text decoder. Never adapted are the
+  vocabulary head, what reads images, routers and gates, and experts, which transformers and vLLM hold as one tensor
+  for all of them. Where PEFT takes the names of dense layers for those of the experts (DeepSeek, GLM 4.5, …), the
+  attention alone is adapted.
+- **Chat format**: the exact format of the [`renderers`](https://pypi.org/project/renderers/) library for the
+  family's published instruct models. Where there is none, registration asks for `renderer=`.
+
+"""
+
+_TAIL = """
+A family that is not in the table gets the same checks from its config, and a proof at registration: learner, engine
+and a plain forward pass agree on sampled tokens and on sequences that share a prefix. Sliding windows of a family
+that is not in the table are not guessed: its sequences are computed one by one.
+
+Dynamic NTK and longrope change RoPE with the length of a pass, so a token's log-prob would depend on what is
+computed beside it. The context of such a model ends at the length it was first trained for
+(`original_max_position_embeddings`; 4,096 for Phi 3.5 and Phi 4 mini), within which nothing changes.
+
+This page is made by `python -m tests.trainer.families_page`.
+"""
+
+
+def page() -> str:
+    rows = [
+        "| family | `model_type` | learner | engine | LoRA | chat format | notes |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    return _HEAD + "\n".join([*rows, *map(_row, FAMILIES)]) + "\n" + _TAIL
+
+
+def _row(family: Family) -> str:
+    learner = f"one by one ({family.alone})" if family.alone else "shared"
+    lora = "all linear" if family.lora == ALL else ", ".join(f"`{name}`" for name in family.lora)
+    renderer = f"`{family.renderer}`" if family.renderer else "–"
+    engine = "embedded" if family.served else "vLLM"
+    cells = (family.name, f"`{family.model_type}`", learner, engine, lora, renderer, family.note or "–")
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,50 @@
+"""Which layers an adapter gets. tests/trainer/test_families.py has the families."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, Mamba2Config, Qwen3Config, Qwen3MoeConfig
+
+from gavel.trainer.policy.loading import BaseModelError
+from gavel.trainer.policy.lora_targets import lora_targets
+
+TINY: dict[str, Any] = {
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "head_dim": 8,
+}
+ATTENTION = ["k_proj", "o_proj", "q_proj", "v_proj"]
+
+
+def targets_of(config) -> list[str]:
+    with torch.device("meta"):
+        return lora_targets(AutoModelForCausalLM.from_config(config))
+
+
+def test_layers_are_named_by_their_last_component_where_that_is_enough():
+    assert targets_of(Qwen3Config(**TINY)) == sorted(["gate_proj", "up_proj", "down_proj", *ATTENTION])
+    assert targets_of(GPT2Config(n_embd=16, n_layer=2, n_head=2)) == ["c_attn", "c_fc", "c_proj"]
+
+
+def test_neither_experts_nor_routers_are_adapted():
+    assert targets_of(Qwen3MoeConfig(**TINY, num_experts=4, moe_intermediate_size=8)) == ATTENTION
+
+
+def test_what_reads_images_is_not_adapted():
+    config = AutoConfig.for_model(
+        "gemma3",
+        text_config={"model_type": "gemma3_text", **TINY, "num_key_value_heads": 1, "intermediate_size": 16},
+        vision_config={"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
+    )
+    found = targets_of(config)
+    assert {name.rpartition(".")[2] for name in found} == {*ATTENTION, "gate_proj", "up_proj", "down_proj"}
+    assert all(name.startswith("model.language_model.layers.") for name in found)
+
+
+def test_a_model_without_such_layers_is_refused():
+    config = Mamba2Config(vocab_size=32, hidden_size=16, num_hidden_layers=1, num_heads=4, head_dim=8, expand=2)
+    with pytest.raises(BaseModelError, match="no linear layers"):
+        targets_of(config)

@@ -1,0 +1,210 @@
+"""Every family of base models against its own plain eager forward: learner, gradient, engine, and what is adapted.
+
+`python -m tests.trainer.families_page` makes docs/models.md of the same table.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from renderers import config_from_name
+
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import find_scenario
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.config import LoraSettings
+from gavel.trainer.data.token_sequences import TokenSequence
+from gavel.trainer.engines.kv_cache import slots_that_fit
+from gavel.trainer.engines.protocol import EngineError
+from gavel.trainer.engines.transformers import TransformersEngine
+from gavel.trainer.learner.logprobs import trained_logprobs
+from gavel.trainer.model import TrainableModel
+from gavel.trainer.policy import policy as policies
+from gavel.trainer.policy.families import usable_context, why_alone, why_unserved
+from gavel.trainer.policy.loading import BaseModelError
+from gavel.trainer.policy.policy import Policy
+from tests.limits import HANG_SECONDS
+from tests.trainer.conftest import request_for
+from tests.trainer.families import ALL, FAMILIES, Family
+from tests.trainer.families_page import PAGE, page
+
+pytestmark = pytest.mark.slow
+
+NATS = 1e-4
+
+
+def words(seed: int, count: int) -> list[int]:
+    return torch.randint(3, 800, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def spoken(prompt: list[int], said: list[int], temperature: float = 1.0) -> TokenSequence:
+    tokens = TokenSequence()
+    tokens.extend(prompt)
+    tokens.extend(said, logprobs=[-1.0] * len(said), temperature=temperature)
+    return tokens
+
+
+def forked() -> list[TokenSequence]:
+    """A prompt longer than the windows, forks behind it and within a turn, and a sequence that shares nothing."""
+    prompt, said = words(0, 21), words(1, 14)
+    return [
+        spoken(prompt, said, 0.7),
+        spoken(prompt, said[:5] + words(2, 11)),
+        spoken(prompt[:12] + words(3, 6), words(4, 5)),
+        spoken(words(5, 3), words(6, 12)),
+    ]
+
+
+def plain_logprobs(model: Any, tokens: TokenSequence) -> torch.Tensor:
+    """Of the sampled tokens, by one forward pass of the whole model over the sequence."""
+    ids = torch.tensor([tokens.token_ids])
+    logits = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[0].float()
+    places = [place for place, own in enumerate(tokens.sampled) if own]
+    temperatures = torch.tensor([tokens.temperatures[place] for place in places])
+    found = torch.log_softmax(logits[[place - 1 for place in places]] / temperatures[:, None], -1)
+    return found.gather(-1, ids[0, places, None])[:, 0]
+
+
+def adapted_layers(policy: Policy) -> set[str]:
+    return {name for name, _ in policy.model.named_parameters() if ".lora_A" in name}
+
+
+def leaves(names: set[str]) -> set[str]:
+    return {name.split(".lora_A")[0].rpartition(".")[2] for name in names}
+
+
+@pytest.fixture
+def opened(tmp_path, monkeypatch, policy):
+    """Opens the policy of a family; its chat format is not what is tested here."""
+    monkeypatch.setattr(policies, "_renderer", lambda *_: policy.renderer)
+
+    def open_policy(family: Family) -> Policy:
+        family.read_config().save_pretrained(tmp_path)
+        policy.tokenizer.save_pretrained(tmp_path)
+        own = Policy(str(tmp_path), LoraSettings(rank=2), load=lambda *_: family.model())
+        torch.manual_seed(1)
+        with torch.no_grad():
+            for parameter in own.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        return own
+
+    return open_policy
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_a_family_is_what_its_row_says(family, opened, tmp_path):
+    own = opened(family)
+    own.save_adapter(tmp_path)
+    plain: Any = PeftModel.from_pretrained(
+        family.model(attn_implementation="eager"), str(tmp_path), is_trainable=True
+    ).eval()
+
+    batch = forked()
+    assert max(len(tokens.token_ids) for tokens in batch) <= own.max_context
+    assert own.shares_prefixes == (not family.alone)
+    expected = torch.cat([plain_logprobs(plain, tokens) for tokens in batch])
+    found = trained_logprobs(own, batch)
+    torch.testing.assert_close(found, expected, atol=NATS, rtol=0)
+
+    weights = torch.linspace(-1, 1, len(expected))
+    wanted = torch.autograd.grad((expected * weights).sum(), [p for p in plain.parameters() if p.requires_grad])
+    gradient = torch.autograd.grad((found * weights).sum(), own.parameters())
+    largest = max(each.abs().max().item() for each in wanted)
+    for one, other in zip(gradient, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=5e-4 * largest, rtol=0)
+
+    assert_adapted(family, own)
+    if family.served:
+        assert_sampled(family, own, plain)
+    else:
+        assert why_unserved(family.read_config(), own.max_context)
+        with pytest.raises(EngineError, match="--engine vllm"):
+            TransformersEngine(family.model(), slots=1, max_context=64)
+
+
+def assert_adapted(family: Family, own: Policy) -> None:
+    names = adapted_layers(own)
+    if family.lora != ALL:
+        assert leaves(names) == set(family.lora)
+    elsewhere = [name for name in names if "vision" in name or "visual" in name or "lm_head" in name]
+    assert not elsewhere
+    if family.lora == ALL:
+        linear = {name for name, module in own.decoder().named_modules() if type(module) is torch.nn.Linear}
+        assert not [name for name in linear if "lora_" not in name and not name.endswith("base_layer")]
+
+
+@torch.no_grad()
+def assert_sampled(family: Family, own: Policy, plain: Any) -> None:
+    """Two turns of conversations of which some begin alike: the engine's log-probs, and those that it scores."""
+    model = family.model()
+    assert slots_that_fit(model, own.max_context) >= 1
+    engine = TransformersEngine(model, slots=3, max_context=min(128, own.max_context))
+    try:
+        engine.publish(own, 1)
+        prompts = [words(0, 30), words(1, 5), words(0, 30)[:24] + words(2, 4)]
+        for _ in range(2):
+            futures = [engine.submit(request_for(prompt, seed=n)) for n, prompt in enumerate(prompts)]
+            for n, future in enumerate(futures):
+                sampled = future.result(timeout=HANG_SECONDS)
+                tokens = spoken(prompts[n], sampled.token_ids)
+                expected = plain_logprobs(plain, tokens)
+                torch.testing.assert_close(torch.tensor(sampled.logprobs), expected, atol=NATS, rtol=0)
+                scored = torch.tensor(engine.score(tokens.token_ids))[-len(sampled.token_ids) :]
+                torch.testing.assert_close(scored, expected, atol=NATS, rtol=0)
+                prompts[n] = [*tokens.token_ids, 7, 8, 9]
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("family", [each for each in FAMILIES if each.renderer], ids=lambda family: family.name)
+def test_the_chat_format_of_a_row_is_one_of_the_library(family):
+    assert config_from_name(family.renderer) is not None
+
+
+def test_a_context_ends_where_rope_begins_to_depend_on_its_length():
+    for family in FAMILIES:
+        assert usable_context(family.read_config()) == (256 if "longrope" in family.note else 512)
+
+
+def test_windows_of_an_unknown_family_are_not_guessed():
+    config = next(each for each in FAMILIES if each.name == "Mistral").read_config()
+    config.model_type = "mistral_of_tomorrow"
+    assert why_alone(config) == why_unserved(config, 64) == "its windows are not known here"
+    assert why_unserved(config, 8) is None
+
+
+def written(family: Family, policy: Policy, directory: Path, *, weights: bool) -> TrainableModel:
+    policy.tokenizer.save_pretrained(directory)
+    (family.model().save_pretrained if weights else family.read_config().save_pretrained)(directory)
+    return TrainableModel(name="clerk", project="tests", base_model=str(directory), renderer="qwen3")
+
+
+@pytest.mark.parametrize("name", ["Gemma 3", "GPT-OSS", "Qwen3-MoE"])
+async def test_a_step_of_a_whole_run_publishes_what_it_learned(tmp_path, policy, name):
+    family = next(each for each in FAMILIES if each.name == name)
+    model = written(family, policy, tmp_path / "base", weights=True)
+    scenario = find_scenario("returns_desk")
+    async with LocalBackend(tmp_path / "runs") as backend:
+        await model.register(backend)
+        task = scenario.tasks("train")[0]
+        group = await TrajectoryGroup(rollout(model, scenario, task, max_tokens=16, seed=n) for n in range(3))
+        for trajectory, reward in zip(group, (0.0, 0.5, 1.0), strict=True):
+            trajectory.reward = reward
+        result = await model.train([group])
+    assert result.trained
+    assert result.metrics["publish_gap"] < NATS
+
+
+@pytest.mark.parametrize("family", [each for each in FAMILIES if not each.served], ids=lambda family: family.name)
+async def test_what_the_embedded_engine_cannot_sample_is_refused_without_its_weights(tmp_path, policy, family):
+    model = written(family, policy, tmp_path / "base", weights=False)
+    async with LocalBackend(tmp_path / "runs") as backend:
+        with pytest.raises(BaseModelError, match="--engine vllm"):
+            await model.register(backend)
+
+
+def test_the_page_is_that_of_the_table():
+    assert PAGE.read_text() == page()

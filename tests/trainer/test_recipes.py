@@ -1,0 +1,18 @@
+"""Recipes by name; docs/algorithms.md has their settings (test_algorithms_page.py)."""
+
+import pytest
+
+import gavel
+from gavel.trainer.recipes import RECIPES, RecipeError, recipe_settings
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_is_set_beside_a_recipe_wins_over_it(name):
+    config = gavel.recipe(name, learning_rate=3e-6, loss={"kind": "reinforce"}, beta=0.5)
+    assert (config.learning_rate, config.loss, config.beta) == (3e-6, gavel.Reinforce(), 0.5)
+
+
+def test_an_unknown_recipe_names_the_known_ones():
+    with pytest.raises(RecipeError, match="no recipe 'ppo2'") as error:
+        recipe_settings("ppo2")
+    assert all(name in error.value.remedy for name in RECIPES)
