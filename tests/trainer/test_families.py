@@ -78,7 +78,7 @@ def leaves(names: set[str]) -> set[str]:
 @pytest.fixture
 def opened(tmp_path, monkeypatch, policy):
     """Opens the policy of a family; its chat format is not what is tested here."""
-    monkeypatch.setattr(policies, "_renderer", lambda *_: policy.renderer)
+    monkeypatch.setattr(policies, "chat_renderer", lambda *_: policy.renderer)
 
     def open_policy(family: Family) -> Policy:
         family.read_config().save_pretrained(tmp_path)
@@ -207,7 +207,7 @@ def test_a_base_that_computes_one_sequence_at_a_time_is_not_sharded(tmp_path, po
 def test_an_unknown_chat_format_is_told_before_weights_are_loaded(tmp_path, policy):
     family = next(each for each in FAMILIES if each.name == "Mistral")
     model = written(family, policy, tmp_path, weights=False)
-    with pytest.raises(BaseModelError, match="no exact chat renderer"):
+    with pytest.raises(BaseModelError, match="no exact renderer is known"):
         Policy(model.base_model, LoraSettings(rank=2))
 
 

@@ -17,10 +17,9 @@ from huggingface_hub import constants, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
-from renderers import Renderer, config_from_name, create_renderer
 from safetensors import SafetensorError
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
@@ -32,6 +31,7 @@ from gavel.trainer.kernels.lora_linear import LoraLinear
 from gavel.trainer.kernels.packed_attention import AttentionError, attend_packed
 from gavel.trainer.kernels.rms_norm import fuse_norms
 from gavel.trainer.policy.adapter import LoraFactors
+from gavel.trainer.policy.chat_format import chat_renderer
 from gavel.trainer.policy.families import usable_context, why_alone
 from gavel.trainer.policy.fsdp import shard_layers
 from gavel.trainer.policy.loading import (
@@ -92,7 +92,14 @@ class Policy:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(source_of(base_model))
         except (OSError, ValueError) as error:
             raise _unloadable(base_model, error) from error
-        self.renderer = _renderer(self.tokenizer, config.model_type, renderer, base_model)
+        self.renderer = chat_renderer(
+            self.tokenizer,
+            config.model_type,
+            renderer,
+            base_model,
+            settings.chat_template_kwargs,
+            _stop_ids(source_of(base_model)),
+        )
         try:
             if settings.loader == "unsloth":
                 base = unsloth_base(source_of(base_model), settings, self.dtype, device)
@@ -302,21 +309,10 @@ def _no_progress_bar() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def _renderer(tokenizer: Any, model_type: str, name: str | None, base_model: str) -> Renderer:
-    if base_model == EMBEDDED_POLICY and name is None:
-        name = "qwen3"
-    candidates = [name] if name else [None, model_type, model_type.replace("_", "-"), model_type.replace("_", ".")]
-    problem: Exception | None = None
-    for candidate in candidates:
-        try:
-            config: Any = None if candidate is None else config_from_name(candidate)
-            renderer = create_renderer(tokenizer, config)
-        except Exception as error:  # the library raises several types for an unsuitable candidate
-            problem = error
-            continue
-        if type(renderer).__name__ != "DefaultRenderer":
-            return renderer
-    raise BaseModelError(
-        f"no exact chat renderer is known for {base_model!r} (model type {model_type!r}, renderer {name!r})",
-        "Pass renderer='qwen3' (or another name of the `renderers` library) to TrainableModel.",
-    ) from problem
+def _stop_ids(source: str) -> list[int]:
+    """The tokens that end a reply, by the model's generation config; empty where it has none."""
+    try:
+        found = GenerationConfig.from_pretrained(source).eos_token_id
+    except OSError:
+        return []
+    return [found] if isinstance(found, int) else list(found or ())
