@@ -83,8 +83,8 @@ class Family:
     """Names of the adapted layers; ALL: every linear layer of the text model but the head."""
     alone: str = ""
     """Why the learner computes one sequence after the other; empty: shared prefixes once."""
-    served: bool = True
-    """Whether the embedded engine samples from it."""
+    batched: bool = True
+    """Whether the embedded engine samples many conversations together, or one at a time."""
     renderer: str = ""
     """Its chat format in the `renderers` library."""
     note: str = ""
@@ -191,7 +191,7 @@ FAMILIES = (
         | {"layer_types": ["mamba", "attention"], "shared_intermediate_size": 16, "logits_scaling": 4.0},
         lora=(*_ATTENTION, "input_linear", "output_linear"),
         alone=_SPACE,
-        served=False,
+        batched=False,
     ),
     Family("Cohere", "cohere", {"logit_scale": 0.25}, note="scaled logits"),
     Family("Cohere 2", "cohere2", _WINDOWED | {"logit_scale": 0.25}, note="scaled logits, sliding window"),
@@ -285,14 +285,14 @@ FAMILIES = (
         _EXPERTS | _LINEAR_HALF | {"num_experts": 4, "shared_expert_intermediate_size": 16},
         lora=(*_ATTENTION, "in_proj_qkvz", "in_proj_ba", "out_proj"),
         alone=_STATE,
-        served=False,
+        batched=False,
     ),
     Family(
         "Qwen3.5",
         "qwen3_5",
         _LINEAR_HALF | {"text_type": "qwen3_5_text"},
         alone=_STATE,
-        served=False,
+        batched=False,
         renderer="qwen3.5",
         reads=_QWEN_EYES,
     ),
@@ -307,7 +307,7 @@ FAMILIES = (
             *("gate_proj", "up_proj", "down_proj"),
         ),
         alone=_STATE,
-        served=False,
+        batched=False,
         renderer="qwen3.5",
         note="LoRA on the shared expert too",
         reads=_QWEN_EYES,
@@ -335,7 +335,7 @@ FAMILIES = (
         },
         lora=(*_ATTENTION, "gate_proj", "up_proj", "down_proj"),
         alone="its attention counts tokens",
-        served=False,
+        batched=False,
         reads=_EYES | {"vision_output_dim": 16, "projector_input_dim": 16, "projector_output_dim": 16},
         note="LoRA on the shared expert too",
     ),
@@ -354,7 +354,7 @@ FAMILIES = (
         },
         lora=(*_ATTENTION, "up_proj", "down_proj"),
         alone=_SPACE,
-        served=False,
+        batched=False,
         renderer="nemotron-3",
     ),
     Family(
@@ -363,10 +363,12 @@ FAMILIES = (
         _MAMBA | {"mamba_d_ssm": 64, "lm_head_multiplier": 0.5},
         lora=(*_ATTENTION, "gate_proj", "up_proj", "down_proj"),
         alone=_SPACE,
-        served=False,
+        batched=False,
         note="scaled logits",
     ),
-    Family("LFM2", "lfm2", {"layer_types": ["conv", _FULL], "block_multiple_of": 8}, alone="convolution", served=False),
+    Family(
+        "LFM2", "lfm2", {"layer_types": ["conv", _FULL], "block_multiple_of": 8}, alone="convolution", batched=False
+    ),
     Family("EXAONE 4", "exaone4", _WINDOWED, note="sliding window"),
     Family("StarCoder 2", "starcoder2", {"sliding_window": WINDOW}, note="sliding window"),
     Family("Phi 2", "phi", note="a head with a bias"),

@@ -24,10 +24,10 @@ The columns:
 - **Learner**: *shared* computes a prefix that several sequences share once. *One by one* computes every sequence by
   itself, because a layer keeps a state that cannot fork, or attends in a way that cannot be exchanged: exact, and
   slower. A warning says so when the model is registered.
-- **Engine**: *embedded* is sampled in this process or by vLLM. *vLLM* needs `--engine vllm`: the embedded engine
-  keeps keys and values, and these families keep another state. Registration refuses them from the config, before
-  any weight is loaded. The vLLM engine is not part of these tests: that its log-probs are the learner's is checked
-  when a model is registered, and after every step.
+- **Engine**: *batched* samples many conversations together in the embedded engine, and reuses prefixes. *One by one*
+  computes one conversation after the other, with a cache of transformers' own: exact and slow, for trying things out;
+  `--engine vllm` is the engine for such models. The vLLM engine is not part of these tests: that its log-probs are the
+  learner's is checked when a model is registered, and after every step.
 - **LoRA**: the adapted layers. *All linear*: every linear layer of the text decoder. Never adapted are the
   vocabulary head, what reads images, routers and gates, and experts, which transformers and vLLM hold as one tensor
   for all of them. Where PEFT takes the names of dense layers for those of the experts (DeepSeek, GLM 4.5, …), the
@@ -63,7 +63,7 @@ def _row(family: Family) -> str:
     learner = f"one by one ({family.alone})" if family.alone else "shared"
     lora = "all linear" if family.lora == ALL else ", ".join(f"`{name}`" for name in family.lora)
     renderer = f"`{family.renderer}`" if family.renderer else "–"
-    engine = "embedded" if family.served else "vLLM"
+    engine = "batched" if family.batched else "one by one"
     cells = (family.name, f"`{family.model_type}`", learner, engine, lora, renderer, family.note or "–")
     return f"| {' | '.join(cells)} |"
 

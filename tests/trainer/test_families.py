@@ -18,12 +18,11 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.engines.kv_cache import slots_that_fit
-from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy import policy as policies
-from gavel.trainer.policy.families import usable_context, why_alone, why_unserved
+from gavel.trainer.policy.families import usable_context, why_alone, why_unbatched
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import Policy
 from tests.limits import HANG_SECONDS
@@ -121,12 +120,8 @@ def test_a_family_is_what_its_row_says(family, opened, tmp_path):
         torch.testing.assert_close(again, other, atol=5e-4 * largest, rtol=0)
 
     assert_adapted(family, own)
-    if family.served:
-        assert_sampled(family, own, plain)
-    else:
-        assert why_unserved(family.read_config(), own.max_context)
-        with pytest.raises(EngineError, match="--engine vllm"):
-            TransformersEngine(family.model(), slots=1, max_context=64)
+    assert (why_unbatched(family.read_config(), own.max_context) is None) == family.batched
+    assert_sampled(family, own, plain)
 
 
 def assert_adapted(family: Family, own: Policy) -> None:
@@ -176,8 +171,8 @@ def test_a_context_ends_where_rope_begins_to_depend_on_its_length():
 def test_windows_of_an_unknown_family_are_not_guessed():
     config = next(each for each in FAMILIES if each.name == "Mistral").read_config()
     config.model_type = "mistral_of_tomorrow"
-    assert why_alone(config) == why_unserved(config, 64) == "its windows are not known here"
-    assert why_unserved(config, 8) is None
+    assert why_alone(config) == why_unbatched(config, 64) == "its windows are not known here"
+    assert why_unbatched(config, 8) is None
 
 
 def written(family: Family, policy: Policy, directory: Path, *, weights: bool) -> TrainableModel:
@@ -186,7 +181,7 @@ def written(family: Family, policy: Policy, directory: Path, *, weights: bool) -
     return TrainableModel(name="clerk", project="tests", base_model=str(directory), renderer="qwen3")
 
 
-@pytest.mark.parametrize("name", ["Gemma 3", "GPT-OSS", "Qwen3-MoE"])
+@pytest.mark.parametrize("name", ["Gemma 3", "GPT-OSS", "Qwen3-MoE", "Granite 4"])
 async def test_a_step_of_a_whole_run_publishes_what_it_learned(tmp_path, policy, name):
     family = next(each for each in FAMILIES if each.name == name)
     model = written(family, policy, tmp_path / "base", weights=True)
@@ -200,14 +195,6 @@ async def test_a_step_of_a_whole_run_publishes_what_it_learned(tmp_path, policy,
         result = await model.train([group])
     assert result.trained
     assert result.metrics["publish_gap"] < NATS
-
-
-@pytest.mark.parametrize("family", [each for each in FAMILIES if not each.served], ids=lambda family: family.name)
-async def test_what_the_embedded_engine_cannot_sample_is_refused_without_its_weights(tmp_path, policy, family):
-    model = written(family, policy, tmp_path / "base", weights=False)
-    async with LocalBackend(tmp_path / "runs") as backend:
-        with pytest.raises(BaseModelError, match="--engine vllm"):
-            await model.register(backend)
 
 
 def test_a_base_that_computes_one_sequence_at_a_time_is_not_sharded(tmp_path, policy):

@@ -28,7 +28,7 @@ from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.engines.vllm_launch import Served, vllm_engine
 from gavel.trainer.learner.replicas import LearnerReplicas
 from gavel.trainer.model_spec import TrainableSpec
-from gavel.trainer.policy.families import usable_context, why_unserved
+from gavel.trainer.policy.families import usable_context
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import load_base, load_config, source_of
 from gavel.trainer.runs.checkpoints import CARD
@@ -77,14 +77,7 @@ class TrainingRun:
                 "Unsloth exchanges the layers of transformers in the whole process, so the embedded engine cannot run",
                 "Sample with LocalBackend(engine='vllm'), or leave loader out of PolicySettings.",
             )
-        config = load_config(model.base_model)
-        max_context = min(max_context, usable_context(config))
-        reason = why_unserved(config, max_context) if vllm is None else None
-        if reason is not None:
-            raise BaseModelError(
-                f"the embedded engine cannot sample from {config.model_type}: {reason}",
-                "Sample with --engine vllm, or choose another base model.",
-            )
+        max_context = min(max_context, usable_context(load_config(model.base_model)))
         self._team = LearnerReplicas(
             world, model.base_model, model.lora, model.renderer, model.policy, sharded=shard_base
         )

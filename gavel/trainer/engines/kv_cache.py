@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import DynamicCache
 
-from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.policy.loading import text_decoder
 
 _FIRST_CAPACITY = 256
@@ -99,6 +99,14 @@ class Slots:
             values[target, :, :length] = values[source, :, :length]
 
 
+class StateSlots(Slots):
+    """Slots of states that can be continued, but neither cut nor copied."""
+
+    def shared_prefixes(self, ids: np.ndarray, adapter: int) -> np.ndarray:
+        shared = super().shared_prefixes(ids, adapter)
+        return np.where(~self.busy & (shared == self.lengths) & (shared < len(ids)), shared, 0)
+
+
 class SlotView:
     """The cache object that a transformers model gets for one forward pass over some of the slots.
 
@@ -130,40 +138,35 @@ class SlotView:
         return seen[0].index_select(0, self.rows), seen[1].index_select(0, self.rows)
 
 
-class TokenCache:
-    """A cache object that stores nothing: it counts the bytes of keys and values of the tokens that pass by."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-
-    def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        self.bytes += keys.nbytes + values.nbytes
-        return keys, values
-
-
 @torch.inference_mode()
 def slots_that_fit(model: Any, max_context: int) -> int:
     """How many slots of `max_context` tokens fit into a quarter of the memory that is free now; at least one.
 
-    Raises `EngineError` for a model that uses its cache in ways that slots do not know.
+    Measured on the caches of a pass over one token and over two.
     """
-    cache = TokenCache()
-    one = torch.zeros((1, 1), dtype=torch.int64, device=model.device)
-    visible = torch.zeros((1, 1, 1, 1), dtype=model.dtype, device=model.device)
-    try:
-        text_decoder(model)(
-            input_ids=one, position_ids=one, attention_mask=visible, past_key_values=cache, use_cache=False
-        )
-    except (AttributeError, TypeError) as error:
-        raise EngineError(
-            f"the embedded engine cannot sample from {model.config.model_type}: {error}",
-            "Sample with --engine vllm, or choose another base model.",
-        ) from error
+    decoder = text_decoder(model)
+    held: list[int] = []
+    for tokens in (1, 2):
+        cache = DynamicCache(config=decoder.config)
+        ids = torch.zeros((1, tokens), dtype=torch.int64, device=model.device)
+        decoder(input_ids=ids, past_key_values=cache, use_cache=True)
+        held.append(sum(_bytes(vars(layer)) for layer in cache.layers))
+    token = held[1] - held[0]
     if model.device.type == "cuda":
         free = torch.cuda.mem_get_info(model.device)[0]
     else:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, int(free * _SHARE_OF_MEMORY) // (cache.bytes * max_context))
+    return max(1, int(free * _SHARE_OF_MEMORY) // (held[0] + token * (max_context - 1)))
+
+
+def _bytes(held: Any) -> int:
+    """Of all tensors in dictionaries."""
+    match held:
+        case torch.Tensor():
+            return held.nbytes
+        case dict():
+            return sum(_bytes(each) for each in held.values())
+    return 0
 
 
 def _widened(tensor: torch.Tensor, capacity: int) -> torch.Tensor:

@@ -7,6 +7,7 @@ seed and the token's position), not on the batch.
 """
 
 import contextlib
+import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -18,7 +19,8 @@ import numpy as np
 import torch
 
 from gavel.trainer.engines.adapter_cache import AdapterCache, CachedAdapter
-from gavel.trainer.engines.kv_cache import Slots, SlotView
+from gavel.trainer.engines.kv_cache import Slots, StateSlots
+from gavel.trainer.engines.passes import BatchedPasses, Passes, SinglePasses
 from gavel.trainer.engines.protocol import (
     DEADLINE,
     Adapter,
@@ -29,12 +31,11 @@ from gavel.trainer.engines.protocol import (
     SamplingRequest,
 )
 from gavel.trainer.engines.sampling import sample_tokens, uniform_numbers
-from gavel.trainer.kernels.attention_span import Span, layer_spans
-from gavel.trainer.kernels.gqa_decode import SlotMasks, attend_grouped
-from gavel.trainer.kernels.lm_head import logit_form
 from gavel.trainer.kernels.rms_norm import fuse_norms
-from gavel.trainer.policy.families import why_unserved
+from gavel.trainer.policy.families import why_unbatched
 from gavel.trainer.policy.loading import text_decoder
+
+logger = logging.getLogger(__name__)
 
 _WORTH_WAITING = 16
 """A request waits for another of its wave when it can reuse at least this many prefix tokens of it."""
@@ -80,22 +81,19 @@ class TransformersEngine:
         """`model` is a transformers causal language model that nothing else uses from now on.
 
         `versions`: adapters kept, including the live one; one that requests in flight use is kept until they end.
-        Raises `EngineError` for a model with layers that are not attention (they keep a state that has no slots).
+        A model with layers that keep another state than keys and values is sampled one conversation at a time.
         """
-        reason = why_unserved(model.config, max_context)
-        if reason is not None:
-            raise EngineError(
-                f"the embedded engine cannot sample from {model.config.model_type}: {reason}",
-                "Sample with --engine vllm, or choose another base model.",
-            )
         self._model = model.eval()
-        self._decoder = text_decoder(model)
-        self._spans = layer_spans(self._decoder.config) or []
-        self._form = logit_form(self._decoder.config)
-        attend_grouped(self._decoder)
-        fuse_norms(self._decoder, exact=False)
-        self._head = model.get_output_embeddings()
-        self._slots = Slots(slots, max_context)
+        fuse_norms(text_decoder(model), exact=False)
+        alone = why_unbatched(model.config, max_context)
+        self._slots = Slots(slots, max_context) if alone is None else StateSlots(slots, max_context)
+        self._passes: Passes = BatchedPasses(model, self._slots) if alone is None else SinglePasses(model, slots)
+        if alone is not None:
+            logger.warning(
+                "%s is sampled one conversation at a time, which is exact, but slow (%s); --engine vllm is faster.",
+                model.config.model_type,
+                alone,
+            )
         self._adapters = AdapterCache(model, versions)
         self._arrivals: queue.SimpleQueue[_Arrival | _Job | None] = queue.SimpleQueue()
         self._waiting: list[_Running] = []
@@ -318,37 +316,9 @@ class TransformersEngine:
         return False
 
     def _forward(self, rows: np.ndarray, tokens: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> torch.Tensor:
-        """Logits `[rows, vocabulary]` after each row's last new token; `counts` says how many of `tokens` are real.
-
-        Keys and values of padding are stored behind the real tokens of a slot, where the next real ones overwrite them.
-        """
-        device = self._model.device
-        new = torch.from_numpy(tokens).to(device)
-        first = torch.from_numpy(starts).to(device)
-        positions = (first[:, None] + torch.arange(new.shape[1], device=device)).clamp_(max=self._slots.capacity - 1)
-        width = int(min((starts + tokens.shape[1]).max(), self._slots.capacity))
-        masks = self._masks(positions, width)
-        hidden = self._decoder(
-            input_ids=new,
-            position_ids=positions,
-            attention_mask=next(iter(masks.values())),
-            slot_masks=SlotMasks(self._spans, masks),
-            past_key_values=SlotView(self._slots, rows, positions, width),
-            use_cache=False,
-        ).last_hidden_state
+        logits = self._passes.logits(rows, tokens, starts, counts)
         self._slots.lengths[rows] = starts + counts
-        last = torch.from_numpy(counts - 1).to(device)
-        products = self._head(hidden[torch.arange(len(rows), device=device), last])
-        return self._form.logits(products.float())
-
-    def _masks(self, positions: torch.Tensor, width: int) -> dict[Span, torch.Tensor]:
-        """Made once, not in every layer."""
-        queries, keys = positions[:, None, :, None], torch.arange(width, device=positions.device)
-        earlier, masks = keys <= queries, {}
-        for span in dict.fromkeys(self._spans):
-            seen = earlier & (keys >= span.first_visible(queries)) if span.limits(width) else earlier
-            masks[span] = torch.where(seen, 0.0, -torch.inf).to(self._model.dtype)
-        return masks
+        return logits
 
     def _sample(self, sampling: list[_Running], logits: torch.Tensor) -> None:
         temperatures = torch.tensor([running.request.temperature for running in sampling], device=logits.device)

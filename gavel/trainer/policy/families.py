@@ -50,17 +50,19 @@ def why_alone(config: Any) -> str | None:
     return _why_not_plain(config) or _why_window(config, usable_context(config))
 
 
-def why_unserved(config: Any, max_context: int) -> str | None:
-    """Why the embedded engine cannot sample from this model; None when it can."""
+def why_unbatched(config: Any, max_context: int) -> str | None:
+    """Why the embedded engine samples one conversation of this model at a time; None when it samples them together."""
     return _why_not_plain(config) or _why_window(config, max_context)
 
 
 def _why_not_plain(config: Any) -> str | None:
     text = config.get_text_config()
     known: Any = MODEL_FOR_CAUSAL_LM_MAPPING
-    stateful = any(known[type(each)]._is_stateful for each in (config, text) if type(each) in known)
-    if layer_spans(text) is None or stateful:
+    models = [known[type(each)] for each in (config, text) if type(each) in known]
+    if layer_spans(text) is None or any(model._is_stateful for model in models):
         return "it has layers that keep a state (linear attention, state space or convolution)"
+    if not all(model._supports_attention_backend for model in models):
+        return "its attention cannot be exchanged"
     if getattr(text, "attn_temperature_tuning", False):
         return "its attention counts the tokens of a pass"
     if getattr(text, "index_topk", None):
