@@ -8,7 +8,7 @@
     postgresql   the same with two processes over one PostgreSQL, where the server's package is installed
     rendezvous   64 groups whose 512 members come each for itself, in random order
     open         5,000 groups that wait for members, without and with an open connection each: memory
-    kill         20 times SIGKILL at a random moment, while groups come whole and by their members
+    kill         20 times SIGKILL at a random moment, while 2,000 groups come, whole and by their members
 
 All judging is by a stub on loopback that takes 200 ms, and every score is compared with what the stub gives. CPU time
 is that of the server's processes alone. A leg that finds a group lost, doubled or otherwise scored ends with an error.
@@ -217,14 +217,18 @@ async def _metrics(session: aiohttp.ClientSession, url: str) -> str:
 
 
 async def killed(
-    judge: str, starts: Callable[[], AbstractContextManager[Server]], kills: int, clients: int, concurrency: int
+    judge: str,
+    starts: Callable[[], AbstractContextManager[Server]],
+    kills: int,
+    groups: int,
+    clients: int,
+    concurrency: int,
 ) -> Figures:
     """Clients with retries, half of whose groups come by their members, while the service is killed and started."""
     chance = random.Random(7)
     place = {"url": ""}
     judgements: dict[int, set[str]] = {}
-    is_over = False
-    numbers = iter(range(10**6))
+    numbers = iter(range(groups))
 
     async with client() as session:
 
@@ -258,22 +262,24 @@ async def killed(
             judgements[number] = {answer["judgement"] for answer in answers}
 
         async def ask_on() -> None:
-            while not is_over:
-                number = next(numbers)
+            for number in numbers:
                 await (by_members if number % 2 else whole)(number)
 
         asking = [asyncio.create_task(ask_on()) for _ in range(clients)]
-        for last in [False] * kills + [True]:
+        for answered in sorted(chance.sample(range(groups), kills)):
             with starts() as server:
                 place["url"] = server.urls[0]
-                await asyncio.sleep(chance.uniform(0.2, 4.0))
-                if not last:
-                    server.processes[0].kill()
-                    server.processes[0].wait()
-                    continue
-                is_over = True
+                async with asyncio.timeout(300):
+                    while len(judgements) < answered:  # noqa: ASYNC110 - of all clients
+                        await asyncio.sleep(0.01)
+                await asyncio.sleep(chance.uniform(0.0, 0.5))
+                server.processes[0].kill()
+                server.processes[0].wait()
+        with starts() as server:
+            place["url"] = server.urls[0]
+            async with asyncio.timeout(300):
                 await asyncio.gather(*asking)
-                await check_stored(session, server, [next(iter(ids)) for ids in judgements.values()])
+            await check_stored(session, server, [next(iter(ids)) for ids in judgements.values()])
         async with session.get(f"{judge}/asked") as answer:
             asked = await answer.json()
     if any(len(ids) > 1 for ids in judgements.values()) or asked["questions"] != 2 * len(judgements):
@@ -306,7 +312,7 @@ def run(leg: str, options: argparse.Namespace, folder: Path) -> Figures:
             case _:
                 # A group that ends process after process is given up; here it is not the group that ends them.
                 starts = partial(serving, concurrency=16, groups=32, limits={"leases": 10 * options.kills})
-                return asyncio.run(killed(judge, starts, options.kills, 24, 16))
+                return asyncio.run(killed(judge, starts, options.kills, options.groups, 24, 16))
 
 
 @contextmanager
@@ -334,7 +340,9 @@ def main() -> None:
     legs = ("sqlite", "postgresql", "rendezvous", "open", "kill")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--legs", nargs="+", choices=legs, default=legs)
-    parser.add_argument("--groups", type=int, default=2000, help="of each measurement beside the bare route")
+    parser.add_argument(
+        "--groups", type=int, default=2000, help="of each measurement beside the bare route, and killed at"
+    )
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=0.2, help="that the stub judge takes")
     parser.add_argument("--rounds", type=int, default=2, help="in which service and bare route take turns")

@@ -109,7 +109,7 @@ def _in_metadata(metadata: Mapping[str, Any]) -> Truth:
 
 def _given(value: Any) -> Any:
     """None for what files hold where there is nothing; an array or a tensor as the list or the number that it is."""
-    if isinstance(value, _Array) and not isinstance(value, str | bytes):
+    if value is not None and not isinstance(value, str | bytes) and isinstance(value, _Array):
         value = value.tolist()
     nothing = value in ("", [], {}) or (isinstance(value, str) and not value.strip())
     return None if nothing or (isinstance(value, float) and math.isnan(value)) else value

@@ -19,6 +19,7 @@ from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.engine.metrics import Metrics
 from gavel.judge.service.errors import ServiceError
+from gavel.judge.service.http.late_answer import Application
 from gavel.judge.service.http.openapi import describe
 from gavel.judge.service.http.pages import assets, group_page, list_page, sign_in
 from gavel.judge.service.http.problems import Problem, ProblemOut, documented, problem_of
@@ -63,7 +64,7 @@ def create_app(config: ServiceConfig, engine: Engine | None = None) -> FastAPI:
         finally:
             database.close()
 
-    app = FastAPI(
+    app = Application(
         title="Gavel",
         summary="The auto-reward service",
         description=_DESCRIPTION,

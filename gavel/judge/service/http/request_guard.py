@@ -8,6 +8,7 @@ import ipaddress
 import logging
 import time
 from collections.abc import Callable
+from functools import lru_cache, partial
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -15,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gavel.judge.service.engine.metrics import Metrics
 from gavel.judge.service.errors import without_text
-from gavel.judge.service.http.late_answer import late_answer_of, late_response
+from gavel.judge.service.http.late_answer import Later, late_answer_of, late_response, leave
 from gavel.judge.service.http.problems import Problem
 
 _LOG = logging.getLogger(__name__)
@@ -33,6 +34,35 @@ _HEADERS = {
 }
 
 
+class _Answer:
+    """Sends an answer with headers of security, and notes its status."""
+
+    __slots__ = ("_path", "_send", "is_begun", "status")
+
+    def __init__(self, send: Send, path: str) -> None:
+        self._send, self._path = send, path
+        self.status, self.is_begun = 500, False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status, self.is_begun = message["status"], True
+            headers = MutableHeaders(scope=message)
+            for name, value in _HEADERS.items():
+                headers.setdefault(name, value)
+            policy = _DOCS_POLICY if self._path == "/docs" else _STRICT_POLICY
+            headers.setdefault("Content-Security-Policy", policy)
+        await self._send(message)
+
+
+async def _failed(error: Exception, answer: _Answer, scope: Scope, receive: Receive) -> None:
+    """Answers a request that failed, or ends an answer that has begun."""
+    _LOG.error("a request failed with %s", type(error).__name__, exc_info=without_text(error))
+    if answer.is_begun:  # the connection is closed, so that the answer does not pass for a whole one
+        raise RuntimeError(type(error).__name__) from None
+    problem = Problem(500, "internal", f"an internal error: {type(error).__name__}.", "Look at the service's log.")
+    await problem.response()(scope, receive, answer)
+
+
 class Guard:
     """ASGI middleware around the whole application."""
 
@@ -46,42 +76,36 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status, is_answered = time.perf_counter(), 500, False
+        started, answer = time.perf_counter(), _Answer(send, scope["path"])
         inner: Scope = dict(scope)
         if scope["method"] == "HEAD" and not scope["path"].startswith("/v1/"):
             inner["method"] = "GET"  # the server leaves the body out; a GET under /v1/ may erase what it answers
-
-        async def guarded(message: Message) -> None:
-            nonlocal status, is_answered
-            if message["type"] == "http.response.start":
-                status, is_answered = message["status"], True
-                headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers.setdefault(name, value)
-                policy = _DOCS_POLICY if scope["path"] == "/docs" else _STRICT_POLICY
-                headers.setdefault("Content-Security-Policy", policy)
-            await send(message)
-
         problem = self._problem(Headers(scope=scope))
         try:
-            if problem is None:
-                await self._app(inner, receive, guarded)
-                if (later := late_answer_of(inner)) is not None:
-                    inner = {"route": inner.get("route")}  # all else that routing left there goes
-                    response = await late_response(later, receive)
-                    await response(scope, receive, guarded)
+            if problem is not None:
+                await problem.response()(scope, receive, answer)
+            else:
+                await self._app(inner, receive, answer)
         except Exception as error:
-            _LOG.error("a request failed with %s", type(error).__name__, exc_info=without_text(error))
-            if is_answered:  # the connection is closed, so that the answer does not pass for a whole one
-                raise RuntimeError(type(error).__name__) from None
-            problem = Problem(
-                500, "internal", f"an internal error: {type(error).__name__}.", "Look at the service's log."
-            )
-        if problem is not None:
-            await problem.response()(scope, receive, guarded)
+            await _failed(error, answer, scope, receive)
+        route = getattr(inner.get("route"), "path", "") or "none"
+        if (later := late_answer_of(inner)) is not None and not answer.is_begun:
+            inner.clear()  # of what routing left there
+            await leave(partial(self._late, later, route, started), scope, receive, send)
+        else:
+            self._count(route, answer, started)
+
+    async def _late(self, later: Later, route: str, started: float, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = _Answer(send, scope["path"])
+        try:
+            await (await late_response(later, receive))(scope, receive, answer)
+        except Exception as error:
+            await _failed(error, answer, scope, receive)
+        self._count(route, answer, started)
+
+    def _count(self, route: str, answer: "_Answer", started: float) -> None:
         if (metrics := self._metrics()) is not None:
-            route = getattr(inner.get("route"), "path", "")
-            metrics.answered(route or "none", status, time.perf_counter() - started)
+            metrics.answered(route, answer.status, time.perf_counter() - started)
 
     def _problem(self, headers: Headers) -> Problem | None:
         host = headers.get("host", "")
@@ -102,6 +126,7 @@ class Guard:
         return None
 
 
+@lru_cache(256)
 def is_loopback(host: str) -> bool:
     """Whether a host's name or address is this machine's own."""
     if host.rstrip(".").lower() == "localhost":

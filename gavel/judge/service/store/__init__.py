@@ -6,6 +6,6 @@ database         one writer thread with group commit     tables, migrations  wha
 judgement_store  judgements                              reply_store         the judge models' replies
 group_store      groups whose members arrive one by one  key_store           API keys
 leases           which process judges what               notices             word between processes
-outages          what databases' errors mean
+outages          what databases' errors mean             connections         to SQLite and PostgreSQL
 write_probe      whether the database can be written     sqlite_place        whether SQLite's file can be there
 """

@@ -12,9 +12,7 @@ wait for the disk serves all writes of a batch. Writes that may be lost in a pow
 
 import asyncio
 import queue
-import sqlite3
 import threading
-import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,25 +21,16 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy import event, exc
+from sqlalchemy import exc
 
 from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError
+from gavel.judge.service.store.connections import READERS, engine_of
 from gavel.judge.service.store.migrate import migrate
 from gavel.judge.service.store.outages import is_conflict, is_outage, no_answer, reason
 from gavel.judge.service.store.sqlite_place import check_place
 
 _T = TypeVar("_T")
 _MAX_BATCH = 256
-_READERS = 4
-_LOCKED_SECONDS = 30.0
-_POSTGRESQL: dict[str, Any] = {
-    "connect_timeout": 5,
-    "keepalives_idle": 15,
-    "tcp_user_timeout": 30_000,
-    "options": "-c statement_timeout=60s -c lock_timeout=30s",
-}
-"""No wait for the server lasts for ever."""
-_NO_WAIT = " -c synchronous_commit=off"
 _TRIES = 5
 """Of a work that conflicts with those of other processes."""
 Work = Callable[[sa.Connection], _T]
@@ -87,10 +76,10 @@ class Database:
         self.is_sqlite = url.get_backend_name() == "sqlite"
         if self.is_sqlite:
             check_place(Path(url.database or ""))
-        self._write_engine = _engine(url, "BEGIN IMMEDIATE")
-        self._hasty_engine = _engine(url, "BEGIN IMMEDIATE", durable=False)
+        self._write_engine = engine_of(url, "BEGIN IMMEDIATE")
+        self._hasty_engine = engine_of(url, "BEGIN IMMEDIATE", durable=False)
         """For writes that need not survive a power cut."""
-        self._read_engine = _engine(url, "BEGIN")
+        self._read_engine = engine_of(url, "BEGIN")
         try:
             with self._write_engine.begin() as connection:
                 migrate(connection)
@@ -104,7 +93,7 @@ class Database:
         """How often the database did not answer so far."""
         self._closed = False
         self._closing = threading.Lock()
-        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="gavel-read")
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="gavel-read")
         self._writer = threading.Thread(target=self._run, name="gavel-write", daemon=True)
         self._writer.start()
 
@@ -330,44 +319,6 @@ _WHICH = "Give the path of an SQLite file, or postgresql://user:password@host/na
 def _in_transaction(engine: sa.Engine, work: Work[_T]) -> _T:
     with engine.begin() as connection:
         return work(connection)
-
-
-def _engine(url: sa.URL, begin: str, *, durable: bool = True) -> sa.Engine:
-    if url.get_backend_name() != "sqlite":
-        options = {**_POSTGRESQL, "options": _POSTGRESQL["options"] + ("" if durable else _NO_WAIT)}
-        return sa.create_engine(url, pool_size=_READERS, connect_args=options, hide_parameters=True)
-    engine = sa.create_engine(
-        url,
-        connect_args={"timeout": _LOCKED_SECONDS, "check_same_thread": False},
-        pool_size=_READERS,
-        hide_parameters=True,
-    )
-
-    def connected(connection: sqlite3.Connection, _: object) -> None:
-        connection.isolation_level = None  # transactions begin below, not where the driver thinks
-        _use_log(connection)
-        connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-        connection.execute("PRAGMA secure_delete = ON")  # erased transcripts are overwritten
-
-    def begins(connection: sa.Connection) -> None:
-        connection.exec_driver_sql(begin)
-
-    event.listen(engine, "connect", connected)
-    event.listen(engine, "begin", begins)
-    return engine
-
-
-def _use_log(connection: sqlite3.Connection) -> None:
-    """SQLite does not wait for the lock that changing to a write-ahead log takes, so this does."""
-    patience = time.monotonic() + _LOCKED_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > patience:
-                raise
-            time.sleep(0.01)
 
 
 def _unusable(url: sa.URL, error: Exception) -> ServiceError:

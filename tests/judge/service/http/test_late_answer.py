@@ -2,17 +2,19 @@
 
 import asyncio
 import gc
+import traceback
 import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import httpx
+import pytest
 from fastapi import FastAPI, Request
 from starlette.responses import PlainTextResponse, Response
 
 from gavel.judge.service.engine.metrics import Metrics
 from gavel.judge.service.errors import NotFoundError
-from gavel.judge.service.http.late_answer import LateAnswer
+from gavel.judge.service.http.late_answer import Application, LateAnswer
 from gavel.judge.service.http.problems import Problem
 from gavel.judge.service.http.request_guard import Guard
 from tests.limits import HANG_SECONDS
@@ -22,8 +24,12 @@ class Held:
     """Something that a request has while its route runs."""
 
 
-def app_of(later: Callable[[], Coroutine[Any, Any, Response]], seen: list[Any] | None = None) -> FastAPI:
-    app = FastAPI()
+def app_of(
+    later: Callable[[], Coroutine[Any, Any, Response]],
+    seen: list[Any] | None = None,
+    kind: type[FastAPI] = Application,
+) -> FastAPI:
+    app = kind()
     metrics = Metrics()
     app.add_middleware(Guard, metrics=lambda: metrics, loopback_only=lambda: False)
     app.state.metrics = metrics
@@ -42,19 +48,41 @@ def client_of(app: FastAPI) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1")
 
 
-async def test_what_the_route_made_is_gone_while_the_answer_is_awaited():
+@pytest.mark.parametrize("kind", [Application, FastAPI])
+async def test_what_the_route_made_is_gone_while_the_answer_is_awaited(kind: type[FastAPI]):
     seen: list[Any] = []
 
     async def later() -> Response:
         gc.collect()
         return PlainTextResponse(str([each() for each in seen]))
 
-    app = app_of(later, seen)
+    app = app_of(later, seen, kind)
     async with client_of(app) as client:
         answer = await client.get("/x")
     assert answer.text == "[None, None]"
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert 'route="/{name}",status="200"' in app.state.metrics.exposition()[0].decode()
+
+
+async def test_the_layers_of_the_application_are_over_while_the_answer_is_awaited():
+    async def later() -> Response:
+        files = [frame.filename for frame in traceback.extract_stack()]
+        return PlainTextResponse(str([name for name in files if "starlette" in name or "routing" in name]))
+
+    async with client_of(app_of(later)) as client:
+        assert (await client.get("/x")).text == "[]"
+
+
+@pytest.mark.parametrize("kind", [Application, FastAPI])
+async def test_a_late_answer_that_fails_is_a_problem_of_the_service(kind: type[FastAPI]):
+    async def later() -> Response:
+        raise LookupError("what")
+
+    async with client_of(app := app_of(later, kind=kind)) as client:
+        answer = await client.get("/x")
+    assert (answer.status_code, answer.json()["type"]) == (500, "urn:gavel:problem:internal")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert 'route="/{name}",status="500"' in app.state.metrics.exposition()[0].decode()
 
 
 async def test_a_late_refusal_is_a_problem():
