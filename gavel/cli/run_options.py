@@ -36,6 +36,8 @@ JUDGE_FLAGS = [  # of a JudgeConfig
 MODEL_FLAGS = [
     Flag("model.base_model", "--model"),
     Flag("model.name", "--name"),
+    Flag("model.renderer", "--renderer"),
+    Flag("model.policy.chat_template_kwargs", "--chat-template-kwarg", by_key=True),
 ]
 ENGINE_FLAGS = [
     Flag("loop.max_tokens", "--max-tokens"),

@@ -52,7 +52,10 @@ class Rubric:
         if not self.text and not self.criteria:
             raise JudgeError("the rubric is empty.", "Say in a sentence what a good attempt is, or leave rubric out.")
         if len(self.criteria) > len(ascii_lowercase):
-            raise JudgeError(f"a rubric has at most {len(ascii_lowercase)} criteria, not {len(self.criteria)}.")
+            raise JudgeError(
+                f"a rubric has at most {len(ascii_lowercase)} criteria, not {len(self.criteria)}.",
+                "Join those that belong together, or say them in the rubric's text.",
+            )
         names = Counter(criterion.name.strip().casefold() for criterion in self.criteria)
         if twice := [name for name, times in names.items() if times > 1]:
             raise JudgeError(f"two criteria have the name {twice[0]}.", "Give each a name of its own.")

@@ -37,6 +37,8 @@ class PolicySettings(_Settings):
     """Of the frozen weights and what is computed with them; auto: bfloat16 on a GPU, float32 elsewhere."""
     quantization: Literal["4bit"] | None = None
     """4bit: the linear layers' weights in NF4 by bitsandbytes (QLoRA, arXiv 2305.14314)."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of the chat template, such as enable_thinking=false."""
     loader: Literal["peft", "unsloth"] = "peft"
     """unsloth: with Unsloth's kernels, on a GPU and beside vLLM only. They know no shared prefixes: every sequence is
     computed by itself."""

@@ -306,23 +306,34 @@ def test_the_same_group_makes_the_same_questions_in_every_process():
         run = subprocess.run([sys.executable, "-c", PROMPTS], env=env, capture_output=True, text=True, check=True)
         return run.stdout.split()
 
-    assert prompts("1") == prompts("2")
-    assert len(set(prompts("1"))) == 8
+    one = prompts("1")
+    assert one == prompts("2")
+    assert len(set(one)) == 8
 
 
-RUN = """
-import asyncio, json, sys
+RUNS = """
+import asyncio, json, os, sys
 from gavel.judge.judge import Judge
 from gavel.judge.panel.juror import Juror
+from gavel.llm.providers import load_litellm
 from tests.judge.groups import saying
 
 async def main(params, cassette):
     judge = Judge(Juror("openai/judge", params=json.loads(params)), cassette=cassette, concurrency=8)
     groups = [saying(f"a {number}", f"b {number}") for number in range(60)]
     done = await asyncio.gather(*(judge.score(group) for group in groups))
-    print(json.dumps([[t.reward for t in group] for group in done]))
+    print(json.dumps([[t.reward for t in group] for group in done]), flush=True)
 
-asyncio.run(main(*sys.argv[1:]))
+load_litellm()
+while True:
+    if not (child := os.fork()):
+        asyncio.run(main(*sys.argv[1:]))
+        os._exit(0)
+    print(child, flush=True)
+    if not os.waitpid(child, 0)[1]:
+        break
+    print("killed", flush=True)
+    sys.stdin.readline()
 """
 
 
@@ -330,25 +341,26 @@ asyncio.run(main(*sys.argv[1:]))
 def test_after_a_kill_no_reply_that_was_kept_is_asked_for_again(endpoint, tmp_path):
     """A reply that was on its way when the process died cannot be known; every other is asked for once."""
 
-    def run() -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", RUN, json.dumps(endpoint.params), str(path)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
     def slowly(request: Request):
         time.sleep(0.02)
         return scores(0.75, 0.25)(request)
 
     path, endpoint.script = tmp_path / "c.sqlite", [slowly]
-    first = run()
-    while len(endpoint.requests) < 50:
-        assert first.poll() is None
-        time.sleep(0.005)
-    os.kill(first.pid, signal.SIGKILL)
-    first.wait(timeout=HANG_SECONDS)
-    kept = _kept(path)
-    time.sleep(0.1)
-    before = Counter(_messages(request) for request in endpoint.requests)
-    out, _ = run().communicate(timeout=HANG_SECONDS)
+    command = [sys.executable, "-c", RUNS, json.dumps(endpoint.params), str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as runs:
+        assert runs.stdin
+        assert runs.stdout
+        first = int(runs.stdout.readline())
+        while len(endpoint.requests) < 50:
+            assert runs.poll() is None
+            time.sleep(0.005)
+        os.kill(first, signal.SIGKILL)
+        assert runs.stdout.readline() == "killed\n"
+        kept = _kept(path)
+        time.sleep(0.1)
+        before = Counter(_messages(request) for request in endpoint.requests)
+        second, _ = runs.communicate("go on\n", timeout=HANG_SECONDS)
+    _, out = second.splitlines()
     after = Counter(_messages(request) for request in endpoint.requests)
     assert len(json.loads(out)) == 60
     assert len(kept) >= 50 - 8

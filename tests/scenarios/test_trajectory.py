@@ -61,7 +61,21 @@ judgements = st.builds(
     Judgement,
     score=st.none() | st.floats(0, 1),
     explanation=any_text,
-    votes=st.lists(st.builds(Vote, score=st.floats(0, 1), model=any_text, explanation=any_text), max_size=2),
+    votes=st.lists(
+        st.builds(
+            Vote,
+            score=st.floats(0, 1),
+            position=st.integers(),
+            order=st.integers(),
+            model=any_text,
+            explanation=any_text,
+            served_by=any_text,
+            criteria=st.dictionaries(any_text, st.floats(0, 1), max_size=2),
+            spread=st.none() | st.floats(0, 1),
+            reply_key=any_text,
+        ),
+        max_size=2,
+    ),
 )
 trajectories = st.builds(
     Trajectory,
@@ -294,6 +308,7 @@ async def test_complete_members_and_tasks_may_stand_among_coroutines() -> None:
 
 async def test_a_cancelled_group_leaves_nothing_unawaited() -> None:
     hold = asyncio.Event()
+    gc.collect()  # what earlier tests left behind warns now
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for yields in range(1, 4):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 from gavel.trainer.policy.loading import auto_class
 
@@ -105,9 +106,11 @@ class Family:
         if self.reads is None:
             return AutoConfig.for_model(self.model_type, **settings)
         text_type = settings.pop("text_type")
-        return AutoConfig.for_model(
+        config = AutoConfig.for_model(
             self.model_type, text_config={"model_type": text_type} | settings, vision_config=self.reads
         )
+        config.architectures = [MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[self.model_type]]  # as published
+        return config
 
 
 _STATE = "linear attention"

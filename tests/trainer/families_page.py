@@ -33,7 +33,8 @@ The columns:
   for all of them. Where PEFT takes the names of dense layers for those of the experts (DeepSeek, GLM 4.5, …), the
   attention alone is adapted.
 - **Chat format**: the exact format of the [`renderers`](https://pypi.org/project/renderers/) library for the
-  family's published instruct models. Where there is none, registration asks for `renderer=`.
+  family's published instruct models. Where there is none, the model's own template is
+  used, as it is where a fine-tune's template differs from its family's.
 
 """
 

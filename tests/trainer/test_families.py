@@ -79,7 +79,7 @@ def leaves(names: set[str]) -> set[str]:
 @pytest.fixture
 def opened(tmp_path, monkeypatch, policy):
     """Opens the policy of a family; its chat format is not what is tested here."""
-    monkeypatch.setattr(policies, "_renderer", lambda *_: policy.renderer)
+    monkeypatch.setattr(policies, "chat_renderer", lambda *_: policy.renderer)
 
     def open_policy(family: Family) -> Policy:
         family.read_config().save_pretrained(tmp_path)
@@ -113,8 +113,12 @@ def test_a_family_is_what_its_row_says(family, opened, tmp_path):
     wanted = torch.autograd.grad((expected * weights).sum(), [p for p in plain.parameters() if p.requires_grad])
     gradient = torch.autograd.grad((found * weights).sum(), own.parameters())
     largest = max(each.abs().max().item() for each in wanted)
-    for one, other in zip(gradient, wanted, strict=True):
+    own.checkpoint_gradients(True)
+    recomputed = torch.autograd.grad((trained_logprobs(own, batch) * weights).sum(), own.parameters())
+    own.checkpoint_gradients(False)
+    for one, again, other in zip(gradient, recomputed, wanted, strict=True):
         torch.testing.assert_close(one, other, atol=5e-4 * largest, rtol=0)
+        torch.testing.assert_close(again, other, atol=5e-4 * largest, rtol=0)
 
     assert_adapted(family, own)
     if family.served:
@@ -204,6 +208,20 @@ async def test_what_the_embedded_engine_cannot_sample_is_refused_without_its_wei
     async with LocalBackend(tmp_path / "runs") as backend:
         with pytest.raises(BaseModelError, match="--engine vllm"):
             await model.register(backend)
+
+
+def test_a_base_that_computes_one_sequence_at_a_time_is_not_sharded(tmp_path, policy):
+    family = next(each for each in FAMILIES if each.name == "Qwen3.5")
+    model = written(family, policy, tmp_path, weights=False)
+    with pytest.raises(BaseModelError, match="cannot be sharded"):
+        Policy(model.base_model, LoraSettings(rank=2), "qwen3", sharded=True)
+
+
+def test_an_unknown_chat_format_is_told_before_weights_are_loaded(tmp_path, policy):
+    family = next(each for each in FAMILIES if each.name == "Mistral")
+    model = written(family, policy, tmp_path, weights=False)
+    with pytest.raises(BaseModelError, match="no exact renderer is known"):
+        Policy(model.base_model, LoraSettings(rank=2))
 
 
 def test_the_page_is_that_of_the_table():

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gavel.judge.reply import vocabulary as say
+from gavel.judge.reply.lexicon import Words
 from gavel.judge.reply.mentions import Mentions
 
 _UNITS = r"%|％|percent|per cent|prozent|por ciento|процент\w*|points?|pts?|stars?|★|punkte?|puntos?|балл\w*|分|点|점"
@@ -33,12 +34,12 @@ ATTEMPTS = (
     r"|versuche?n?|trajektorien?|intentos?|trayectorias?|tentatives?|trajectoires?|попыт\w*|траектор\w*|items?"
     r"|solutions?|ids"
 )
-ORDINAL = re.compile(
+_ORDINAL = (
     rf"\b(?:{ATTEMPTS})[ ]*(?:no\.?|number|nr\.?|id)?[ ]*[#№(\[]?[ ]*(\d{{1,3}})\b(?![.,]\d|[ ]?(?:%|/|out of))"
     rf"(?:(?:[ ]*,[ ]*|[ ]*&[ ]*|[ ]+(?:and|or|und|y|et|и)[ ]+)#?(\d{{1,3}})\b(?![.,]\d|[ ]?(?:%|/|out of)))*"
-    r"|(?<!\w)[#№](\d{1,3})\b(?![.,]\d)|第\s*(\d{1,3})|(?:轨迹|尝试|候选|試行)\s*(\d{1,3})(?![.,]\d)",
-    re.IGNORECASE,
+    r"|(?<!\w)[#№](\d{1,3})\b(?![.,]\d)|第\s*(\d{1,3})|(?:轨迹|尝试|候选|試行)\s*(\d{1,3})(?![.,]\d)"
 )
+ORDINAL = Words(lambda plain: _ORDINAL)
 _COUNT = re.compile(
     rf"\b(\d{{1,3}})[ ]+(?:[A-Za-z]+[ ]+){{0,2}}(?:{ATTEMPTS}|scores|objects|criteria)\b", re.IGNORECASE
 )

@@ -53,6 +53,9 @@ class Words:
     def sub(self, replacement: str, text: str) -> str:
         return self._for(text).sub(replacement, text)
 
+    def subn(self, replacement: str, text: str) -> tuple[str, int]:
+        return self._for(text).subn(replacement, text)
+
     def source(self, plain: bool) -> str:
         """To be part of another pattern."""
         return self._make(plain)

@@ -31,6 +31,8 @@ from gavel.scenarios.truth import truth_of
 
 URL_VARIABLE = "GAVEL_JUDGE_URL"
 KEY_VARIABLE = "GAVEL_JUDGE_KEY"
+_ADDRESS = f"Give it, or set {URL_VARIABLE}: http://127.0.0.1:8080 is that of `gavel serve`."
+_KEY = f"Give it as `gavel keys create` printed it (key=…, or {KEY_VARIABLE})."
 
 
 class JudgeClient:
@@ -59,9 +61,14 @@ class JudgeClient:
         if not url or not url.startswith(("http://", "https://")):
             raise JudgeError(
                 f"{url!r} is no address of a judge service." if url else "no address of a judge service is given.",
-                f"Give it, or set {URL_VARIABLE}: http://127.0.0.1:8080 is that of `gavel serve`.",
+                _ADDRESS,
             )
-        address = httpx.URL(url)
+        try:
+            address = httpx.URL(url)
+            if not address.host:
+                raise httpx.InvalidURL("it names no host")
+        except httpx.InvalidURL as error:
+            raise JudgeError(f"the address of the judge service cannot be read: {error}.", _ADDRESS) from error
         key = key or address.password or address.username
         self.url = str(address.copy_with(userinfo=b"")).rstrip("/")
         self.deadline = deadline
@@ -69,7 +76,9 @@ class JudgeClient:
         self._connect(key or os.environ.get(KEY_VARIABLE))
 
     def _connect(self, key: str | None) -> None:
-        self._key = key
+        self._key = key = (key or "").strip() or None
+        if key and not (key.isascii() and key.isprintable()):
+            raise JudgeError("the key of the judge service has characters that no key has.", _KEY)
         self._connections = Connections({"Authorization": f"Bearer {key}"} if key else {})
 
     def __getstate__(self) -> dict[str, Any]:

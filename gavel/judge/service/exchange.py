@@ -6,12 +6,15 @@ What may pass (a broken connection, a busy or restarting service) is sent again 
 is asked for at its own address. `JudgeClient` drives it, with or without an event loop.
 """
 
+import json
 import logging
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import httpx
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 from tenacity import RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from gavel.scenarios.errors import JudgeError
@@ -25,6 +28,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 _LONGEST_REQUEST = 300.0
 """Seconds that one request is waited for; the next one goes on waiting for the same judgement."""
 _CONNECT_SECONDS = 10.0
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 class RefusalError(JudgeError):
@@ -65,9 +69,13 @@ class Exchange:
         deadline: float,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """`holds`: a field of the answer, by which it is known. `deadline`: seconds for it, with all repetitions."""
+        """`holds`: a field of the answer, by which it is known. `deadline`: seconds for it, with all repetitions.
+
+        Raises `JudgeError` for a body that JSON cannot hold.
+        """
         self._url = url
-        self._first = {"method": "POST", "url": url + path, "json": dict(body), "headers": dict(headers or {})}
+        sent = {"Content-Type": "application/json", **(headers or {})}
+        self._first = {"method": "POST", "url": url + path, "content": _json(body), "headers": sent}
         self._holds = holds
         self._seconds = deadline
         self._deadline = time.monotonic() + deadline
@@ -135,3 +143,18 @@ class Exchange:
             f"the group was not judged within {self._seconds:g} s: {error}.",
             f"Is the service at {self._url} running? Raise the client's deadline if its judge is slow.",
         )
+
+
+def _json(body: Mapping[str, Any]) -> bytes:
+    """The body as all read it: NaN and infinities as text, and U+FFFD for halves of a character."""
+    try:
+        return to_json(body, inf_nan_mode="strings")
+    except PydanticSerializationError:  # for halves of a character, or for what JSON cannot hold
+        pass
+    try:
+        text = json.dumps(to_jsonable_python(body), ensure_ascii=False)
+    except PydanticSerializationError as error:
+        raise JudgeError(
+            f"the group cannot be sent: {error}.", "Messages and tools hold texts, numbers, lists and dicts alone."
+        ) from error
+    return to_json(json.loads(_HALF.sub("\ufffd", text)), inf_nan_mode="strings")

@@ -80,16 +80,21 @@ def prepare_4bit_layers(model: Any) -> None:
 
 
 def auto_class(config: Any) -> Any:
-    """The class of transformers that loads a model of this config. Raises `BaseModelError` for no language model."""
-    for mapping, auto in (
+    """The class of transformers that loads a model of this config: that of its architecture, if it has several.
+
+    An adapter then names the layers as the checkpoint does, which servers go by. Raises `BaseModelError` for no
+    language model.
+    """
+    mappings: Any = (
         (MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM),
         (MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, AutoModelForImageTextToText),
-    ):
-        if type(config) in mapping:
-            return auto
-    raise BaseModelError(
-        f"transformers has no causal language model for {config.model_type}", "Choose another base model."
     )
+    known = [(mapping[type(config)].__name__, auto) for mapping, auto in mappings if type(config) in mapping]
+    if not known:
+        raise BaseModelError(
+            f"transformers has no causal language model for {config.model_type}", "Choose another base model."
+        )
+    return next((auto for name, auto in known if name in (config.architectures or ())), known[0][1])
 
 
 def text_decoder(model: Any) -> Any:

@@ -17,10 +17,9 @@ from huggingface_hub import constants, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
-from renderers import Renderer, config_from_name, create_renderer
 from safetensors import SafetensorError
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import logging as transformers_logging
 
@@ -32,6 +31,7 @@ from gavel.trainer.kernels.lora_linear import LoraLinear
 from gavel.trainer.kernels.packed_attention import AttentionError, attend_packed
 from gavel.trainer.kernels.rms_norm import fuse_norms
 from gavel.trainer.policy.adapter import LoraFactors
+from gavel.trainer.policy.chat_format import chat_renderer
 from gavel.trainer.policy.families import usable_context, why_alone
 from gavel.trainer.policy.fsdp import shard_layers
 from gavel.trainer.policy.loading import (
@@ -85,8 +85,22 @@ class Policy:
         config = load_config(base_model)
         self.max_context = usable_context(config)
         """Tokens of a sequence."""
+        alone = why_alone(config)
+        if sharded and alone is not None:
+            raise _unsharded(config, alone)
         try:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(source_of(base_model))
+        except (OSError, ValueError) as error:
+            raise _unloadable(base_model, error) from error
+        self.renderer = chat_renderer(
+            self.tokenizer,
+            config.model_type,
+            renderer,
+            base_model,
+            settings.chat_template_kwargs,
+            _stop_ids(source_of(base_model)),
+        )
+        try:
             if settings.loader == "unsloth":
                 base = unsloth_base(source_of(base_model), settings, self.dtype, device)
             elif load is not None:
@@ -95,7 +109,6 @@ class Policy:
                 base = load_base(base_model, self.dtype, "cpu" if sharded else device, settings.quantization)
         except (OSError, ValueError, SafetensorError) as error:
             raise _unloadable(base_model, error) from error
-        self.renderer = _renderer(self.tokenizer, config.model_type, renderer, base_model)
         self.vocabulary: int = base.get_input_embeddings().num_embeddings
         needed = 1 + max(self.tokenizer.vocab_size - 1, *self.renderer.get_stop_token_ids())
         if needed > self.vocabulary:
@@ -113,8 +126,19 @@ class Policy:
         self.sharded = sharded
         if sharded:
             shard_layers(self.model, self.decoder(), device)
-        self.spans = None if settings.loader == "unsloth" else self._shared_spans(config)
+        self.spans: Sequence[Span] | None = None
         """How far back its layers attend, if its attention can compute a shared prefix once."""
+        if settings.loader == "peft" and alone is None:
+            try:
+                self.spans = attend_packed(self.decoder())
+            except AttentionError as error:
+                alone = error.message
+                if sharded:
+                    raise _unsharded(config, alone) from error
+        if settings.loader == "peft" and alone is not None:
+            logger.warning(
+                "%s is trained one sequence at a time, which is exact, but slower: %s.", config.model_type, alone
+            )
 
     @property
     def shares_prefixes(self) -> bool:
@@ -140,18 +164,6 @@ class Policy:
     def head(self) -> torch.nn.Linear:
         """The vocabulary head, frozen."""
         return self.model.get_base_model().get_output_embeddings()  # type: ignore[operator]
-
-    def _shared_spans(self, config: Any) -> Sequence[Span] | None:
-        reason = why_alone(config)
-        if reason is None:
-            try:
-                return attend_packed(self.decoder())
-            except AttentionError as error:
-                reason = error.message
-        logger.warning(
-            "%s is trained one sequence at a time, which is exact, but slower: %s.", config.model_type, reason
-        )
-        return None
 
     def checkpoint_gradients(self, on: bool) -> None:
         """Switches gradient checkpointing: recomputing a layer's activations instead of keeping them."""
@@ -228,6 +240,14 @@ def load_config(base_model: str) -> Any:
         raise _unloadable(base_model, error) from error
 
 
+def _unsharded(config: Any, reason: str) -> BaseModelError:
+    """Processes would make different numbers of passes."""
+    return BaseModelError(
+        f"{config.model_type} is trained one sequence at a time ({reason}), so its base cannot be sharded",
+        "Leave out shard_base: each process then holds the base.",
+    )
+
+
 def _unloadable(base_model: str, error: Exception) -> BaseModelError:
     return BaseModelError(
         f"the base model {base_model!r} cannot be loaded: {str(error).splitlines()[0]}",
@@ -289,21 +309,10 @@ def _no_progress_bar() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def _renderer(tokenizer: Any, model_type: str, name: str | None, base_model: str) -> Renderer:
-    if base_model == EMBEDDED_POLICY and name is None:
-        name = "qwen3"
-    candidates = [name] if name else [None, model_type, model_type.replace("_", "-"), model_type.replace("_", ".")]
-    problem: Exception | None = None
-    for candidate in candidates:
-        try:
-            config: Any = None if candidate is None else config_from_name(candidate)
-            renderer = create_renderer(tokenizer, config)
-        except Exception as error:  # the library raises several types for an unsuitable candidate
-            problem = error
-            continue
-        if type(renderer).__name__ != "DefaultRenderer":
-            return renderer
-    raise BaseModelError(
-        f"no exact chat renderer is known for {base_model!r} (model type {model_type!r}, renderer {name!r})",
-        "Pass renderer='qwen3' (or another name of the `renderers` library) to TrainableModel.",
-    ) from problem
+def _stop_ids(source: str) -> list[int]:
+    """The tokens that end a reply, by the model's generation config; empty where it has none."""
+    try:
+        found = GenerationConfig.from_pretrained(source).eos_token_id
+    except OSError:
+        return []
+    return [found] if isinstance(found, int) else list(found or ())

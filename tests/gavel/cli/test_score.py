@@ -1,9 +1,6 @@
 import io
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -27,6 +24,7 @@ from gavel.scenarios.readers.row import RowError
 from gavel.scenarios.trajectory import RolloutError, Trajectory
 from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
 from tests.endpoint import Answer, Endpoint, fails, says, scores
+from tests.forked import gavel, start_gavel
 from tests.judge.groups import TOOLS, desk, saying
 from tests.limits import HANG_SECONDS
 from tests.vendors import PERMANENT
@@ -260,21 +258,9 @@ def test_a_judge_that_fails_is_an_error_after_all_is_shown_and_written(
     assert [trajectory.reward for trajectory in read_groups(out)[0]] == [None, None]
 
 
-def asking(*arguments: str, cwd: Path) -> "subprocess.Popen[str]":
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("GAVEL_", "OPENAI_"))}
-    return subprocess.Popen(
-        [sys.executable, "-m", "gavel", "score", *arguments],
-        cwd=cwd,
-        env=clean,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def command(endpoint: Endpoint, *more: str) -> list[str]:
     params = [f"--judge-param={name}={value}" for name, value in endpoint.params.items()]
-    return ["rows.jsonl", "--by", "n", "--orders", "1", "--judge", "openai/judge", *params, *more]
+    return ["score", "rows.jsonl", "--by", "n", "--orders", "1", "--judge", "openai/judge", *params, *more]
 
 
 @pytest.mark.slow
@@ -286,24 +272,23 @@ def test_a_stopped_run_goes_on_without_paying_twice(tmp_path: Path, endpoint: En
     out = tmp_path / "judged.jsonl"
     probed = says('{"ok": true}')
     endpoint.script = [lambda _: probed, scores(0.9, 0.1), scores(0.9, 0.1), endpoint.silence]
-    process = asking(*command(endpoint, "--out", "judged.jsonl", "--cassette", "none"), cwd=tmp_path)
+    running = start_gavel(*command(endpoint, "--out", "judged.jsonl", "--cassette", "none"), cwd=tmp_path)
     deadline = time.monotonic() + HANG_SECONDS
     while not out.exists() or out.read_bytes().count(b"\n") < 2:
-        assert process.poll() is None, process.stderr and process.stderr.read()
+        assert running.process.is_alive(), running.stderr
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    process.send_signal(stop)
-    _, said = process.communicate(timeout=HANG_SECONDS)
+    running.send(stop)
+    stopped = running.end()
     if stop == signal.SIGINT:
-        assert process.returncode == 130
-        assert "Stopped. 2 groups are kept; the same command goes on from there" in said
-        assert "Traceback" not in said
+        assert stopped.returncode == 130
+        assert "Stopped. 2 groups are kept; the same command goes on from there" in stopped.stderr
+        assert "Traceback" not in stopped.stderr
     asked = len(endpoint.requests)
     endpoint.script = [lambda _: probed, scores(0.9, 0.1)]
-    again = asking(*command(endpoint, "--out", "judged.jsonl", "--cassette", "none"), cwd=tmp_path)
-    _, said = again.communicate(timeout=HANG_SECONDS)
-    assert again.returncode == 0, said
-    assert "2 of 4 groups are judged already" in said
+    again = gavel(*command(endpoint, "--out", "judged.jsonl", "--cassette", "none"), cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "2 of 4 groups are judged already" in again.stderr
     assert len(endpoint.requests) - asked == 1 + 2
     assert [group.metadata for group in read_groups(out)] == [{"n": n} for n in range(4)]
 
@@ -312,12 +297,11 @@ def test_a_stopped_run_goes_on_without_paying_twice(tmp_path: Path, endpoint: En
 def test_standard_output_is_json_lines_and_nothing_else(tmp_path: Path, endpoint: Endpoint):
     written(tmp_path / "rows.jsonl", *[{"n": 1, "messages": messages} for messages in (GOOD, SILENT)])
     endpoint.script = [lambda _: says('{"ok": true}'), scores(0.9, 0.1)]
-    process = asking(*command(endpoint, "--out", "-"), cwd=tmp_path)
-    written_out, said = process.communicate(timeout=HANG_SECONDS)
-    assert process.returncode == 0, said
-    (line,) = written_out.splitlines()
+    done = gavel(*command(endpoint, "--out", "-"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
     assert TrajectoryGroup.model_validate(json.loads(line)).metadata == {"n": 1}
-    assert "2 of 2 trajectories scored" in " ".join(said.split())
+    assert "2 of 2 trajectories scored" in " ".join(done.stderr.split())
 
 
 def test_the_stand_in_is_announced_with_the_judge_that_a_key_makes_usable(

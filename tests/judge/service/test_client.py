@@ -10,7 +10,9 @@ import pytest
 import gavel
 from gavel.judge.errors import JudgeError
 from gavel.judge.service.client import JudgeClient
+from gavel.judge.service.config import KeyConfig
 from gavel.judge.service.exchange import RefusalError
+from gavel.judge.service.schemas.key_token import HASH_PREFIX, token_hash
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from tests.endpoint import Answer, Endpoint, Step, scores
@@ -161,3 +163,44 @@ def test_a_service_that_does_not_answer_is_told_of_once(caplog: pytest.LogCaptur
     (told,) = [record.getMessage() for record in caplog.records if record.name == "gavel.client"]
     assert "http://127.0.0.1:9" in told
     assert "asked again" in told
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://host:port", "ftp://host", "host:8080", "http://"])
+def test_an_address_that_cannot_be_read_is_refused_with_what_to_give(url: str):
+    with pytest.raises(JudgeError) as refused:
+        JudgeClient(url)
+    assert "gavel serve" in refused.value.remedy
+
+
+@pytest.mark.parametrize("key", ["a\nb", "schlüssel", "a\0b", "“gavel_1_x”"])
+def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(key: str):
+    with pytest.raises(JudgeError) as refused:
+        JudgeClient("http://127.0.0.1:1", key)
+    assert key not in str(refused.value)
+    assert "gavel keys create" in refused.value.remedy
+
+
+async def test_a_key_that_was_read_from_a_file_may_end_with_a_new_line(tmp_path: Path, endpoint: Endpoint):
+    endpoint.script = [scores(0.9, 0.4)]
+    config = config_of(tmp_path, endpoint, port=0, keys={"ci": KeyConfig(hash=HASH_PREFIX + token_hash("c" * 40))})
+    async with served(config) as service, JudgeClient(service.url, "c" * 40 + "\n", deadline=HANG_SECONDS) as client:
+        assert (await client.score(attempts("a", "b"))).judgement is not None
+
+
+def test_what_judges_take_the_service_is_sent_in_json_that_all_read_alike(endpoint: Endpoint):
+    endpoint.script = [answers(422, {"detail": "no", "remedy": "none"})]
+    odd = {"role": "assistant", "content": "half \ud83d, right-to-left \u202eשלום", "share": float("nan")}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"maximum": float("inf")}}}
+    group = TrajectoryGroup(Trajectory(messages_and_choices=[odd], tools=[tool]) for _ in "ab")
+    with JudgeClient(endpoint.url) as client, pytest.raises(RefusalError):
+        client.score_now(group)
+    (message,) = endpoint.requests[-1]["trajectories"][0]["messages"]
+    assert message["content"] == "half \ufffd, right-to-left \u202eשלום"
+    assert message["share"] == "NaN"
+
+
+def test_what_json_cannot_hold_is_refused_with_its_kind():
+    odd = {"role": "user", "content": "a", "x": object()}
+    group = TrajectoryGroup([Trajectory(messages_and_choices=[odd])])
+    with JudgeClient("http://127.0.0.1:1") as client, pytest.raises(JudgeError, match=r"cannot be sent.*object"):
+        client.score_now(group)

@@ -170,7 +170,7 @@ def test_a_model_that_no_renderer_knows_is_an_error(tmp_path, policy):
 
     GPT2LMHeadModel(GPT2Config(vocab_size=832, n_embd=16, n_layer=1, n_head=2)).save_pretrained(tmp_path)
     policy.tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(BaseModelError, match="no exact chat renderer"):
+    with pytest.raises(BaseModelError, match="no exact renderer is known"):
         Policy(str(tmp_path), LORA)
 
 

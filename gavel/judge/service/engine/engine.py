@@ -207,9 +207,12 @@ class Engine:
         return await self.store.page(query)
 
     async def delete(self, judgement: str, caller: Caller = ANYONE) -> None:
-        """Deletes a judgement with its transcripts and replies. Raises `NotFoundError`."""
-        await self.get(judgement, caller)
+        """Deletes a judgement with its transcripts and replies, or the group that waits for its members and would get
+        it. Raises `NotFoundError`."""
+        if await self.rendezvous.open_group(judgement, caller) is None:
+            await self.get(judgement, caller)
         await self.store.delete(judgement)
+        self.rendezvous.closed(judgement)
         self.worker.cancel(judgement)
         self.waiters.settle(judgement, None)
 

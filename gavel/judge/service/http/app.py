@@ -22,7 +22,7 @@ from gavel.judge.service.errors import ServiceError
 from gavel.judge.service.http.late_answer import Application
 from gavel.judge.service.http.openapi import describe
 from gavel.judge.service.http.pages import assets, group_page, list_page, sign_in
-from gavel.judge.service.http.problems import Problem, ProblemOut, documented, problem_of
+from gavel.judge.service.http.problems import OF_NAMES, Problem, ProblemOut, documented, problem_of, told
 from gavel.judge.service.http.request_body import SHOWN_ERRORS
 from gavel.judge.service.http.request_guard import Guard, is_loopback
 from gavel.judge.service.http.routes import batch, groups, health, judgements, nemo_gym, ors, score, slime
@@ -117,7 +117,7 @@ async def _judge_error(_: Request, error: Exception) -> Response:
 
 async def _invalid_parameters(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    errors = [{"at": ".".join(map(str, one["loc"])), "message": one["msg"]} for one in error.errors()[:SHOWN_ERRORS]]
+    errors = told(error.errors()[:SHOWN_ERRORS])
     more: dict[str, Any] = {"errors": errors}
     first = f"{errors[0]['at']}: {errors[0]['message']}"
     return Problem(422, "invalid-request", first, "GET /openapi.json describes the request.", {}, more).response()
@@ -128,14 +128,19 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
     if error.status_code == 405:  # the router names the methods of the first route with this path
-        headers["Allow"] = ", ".join(sorted(_methods(request)))
+        headers["Allow"] = ", ".join(sorted(_methods(request.scope["path"])))
     kind = {404: "no-such-route", 405: "method"}.get(error.status_code, "http")
     remedy = "GET /openapi.json lists the routes."
+    if error.status_code == 404 and b"%2f" in request.scope.get("raw_path", b"").lower():
+        return Problem(422, "invalid-request", f"{OF_NAMES}.", "Use another sign than / in names.").response()
+    without = request.scope["path"].rstrip("/")
+    if error.status_code == 404 and without != request.scope["path"] and _methods(without):
+        remedy = f"It is {without}, without a slash at the end."
     return Problem(error.status_code, kind, f"{error.detail}.", remedy, headers).response()
 
 
-def _methods(request: Request) -> set[str]:
-    """Those of all routes with the request's path."""
+def _methods(path: str) -> set[str]:
+    """Those of all routes with this path."""
     routes = [route for each in (*_ROUTES, health, *_PAGES) for route in each.router.routes if isinstance(route, Route)]
-    matching = [route for route in routes if route.path_regex.match(request.scope["path"])]
+    matching = [route for route in routes if route.path_regex.match(path)]
     return {method for route in matching for method in route.methods or ()}

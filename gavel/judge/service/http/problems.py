@@ -5,7 +5,7 @@
 The last part of `type` is for programs: each kind is listed below, once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -32,6 +32,7 @@ from gavel.judge.service.errors import (
     ServiceError,
     UnauthorizedError,
 )
+from gavel.judge.service.schemas.member_bodies import NAME_PATTERN
 
 MEDIA_TYPE = "application/problem+json"
 _PREFIX = "urn:gavel:problem:"
@@ -74,6 +75,17 @@ class Problem(Exception):
         return JSONResponse(self.body, self.status, dict(self.headers), MEDIA_TYPE)
 
 
+def told(errors: Sequence[Any]) -> list[dict[str, str]]:
+    """Mistakes that pydantic found, with their places."""
+    return [{"at": ".".join(map(str, one["loc"])), "message": _words(one)} for one in errors]
+
+
+def _words(error: Any) -> str:
+    is_name = error["type"] == "string_pattern_mismatch" and error.get("ctx", {}).get("pattern") == NAME_PATTERN
+    return OF_NAMES if is_name else error["msg"]
+
+
+OF_NAMES = "a name that stands in an address has no slash and no NUL, and is neither . nor .."
 _KINDS: dict[type[ServiceError], tuple[int, str, dict[str, str]]] = {
     InvalidRequestError: (422, "invalid-request", {}),
     IdempotencyConflictError: (422, "idempotency-key-reused", {}),

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from gavel.judge.service.config import ServiceLimits
-from gavel.judge.service.http.problems import Problem
+from gavel.judge.service.http.problems import Problem, told
 from gavel.judge.service.http.route_access import TheCaller
 from gavel.judge.service.http.strict_json import NotJsonError, check_json
 
@@ -101,8 +101,7 @@ def built(model: type[_Model], **values: Any) -> _Model:
 
 
 def _invalid(error: ValidationError) -> Problem:
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    errors = [{"at": ".".join(map(str, one["loc"])), "message": one["msg"]} for one in found[:SHOWN_ERRORS]]
+    errors = told(error.errors(include_url=False, include_input=False)[:SHOWN_ERRORS])
     more: dict[str, Any] = {"errors": errors}
     first = f"{errors[0]['at'] or 'the body'}: {errors[0]['message']}"
     return Problem(422, "invalid-request", first, "GET /openapi.json describes the request.", {}, more)

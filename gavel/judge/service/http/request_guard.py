@@ -34,6 +34,10 @@ _HEADERS = {
 }
 
 
+_ONCE = ("Authorization", "X-API-Key", "Idempotency-Key")
+"""Of two of these, one would be ignored in silence."""
+
+
 class _Answer:
     """Sends an answer with headers of security, and notes its status."""
 
@@ -111,6 +115,9 @@ class Guard:
         host = headers.get("host", "")
         if len(headers.getlist("host")) > 1:
             return Problem(400, "host", "the request names several hosts.", "Send one Host header.")
+        for name in _ONCE:
+            if len(headers.getlist(name)) > 1:
+                return Problem(400, "repeated-header", f"the request has several headers {name}.", "Send one of them.")
         if self._loopback_only() and not is_loopback(_name(host)):
             return Problem(
                 421,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Annotated
+from typing import Annotated, get_args, get_origin
 
 from fastapi import Depends, Header, Security
 from fastapi.routing import APIRoute
@@ -38,12 +38,19 @@ async def known_parameters(request: Request) -> None:
     route = request.scope["route"]
     assert isinstance(route, APIRoute)
     known = [field.alias for field in route.dependant.query_params]
+    lists = [field.alias for field in route.dependant.query_params if _takes_many(field.field_info.annotation)]
     for name in request.query_params:
         if name not in known:
             near = get_close_matches(name, known, 1)
             there_are = f"There are: {', '.join(known)}." if known else "It has none."
             remedy = f"Did you mean {near[0]}?" if near else there_are
             raise Problem(422, "invalid-request", f"there is no query parameter {name[:60]!r} here.", remedy)
+        if name not in lists and len(request.query_params.getlist(name)) > 1:
+            raise Problem(422, "invalid-request", f"the query has several values of {name}.", "Send one of them.")
+
+
+def _takes_many(annotation: object) -> bool:
+    return any(get_origin(each) is list for each in (annotation, *get_args(annotation)))
 
 
 TheEngine = Annotated[Engine, Depends(_engine)]

@@ -323,4 +323,5 @@ def _in_transaction(engine: sa.Engine, work: Work[_T]) -> _T:
 
 def _unusable(url: sa.URL, error: Exception) -> ServiceError:
     where = url.render_as_string(hide_password=True)
-    return ServiceError(f"the database {where} cannot be used: {reason(error)}.", _WHICH)
+    remedy = _WHICH if url.get_backend_name() == "sqlite" else f"Does it run, and is all of its URL right? {_WHICH}"
+    return ServiceError(f"the database {where} cannot be used: {reason(error).rstrip('?.')}.", remedy)

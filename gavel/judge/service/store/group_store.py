@@ -155,7 +155,7 @@ def _join(connection: sa.Connection, new: NewMember) -> GroupRecord | ServiceErr
             )
         _judge_again(connection, row.id)
         return _record(row)
-    if row.closed_at is None and row.deadline_at <= now:
+    if row.closed_at is None and row.deadline_at <= now and row.arrived:
         _close(connection, row, now)
         row = _newest(connection, new)
         assert row is not None

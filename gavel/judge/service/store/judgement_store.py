@@ -141,8 +141,13 @@ class Store:
     async def delete(self, judgement: str) -> bool:
         """Deletes a judgement with its transcripts and replies; whether there was one. A running one is not finished
         after that."""
+
+        def work(connection: sa.Connection) -> bool:
+            notify(connection, FINISHED, judgement)
+            return _delete(connection, [judgement]) > 0
+
         self.erasures += 1
-        return await self.database.write(lambda connection: _delete(connection, [judgement])) > 0
+        return await self.database.write(work, "group")
 
     async def delete_before(self, seconds: float) -> int:
         """Deletes finished judgements and replies older than this Unix time; how many judgements there were."""

@@ -6,6 +6,7 @@ guess. An order number always belongs to the same split.
 
 import random
 from collections.abc import Sequence
+from functools import cache
 from typing import Literal, get_args, overload
 
 from pydantic import BaseModel
@@ -92,6 +93,7 @@ class Cases(Sequence[Task]):
         return self._task(self._order_ids[index])
 
     @staticmethod
+    @cache
     def _task(order_id: int) -> Task:
         request = random.Random(f"request/{order_id}").choice(REQUESTS)
         return Task(id=str(order_id), user=request.format(id=order_id), data=draw_case(order_id).model_dump())

@@ -255,3 +255,32 @@ async def test_open_groups_go_on_after_a_kill(tmp_path: Path, endpoint: Endpoint
             assert (whole.status_code, whole.json()["arrived"]) == (200, 2)
             alone = await client.get(f"{second.url}/v1/groups/late/members/m0?wait=30")
             assert (alone.status_code, alone.json()["arrived"], alone.json()["score"]) == (200, 1, None)
+
+
+async def test_a_group_that_waits_for_members_can_be_deleted_and_who_waits_is_told(
+    client: httpx.AsyncClient, endpoint: Endpoint
+):
+    first = await client.post("/v1/groups/g/members?wait=false", json=member("m0", 3))
+    waiting = asyncio.create_task(client.post("/v1/groups/g/members", json=member("m1", 3)))
+    async with asyncio.timeout(HANG_SECONDS):
+        while True:
+            if (await client.get(first.headers["location"])).json()["arrived"] == 2:
+                break
+            await asyncio.sleep(0.02)
+    assert (await client.delete(f"/v1/judgements/{first.json()['judgement']}")).status_code == 204
+    told = await waiting
+    assert (told.status_code, kind(told)) == (404, "not-found")
+    assert "deleted" in told.json()["detail"]
+    assert (await client.get(first.headers["location"])).status_code == 404
+    assert (await client.delete(f"/v1/judgements/{first.json()['judgement']}")).status_code == 404
+    again = await client.post("/v1/groups/g/members?wait=false", json=member("m2", 2))
+    assert (again.status_code, again.json()["arrived"]) == (202, 1)
+    assert endpoint.requests == []
+
+
+async def test_a_deadline_that_is_over_at_once_leaves_no_group_without_members(client: httpx.AsyncClient):
+    alone = await client.post("/v1/groups/g/members", json=member("m0", 2, deadline_seconds=1e-12))
+    assert (alone.status_code, alone.json()["arrived"]) == (200, 1)
+    assert alone.json()["score"] is None
+    listed = (await client.get("/v1/judgements")).json()["judgements"]
+    assert [one["members"] for one in listed] == [1]

@@ -48,7 +48,8 @@ async def get(
 )
 async def delete(id: Id, engine: TheEngine, caller: TheCaller) -> None:
     """Deletes it with its transcripts and replies. A group that is being judged is given up: nothing more is asked, and
-    what was asked is charged to its key."""
+    what was asked is charged to its key. A group that waits for members is deleted by the id of the judgement that it
+    would get."""
     await engine.delete(id, caller)
 
 

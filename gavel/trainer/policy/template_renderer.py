@@ -1,0 +1,161 @@
+"""The chat format of a model that no exact renderer knows: its own template, through transformers.
+
+    renderer = TemplateRenderer(tokenizer, {"enable_thinking": False})
+    renderer.render_ids(messages, add_generation_prompt=True)
+
+A template only renders whole conversations, so nothing bridges from one turn to the next: the endpoint continues on
+the sampled ids where the next rendering begins with the same text, and counts a mismatch where it does not. What ends a
+turn, and whether tool calls can be read back, is found out by rendering probes.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jinja2 import TemplateError
+from renderers import DefaultRendererConfig, Message, RenderedTokens, ToolCallParseStatus, ToolSpec
+from renderers.default import DefaultRenderer
+from renderers.parsers import TOOL_PARSERS
+
+from gavel.trainer.policy.hermes_calls import HermesCalls
+
+_WORD = "seventeen"
+TOOLS: list[Any] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "look_up",
+            "description": "Looks up.",
+            "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
+        },
+    }
+]
+_ASKED: list[Any] = [{"role": "user", "content": "Which number?"}]
+SAID: list[Any] = [*_ASKED, {"role": "assistant", "content": _WORD}]
+CALLED: list[Any] = [
+    *_ASKED,
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": json.dumps({"word": _WORD})}}
+        ],
+    },
+]
+
+
+class ChatFormatError(ValueError):
+    """A conversation that the model's chat template cannot express."""
+
+
+class TemplateRenderer(DefaultRenderer):
+    """Renders by `tokenizer.apply_chat_template`; says which tokens a policy would have sampled."""
+
+    def __init__(
+        self, tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None, stop_ids: Sequence[int] = ()
+    ) -> None:
+        """`stop_ids`: further tokens that end a turn, such as those of the model's generation config.
+
+        Raises `ChatFormatError` for a template that does not render one turn, or arguments that it does not take.
+        """
+        super().__init__(tokenizer, DefaultRendererConfig.model_validate(dict(chat_template_kwargs or {})))
+        self._stop_ids = list(dict.fromkeys([*self._turn_ends(), *super().get_stop_token_ids(), *stop_ids]))
+        self._tool_parser = self._reading_tool_parser()
+
+    def get_stop_token_ids(self) -> list[int]:
+        return self._stop_ids
+
+    def render_ids(
+        self,
+        messages: list[Message],
+        *,
+        tools: list[ToolSpec] | None = None,
+        add_generation_prompt: bool = False,
+    ) -> list[int]:
+        """The token ids of a conversation. Raises `ChatFormatError`."""
+        return self._apply(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+
+    def render(
+        self,
+        messages: list[Message],
+        *,
+        tools: list[ToolSpec] | None = None,
+        add_generation_prompt: bool = False,
+    ) -> RenderedTokens:
+        """The same with the message of each token, and which of them are sampled.
+
+        A turn is attributed where the rendering up to it is a prefix of the whole; a template that rewrites earlier
+        turns leaves the others without sampled tokens. Raises `ChatFormatError`.
+        """
+        ids = self._apply(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+        indices, sampled = [-1] * len(ids), [False] * len(ids)
+        before = 0
+        for at, message in enumerate(messages):
+            if message.get("role") != "assistant" or not at:  # nobody samples a turn that nothing comes before
+                continue
+            opening = self._apply(messages[:at], tools=tools, add_generation_prompt=True)
+            through = self._apply(messages[: at + 1], tools=tools)
+            if through[: len(opening)] != opening or ids[: len(opening)] != opening:
+                continue
+            end = next((n + 1 for n in range(len(opening), len(through)) if through[n] in self._stop_ids), len(through))
+            if ids[:end] != through[:end]:
+                continue
+            indices[before : len(opening)] = [max(at - 1, 0)] * (len(opening) - before)
+            header = len(self._apply(messages[:at], tools=tools))
+            indices[header:end] = [at] * (end - header)
+            sampled[len(opening) : end] = [True] * (end - len(opening))
+            before = end
+        if not add_generation_prompt:
+            indices[before:] = [max(len(messages) - 1, 0)] * (len(ids) - before)
+        elif messages:
+            closed = len(self._apply(messages, tools=tools))
+            indices[before:closed] = [len(messages) - 1] * (closed - before)
+        return RenderedTokens(
+            token_ids=ids,
+            message_indices=indices,
+            sampled_mask=sampled,
+            message_roles=[message.get("role") or "" for message in messages],
+        )
+
+    def _apply(self, messages: Any, *, tools: Any = None, add_generation_prompt: bool = False) -> list[int]:
+        if tools and self._tool_parser is None:
+            raise ChatFormatError(
+                "the model's chat template shows no tools, or its calls cannot be read back; name an exact renderer "
+                "(renderer=…), or let the agent act without tools"
+            )
+        try:
+            return super()._apply(messages, tools=tools or None, add_generation_prompt=add_generation_prompt)
+        except (TemplateError, TypeError, KeyError, AttributeError) as error:
+            raise ChatFormatError(f"the model's chat template refuses the conversation: {error}") from error
+
+    def _turn_ends(self) -> list[int]:
+        """The special token that the template puts behind an assistant's turn, if there is one."""
+        opening = self._apply(_ASKED, add_generation_prompt=True)
+        turn = self._apply(SAID)
+        tokenizer: Any = self._tokenizer
+        special = {*tokenizer.all_special_ids, *tokenizer.get_added_vocab().values()}
+        after = turn[len(opening) :] if turn[: len(opening)] == opening else turn
+        places = [at for at in range(len(after)) if _WORD in self._tokenizer.decode(after[: at + 1])]
+        if not places:
+            raise ChatFormatError("the model's chat template does not show what the assistant said")
+        return [token for token in after[places[0] + 1 :] if token in special][:1]
+
+    def _reading_tool_parser(self) -> Any:
+        """A parser that reads a rendered call back; None where none does, or the template shows no tools."""
+        parsers: list[Any] = [*TOOL_PARSERS.values(), HermesCalls]
+        return next((found for make in parsers if self._reads_calls(found := make(self._tokenizer))), None)
+
+    def _reads_calls(self, parser: Any) -> bool:
+        self._tool_parser = parser
+        try:
+            plain = self._apply(_ASKED, add_generation_prompt=True)
+            opening = self._apply(_ASKED, tools=TOOLS, add_generation_prompt=True)
+            turn = self._apply(CALLED, tools=TOOLS)
+            if opening == plain or turn[: len(opening)] != opening:
+                return False
+            calls = self.parse_response(turn[len(opening) :], prompt_ids=opening).tool_calls
+        except ChatFormatError:
+            return False
+        return [(call.name, call.arguments, call.status) for call in calls] == [
+            ("look_up", {"word": _WORD}, ToolCallParseStatus.OK)
+        ]

@@ -1,0 +1,133 @@
+"""A model's own chat template: what ends a turn, which calls are read, which tokens a policy would have sampled."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from renderers import ToolCallParseStatus
+from transformers import AutoTokenizer
+
+from gavel.trainer.embedded import EMBEDDED_PATH
+from gavel.trainer.policy.template_renderer import CALLED, TOOLS, ChatFormatError, TemplateRenderer
+
+TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+PROMPT = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+CHATML = TURNS + PROMPT
+HERMES = (
+    "{% if tools %}<|im_start|>system\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>\n"
+    '{"name": {{ c.function.name | tojson }}, "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>'
+    "{% endfor %}<|im_end|>\n{% endfor %}" + PROMPT
+)
+OPAQUE_CALLS = HERMES.replace("<tool_call>", "CALL").replace("</tool_call>", "END")
+PLAIN_TEXT = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+ALTERNATING = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('only user and assistant') }}"
+    "{% endif %}{% endfor %}" + CHATML
+)
+FORGETFUL = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{{ m.content if loop.last or m.role == 'user' else '…' }}<|im_end|>\n{% endfor %}" + PROMPT
+)
+
+
+def renderer(template: str, **kwargs: Any) -> TemplateRenderer:
+    tokenizer: Any = AutoTokenizer.from_pretrained(EMBEDDED_PATH)
+    tokenizer.chat_template = template
+    return TemplateRenderer(tokenizer, kwargs)
+
+
+def ids_of(found: TemplateRenderer, text: str) -> list[int]:
+    tokenizer: Any = found._tokenizer
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+USER = {"role": "user", "content": "Hi"}
+
+
+@pytest.mark.parametrize("template", [CHATML, HERMES, ALTERNATING, FORGETFUL])
+def test_what_the_template_puts_behind_a_turn_ends_it(template: str) -> None:
+    found = renderer(template)
+    assert found.get_stop_token_ids()[0] == ids_of(found, "<|im_end|>")[0]
+
+
+def test_without_such_a_token_the_tokenizers_own_and_the_models_end_a_turn() -> None:
+    tokenizer: Any = AutoTokenizer.from_pretrained(EMBEDDED_PATH)
+    tokenizer.chat_template = PLAIN_TEXT
+    assert TemplateRenderer(tokenizer, {}, [7, 9]).get_stop_token_ids() == [tokenizer.eos_token_id, 7, 9]
+
+
+roles = st.sampled_from(["user", "assistant", "system"])
+texts = st.text("ab <>\n.é", max_size=8).map("é{}".format)  # a line break would be one token with the template's own
+messages = st.lists(st.tuples(roles, texts), min_size=1, max_size=5)
+
+
+@given(messages, st.booleans())
+def test_a_rendering_is_the_templates_and_sampled_is_what_follows_the_generation_prompt(
+    said: list[tuple[str, str]], prompt: bool
+) -> None:
+    found, tokenizer = CHATML_RENDERER, CHATML_RENDERER._tokenizer
+    conversation: list[Any] = [{"role": role, "content": text} for role, text in said]
+    rendered = found.render(conversation, add_generation_prompt=prompt)
+    text = "".join(f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content in said)
+    assert tokenizer.decode(rendered.token_ids) == text + "<|im_start|>assistant\n" * prompt
+    assert rendered.token_ids == found.render_ids(conversation, add_generation_prompt=prompt)
+    assert len(rendered.sampled_mask) == len(rendered.message_indices) == len(rendered.token_ids)
+    for at, (role, content) in enumerate(said):
+        places = [n for n, index in enumerate(rendered.message_indices) if index == at and rendered.sampled_mask[n]]
+        sampled = tokenizer.decode([rendered.token_ids[n] for n in places])
+        assert sampled == (f"{content}<|im_end|>" if role == "assistant" and at else "")
+    opening = [n for n, index in enumerate(rendered.message_indices) if index == -1]
+    assert tokenizer.decode([rendered.token_ids[n] for n in opening]) == "<|im_start|>assistant\n" * prompt
+
+
+def test_a_turn_that_the_template_rewrites_has_no_sampled_tokens() -> None:
+    found = renderer(FORGETFUL)
+    conversation: Any = [USER, {"role": "assistant", "content": "one"}, USER, {"role": "assistant", "content": "two"}]
+    rendered = found.render(conversation)
+    sampled = [token for token, own in zip(rendered.token_ids, rendered.sampled_mask, strict=True) if own]
+    assert found._tokenizer.decode(sampled) == "two<|im_end|>"
+
+
+@pytest.mark.parametrize("template", [HERMES, HERMES.replace("<tool_call>", "<tool_call> ")])
+def test_a_call_that_the_template_writes_is_read_back(template: str) -> None:
+    found = renderer(template)
+    opening = found.render_ids(CALLED[:1], tools=TOOLS, add_generation_prompt=True)
+    turn = ids_of(found, '<tool_call>\n{"name": "f", "arguments": {"a": [1, "é"]}}\n</tool_call><|im_end|>')
+    (call,) = found.parse_response(turn, prompt_ids=opening).tool_calls
+    assert (call.name, call.arguments, call.status) == ("f", {"a": [1, "é"]}, ToolCallParseStatus.OK)
+
+
+@pytest.mark.parametrize("template", [CHATML, PLAIN_TEXT, OPAQUE_CALLS])
+def test_tools_that_the_template_does_not_show_or_nobody_can_read_are_refused(template: str) -> None:
+    found = renderer(template)
+    with pytest.raises(ChatFormatError, match="name an exact renderer"):
+        found.render_ids([USER], tools=TOOLS, add_generation_prompt=True)
+    assert found.render_ids([USER], tools=[], add_generation_prompt=True)
+
+
+def test_a_conversation_that_the_template_refuses_says_why() -> None:
+    with pytest.raises(ChatFormatError, match="only user and assistant"):
+        renderer(ALTERNATING).render_ids([{"role": "system", "content": "Be brief."}, USER])
+
+
+@pytest.mark.parametrize("template", ["{{ raise_exception('never') }}", "nothing of it", "{% for m in %}"])
+def test_a_template_that_shows_nothing_is_refused(template: str) -> None:
+    with pytest.raises(ChatFormatError):
+        renderer(template)
+
+
+def test_arguments_reach_the_template() -> None:
+    template = CHATML + "{% if not thinking %}<think>\n\n</think>{% endif %}"
+    on, off = (
+        renderer(template, thinking=value).render_ids([USER], add_generation_prompt=True) for value in (True, False)
+    )
+    assert off == on + ids_of(renderer(template, thinking=True), "<think>\n\n</think>")
+
+
+CHATML_RENDERER = renderer(CHATML)
