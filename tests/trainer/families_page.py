@@ -32,9 +32,8 @@ The columns:
   vocabulary head, what reads images, routers and gates, and experts, which transformers and vLLM hold as one tensor
   for all of them. Where PEFT takes the names of dense layers for those of the experts (DeepSeek, GLM 4.5, …), the
   attention alone is adapted.
-- **Chat format**: the exact format of the [`renderers`](https://pypi.org/project/renderers/) library for the
-  family's published instruct models. Where there is none, the model's own template is
-  used, as it is where a fine-tune's template differs from its family's.
+- **Chat format**: the format of the [`renderers`](https://pypi.org/project/renderers/) library for the family's
+  published instruct models; without one (–), the model's own chat template is continued on the sampled ids.
 
 """
 

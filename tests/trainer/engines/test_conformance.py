@@ -100,7 +100,7 @@ def leg(request, base_directory, tmp_path_factory) -> Iterator[Leg]:
 
         def kill(engine: Engine) -> None:
             assert isinstance(engine, TransformersEngine)
-            engine._decoder = None  # the next pass fails, as one without memory would
+            engine._passes = None  # the next pass fails, as one without memory would
 
         yield Leg(start, kill)
         return
