@@ -35,7 +35,7 @@ TESTING := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1
 PYTEST = $(TESTING) $(BIN)/python -m pytest --numprocesses $(PYTEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 FAST := $(TESTING) $(BIN)/python -m pytest --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
-JUDGE_TESTS := tests/judge tests/llm tests/prompts tests/scenarios
+JUDGE_TESTS := tests/judge tests/scenarios
 
 .PHONY: demo check fast-judge fast-rest test all-tests test-postgres postgresql test-deploy deploy-tools test-browser browser test-adapters adapters test-vllm lint lint-changes style clean
 

@@ -67,6 +67,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return bool(_SLOW_FILE.search(collection_path.read_text())) or None
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if session.config.pluginmanager.hasplugin("dsession"):  # the process of pytest-xdist that collects nothing
+        gc.enable()
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What was imported is not searched for cycles again, nor is LiteLLM, which many tests would import."""
     if len(session.items) > MANY_TESTS:

@@ -40,7 +40,6 @@ from gavel.llm.errors import LlmError, NotAskedError, PermanentError
 from gavel.llm.ledger import ledger_of_this_work
 from gavel.llm.local_models import PROVIDER, model_id
 from gavel.llm.logprobs import check_has_logprobs, with_logprobs
-from gavel.llm.loop_turns import next_turn
 from gavel.llm.lost_replies import may_be_paid
 from gavel.llm.message_size import byte_bound
 from gavel.llm.ollama import context_options
@@ -189,9 +188,7 @@ class Client:
 
     async def _ask_proven(self, messages: list[Message], schema: Schema, prefix: CachedPrefix) -> Reply:
         await self.gate.passed(self._prove)
-        reply = await self._ask_with_transport_retries(messages, schema, prefix)
-        await next_turn()  # what is made of the reply takes time; first the calls that waited for this one's place go
-        return reply
+        return await self._ask_with_transport_retries(messages, schema, prefix)
 
     async def _prove(self) -> None:
         try:

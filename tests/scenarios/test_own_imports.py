@@ -25,10 +25,12 @@ mine = Scenario("mine", system="", tasks=[Task(user="hello")], tools=[early])
 @pytest.fixture(autouse=True)
 def _imports_as_before() -> Iterator[None]:
     modules = set(sys.modules)
+    finders = [finder for finder in sys.meta_path if not isinstance(finder, OwnImports)]  # other tests leave some
+    sys.meta_path[:] = finders
     yield
     for name in set(sys.modules) - modules:
         del sys.modules[name]
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, OwnImports)]
+    sys.meta_path[:] = finders
 
 
 def desk(folder: Path, imports: str, gives: str) -> Path:

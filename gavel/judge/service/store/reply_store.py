@@ -91,7 +91,11 @@ class _WriterThread(StorageThread):
         """In an event loop the future is one of asyncio, which `asyncio.wrap_future` takes too."""
         return self._submit(work)
 
-    def _submit(self, work: "Callable[[Replies], _T]", *, durable: bool = True) -> "Future[_T]":
+    def _submit(self, work: "Callable[[Replies], _T]", key: str = "", *, durable: bool = True) -> "Future[_T]":
+        """`key`: of a question whose rows other processes may write too."""
+        # On SQLite works run as they came: a judgement's replies are there before it is stored, or erased.
+        order = f"question {key}" if key and not self._database.is_sqlite else ""
+
         def of_connection(connection: sa.Connection) -> _T:
             return work(Replies(connection))
 
@@ -99,7 +103,7 @@ class _WriterThread(StorageThread):
             asyncio.get_running_loop()
         except RuntimeError:
             return self._database.submit(of_connection)
-        return cast("Future[_T]", self._database.begin(of_connection, durable=durable))
+        return cast("Future[_T]", self._database.begin(of_connection, order, durable=durable))
 
     def look(self, key: str, *, claims: bool) -> "Future[Look]":
         """Claims end with their process, so they need not survive a power cut."""
@@ -115,7 +119,7 @@ class _WriterThread(StorageThread):
             other = self._claim_against(storage, key)
             return Look(found, (other, found if is_final else storage.replies(key)))
 
-        return self._submit(work, durable=False)
+        return self._submit(work, key, durable=False)
 
     def keep(self, entries: Sequence[Entry]) -> "Future[list[StoredReply]]":
         """The replies that were on file before, where somebody asks for them: on PostgreSQL."""
@@ -126,7 +130,7 @@ class _WriterThread(StorageThread):
             self._claims.discard(key)
             return storage.keep_and_release(rows[-1], key, self.holder)
 
-        return self._submit(work)
+        return self._submit(work, key)
 
     def _release(self, storage: Storage, key: str) -> None:
         storage.release(key, self.holder)  # whatever is noted: a transaction may run twice
@@ -178,10 +182,12 @@ class Replies:
 
     def claim(self, key: str, holder: str) -> Claim | None:
         values = {"key": key, "holder": holder, "beats": 0, "renewed_at": time.time()}
-        if self._connection.execute(_NEW_CLAIM[self._dialect], values).first() is not None:
-            return None
-        other, beats, renewed_at = self._connection.execute(_CLAIM, {"question": key}).one()
-        return Claim(other, beats, time.time() - renewed_at)
+        while self._connection.execute(_NEW_CLAIM[self._dialect], values).first() is None:
+            if (found := self._connection.execute(_CLAIM, {"question": key}).first()) is not None:
+                other, beats, renewed_at = found
+                return Claim(other, beats, time.time() - renewed_at)
+            # On PostgreSQL another process has released it in between.
+        return None
 
     def claim_unanswered(self, key: str, holder: str) -> bool:
         """Claims a question that has no reply on file and no claim; whether it was one."""
