@@ -41,42 +41,61 @@ def commit(git: Git, folder: Path, path: str) -> None:
 
 
 def three(suites: ModuleType, minutes: int) -> list:
-    return [suites.Suite(name, f"test-{name}", (f"{name}/",), minutes) for name in ("a", "b", "c")]
+    return [suites.Suite(name, name, (f"{name}/",), minutes) for name in ("a", "b", "c")]
 
 
-def names(choices: list, runs: bool = True) -> list[str]:
-    return [choice.suite.name for choice in choices if choice.runs is runs]
+def order(suites: ModuleType, changed: list[str] | None, turn: int = 0) -> list[str]:
+    return [suite.name for suite, _ in suites.ordered(three(suites, 1), changed, turn)]
 
 
 def test_what_the_changes_touch_runs_first(suites: ModuleType) -> None:
-    choices = suites.choose(three(suites, 20), ["c/x.py", "README.md"], turn=0, cap_minutes=40)
-    assert names(choices) == ["c", "a"]
-    assert [choice.reason for choice in choices][:2] == ["c/x.py changed", "its turn"]
-    assert names(choices, runs=False) == ["b"]
+    found = suites.ordered(three(suites, 1), ["c/x.py", "README.md"], turn=0)
+    assert [(suite.name, reason) for suite, reason in found] == [
+        ("c", "c/x.py changed"),
+        ("a", "its turn"),
+        ("b", "its turn"),
+    ]
 
 
-def test_every_suite_has_its_turn(suites: ModuleType) -> None:
-    turns = [names(suites.choose(three(suites, 30), [], turn, cap_minutes=40)) for turn in range(3)]
-    assert turns == [["a"], ["b"], ["c"]]
+def test_every_suite_is_the_first_in_its_turn(suites: ModuleType) -> None:
+    assert [order(suites, [], turn)[0] for turn in range(4)] == ["a", "b", "c", "a"]
 
 
-def test_touched_suites_that_do_not_all_fit_take_turns_too(suites: ModuleType) -> None:
+def test_touched_suites_take_turns_too(suites: ModuleType) -> None:
     changed = ["a/x.py", "b/x.py"]
-    turns = [names(suites.choose(three(suites, 30), changed, turn, cap_minutes=40)) for turn in range(3)]
-    assert turns == [["a"], ["b"], ["a"]]
-
-
-def test_a_suite_that_does_not_fit_says_why_and_a_shorter_one_runs(suites: ModuleType) -> None:
-    long, short = suites.Suite("long", "t", ("x/",), 50), suites.Suite("short", "t", ("y/",), 10)
-    left_out, runs = suites.choose([long, short], ["x/a.py"], turn=0, cap_minutes=40)
-    assert names([left_out, runs]) == ["short"]
-    assert left_out.reason == "x/a.py changed, but it takes 50 minutes and 40 are left"
+    assert [order(suites, changed, turn) for turn in range(2)] == [["a", "b", "c"], ["b", "a", "c"]]
 
 
 def test_without_a_history_every_suite_counts_as_touched(suites: ModuleType, tmp_path: Path) -> None:
     assert suites.changed_files(tmp_path) is None
     assert suites.commit_count(tmp_path) == 0
-    assert names(suites.choose(three(suites, 10), None, turn=1, cap_minutes=40)) == ["b", "c", "a"]
+    assert order(suites, None, turn=1) == ["b", "c", "a"]
+
+
+@pytest.mark.parametrize(("minutes", "ran"), [(9, "abc"), (7, "ab"), (5, "a"), (2, "")])
+def test_a_suite_starts_while_its_limit_is_left(
+    suites: ModuleType, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, minutes: int, ran: str
+) -> None:
+    now, started = 1000.0, []
+
+    def run(suite: object) -> bool:  # which may take 3 minutes
+        nonlocal now
+        started.append(suite.name)  # type: ignore[attr-defined]
+        now += 150
+        return True
+
+    monkeypatch.setattr(suites.time, "monotonic", lambda: now)
+    monkeypatch.setattr(suites, "run", run)
+    assert suites.run_in_time([(suite, "its turn") for suite in three(suites, 3)], 60 * minutes)
+    assert "".join(started) == ran
+    assert capfd.readouterr().err.count("LEFT OUT (its turn)") == 3 - len(ran)
+
+
+@pytest.mark.usefixtures("makefile")
+def test_a_suite_that_fails_does_not_stop_the_next_one(suites: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
+    failing, other = suites.Suite("bad", "bad", (), 1), suites.Suite("a", "a", (), 1)
+    assert not suites.run_in_time([(failing, ""), (other, "")], 3600)
+    assert capfd.readouterr().out.split() == ["a"]
 
 
 def test_the_base_is_the_last_tag_else_the_last_merge_else_the_oldest_commit(
@@ -113,7 +132,7 @@ def test_thirty_commits_back_where_there_is_no_tag_and_no_merge(suites: ModuleTy
 
 @pytest.fixture
 def makefile(suites: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "Makefile").write_text("good:\n\t@true\nbad:\n\t@false\nendless:\n\t@sleep 600\n")
+    (tmp_path / "Makefile").write_text("good:\n\t@true\nbad:\n\t@false\nendless:\n\t@sleep 600\na b c:\n\t@echo $@\n")
     monkeypatch.setattr(suites, "ROOT", tmp_path)
 
 
