@@ -69,7 +69,11 @@ def upgrade_description(begun: Mapping[str, Any], asked: Mapping[str, Any]) -> d
 
 def with_later_settings(begun: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
     """A description of an earlier Gavel, whose tables lack the settings that came since: they are those of `asked`."""
-    return {name: _completed({name: value}, {name: asked.get(name)})[name] for name, value in begun.items()}
+    completed = dict(begun)
+    for name, value in begun.items():
+        if isinstance(value, Mapping) and isinstance(asked.get(name), Mapping):
+            completed[name] = {**asked[name], **value}  # the tables of settings alone: a reward's weights are one value
+    return completed
 
 
 def _completed(begun: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:

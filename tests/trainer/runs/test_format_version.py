@@ -62,6 +62,8 @@ def test_settings_that_came_later_do_not_make_another_experiment_and_other_facts
     asked = {"scenario": "returns_desk", "training": {"beta": 0.0, "adam_betas": [0.9, 0.95]}, "judge": ["a"]}
     assert with_later_settings(begun, asked) == {"scenario": "returns_desk", "training": asked["training"]}
     assert with_later_settings({"training": {"beta": 1.0}}, asked)["training"]["beta"] == 1.0
+    rewards = {"loop": {"reward": {"judge": 1.0}}}, {"loop": {"reward": {"judge": 1.0, "hand": 0.5}}}
+    assert with_later_settings(*rewards) == rewards[0]
 
 
 def test_a_run_that_shaped_its_rewards_stays_another_experiment():
