@@ -9,16 +9,26 @@ Replies come in bursts: without turns all of them are read before the first of t
 
 import asyncio
 from collections import deque
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 
 async def next_turn() -> None:
     """Returns when the caller may work for some milliseconds, first come first served."""
     loop = asyncio.get_running_loop()
+    if loop in _WITHOUT:
+        return
     turns = _turns.get(loop)
     if turns is None:
         turns = _turns[loop] = _Turns()
     await turns.wait(loop)
+
+
+def work_without_turns() -> None:
+    """In the running event loop pieces follow each other at once.
+
+    For a service that is always at work: there a round of the loop for each piece costs more than it gains.
+    """
+    _WITHOUT.add(asyncio.get_running_loop())
 
 
 class _Turns:
@@ -48,4 +58,5 @@ class _Turns:
             loop.call_soon(self._give, loop)
 
 
+_WITHOUT: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns] = WeakKeyDictionary()

@@ -19,6 +19,7 @@ from gavel.judge.service.http.app import create_app
 from gavel.judge.service.http.bounded_connection import bounded_connection
 from gavel.judge.service.http.request_guard import is_loopback
 from gavel.judge.service.store.database import Database
+from gavel.llm.loop_turns import work_without_turns
 
 _IDLE_SECONDS = 75
 """That a connection is kept open between two requests."""
@@ -52,6 +53,7 @@ async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
             gc.freeze()  # the libraries' 400,000 objects are not searched again
             gc.set_threshold(*_GC_THRESHOLDS)
             sys.setswitchinterval(_SWITCH_SECONDS)
+            work_without_turns()
             try:
                 await _serve(engine, listener, announce)
             finally:
