@@ -4,17 +4,22 @@ In this order: the one that was named; the exact one that the `renderers` librar
 its architecture, if it renders probe conversations as the tokenizer's own template does; that template itself.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from renderers import Renderer, config_from_name, create_renderer
+from renderers.base import MODEL_RENDERER_MAP
 
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.policy.loading import BaseModelError
-from gavel.trainer.policy.template_renderer import CALLED, SAID, TOOLS, ChatFormatError, TemplateRenderer
+from gavel.trainer.policy.template_renderer import CALLED, SAID, TEMPLATE_ERRORS, TOOLS, TemplateRenderer
 
+_LOG = logging.getLogger(__name__)
 TEMPLATE = "template"
 """The name that chooses the model's own template."""
+_UNFIT = (AttributeError, ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError)
+"""What renderers raise for a tokenizer, a conversation or an argument that is not theirs."""
 _ASKED_AGAIN: list[Any] = [*SAID, {"role": "user", "content": "And then?"}]
 _ANSWERED: list[Any] = [*CALLED, {"role": "tool", "tool_call_id": "c1", "name": "look_up", "content": "found"}]
 _WITH_SYSTEM: list[Any] = [{"role": "system", "content": "Be brief."}, *_ASKED_AGAIN]
@@ -36,34 +41,54 @@ def chat_renderer(
     stop_ids: Sequence[int] = (),
 ) -> Renderer:
     """The renderer of a base model. `stop_ids` end a turn beside those of the template. Raises `BaseModelError`."""
-    if name is None and base_model == EMBEDDED_POLICY:
-        name = "qwen3"
+    if name is None:
+        published = MODEL_RENDERER_MAP.get(getattr(tokenizer, "name_or_path", ""))
+        name = "qwen3" if base_model == EMBEDDED_POLICY else published
+    if name is None:
+        found = _family_renderer(tokenizer, model_type, base_model, chat_template_kwargs)
+        return found or _template_renderer(tokenizer, base_model, chat_template_kwargs, stop_ids)
     if name == TEMPLATE:
         return _template_renderer(tokenizer, base_model, chat_template_kwargs, stop_ids)
-    if name is not None:
-        try:
-            return _named(tokenizer, name, chat_template_kwargs)
-        except Exception as error:  # the library raises several types for an unsuitable one
-            raise BaseModelError(
-                f"the chat renderer {name!r} does not suit {base_model!r}: {str(error).splitlines()[0]}",
-                f"Name another of the `renderers` library, such as qwen3, or {TEMPLATE} for the model's own template.",
-            ) from error
-    for candidate in (None, model_type, model_type.replace("_", "-"), model_type.replace("_", ".")):
-        try:
-            found = _named(tokenizer, candidate, chat_template_kwargs)
-        except Exception:  # it has none of that name, or it does not take the tokenizer
-            continue
-        if type(found).__name__ == "DefaultRenderer":
-            continue
-        if candidate is None or _renders_alike(found, tokenizer, chat_template_kwargs):
-            return found
-    return _template_renderer(tokenizer, base_model, chat_template_kwargs, stop_ids)
+    try:
+        return _named(tokenizer, name, chat_template_kwargs)
+    except _UNFIT as error:
+        raise BaseModelError(
+            f"the chat renderer {name!r} does not suit {base_model!r}: {str(error).splitlines()[0]}",
+            f"Name another of the `renderers` library, such as qwen3, or pass renderer='{TEMPLATE}', the model's own.",
+        ) from error
 
 
-def _named(tokenizer: Any, name: str | None, kwargs: Mapping[str, Any]) -> Renderer:
+def _family_renderer(tokenizer: Any, model_type: str, base_model: str, kwargs: Mapping[str, Any]) -> Renderer | None:
+    """The renderer of the architecture; None where there is none, or the model's template is another, which is told."""
+    name = next(filter(_is_known, (model_type, model_type.replace("_", "-"), model_type.replace("_", "."))), None)
     if name is None:
-        return create_renderer(tokenizer, None, chat_template_kwargs=dict(kwargs) or None)
+        return None
+    try:
+        found = _named(tokenizer, name, kwargs)
+        difference = _difference(found, tokenizer, kwargs)
+    except _UNFIT as error:
+        found, difference = None, f"it cannot be used: {str(error).splitlines()[0]}"
+    if difference is None:
+        return found
+    _LOG.warning(
+        "%s does not use the chat renderer %s of its family, but its own template: %s", base_model, name, difference
+    )
+    return None
+
+
+def _is_known(name: str) -> bool:
+    try:
+        config_from_name(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _named(tokenizer: Any, name: str, kwargs: Mapping[str, Any]) -> Renderer:
     config: Any = config_from_name(name)
+    fields = type(config).model_fields
+    if unread := [each for each in kwargs if each not in fields]:
+        raise ValueError(f"it takes no {unread[0]}, but {', '.join(fields)}")
     return create_renderer(tokenizer, type(config).model_validate({**config.model_dump(), **kwargs}))
 
 
@@ -77,28 +102,31 @@ def _template_renderer(
         )
     try:
         return TemplateRenderer(tokenizer, kwargs, stop_ids)
-    except ChatFormatError as error:
+    except ValueError as error:
         raise BaseModelError(
             f"the chat template of {base_model!r} cannot be used: {error}",
             "Pass renderer='qwen3' (or another name of the `renderers` library).",
         ) from error
 
 
-def _renders_alike(renderer: Renderer, tokenizer: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Whether a renderer gives the tokens of the tokenizer's template, on every probe that the template takes."""
+def _difference(renderer: Renderer, tokenizer: Any, kwargs: Mapping[str, Any]) -> str | None:
+    """How a renderer's tokens differ from those of the tokenizer's template, over the probes that the template takes.
+
+    None where they do not, and where there is no template to compare with. Raises what the renderer raises.
+    """
     if not getattr(tokenizer, "chat_template", None):
-        return True
+        return None
+    compared = False
     for messages, tools in _PROBES:
         try:
             expected = tokenizer.apply_chat_template(
                 messages, tools=tools, add_generation_prompt=True, tokenize=True, return_dict=False, **kwargs
             )
-        except Exception:  # a template may refuse what it does not know
+        except TEMPLATE_ERRORS:  # it may refuse a system message, or tools
             continue
-        try:
-            found = renderer.render_ids(messages, tools=tools, add_generation_prompt=True)
-        except Exception:
-            return False
+        compared = True
+        found = renderer.render_ids(messages, tools=tools, add_generation_prompt=True)
         if list(found) != list(expected):
-            return False
-    return True
+            what = "a conversation with tools" if tools else f"a conversation of {len(messages)} messages"
+            return f"they render {what} differently"
+    return None if compared else "the template renders no conversation to compare with"

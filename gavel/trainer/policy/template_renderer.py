@@ -9,6 +9,7 @@ turn, and whether tool calls can be read back, is found out by rendering probes.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from renderers.parsers import TOOL_PARSERS
 
 from gavel.trainer.policy.hermes_calls import HermesCalls
 
+TEMPLATE_ERRORS = (TemplateError, AttributeError, KeyError, TypeError, ValueError)
+"""What a chat template raises for a conversation that it does not take."""
 _WORD = "seventeen"
 TOOLS: list[Any] = [
     {
@@ -58,7 +61,11 @@ class TemplateRenderer(DefaultRenderer):
 
         Raises `ChatFormatError` for a template that does not render one turn, or arguments that it does not take.
         """
-        super().__init__(tokenizer, DefaultRendererConfig.model_validate(dict(chat_template_kwargs or {})))
+        given = dict(chat_template_kwargs or {})
+        template: str = tokenizer.get_chat_template()
+        if unread := [name for name in given if not re.search(rf"\b{re.escape(name)}\b", template)]:
+            raise ChatFormatError(f"it does not read {unread[0]}")
+        super().__init__(tokenizer, DefaultRendererConfig.model_validate(given))
         self._stop_ids = list(dict.fromkeys([*self._turn_ends(), *super().get_stop_token_ids(), *stop_ids]))
         self._tool_parser = self._reading_tool_parser()
 
@@ -125,7 +132,7 @@ class TemplateRenderer(DefaultRenderer):
             )
         try:
             return super()._apply(messages, tools=tools or None, add_generation_prompt=add_generation_prompt)
-        except (TemplateError, TypeError, KeyError, AttributeError) as error:
+        except TEMPLATE_ERRORS as error:
             raise ChatFormatError(f"the model's chat template refuses the conversation: {error}") from error
 
     def _turn_ends(self) -> list[int]:

@@ -42,8 +42,11 @@ def test_a_familys_format_is_used_where_the_template_renders_alike() -> None:
         LIKE_QWEN3.replace("{{ raise_exception('no tools') }}", "{{ '<|im_start|>system\\ntools<|im_end|>\\n' }}"),
     ],
 )
-def test_a_fine_tune_with_a_format_of_its_own_keeps_it(template: str) -> None:
+def test_a_fine_tune_with_a_format_of_its_own_keeps_it_and_that_is_told(
+    template: str, caplog: pytest.LogCaptureFixture
+) -> None:
     found = chat_renderer(tokenizer(template), "qwen3", None, "mine", {})
+    assert "mine does not use the chat renderer qwen3 of its family" in caplog.text
     assert type(found).__name__ == "TemplateRenderer"
     expected = tokenizer(template).apply_chat_template([USER], add_generation_prompt=True, return_dict=False)
     assert found.render_ids([USER], add_generation_prompt=True) == list(expected)  # type: ignore[list-item]
@@ -52,6 +55,26 @@ def test_a_fine_tune_with_a_format_of_its_own_keeps_it(template: str) -> None:
 @pytest.mark.parametrize("model_type", ["llama", "mistral", "no_such_family"])
 def test_a_model_without_an_exact_renderer_uses_its_own_template(model_type: str) -> None:
     assert name_of(CHATML, model_type) == "TemplateRenderer"
+
+
+def test_a_template_that_renders_nothing_is_no_proof_of_the_familys_format() -> None:
+    with pytest.raises(BaseModelError, match="cannot be used"):
+        name_of("{{ raise_exception('never') }}", "qwen3")
+
+
+def test_a_published_models_renderer_refuses_arguments_that_are_not_its_own() -> None:
+    published = tokenizer(CHATML)
+    published.name_or_path = "Qwen/Qwen3-8B"
+    assert type(chat_renderer(published, "qwen3", None, "Qwen/Qwen3-8B", {})).__name__ == "Qwen3Renderer"
+    with pytest.raises(BaseModelError, match="enable_thought"):
+        chat_renderer(published, "qwen3", None, "Qwen/Qwen3-8B", {"enable_thought": False})
+
+
+def test_a_tokenizer_that_the_familys_renderer_does_not_take_keeps_its_template(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert name_of(CHATML, "gpt_oss") == "TemplateRenderer"
+    assert "renderer gpt-oss of its family" in caplog.text
 
 
 def test_a_name_wins_over_the_template_and_template_over_the_family() -> None:
@@ -76,6 +99,8 @@ def test_arguments_of_the_template_reach_an_exact_renderer_too() -> None:
         ("template", {}, None, "has no chat template"),
         (None, {}, None, "has no chat template"),
         (None, {}, "{{ raise_exception('never') }}", "cannot be used: .*never"),
+        (None, {"enable_thought": False}, CHATML, "does not read enable_thought"),
+        ("template", {"preserve_all_thinking": True}, CHATML + "{{ preserve_all_thinking }}", "thinking_retention"),
     ],
 )
 def test_a_format_that_cannot_be_used_is_refused_with_a_remedy(
