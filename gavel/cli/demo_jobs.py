@@ -79,7 +79,7 @@ ONE_SENTENCE = DemoJob(
     loop=LoopConfig(
         tasks_per_step=4, group_size=8, max_tokens=40, evaluate_every=4, evaluation_tasks=32, final_tasks=64
     ),
-    train=TrainConfig(learning_rate=5e-4),
+    train=TrainConfig(learning_rate=5e-4, micro_batch_tokens=512),
     lora=LoraSettings(rank=8),
     slots=32,
     max_context=128,
@@ -95,8 +95,9 @@ ONE_SENTENCE = DemoJob(
         "which is counted: one finished sentence of 4 to 12 words that names its topic."
     ),
     judge_caveat=(
-        "It was no language model that reads, but a likelihood: the mean log-prob of the reply under the frozen base, "
-        "times a rule of 4 to 12 words. It finds what is short and reads as language, not what is true or good; "
+        "It was no language model that reads, but likelihoods under the frozen base (of the reply, and how far its "
+        "question raises it), times a rule of 4 to 12 words. It finds what is short, reads as language and goes with "
+        "the question, not what is true or good; "
         "--judge openai/gpt-5-mini replaces it."
     ),
     rollout_tokens=90,

@@ -23,6 +23,7 @@ from gavel.trainer.loop.likelihood_judge import LIKELIHOOD, LikelihoodJudge
 from gavel.trainer.policy.policy import load_base
 
 _SAMPLES = 10
+_NEUTRAL = "Write one short sentence."
 
 
 class FrozenBase:
@@ -33,7 +34,7 @@ class FrozenBase:
         self.source = source_text(directory)
         tokenizer: Any = AutoTokenizer.from_pretrained(str(directory))
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.judge = LikelihoodJudge(load_base(SMALL_MODEL, torch.float32, device), tokenizer)
+        self.judge = LikelihoodJudge(load_base(SMALL_MODEL, torch.float32, device), tokenizer, _NEUTRAL)
         register(LIKELIHOOD, self.judge.reply)
 
 

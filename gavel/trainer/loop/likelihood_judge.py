@@ -1,10 +1,11 @@
 """A judge without a key for short texts: how likely a frozen model finds them, times a written rule of brevity.
 
-    register("likelihood", LikelihoodJudge(base).reply)
+    register("likelihood", LikelihoodJudge(model, tokenizer, neutral="Write one short sentence.").reply)
     Judge("likelihood", rubric="- one sentence of 4 to 12 words")
 
-It reads nothing: a reply that makes sense is likelier under the model than one that does not, and the rule is counted.
-So it can say that a sentence is short and reads as language, and not that it is true or good.
+It reads nothing. A reply that makes sense is likelier under the model than one that does not; one that is about what
+was asked is likelier after the question than after a neutral one; and words are counted. So it can say that a sentence
+is short, reads as language and goes with its question, and not that it is true or good.
 """
 
 import copy
@@ -29,6 +30,8 @@ LIKELIHOOD = "likelihood"
 _MIDDLE = -4.5
 """Mean log-prob of a token, in nats, at which a text is as likely sense as nonsense."""
 _WIDTH = 0.35
+_RELATED = 1.0
+"""Nats by which the question has to raise the log-prob of a whole reply for it to be as likely about it as not."""
 _RULE = re.compile(r"^- .*?\b(\d+) to (\d+) words\b", re.MULTILINE)
 _REMEMBERED = 4096
 _BATCH = 16
@@ -38,12 +41,18 @@ _BATCH = 16
 class LikelihoodJudge:
     """Scores what an agent said last, given the conversation before it, by a model that is never trained."""
 
-    def __init__(self, model: Any, tokenizer: Any) -> None:
-        """`model`: a causal language model of transformers; `tokenizer`: its tokenizer, with a chat template."""
+    def __init__(self, model: Any, tokenizer: Any, neutral: str | None = None) -> None:
+        """`model`: a causal language model of transformers; `tokenizer`: its tokenizer, with a chat template.
+
+        `neutral`: a question that asks for the same kind of reply about nothing in particular; None: whether a reply is
+        about its question is not judged.
+        """
+        self._neutral = neutral
         self._model = model
         self._tokenizer = tokenizer
         self._lock = threading.Lock()
-        self._known: dict[tuple[str, str], float] = {}
+        self._known: dict[tuple[str, str], tuple[float, int]] = {}
+        """Mean log-prob and number of tokens."""
 
     def reply(self, messages: Sequence[Message]) -> str:
         """The reply to a judge's prompt. Raises `JudgeError` for one without trajectories or without the rule."""
@@ -53,21 +62,30 @@ class LikelihoodJudge:
             raise JudgeError(f"gavel/{LIKELIHOOD} judges groups of trajectories; this prompt shows none.")
         shortest, longest = read_rule(text["system"])
         asked = {label: last_reply(attempt) for label, attempt in attempts.items()}
-        logprobs = self.mean_logprobs(list(asked.values()))
+        logprobs, raised = self.mean_logprobs(list(asked.values())), self._raised(list(asked.values()))
         scores: list[dict[str, Any]] = []
-        for (label, (_, said)), logprob in zip(asked.items(), logprobs, strict=True):
+        for (label, (_, said)), logprob, nats in zip(asked.items(), logprobs, raised, strict=True):
             score = brevity(said, shortest, longest) * sense(logprob)
-            scores.append(
-                {
-                    "trajectory_id": label,
-                    "explanation": f"{len(said.split())} words, mean log-prob {logprob:.1f} a token under the base.",
-                    "score": round(score, 3),
-                }
-            )
+            explanation = f"{len(said.split())} words, mean log-prob {logprob:.1f} a token under the base"
+            if nats is not None:
+                score *= relevance(nats)
+                explanation += f", the question raises it by {nats:.1f} nats in all"
+            scores.append({"trajectory_id": label, "explanation": f"{explanation}.", "score": round(score, 3)})
         return json.dumps({"scores": scores})
+
+    def _raised(self, replies: Sequence[tuple[list[Message], str]]) -> list[float] | list[None]:
+        """Nats by which each conversation makes its whole reply likelier than the neutral question does."""
+        if self._neutral is None:
+            return [None] * len(replies)
+        neutral = [(_asking(before, self._neutral), said) for before, said in replies]
+        own, other = self._logprobs(replies), self._logprobs(neutral)
+        return [(mean - less) * tokens for (mean, tokens), (less, _) in zip(own, other, strict=True)]
 
     def mean_logprobs(self, replies: Sequence[tuple[list[Message], str]]) -> list[float]:
         """Mean log-prob of a token, in nats, of each (conversation, reply), the end of the turn included."""
+        return [mean for mean, _ in self._logprobs(replies)]
+
+    def _logprobs(self, replies: Sequence[tuple[list[Message], str]]) -> list[tuple[float, int]]:
         keys = [(json.dumps(before), said) for before, said in replies]
         with self._lock:
             missing = [key for key in dict.fromkeys(keys) if key not in self._known]
@@ -83,7 +101,7 @@ class LikelihoodJudge:
         return start, [*self._tokenizer.encode(said, add_special_tokens=False), self._tokenizer.eos_token_id]
 
     @torch.inference_mode()
-    def _score(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[float]:
+    def _score(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[tuple[float, int]]:
         """What all conversations begin with is computed once, the rest in batches of similar length."""
         if not pairs:
             return []
@@ -91,7 +109,7 @@ class LikelihoodJudge:
         beginning = torch.tensor([pairs[0][0][:shared]], device=self._model.device)
         prefix = self._model(beginning, use_cache=True, logits_to_keep=1).past_key_values if shared else None
         order = sorted(range(len(pairs)), key=lambda index: len(pairs[index][0]) + len(pairs[index][1]))
-        values: dict[int, float] = {}
+        values: dict[int, tuple[float, int]] = {}
         for chunk in (order[at : at + _BATCH] for at in range(0, len(order), _BATCH)):
             rows = [(*pairs[index][0][shared:], *pairs[index][1]) for index in chunk]
             longest = max(map(len, rows))
@@ -103,7 +121,8 @@ class LikelihoodJudge:
             logits = self._model(ids[:, :-1], past_key_values=cache, use_cache=cache is not None).logits
             logprobs = logits.float().log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
             for index, row, each in zip(chunk, rows, logprobs, strict=True):
-                values[index] = float(each[len(row) - 1 - len(pairs[index][1]) : len(row) - 1].mean())
+                tokens = len(pairs[index][1])
+                values[index] = float(each[len(row) - 1 - tokens : len(row) - 1].mean()), tokens
         return [values[index] for index in range(len(pairs))]
 
 
@@ -136,6 +155,18 @@ def brevity(text: str, shortest: int, longest: int) -> float:
 def sense(mean_logprob: float) -> float:
     """From 0 for nonsense to 1 for what reads as language, by the mean log-prob of a token in nats."""
     return 1 / (1 + math.exp(min(50.0, (_MIDDLE - mean_logprob) / _WIDTH)))
+
+
+def relevance(nats: float) -> float:
+    """From 0 to 1, by the nats by which the question raises the log-prob of the whole reply."""
+    return 1 / (1 + math.exp(min(50.0, _RELATED - nats)))
+
+
+def _asking(before: list[Message], question: str) -> list[Message]:
+    """The conversation with another last question."""
+    last = max((place for place, message in enumerate(before) if message["role"] == "user"), default=None)
+    asked: Message = {"role": "user", "content": question}
+    return [*before, asked] if last is None else [*before[:last], asked, *before[last + 1 :]]
 
 
 def last_reply(attempt: Sequence[Conversation]) -> tuple[list[Message], str]:

@@ -14,7 +14,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.library.one_sentence import scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.embedded import EMBEDDED_PATH
-from gavel.trainer.loop.likelihood_judge import LikelihoodJudge, brevity, last_reply, read_rule, sense
+from gavel.trainer.loop.likelihood_judge import LikelihoodJudge, brevity, last_reply, read_rule, relevance, sense
 from tests.trainer.policy.test_template_renderer import CHATML
 
 pytestmark = pytest.mark.slow
@@ -71,6 +71,20 @@ async def test_it_judges_groups_as_any_judge_does(likelihood: LikelihoodJudge) -
     explanation = judged.trajectories[0].judgement.explanation  # type: ignore[union-attr]
     assert "6 words" in str(explanation)
     assert "log-prob" in str(explanation)
+
+
+async def test_a_reply_to_another_question_scores_less(embedded_base: Any, tokenizer: Any) -> None:
+    judge = LikelihoodJudge(embedded_base, tokenizer, neutral="Hello.")
+    own, other = [*ASKED], [*ASKED[:1], {"role": "user", "content": "Hello."}]
+    said = "Your money is on its way."
+    tokens = len(tokenizer.encode(said, add_special_tokens=False)) + 1
+    expected = tokens * (plain(embedded_base, tokenizer, own, said) - plain(embedded_base, tokenizer, other, said))
+    assert judge._raised([(own, said), (other, said)]) == pytest.approx([expected, 0.0], abs=1e-3)
+
+
+@pytest.mark.parametrize(("nats", "share"), [(-1e6, 0.0), (1.0, 0.5), (1e6, 1.0)])
+def test_relevance_rises_with_what_the_question_adds(nats: float, share: float) -> None:
+    assert relevance(nats) == pytest.approx(share)
 
 
 async def test_without_a_rule_of_brevity_nobody_has_a_score(likelihood: LikelihoodJudge) -> None:
