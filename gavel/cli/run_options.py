@@ -65,6 +65,8 @@ RUN_FLAGS = [
     Flag("train.loss.kind", "--loss", "grpo"),
     Flag("train.advantage", "--advantage"),
     Flag("train.minimal_spread", "--minimal-spread"),
+    Flag("train.top_entropy", "--top-entropy"),
+    Flag("train.entropy_bonus", "--entropy-bonus"),
     Flag("train.beta", "--beta"),
     *ENGINE_FLAGS,
     Flag("backend.processes", "--nproc"),

@@ -233,6 +233,11 @@ class TrainConfig(_Updates):
     the chat template alone is the cause, branch trains it as several sequences (see docs/tokens.md)."""
     loss: Loss = ClippedSurrogate()
     """Policy loss."""
+    top_entropy: float = Field(default=1.0, gt=0, le=1)
+    """Share of the batch's tokens, those with the highest entropy when the batch begins, that the policy loss trains
+    (arXiv 2506.01939: 0.2). Less than 1 costs a pass without a gradient."""
+    entropy_bonus: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Weight of the entropy, which is subtracted from every token's loss."""
     beta: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence from the base model."""
     kl_estimator: KlEstimator = "k3"
@@ -250,6 +255,14 @@ class TrainConfig(_Updates):
         for name in ("advantage", "minimal_spread", "normalize_over_batch"):
             if isinstance(self.loss, Ppo) and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} is for losses that compare a group's members; Ppo does not")
+        return self
+
+    @model_validator(mode="after")
+    def _tokens_can_be_chosen(self) -> Self:
+        if self.top_entropy < 1 and isinstance(self.loss, Gspo):
+            raise ValueError(
+                "top_entropy chooses single tokens, and gspo has one ratio a sequence: leave out one of them"
+            )
         return self
 
 

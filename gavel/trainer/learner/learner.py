@@ -22,7 +22,7 @@ from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import Batch, TrainedSequence, mini_batches
 from gavel.trainer.distributed import World
 from gavel.trainer.learner.logprobs import trained_scores, trained_values, valued_scores
-from gavel.trainer.learner.losses import TokenScores, token_losses, token_weights
+from gavel.trainer.learner.losses import TokenScores, highest, token_losses, token_weights
 from gavel.trainer.learner.step_metrics import StepMetrics
 from gavel.trainer.learner.value_head import (
     ValueEstimates,
@@ -49,6 +49,8 @@ class _Sample:
     """Denominator of the ratio; None: the log-probs of the update's own forward pass, detached. `[T]`"""
     estimate: ValueEstimates | None
     """From the value head, if the loss has one."""
+    chosen: torch.Tensor | None
+    """Which of its tokens the policy loss trains; None: all. `[T]`"""
 
 
 class Learner:
@@ -81,13 +83,14 @@ class Learner:
         ]
         old = self._old(sequences, config, len(parts), step_metrics)
         estimated = self._estimates(sequences, config, step_metrics)
+        chosen = self._chosen(sequences, config, step_metrics)
         rate = learning_rate(config, self.steps)
         with self._rolled_back_on_error(len(parts)):
             for part in parts:
                 lengths = [sequences[at].tokens.trained_tokens for at in part]
                 weights = token_weights(config.loss, lengths, [groups[at] for at in part])
                 samples = [
-                    _Sample(sequences[at], weight, old[at], estimated[at])
+                    _Sample(sequences[at], weight, old[at], estimated[at], chosen[at])
                     for at, weight in zip(part, weights, strict=True)
                 ]
                 self._update(samples, config, rate, step_metrics)
@@ -131,6 +134,16 @@ class Learner:
         if updates == 1:  # the update's own forward pass is the learner at the start of the batch
             return [None] * len(sequences)
         return [*self._before(sequences, config, step_metrics, lambda *given: self._score(*given)[0])]
+
+    def _chosen(
+        self, sequences: Sequence[TrainedSequence], config: TrainConfig, step_metrics: StepMetrics
+    ) -> Sequence[torch.Tensor | None]:
+        """Which tokens of each sequence the policy loss trains, by their entropies before the first update."""
+        if config.top_entropy == 1:
+            return [None] * len(sequences)
+        entropies = self._before(sequences, config, step_metrics, lambda *given: self._score(*given)[1])
+        found = highest(torch.cat([*entropies]), config.top_entropy)
+        return found.split([len(each) for each in entropies])
 
     def _ensure_value_head(self) -> torch.nn.Linear:
         if self.value_head is None:
@@ -224,17 +237,19 @@ class Learner:
         device = self.policy.device
         estimate, values = concatenate([sample.estimate for sample in samples]), None
         if estimate is None:
-            logprobs, entropies = self._score(tokens, step_metrics)
+            logprobs, entropies = self._score(tokens, step_metrics, entropy_gradient=config.entropy_bonus > 0)
             advantages = torch.tensor([s.sequence.advantage for s in samples]).repeat_interleave(counts).to(device)
         else:
             step_metrics.forwarded += unique_tokens(tokens)
-            logprobs, entropies, values = valued_scores(self.policy, self._ensure_value_head(), tokens)
+            head, with_gradient = self._ensure_value_head(), config.entropy_bonus > 0
+            logprobs, entropies, values = valued_scores(self.policy, head, tokens, with_gradient)
             advantages = estimate.advantages
         reference = None
         if config.beta:
             with torch.no_grad(), self.policy.model.disable_adapter():
                 reference, _ = self._score(tokens, step_metrics)
         known = [sample.old for sample in samples if sample.old is not None]
+        chosen = [sample.chosen for sample in samples if sample.chosen is not None]
         scores = TokenScores(
             logprobs=logprobs,
             old=torch.cat(known) if known else logprobs.detach(),
@@ -242,6 +257,8 @@ class Learner:
             advantages=advantages,
             lengths=lengths,
             reference=reference,
+            entropies=entropies,
+            chosen=torch.cat(chosen) if chosen else None,
         )
         weights = torch.tensor([s.token_weight for s in samples]).repeat_interleave(counts).to(device)
         outcome = token_losses(config, scores)
@@ -253,7 +270,7 @@ class Learner:
             step_metrics.value_loss = (step_metrics.value_loss or 0.0) + value_loss.item()
         loss.backward()
         step_metrics.loss += loss.item()
-        step_metrics.add(scores, outcome, entropies)
+        step_metrics.add(scores, outcome, entropies.detach())
 
     def _micro_batches(self, sequences: Sequence[TrainedSequence], config: TrainConfig) -> list[list[int]]:
         """This process's micro-batches as indices, the largest first, so that running out of memory shows at once.
@@ -267,9 +284,11 @@ class Learner:
         most = max(self._world.gather(len(found))) if self.policy.sharded else len(found)
         return found + [[] for _ in range(most - len(found))]
 
-    def _score(self, tokens: Sequence[TokenSequence], step_metrics: StepMetrics) -> tuple[torch.Tensor, torch.Tensor]:
+    def _score(
+        self, tokens: Sequence[TokenSequence], step_metrics: StepMetrics, *, entropy_gradient: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         step_metrics.forwarded += unique_tokens(tokens)
-        return trained_scores(self.policy, tokens)
+        return trained_scores(self.policy, tokens, entropy_gradient)
 
     def _sampler(self, tokens: Sequence[TokenSequence]) -> torch.Tensor:
         """The sampler's log-probs of the trained tokens. `[T]`"""

@@ -99,9 +99,9 @@ def test_a_group_is_trained_together_and_checkpointing_changes_no_update(fresh_p
     state = copy.deepcopy(fresh_policy.model.state_dict())
     score, seen, outcomes = learner_room.trained_scores, [], []
 
-    def recording(policy, tokens):
+    def recording(policy, tokens, entropy_gradient):
         seen.append(len(tokens))
-        return score(policy, tokens)
+        return score(policy, tokens, entropy_gradient)
 
     monkeypatch.setattr(learner_room, "trained_scores", recording)
     groups = [replace(sequence, group=number // 2) for number, sequence in enumerate(batch.sequences)]
@@ -124,7 +124,7 @@ def test_a_group_is_trained_together_and_checkpointing_changes_no_update(fresh_p
 def test_what_does_not_fit_fails_at_once_with_advice_and_changes_nothing(
     fresh_policy, batch, monkeypatch, error, settings, remedy
 ):
-    def fails(policy, tokens):
+    def fails(policy, tokens, entropy_gradient):
         raise error
 
     monkeypatch.setattr(learner_room, "trained_scores", fails)
@@ -136,7 +136,7 @@ def test_what_does_not_fit_fails_at_once_with_advice_and_changes_nothing(
 
 
 def test_any_other_fault_is_not_taken_for_a_lack_of_memory(fresh_policy, batch, monkeypatch):
-    def fails(policy, tokens):
+    def fails(policy, tokens, entropy_gradient):
         raise RuntimeError("shapes differ")
 
     monkeypatch.setattr(learner_room, "trained_scores", fails)
@@ -285,6 +285,37 @@ def test_without_an_advantage_or_a_divergence_nothing_is_learnt(fresh_policy):
     before = adapter(fresh_policy)
     assert Learner(fresh_policy).step(make_batch(tokens, [0.0]), CONFIG)["gradient_norm"] == 0.0
     assert all(torch.equal(*pair) for pair in zip(before, adapter(fresh_policy), strict=True))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"top_entropy": 0.2}, {"entropy_bonus": 0.3}, {"top_entropy": 0.5, "entropy_bonus": 0.1}]
+)
+@pytest.mark.parametrize("micro_batch_tokens", [30, 10**6])
+def test_entropy_bonus_and_top_entropy_are_those_written_out(fresh_policy, batch, settings, micro_batch_tokens):
+    config = TrainConfig(max_gradient_norm=1e9, micro_batch_tokens=micro_batch_tokens, **settings)
+    metrics = Learner(fresh_policy).step(batch, config)
+    policy = Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
+    terms = []
+    for trained in batch.sequences:
+        ids = torch.tensor([trained.tokens.token_ids])
+        logprobs = torch.log_softmax(policy.model(input_ids=ids).logits[0] / 0.9, -1)
+        for place in range(4, ids.shape[1]):
+            row = logprobs[place - 1]
+            ratio = torch.exp(row[ids[0, place]] - trained.tokens.logprobs[place])
+            terms.append((-ratio * trained.advantage, -(row.exp() * row).sum()))
+    trained_count = math.ceil(config.top_entropy * len(terms))
+    lowest = sorted((entropy.item() for _, entropy in terms), reverse=True)[trained_count - 1]
+    losses = [(loss if entropy.item() >= lowest else 0.0) - config.entropy_bonus * entropy for loss, entropy in terms]
+    loss = torch.stack([torch.as_tensor(each) for each in losses]).sum() / len(terms)
+    loss.backward()
+    assert metrics["loss"] == pytest.approx(loss.item(), abs=1e-5)
+    if config.top_entropy < 1:
+        assert metrics["top_entropy_share"] == pytest.approx(trained_count / len(terms))
+    for expected, found in zip(policy.parameters(), fresh_policy.parameters(), strict=True):
+        assert expected.grad is not None
+        torch.testing.assert_close(
+            found.grad, expected.grad, atol=1e-5 + 1e-5 * expected.grad.abs().max().item(), rtol=1e-3
+        )
 
 
 LOSSES: list[Loss] = [
