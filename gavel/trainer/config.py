@@ -289,6 +289,9 @@ class LoopConfig(_Settings):
     """How many training steps a group's policy may be older than the policy that it trains. 0: a step is rolled out,
     judged and trained before the next one starts. More: all three overlap, on a backend that serves one adapter more.
     """
+    refill: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Groups without a signal are replaced by further ones, at most so many times `tasks_per_step` in a step (DAPO's
+    dynamic sampling, arXiv 2503.14476); each costs its rollouts and its judging. 0: none is replaced."""
     stall_seconds: float = Field(default=1800.0, gt=0)
     """Without a rollout, a judgement or a training step that starts or ends for so long, the run stops with an error.
     """

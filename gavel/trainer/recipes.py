@@ -30,6 +30,9 @@ RECIPES: dict[RecipeName, dict[str, Any]] = {
 }
 """The settings that each names; all others keep their defaults."""
 
+LOOP_SETTINGS: dict[RecipeName, dict[str, Any]] = {"dapo": {"refill": 2.0}}
+"""Those of the loop (`LoopConfig`) that come with them."""
+
 
 class RecipeError(GavelError):
     """There is no recipe of that name."""
@@ -41,6 +44,14 @@ def recipe_settings(name: str) -> dict[str, Any]:
         if name == known:
             return settings
     raise RecipeError(f"there is no recipe {name!r}", f"There are: {', '.join(get_args(RecipeName))}.")
+
+
+def recipe_tables(name: str) -> dict[tuple[str, str], Any]:
+    """The settings of a recipe by their paths in a `RunConfig`, those of the loop included. Raises `RecipeError`."""
+    found = {("train", key): value for key, value in recipe_settings(name).items()}
+    return found | {
+        ("loop", key): value for own, each in LOOP_SETTINGS.items() if own == name for key, value in each.items()
+    }
 
 
 def recipe(name: RecipeName, **settings: Any) -> TrainConfig:
