@@ -69,6 +69,8 @@ RUN_FLAGS = [
     Flag("train.top_entropy", "--top-entropy"),
     Flag("train.entropy_bonus", "--entropy-bonus"),
     Flag("train.beta", "--beta"),
+    Flag("train.kl_in_reward", "--kl-in-reward"),
+    Flag("train.reference", "--reference"),
     *ENGINE_FLAGS,
     Flag("backend.processes", "--nproc"),
     Flag("backend.shard_base", "--shard-base"),

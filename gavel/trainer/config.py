@@ -4,6 +4,7 @@ import math
 import os
 import sys
 import warnings
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
@@ -239,7 +240,17 @@ class TrainConfig(_Updates):
     entropy_bonus: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Weight of the entropy, which is subtracted from every token's loss."""
     beta: float = Field(default=0.0, ge=0)
-    """Weight of the KL divergence from the base model."""
+    """Weight of the KL divergence from the reference in the loss."""
+    kl_in_reward: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Weight of the KL divergence from the reference in the reward: of k1, the sampler's log-prob less the
+    reference's, as in PPO-style RLHF and RLOO. It costs a pass without a gradient."""
+    kl_in_reward_per: Literal["token", "sequence"] = "token"
+    """token: from a token on, the later ones of its sequence are charged to it; sequence: all of a sequence's are
+    charged to its reward, before the group's mean is subtracted."""
+    reference: str = Field(default="base", min_length=1)
+    """What the divergence is from. base: the base model; start: the policy as it was when training by these settings
+    began, such as after SFT; a number: the checkpoint of that step of this run; else the directory of an adapter, such
+    as another run's checkpoint. The run keeps a copy."""
     kl_estimator: KlEstimator = "k3"
     """Schulman's estimators: see `gavel.trainer.learner.losses.kl`."""
     kl_with_ratio: bool = False
@@ -250,11 +261,25 @@ class TrainConfig(_Updates):
     mini_batches: int = Field(default=1, ge=1)
     """Updates of a pass, each from whole groups and averaged over itself alone; fewer when there are fewer groups."""
 
+    @property
+    def reference_path(self) -> Path | None:
+        """The directory that `reference` names, if it does."""
+        named = self.reference in ("base", "start") or self.reference.isdecimal()
+        return None if named else Path(self.reference)
+
     @model_validator(mode="after")
     def _one_kind_of_advantage(self) -> Self:
         for name in ("advantage", "minimal_spread", "normalize_over_batch"):
             if isinstance(self.loss, Ppo) and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} is for losses that compare a group's members; Ppo does not")
+        return self
+
+    @model_validator(mode="after")
+    def _divergence_is_used(self) -> Self:
+        if self.reference != "base" and not (self.beta or self.kl_in_reward):
+            raise ValueError("reference is what a divergence is from, and none is trained: set beta or kl_in_reward")
+        if self.kl_in_reward_per == "sequence" and self.kl_in_reward and self.advantage not in ("mean", "rloo"):
+            raise ValueError("kl_in_reward_per='sequence' needs advantage='mean' or 'rloo'; per token it goes with any")
         return self
 
     @model_validator(mode="after")

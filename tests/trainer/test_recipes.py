@@ -16,7 +16,7 @@ def test_the_tables_of_a_recipe_are_those_of_a_run_and_dapos_refill():
     for name in RECIPES:
         train = {key: value for (table, key), value in recipe_tables(name).items() if table == "train"}
         assert train == RECIPES[name]
-    assert recipe_tables("dapo")["loop", "refill"] == 2.0
+    assert recipe_tables("dapo")["loop", "refill"] == recipe_tables("top_entropy")["loop", "refill"] == 2.0
 
 
 def test_an_unknown_recipe_names_the_known_ones():

@@ -168,7 +168,7 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
             batch.groups += 1
         else:
             batch.left_out_groups[LeftOut.NO_TRAINABLE_MEMBER] += 1
-    if config.normalize_over_batch and compared:
+    if config.normalize_over_batch and compared and not config.kl_in_reward:  # otherwise it follows the divergence
         scale = math.sqrt(math.fsum(value**2 for value in compared) / len(compared))
         batch.sequences = [replace(each, advantage=each.advantage / scale) for each in batch.sequences]
     if refused := sum(batch.left_out_members[reason] for reason in _MISMATCH_REASONS.values()):

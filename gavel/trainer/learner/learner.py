@@ -23,6 +23,7 @@ from gavel.trainer.data.training_batch import Batch, TrainedSequence, mini_batch
 from gavel.trainer.distributed import World
 from gavel.trainer.learner.logprobs import trained_scores, trained_values, valued_scores
 from gavel.trainer.learner.losses import TokenScores, highest, token_losses, token_weights
+from gavel.trainer.learner.reward_kl import penalized_advantages, penalized_rewards
 from gavel.trainer.learner.step_metrics import StepMetrics
 from gavel.trainer.learner.value_head import (
     ValueEstimates,
@@ -49,6 +50,10 @@ class _Sample:
     """Denominator of the ratio; None: the log-probs of the update's own forward pass, detached. `[T]`"""
     estimate: ValueEstimates | None
     """From the value head, if the loss has one."""
+    advantages: torch.Tensor | None
+    """Of its tokens, where these differ or are not the sequence's; None: the sequence's. `[T]`"""
+    reference: torch.Tensor | None
+    """Its tokens' log-probs under the reference, if they are known. `[T]`"""
     chosen: torch.Tensor | None
     """Which of its tokens the policy loss trains; None: all. `[T]`"""
 
@@ -63,6 +68,8 @@ class Learner:
         self.optimizer = torch.optim.AdamW(policy.parameters(), lr=0.0, weight_decay=0.0)
         self.value_head: torch.nn.Linear | None = None
         """Created when a loss first needs it; its weights are the optimizer's second parameter group."""
+        self.reference: list[torch.Tensor] | None = None
+        """The adapter's weights that a divergence is from, in the order of its parameters; None: the base model."""
         self.steps = 0
         """Steps so far, those without anything to train included; the learning-rate schedule depends on it."""
 
@@ -82,7 +89,12 @@ class Learner:
             for part in mini_batches(groups, config.mini_batches, f"{self.steps} {epoch}")
         ]
         old = self._old(sequences, config, len(parts), step_metrics)
-        estimated = self._estimates(sequences, config, step_metrics)
+        references = self._references(sequences, config, step_metrics)
+        penalties = [self._sampler([s.tokens]) - r for s, r in zip(sequences, references, strict=True) if r is not None]
+        estimated = self._estimates(sequences, config, step_metrics, penalties)
+        advantages: Sequence[torch.Tensor | None] = [None] * len(sequences)
+        if penalties and not isinstance(config.loss, Ppo):
+            advantages = penalized_advantages(sequences, penalties, config)
         chosen = self._chosen(sequences, config, step_metrics)
         rate = learning_rate(config, self.steps)
         with self._rolled_back_on_error(len(parts)):
@@ -90,12 +102,14 @@ class Learner:
                 lengths = [sequences[at].tokens.trained_tokens for at in part]
                 weights = token_weights(config.loss, lengths, [groups[at] for at in part])
                 samples = [
-                    _Sample(sequences[at], weight, old[at], estimated[at], chosen[at])
+                    _Sample(sequences[at], weight, old[at], estimated[at], advantages[at], references[at], chosen[at])
                     for at, weight in zip(part, weights, strict=True)
                 ]
                 self._update(samples, config, rate, step_metrics)
         self.steps += 1
         metrics = StepMetrics.of_all(self._world.gather(step_metrics)).metrics()
+        if penalties:
+            metrics["kl_in_reward"] = torch.cat(penalties).mean().item()
         return metrics | value_metrics(concatenate(estimated)) | {"learning_rate": rate}
 
     def state(self) -> dict[str, Any]:
@@ -145,6 +159,15 @@ class Learner:
         found = highest(torch.cat([*entropies]), config.top_entropy)
         return found.split([len(each) for each in entropies])
 
+    def _references(
+        self, sequences: Sequence[TrainedSequence], config: TrainConfig, step_metrics: StepMetrics
+    ) -> Sequence[torch.Tensor | None]:
+        """The log-probs of each sequence under the reference, where the reward needs them."""
+        if not config.kl_in_reward:
+            return [None] * len(sequences)
+        with self.policy.with_weights(self.reference):
+            return self._before(sequences, config, step_metrics, lambda *given: self._score(*given)[0])
+
     def _ensure_value_head(self) -> torch.nn.Linear:
         if self.value_head is None:
             self.value_head = value_head(self.policy.head().in_features, self.policy.device)
@@ -152,7 +175,11 @@ class Learner:
         return self.value_head
 
     def _estimates(
-        self, sequences: Sequence[TrainedSequence], config: TrainConfig, step_metrics: StepMetrics
+        self,
+        sequences: Sequence[TrainedSequence],
+        config: TrainConfig,
+        step_metrics: StepMetrics,
+        penalties: Sequence[torch.Tensor],
     ) -> Sequence[ValueEstimates | None]:
         """The value head's estimates of each sequence before the first update of the batch."""
         if not isinstance(config.loss, Ppo):
@@ -164,7 +191,10 @@ class Learner:
             return trained_values(self.policy, head, tokens)
 
         found = self._before(sequences, config, step_metrics, values)
-        return value_estimates([sequence.rewards for sequence in sequences], found, config.loss)
+        rewards: Sequence[Sequence[float]] = [sequence.rewards for sequence in sequences]
+        if penalties:
+            rewards = penalized_rewards(sequences, penalties, config)
+        return value_estimates(rewards, found, config.loss)
 
     @torch.no_grad()
     def _before(
@@ -236,18 +266,24 @@ class Learner:
         counts = torch.tensor(lengths)
         device = self.policy.device
         estimate, values = concatenate([sample.estimate for sample in samples]), None
+        references = [sample.reference for sample in samples if sample.reference is not None]
+        reference = torch.cat(references) if references and config.beta else None
+        if reference is None and config.beta:  # before the pass that keeps a graph: weights are exchanged
+            with torch.no_grad(), self.policy.with_weights(self.reference):
+                reference, _ = self._score(tokens, step_metrics)
         if estimate is None:
             logprobs, entropies = self._score(tokens, step_metrics, entropy_gradient=config.entropy_bonus > 0)
-            advantages = torch.tensor([s.sequence.advantage for s in samples]).repeat_interleave(counts).to(device)
+            advantages = torch.cat(
+                [
+                    torch.full((length,), s.sequence.advantage, device=device) if s.advantages is None else s.advantages
+                    for s, length in zip(samples, lengths, strict=True)
+                ]
+            )
         else:
             step_metrics.forwarded += unique_tokens(tokens)
             head, with_gradient = self._ensure_value_head(), config.entropy_bonus > 0
             logprobs, entropies, values = valued_scores(self.policy, head, tokens, with_gradient)
             advantages = estimate.advantages
-        reference = None
-        if config.beta:
-            with torch.no_grad(), self.policy.model.disable_adapter():
-                reference, _ = self._score(tokens, step_metrics)
         known = [sample.old for sample in samples if sample.old is not None]
         chosen = [sample.chosen for sample in samples if sample.chosen is not None]
         scores = TokenScores(

@@ -10,6 +10,7 @@ disk before the next one is trained, and groups in flight at a kill are made aga
 import asyncio
 import json
 import math
+import os
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -106,6 +107,7 @@ async def train_scenario(
     if config.refill and isinstance(train_config.loss, Ppo):
         raise LoopError("refill replaces groups without a signal; with the loss ppo every group has one", _NO_REFILL)
     _check_versions(model, config)
+    await model.backend.prepare(model, train_config)
     model.backend.pin(model, _experiment(scenario, judge, config, train_config))
     loop = _Loop(model, scenario, judge, config, train_config, observer or Observer(), Watchdog(config.stall_seconds))
     await loop.watchdog.guard(loop.run())
@@ -128,14 +130,17 @@ def _experiment(
             experiment["truths"] = content_hash(json.dumps(truths, ensure_ascii=False))
         if judge.noise_prior is not None:
             experiment["noise_prior"] = judge.noise_prior.model_dump()
+    training = train_config.model_dump(
+        mode="json", exclude={"total_steps", "warmup_steps", "micro_batch_tokens", "gradient_checkpointing"}
+    )
+    if train_config.reference_path is not None:
+        training["reference"] = os.path.abspath(train_config.reference_path)  # wherever the command is typed
     return experiment | {
         "loop": config.model_dump(
             mode="json",
             exclude={"steps", "concurrency", "keep_checkpoints", "keep_best", "keep_best_by", "stall_seconds"},
         ),
-        "training": train_config.model_dump(
-            mode="json", exclude={"total_steps", "warmup_steps", "micro_batch_tokens", "gradient_checkpointing"}
-        ),
+        "training": training,
     }
 
 

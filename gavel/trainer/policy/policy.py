@@ -153,6 +153,38 @@ class Policy:
         """The adapter's parameters; no others are trained."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
+    def adapter_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """`parameters` with their names in a PEFT adapter's file."""
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad:
+                yield name.replace(".default.", "."), parameter
+
+    @property
+    def lora_scale(self) -> float:
+        """Of the adapter, the same in every layer."""
+        return next(m.scaling["default"] for m in self.model.modules() if isinstance(m, LoraLayer))
+
+    @contextlib.contextmanager
+    def with_weights(self, weights: Sequence[torch.Tensor] | None) -> Iterator[None]:
+        """The policy with other weights of its adapter, in the order of `parameters`; None: the base alone.
+
+        Tensor pointers are exchanged, so nothing that keeps a graph may be computed inside.
+        """
+        if weights is None:
+            with self.model.disable_adapter():
+                yield
+            return
+        own = [parameter.data for parameter in self.parameters()]
+        self._point_to(weights)
+        try:
+            yield
+        finally:
+            self._point_to(own)
+
+    def _point_to(self, weights: Sequence[torch.Tensor]) -> None:
+        for parameter, weight in zip(self.parameters(), weights, strict=True):
+            parameter.data = weight
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of the tokens, including special ones."""
         return self.tokenizer.decode(list(token_ids))

@@ -27,6 +27,7 @@ from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner import learner as learner_room
 from gavel.trainer.learner.learner import Learner, LearnerError, learning_rate
 from gavel.trainer.learner.logprobs import trained_logprobs
+from gavel.trainer.learner.reward_kl import penalized_advantages
 from gavel.trainer.policy.policy import Policy
 from tests.trainer.conftest import sequence
 
@@ -315,6 +316,48 @@ def test_entropy_bonus_and_top_entropy_are_those_written_out(fresh_policy, batch
         assert expected.grad is not None
         torch.testing.assert_close(
             found.grad, expected.grad, atol=1e-5 + 1e-5 * expected.grad.abs().max().item(), rtol=1e-3
+        )
+
+
+@pytest.mark.parametrize("per", ["token", "sequence"])
+@pytest.mark.parametrize("more", [{}, {"beta": 0.2}, {"normalize_over_batch": True}])
+def test_the_divergence_in_the_reward_is_that_written_out_from_the_given_reference(fresh_policy, batch, per, more):
+    other = Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+        reference = [trained_logprobs(other, [s.tokens]) for s in batch.sequences]
+    before = adapter(fresh_policy)
+    config = TrainConfig(
+        learning_rate=1e-9,
+        max_gradient_norm=1e9,
+        kl_in_reward=0.1,
+        kl_in_reward_per=per,
+        micro_batch_tokens=60,
+        **more,
+    )
+    learner = Learner(fresh_policy)
+    learner.reference = adapter(other)
+    metrics = learner.step(batch, config)
+    torch.testing.assert_close(adapter(fresh_policy), before, atol=1e-7, rtol=0)
+    k1 = [torch.tensor(s.tokens.logprobs[4:]) - own for s, own in zip(batch.sequences, reference, strict=True)]
+    assert metrics["kl_in_reward"] == pytest.approx(torch.cat(k1).mean().item(), abs=1e-5)
+    expected, policy = torch.zeros(()), Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
+    count = sum(len(own) for own in k1)
+    advantages = penalized_advantages(batch.sequences, k1, config)
+    for trained, ref, advantage in zip(batch.sequences, reference, advantages, strict=True):
+        logprobs = trained_logprobs(policy, [trained.tokens])
+        ratio = torch.exp(logprobs - torch.tensor(trained.tokens.logprobs[4:]))
+        difference = ref - logprobs
+        losses = -ratio * advantage + config.beta * (torch.exp(difference) - difference - 1)
+        expected = expected + losses.sum() / count
+    expected.backward()
+    assert metrics["loss"] == pytest.approx(expected.item(), rel=1e-5, abs=1e-5)
+    for wanted, found in zip(policy.parameters(), fresh_policy.parameters(), strict=True):
+        assert wanted.grad is not None
+        torch.testing.assert_close(
+            found.grad, wanted.grad, atol=1e-5 + 1e-5 * wanted.grad.abs().max().item(), rtol=1e-3
         )
 
 
