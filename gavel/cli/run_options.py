@@ -48,6 +48,9 @@ ENGINE_FLAGS = [
 LORA_FLAGS = [
     Flag("model.lora.rank", "--lora-rank"),
     Flag("model.lora.alpha", "--lora-alpha"),
+    Flag("model.lora.rslora", "--rslora"),
+    Flag("model.lora.targets", "--lora-target", "all linear layers"),
+    Flag("model.lora.dropout", "--lora-dropout"),
     Flag("model.policy.quantization", "--quantization"),
 ]
 RUN_FLAGS = [

@@ -27,6 +27,12 @@ class LoraSettings(_Settings):
     """Rank of the LoRA adapter."""
     alpha: int = Field(default=32, ge=1)
     """Update scale; the update is multiplied by alpha / rank."""
+    rslora: bool = False
+    """Multiplies the update by alpha / sqrt(rank) instead (rsLoRA, arXiv 2312.03732)."""
+    targets: list[str] = Field(default_factory=list)
+    """Adapted layers by the ends of their names, such as q_proj or self_attn.o_proj. Default: all linear layers."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of a layer's inputs that its adapter does not see in an update's pass; sampling and scoring are whole."""
     seed: int = 0
     """For the random half of the adapter."""
 

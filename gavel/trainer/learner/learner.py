@@ -145,7 +145,7 @@ class Learner:
         """The denominator of each sequence's ratio, for all updates of the batch."""
         if config.sampler_correction is None:
             return [self._sampler([sequence.tokens]) for sequence in sequences]
-        if updates == 1:  # the update's own forward pass is the learner at the start of the batch
+        if updates == 1 and not self.policy.lora.dropout:  # the update's own pass is that of the batch's start
             return [None] * len(sequences)
         return [*self._before(sequences, config, step_metrics, lambda *given: self._score(*given)[0])]
 
@@ -229,7 +229,12 @@ class Learner:
             for indices in passes:
                 chosen = [samples[at] for at in indices] or [replace(samples[0], token_weight=0.0)]
                 with _advising([sample.sequence.tokens for sample in chosen], config):
-                    self._accumulate(chosen, config, step_metrics if indices else StepMetrics())
+                    counted = step_metrics if indices else StepMetrics()
+                    reference = self._reference(chosen, config, counted)
+                    with self.policy.dropping_out(
+                        f"{self.steps} {counted.updates} {counted.tokens} {self._world.rank}"
+                    ):
+                        self._accumulate(chosen, config, counted, reference)
         # A value head that this loss does not use has no gradient, and AdamW does not change it.
         trained = self.optimizer.param_groups if isinstance(config.loss, Ppo) else self.optimizer.param_groups[:1]
         self._sum_gradients([parameter for group in trained for parameter in group["params"]])
@@ -260,17 +265,30 @@ class Learner:
         for parameter, summed in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
             parameter.grad = summed.view_as(parameter)
 
-    def _accumulate(self, samples: Sequence[_Sample], config: TrainConfig, step_metrics: StepMetrics) -> None:
+    def _reference(
+        self, samples: Sequence[_Sample], config: TrainConfig, step_metrics: StepMetrics
+    ) -> torch.Tensor | None:
+        """Log-probs of the samples under what the loss's divergence is from. `[T]`"""
+        if not config.beta:
+            return None
+        known = [sample.reference for sample in samples if sample.reference is not None]
+        if known:
+            return torch.cat(known)
+        with torch.no_grad(), self.policy.with_weights(self.reference):
+            return self._score([sample.sequence.tokens for sample in samples], step_metrics)[0]
+
+    def _accumulate(
+        self,
+        samples: Sequence[_Sample],
+        config: TrainConfig,
+        step_metrics: StepMetrics,
+        reference: torch.Tensor | None,
+    ) -> None:
         tokens = [sample.sequence.tokens for sample in samples]
         lengths = [each.trained_tokens for each in tokens]
         counts = torch.tensor(lengths)
         device = self.policy.device
         estimate, values = concatenate([sample.estimate for sample in samples]), None
-        references = [sample.reference for sample in samples if sample.reference is not None]
-        reference = torch.cat(references) if references and config.beta else None
-        if reference is None and config.beta:  # before the pass that keeps a graph: weights are exchanged
-            with torch.no_grad(), self.policy.with_weights(self.reference):
-                reference, _ = self._score(tokens, step_metrics)
         if estimate is None:
             logprobs, entropies = self._score(tokens, step_metrics, entropy_gradient=config.entropy_bonus > 0)
             advantages = torch.cat(

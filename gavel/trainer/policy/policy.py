@@ -4,6 +4,7 @@ Only the adapter's weights ever change.
 """
 
 import contextlib
+import hashlib
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from huggingface_hub.errors import HFValidationError
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from safetensors import SafetensorError
+from torch.nn import Dropout
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -80,8 +82,14 @@ class Policy:
                 "a base that is sharded over several processes can be neither Unsloth's nor quantized",
                 "Leave loader and quantization out of PolicySettings, or leave out shard_base.",
             )
+        if settings.loader == "unsloth" and (lora.targets or lora.dropout):
+            raise BaseModelError(
+                "Unsloth's kernels adapt all linear layers, without dropout",
+                "Leave targets and dropout out of LoraSettings, or loader out of PolicySettings.",
+            )
         device = _device()
         self.dtype = dtype_of(settings, device)
+        self.lora = lora
         config = load_config(base_model)
         self.max_context = usable_context(config)
         """Tokens of a sequence."""
@@ -165,6 +173,25 @@ class Policy:
         return next(m.scaling["default"] for m in self.model.modules() if isinstance(m, LoraLayer))
 
     @contextlib.contextmanager
+    def dropping_out(self, seed: str) -> Iterator[None]:
+        """The adapter's dropout, if it has one, is active and drawn by `seed`."""
+        adapted = [module for module in self.model.modules() if isinstance(module, LoraLayer)]
+        layers = [each for module in adapted for each in module.lora_dropout.values() if isinstance(each, Dropout)]
+        if not layers:
+            yield
+            return
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(int.from_bytes(hashlib.sha256(seed.encode()).digest()[:7]))
+            for layer in layers:
+                layer.train()
+            try:
+                yield
+            finally:
+                for layer in layers:
+                    layer.eval()
+
+    @contextlib.contextmanager
     def with_weights(self, weights: Sequence[torch.Tensor] | None) -> Iterator[None]:
         """The policy with other weights of its adapter, in the order of `parameters`; None: the base alone.
 
@@ -245,8 +272,9 @@ def _adapted(base: Any, lora: LoraSettings) -> PeftModel:
     settings = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
-        lora_dropout=0.0,
-        target_modules=lora_targets(base),
+        lora_dropout=lora.dropout,
+        use_rslora=lora.rslora,
+        target_modules=lora_targets(base, lora.targets),
         task_type="CAUSAL_LM",
     )
     if not is_quantized(base):

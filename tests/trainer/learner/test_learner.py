@@ -361,6 +361,25 @@ def test_the_divergence_in_the_reward_is_that_written_out_from_the_given_referen
         )
 
 
+def test_dropout_is_drawn_by_the_step_alone_and_active_in_the_updates_pass_alone(batch):
+    outcomes = []
+    for dropout in (0.0, 0.5, 0.5):
+        policy = Policy(EMBEDDED_POLICY, LoraSettings(rank=4, dropout=dropout))
+        torch.manual_seed(len(outcomes))
+        before = torch.get_rng_state()
+        config = TrainConfig(learning_rate=1e-3, beta=0.1, sampler_correction=SamplerCorrection())
+        learner = Learner(policy)
+        metrics = [learner.step(batch, config) for _ in range(2)]
+        assert torch.equal(before, torch.get_rng_state())
+        outcomes.append((flat(adapter(policy)), metrics))
+        whole = [trained_logprobs(policy, [batch.sequences[0].tokens]) for _ in range(2)]
+        assert torch.equal(*whole)
+    assert not torch.allclose(outcomes[0][0], outcomes[1][0])
+    assert torch.equal(outcomes[1][0], outcomes[2][0])
+    assert outcomes[1][1] == outcomes[2][1]
+    assert outcomes[0][1][0]["sampler_weight"] == outcomes[1][1][0]["sampler_weight"]
+
+
 LOSSES: list[Loss] = [
     *(ClippedSurrogate(aggregation=aggregation) for aggregation in ("grpo", "dr_grpo", "bnpo")),
     Gspo(clip_low=0.1, clip_high=0.1),
