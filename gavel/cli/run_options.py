@@ -67,6 +67,7 @@ RUN_FLAGS = [
     Flag("loop.stall_seconds", "--stall-seconds"),
     Flag("train.learning_rate", "--learning-rate", "1e-5; 2e-3 for the embedded model"),
     Flag("train.loss.kind", "--loss", "grpo"),
+    Flag("train.optimizer", "--optimizer"),
     Flag("train.advantage", "--advantage"),
     Flag("train.minimal_spread", "--minimal-spread"),
     Flag("train.top_entropy", "--top-entropy"),

@@ -110,8 +110,9 @@ class TrainingRun:
         return Endpoint(self._server.base_url, "gavel")
 
     def prepare(self, config: TrainConfig) -> None:
-        """Sets what divergences are from. Raises `ReferencePolicyError`."""
+        """Sets what divergences are from. Raises `ReferencePolicyError`, and `OptimizerError`."""
         with self._lock:
+            self._team.learner.check(config)
             self._refer(config)
 
     def train(self, groups: list[TrajectoryGroup], config: TrainConfig, extra: Mapping[str, float]) -> TrainResult:

@@ -8,7 +8,6 @@ and sum them, so the update equals that of one process.
 
 import contextlib
 import copy
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +22,9 @@ from gavel.trainer.data.training_batch import Batch, TrainedSequence, mini_batch
 from gavel.trainer.distributed import World
 from gavel.trainer.learner.logprobs import trained_scores, trained_values, valued_scores
 from gavel.trainer.learner.losses import TokenScores, highest, token_losses, token_weights
+from gavel.trainer.learner.optimizer import OptimizerName, check_optimizer, make_optimizer
 from gavel.trainer.learner.reward_kl import penalized_advantages, penalized_rewards
+from gavel.trainer.learner.schedule import learning_rate
 from gavel.trainer.learner.step_metrics import StepMetrics
 from gavel.trainer.learner.value_head import (
     ValueEstimates,
@@ -65,7 +66,8 @@ class Learner:
         """All processes of `world` must hold the same policy, and call the same methods with the same arguments."""
         self.policy = policy
         self._world = world or World()
-        self.optimizer = torch.optim.AdamW(policy.parameters(), lr=0.0, weight_decay=0.0)
+        self.optimizer_name: OptimizerName = "adamw"
+        self.optimizer = make_optimizer(self.optimizer_name, [policy.parameters()])
         self.value_head: torch.nn.Linear | None = None
         """Created when a loss first needs it; its weights are the optimizer's second parameter group."""
         self.reference: list[torch.Tensor] | None = None
@@ -79,6 +81,8 @@ class Learner:
         The metrics are means over the tokens, or the updates, of all mini-batches; log-probs and `kl` in nats.
         Raises `LearnerError`, with all state unchanged, when a gradient is not finite or memory runs out.
         """
+        self.check(config)
+        self._optimize_by(config.optimizer)
         self.policy.checkpoint_gradients(config.gradient_checkpointing)
         step_metrics = StepMetrics()
         sequences = batch.sequences
@@ -115,13 +119,28 @@ class Learner:
     def state(self) -> dict[str, Any]:
         """What `restore` needs to continue exactly."""
         head = None if self.value_head is None else self.value_head.state_dict()
-        return {"optimizer": self.optimizer.state_dict(), "value_head": head, "steps": self.steps}
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "optimizer_name": self.optimizer_name,
+            "value_head": head,
+            "steps": self.steps,
+        }
+
+    def check(self, config: TrainConfig) -> None:
+        """Raises `OptimizerError` when a step by `config` cannot be made."""
+        check_optimizer(config.optimizer, self.optimizer_name, begun=bool(self.optimizer.state))
 
     def restore(self, state: dict[str, Any]) -> None:
         if state["value_head"] is not None:
             self._ensure_value_head().load_state_dict(state["value_head"])
+        self._optimize_by(state.get("optimizer_name", "adamw"))
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
+
+    def _optimize_by(self, name: OptimizerName) -> None:
+        if name != self.optimizer_name:
+            groups = [group["params"] for group in self.optimizer.param_groups]
+            self.optimizer, self.optimizer_name = make_optimizer(name, groups), name
 
     @contextlib.contextmanager
     def _rolled_back_on_error(self, updates: int) -> Iterator[None]:
@@ -348,18 +367,6 @@ class Learner:
         """The sampler's log-probs of the trained tokens. `[T]`"""
         values = [lp for each in tokens for lp, own in zip(each.logprobs, each.sampled, strict=True) if own]
         return torch.tensor(values, device=self.policy.device)
-
-
-def learning_rate(config: TrainConfig, step: int) -> float:
-    """The rate of a training step, counted from 0: linear warm-up, then constant or decaying to zero."""
-    warm = min(1.0, (step + 1) / (config.warmup_steps + 1))
-    if config.total_steps is None:
-        return config.learning_rate * warm
-    left = (config.total_steps - step) / max(1, config.total_steps - config.warmup_steps)
-    left = min(1.0, max(0.0, left))
-    if config.decay == "cosine":
-        left = (1 - math.cos(math.pi * left)) / 2
-    return config.learning_rate * min(warm, left)
 
 
 @contextlib.contextmanager
