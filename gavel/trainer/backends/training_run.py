@@ -101,6 +101,7 @@ class TrainingRun:
                 max_context=self._engine.max_context,
                 host=host,
                 port=port,
+                rendering_by=self.policy.rendering_by,
             )
             undo.pop_all()
         directory.describe(description)

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from huggingface_hub import constants, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
+from renderers import Renderer
 from safetensors import SafetensorError
 from torch.nn import Dropout
 from torch.utils.checkpoint import checkpoint
@@ -33,7 +34,7 @@ from gavel.trainer.kernels.lora_linear import LoraLinear
 from gavel.trainer.kernels.packed_attention import AttentionError, attend_packed
 from gavel.trainer.kernels.rms_norm import fuse_norms
 from gavel.trainer.policy.adapter import LoraFactors
-from gavel.trainer.policy.chat_format import chat_renderer
+from gavel.trainer.policy.chat_format import chat_renderer, rendering_by
 from gavel.trainer.policy.families import usable_context, why_alone
 from gavel.trainer.policy.fsdp import shard_layers
 from gavel.trainer.policy.loading import (
@@ -100,13 +101,10 @@ class Policy:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(source_of(base_model))
         except (OSError, ValueError) as error:
             raise _unloadable(base_model, error) from error
+        self._stop_ids = _stop_ids(source_of(base_model))
+        self._chat_template_kwargs = settings.chat_template_kwargs
         self.renderer = chat_renderer(
-            self.tokenizer,
-            config.model_type,
-            renderer,
-            base_model,
-            settings.chat_template_kwargs,
-            _stop_ids(source_of(base_model)),
+            self.tokenizer, config.model_type, renderer, base_model, settings.chat_template_kwargs, self._stop_ids
         )
         try:
             if settings.loader == "unsloth":
@@ -160,6 +158,13 @@ class Policy:
     def parameters(self) -> list[torch.nn.Parameter]:
         """The adapter's parameters; no others are trained."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    def rendering_by(self, chat_template_kwargs: Mapping[str, Any]) -> Renderer:
+        """The renderer with these arguments of the chat template over the model's own. Raises `ChatFormatError`."""
+        kwargs = {**self._chat_template_kwargs, **chat_template_kwargs}
+        if kwargs == self._chat_template_kwargs:
+            return self.renderer
+        return rendering_by(self.renderer, self.tokenizer, kwargs, self._stop_ids)
 
     def adapter_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """`parameters` with their names in a PEFT adapter's file."""
