@@ -41,6 +41,7 @@ _OWN = frozenset(
         *(
             "trajectories",
             "checkpoints",
+            "reference",
             "exports",
             "adapters",
             "vllm.log",
