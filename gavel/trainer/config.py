@@ -284,7 +284,10 @@ class TrainConfig(_Updates):
     def _one_kind_of_advantage(self) -> Self:
         for name in ("advantage", "minimal_spread", "normalize_over_batch", "step_advantages"):
             if isinstance(self.loss, Ppo) and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} is for losses that compare a group's members; Ppo does not")
+                default = type(self).model_fields[name].default
+                raise ValueError(
+                    f"{name} is for losses that compare a group's members; Ppo does not: leave it at {default}"
+                )
         return self
 
     @model_validator(mode="after")
