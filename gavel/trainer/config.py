@@ -14,6 +14,8 @@ OnTokenMismatch = Literal["refuse", "branch"]
 Aggregation = Literal["grpo", "dapo", "dr_grpo", "bnpo"]
 KlEstimator = Literal["k1", "k2", "k3"]
 RewardName = Literal["judge", "hand", "success", "constant"]
+ExportForm = Literal["merged", "adapter"]
+ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 class _Settings(BaseModel):

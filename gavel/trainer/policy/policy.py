@@ -28,6 +28,7 @@ from transformers.utils import logging as transformers_logging
 
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
+from gavel.trainer.embedded.small_model import SMALL_MODEL, small_model_path
 from gavel.trainer.kernels.attention_span import Span
 from gavel.trainer.kernels.gated_mlp import fuse_mlps
 from gavel.trainer.kernels.lora_linear import LoraLinear
@@ -53,6 +54,7 @@ from gavel.trainer.policy.lora_targets import lora_targets
 logger = logging.getLogger(__name__)
 
 _HUB_SECONDS = 20.0
+_NAMES = f"Name a directory, a model of the Hugging Face hub, {SMALL_MODEL} or {EMBEDDED_POLICY}."
 
 LoadBase = Callable[[str, torch.dtype, str], Any]
 """Name, type and device -> a frozen model of transformers."""
@@ -316,7 +318,7 @@ def _unsharded(config: Any, reason: str) -> BaseModelError:
 def _unloadable(base_model: str, error: Exception) -> BaseModelError:
     return BaseModelError(
         f"the base model {base_model!r} cannot be loaded: {str(error).splitlines()[0]}",
-        f"Name a directory, a model of the Hugging Face hub, or {EMBEDDED_POLICY}.",
+        _NAMES,
     )
 
 
@@ -338,14 +340,16 @@ def load_base(
 
 
 def source_of(base_model: str) -> str:
-    """The path or model id for transformers."""
+    """The path or model id for transformers. Raises `SmallModelError` when the small real model cannot be had."""
+    if base_model == SMALL_MODEL:
+        return str(small_model_path(logger.warning))
     return str(EMBEDDED_PATH) if base_model == EMBEDDED_POLICY else base_model
 
 
 def _check_exists(base_model: str) -> None:
     """Asks the hub once; transformers would retry for a minute before it reports a missing model."""
     source = source_of(base_model)
-    remedy = f"Name a directory, a model of the Hugging Face hub, or {EMBEDDED_POLICY}."
+    remedy = _NAMES
     try:
         if Path(source).is_dir() or constants.HF_HUB_OFFLINE or try_to_load_from_cache(source, "config.json"):
             return

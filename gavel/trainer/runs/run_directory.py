@@ -42,6 +42,7 @@ _OWN = frozenset(
             "trajectories",
             "checkpoints",
             "reference",
+            "exports",
             "adapters",
             "vllm.log",
             "wandb",
