@@ -29,6 +29,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.config import LoopConfig, TrainConfig
 from gavel.trainer.data.left_out import LeftOut
+from gavel.trainer.data.token_sequences import COMPACT
 from gavel.trainer.loop.evaluation import Evaluation, evaluate, measure
 from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, StepBatch
 from gavel.trainer.loop.staleness import staleness
@@ -246,6 +247,7 @@ class _Loop:
                 temperature=self.config.temperature,
                 max_tokens=self.config.max_tokens,
                 seed=seed_of(self.config.seed, "train", step, task.id, member),
+                fields=COMPACT,
             )
 
     async def _scored(self, step: int, group: TrajectoryGroup) -> TrajectoryGroup:
