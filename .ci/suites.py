@@ -57,6 +57,12 @@ SUITES = (
         prepare=".venv-vllm/.installed",
     ),
     Suite(
+        name="thorough",
+        target="test-thorough",
+        paths=(".ci/", "Makefile", "gavel/judge/reply/", "tests/judge/reply/"),
+        minutes=3,
+    ),
+    Suite(
         name="postgres",
         target="test-postgres",
         paths=(".ci/", "Makefile", "gavel/judge/service/", "tests/judge/service/"),
