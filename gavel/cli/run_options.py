@@ -50,6 +50,10 @@ LORA_FLAGS = [
     Flag("model.lora.alpha", "--lora-alpha"),
     Flag("model.policy.quantization", "--quantization"),
 ]
+MEMORY_FLAGS = [
+    Flag("train.micro_batch_tokens", "--micro-batch-tokens"),
+    Flag("train.gradient_checkpointing", "--gradient-checkpointing"),
+]
 RUN_FLAGS = [
     *MODEL_FLAGS,
     *LORA_FLAGS,
@@ -66,6 +70,7 @@ RUN_FLAGS = [
     Flag("train.advantage", "--advantage"),
     Flag("train.minimal_spread", "--minimal-spread"),
     Flag("train.beta", "--beta"),
+    *MEMORY_FLAGS,
     *ENGINE_FLAGS,
     Flag("backend.processes", "--nproc"),
     Flag("backend.shard_base", "--shard-base"),

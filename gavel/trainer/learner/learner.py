@@ -23,6 +23,7 @@ from gavel.trainer.data.training_batch import Batch, TrainedSequence, mini_batch
 from gavel.trainer.distributed import World
 from gavel.trainer.learner.logprobs import trained_scores, trained_values, valued_scores
 from gavel.trainer.learner.losses import TokenScores, token_losses, token_weights
+from gavel.trainer.learner.step_bytes import MOST_TOKENS, with_defaults
 from gavel.trainer.learner.step_metrics import StepMetrics
 from gavel.trainer.learner.value_head import (
     ValueEstimates,
@@ -57,7 +58,7 @@ class Learner:
     def __init__(self, policy: Policy, world: World | None = None) -> None:
         """All processes of `world` must hold the same policy, and call the same methods with the same arguments."""
         self.policy = policy
-        self._world = world or World()
+        self.world = world or World()
         self.optimizer = torch.optim.AdamW(policy.parameters(), lr=0.0, weight_decay=0.0)
         self.value_head: torch.nn.Linear | None = None
         """Created when a loss first needs it; its weights are the optimizer's second parameter group."""
@@ -70,7 +71,8 @@ class Learner:
         The metrics are means over the tokens, or the updates, of all mini-batches; log-probs and `kl` in nats.
         Raises `LearnerError`, with all state unchanged, when a gradient is not finite or memory runs out.
         """
-        self.policy.checkpoint_gradients(config.gradient_checkpointing)
+        config = with_defaults(config, self.policy.device_kind)
+        self.policy.checkpoint_gradients(bool(config.gradient_checkpointing))
         step_metrics = StepMetrics()
         sequences = batch.sequences
         groups = [sequence.group for sequence in sequences]
@@ -92,7 +94,7 @@ class Learner:
                 ]
                 self._update(samples, config, rate, step_metrics)
         self.steps += 1
-        metrics = StepMetrics.of_all(self._world.gather(step_metrics)).metrics()
+        metrics = StepMetrics.of_all(self.world.gather(step_metrics)).metrics()
         return metrics | value_metrics(concatenate(estimated)) | {"learning_rate": rate}
 
     def state(self) -> dict[str, Any]:
@@ -166,7 +168,7 @@ class Learner:
         flat = torch.zeros(sum(lengths), device=self.policy.device)
         found = flat.split(lengths)
         passes = self._micro_batches(sequences, config)
-        with self._world.together(communicating=self.policy.sharded):
+        with self.world.together(communicating=self.policy.sharded):
             for indices in passes:
                 chosen = [sequences[at].tokens for at in indices]
                 if not chosen:
@@ -176,13 +178,13 @@ class Learner:
                     scored = score(chosen, step_metrics).split([each.trained_tokens for each in chosen])
                 for at, own in zip(indices, scored, strict=True):
                     found[at].copy_(own)
-        self._world.sum_(flat)  # each is zero except in one process
+        self.world.sum_(flat)  # each is zero except in one process
         return found
 
     def _update(self, samples: Sequence[_Sample], config: TrainConfig, rate: float, step_metrics: StepMetrics) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         passes = self._micro_batches([sample.sequence for sample in samples], config)
-        with self._world.together(communicating=self.policy.sharded):
+        with self.world.together(communicating=self.policy.sharded):
             for indices in passes:
                 chosen = [samples[at] for at in indices] or [replace(samples[0], token_weight=0.0)]
                 with _advising([sample.sequence.tokens for sample in chosen], config):
@@ -210,10 +212,10 @@ class Learner:
 
     def _sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Over all processes, in one all-reduce; a process without sequences adds zeros."""
-        if self._world.size == 1:
+        if self.world.size == 1:
             return
         flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters])
-        self._world.sum_(flat)
+        self.world.sum_(flat)
         for parameter, summed in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
             parameter.grad = summed.view_as(parameter)
 
@@ -261,11 +263,12 @@ class Learner:
         Over a sharded base every process makes the same number of passes; empty ones are appended.
         """
         tokens, groups = [s.tokens for s in sequences], [s.group for s in sequences]
-        own = assign_to_ranks(tokens, groups, self._world.size)[self._world.rank]
-        planned = micro_batches([tokens[at] for at in own], [groups[at] for at in own], config.micro_batch_tokens)
+        own = assign_to_ranks(tokens, groups, self.world.size)[self.world.rank]
+        most = config.micro_batch_tokens or max(MOST_TOKENS.values())
+        planned = micro_batches([tokens[at] for at in own], [groups[at] for at in own], most)
         found = [[own[at] for at in indices] for indices in planned]
-        most = max(self._world.gather(len(found))) if self.policy.sharded else len(found)
-        return found + [[] for _ in range(most - len(found))]
+        passes = max(self.world.gather(len(found))) if self.policy.sharded else len(found)
+        return found + [[] for _ in range(passes - len(found))]
 
     def _score(self, tokens: Sequence[TokenSequence], step_metrics: StepMetrics) -> tuple[torch.Tensor, torch.Tensor]:
         step_metrics.forwarded += unique_tokens(tokens)
@@ -302,10 +305,14 @@ def _advising(micro_batch: Sequence[TokenSequence], config: TrainConfig) -> Iter
 
 def _does_not_fit(micro_batch: Sequence[TokenSequence], config: TrainConfig) -> LearnerError:
     tokens = unique_tokens(micro_batch)
-    ways = [] if config.gradient_checkpointing else ["gradient_checkpointing=True"]
+    fewer = tokens // 2
+    ways = {} if config.gradient_checkpointing else {"gradient_checkpointing=True": "--gradient-checkpointing"}
     if len(micro_batch) > 1:
-        ways.append(f"micro_batch_tokens={tokens // 2} (it is {config.micro_batch_tokens})")
+        now = f"micro_batch_tokens={fewer} (it is {config.micro_batch_tokens})"
+        ways[now] = f"--micro-batch-tokens {fewer}"
     return LearnerError(
         f"memory ran out over {len(micro_batch)} sequences with {tokens} unique tokens, so nothing was changed",
-        f"Set {' or '.join(ways)} in its config." if ways else "Shorten the trajectories, or take a larger device.",
+        f"Set {' or '.join(ways)} in its config; in the shell {' or '.join(ways.values())}. The run goes on with it."
+        if ways
+        else "Shorten the trajectories (--max-context), or take a larger device; `gavel plan` tells what fits.",
     )
