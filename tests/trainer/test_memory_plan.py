@@ -32,7 +32,7 @@ def directory(tmp_path_factory):
     return make
 
 
-def plan(source: str, size: int, kind="cuda", **settings: Any) -> MemoryPlan:
+def plan(source: str, size: int, kind: Any = "cuda", **settings: Any) -> MemoryPlan:
     return make_plan(source, RunConfig.model_validate({"scenario": "", **settings}), Device(kind, size))
 
 

@@ -1,5 +1,7 @@
 """The counter of tensors' bytes, against what PyTorch's own profiler counts."""
 
+from typing import Any
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ def profiled_peak(work) -> int:
     """By the allocator's events."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
         work()
-    results = found.profiler.kineto_results  # pyright: ignore[reportOptionalMemberAccess]
+    results: Any = found.profiler.kineto_results  # type: ignore[union-attr]
     live = peak = 0
     for event in sorted((e for e in results.events() if e.name() == "[memory]"), key=lambda e: e.start_ns()):
         live += event.nbytes()

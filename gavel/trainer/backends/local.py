@@ -7,7 +7,7 @@ registering it again resumes from the last checkpoint.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
@@ -23,6 +23,7 @@ from gavel.trainer.runs.metrics import MetricsError, trajectory_means
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError, runs_root
 
 _Key = tuple[str, str]
+_Done = TypeVar("_Done")
 _EXPERIMENT = "experiment.json"
 
 
@@ -95,6 +96,9 @@ class LocalBackend:
             raise
         self._directories[key] = directory
 
+    async def prepare(self, model: TrainableSpec, config: TrainConfig) -> None:
+        await self._step(model, lambda run: run.prepare(config))
+
     async def train(
         self,
         model: TrainableSpec,
@@ -156,7 +160,7 @@ class LocalBackend:
         for key in list(self._directories):
             await self._release(key)
 
-    async def _step(self, model: TrainableSpec, step: Callable[[TrainingRun], TrainResult]) -> TrainResult:
+    async def _step(self, model: TrainableSpec, step: Callable[[TrainingRun], _Done]) -> _Done:
         try:
             return await asyncio.to_thread(step, self._run(model))
         except (EngineError, MetricsError, PublishError, RunDirectoryError, SaveError):

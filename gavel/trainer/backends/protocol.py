@@ -45,6 +45,10 @@ class Backend(Protocol):
         """Makes the model ready; one that was trained before resumes from its newest checkpoint."""
         ...
 
+    async def prepare(self, model: TrainableSpec, config: TrainConfig) -> None:
+        """Readies what steps by `config` need beside the model, such as a reference; raises before any is made."""
+        ...
+
     async def train(
         self,
         model: TrainableSpec,

@@ -33,6 +33,7 @@ class PlannedPolicy(Policy):
     def __init__(self, config: Any, lora: LoraSettings, dtype: torch.dtype, *, quantized: bool = False) -> None:
         """`quantized`: the layers are PEFT's, as over 4-bit weights. Raises `BaseModelError` for no language model."""
         self.dtype = dtype
+        self.lora = lora
         self.max_context = usable_context(config)
         config = copy.deepcopy(config)
         with as_on("cpu"), torch.device("meta"):  # answers the questions whether a fused form is equal

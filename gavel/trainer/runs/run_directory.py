@@ -39,7 +39,16 @@ _OWN = frozenset(
             "report.html",
             ".report.html.unfinished",
         ),
-        *("trajectories", "checkpoints", "adapters", "vllm.log", "wandb", "wandb_id", ".report.html.unfinished"),
+        *(
+            "trajectories",
+            "checkpoints",
+            "reference",
+            "adapters",
+            "vllm.log",
+            "wandb",
+            "wandb_id",
+            ".report.html.unfinished",
+        ),
         *(f"{name}.unfinished" for name in _DESCRIPTIONS),
     }
 )

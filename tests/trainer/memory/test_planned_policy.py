@@ -1,5 +1,7 @@
 """A policy without weights is adapted and computed as the real one is."""
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import T5Config
@@ -19,7 +21,8 @@ def test_bytes_and_adapted_layers_are_those_of_the_real_model(family):
     real = family.model(dtype=torch.float32)
     assert planned.base_bytes == storage_bytes(real)
     assert planned.parameter_count == real.num_parameters()
-    assert sorted(planned.model.peft_config["default"].target_modules) == lora_targets(real)
+    config: Any = planned.model.peft_config["default"]
+    assert sorted(config.target_modules) == lora_targets(real)
     assert planned.shares_prefixes == (not family.alone)
     assert len(planned.layer_bytes) == real.config.get_text_config().num_hidden_layers
 
