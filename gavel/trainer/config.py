@@ -210,10 +210,13 @@ class _Updates(_Settings):
     """
     adam_betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
     """AdamW's decay rates of the means of gradients and of their squares."""
-    micro_batch_tokens: int = Field(default=16384, ge=1)
-    """Unique tokens per forward pass: bounds memory, does not change the result. A group that fits is not cut."""
-    gradient_checkpointing: bool = False
-    """Keeps only what enters a layer and computes the rest again for its gradient: less memory, more work."""
+    micro_batch_tokens: int | None = Field(default=None, ge=1)
+    """Unique tokens per forward pass: bounds memory, does not change the result. A group that fits is not cut.
+    Default: what fits the free memory, measured at the first step and kept with the run; at most 32768 on a GPU, 16384
+    elsewhere."""
+    gradient_checkpointing: bool | None = None
+    """Keeps only what enters a layer and computes the rest again for its gradient: less memory, more work.
+    Default: on a GPU."""
 
 
 class SftConfig(_Updates):

@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.backends.memory_settings import MemorySettings
 from gavel.trainer.backends.protocol import Endpoint, TrainResult
 from gavel.trainer.backends.publish_proof import PublishError, prove_engine, publish_gap
 from gavel.trainer.config import SftConfig, TrainConfig, VllmSettings
@@ -28,10 +29,11 @@ from gavel.trainer.engines.protocol import Engine, EngineError
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.engines.vllm_launch import Served, vllm_engine
 from gavel.trainer.learner.replicas import LearnerReplicas
+from gavel.trainer.learner.step_bytes import FittedPass
 from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.policy.families import chooses_experts, usable_context
 from gavel.trainer.policy.loading import BaseModelError
-from gavel.trainer.policy.policy import load_base, load_config, source_of
+from gavel.trainer.policy.policy import load_config, source_of
 from gavel.trainer.policy.reference import keep_reference, reference_weights
 from gavel.trainer.runs.checkpoints import CARD
 from gavel.trainer.runs.format_version import FORMAT_VERSION, check_format_version
@@ -94,6 +96,7 @@ class TrainingRun:
             undo.callback(self._team.close)
             self._resume()
             self._team.synchronize()
+            self._memory = MemorySettings(directory, self.policy.device_kind, self._fit, begun=self.step > 0)
             self._engine = self._start_engine(model, vllm, slots, max_context, versions)
             undo.callback(self._engine.close)
             self._engine.publish(self.policy, self.step)
@@ -160,7 +163,10 @@ class TrainingRun:
             self._team.skip_step()
             return {}
         with self._engine.release_memory():
-            return self._team.step(batch, config)
+            return self._team.step(batch, self._memory.filled(config))
+
+    def _fit(self, checkpointing: bool) -> FittedPass:
+        return self._team.fitting_pass(checkpointing=checkpointing, reserved=self._engine.cache_growth())
 
     def _refer(self, config: TrainConfig) -> None:
         if self._warn_of_experts and config.sampler_correction is None:
@@ -219,7 +225,7 @@ class TrainingRun:
             quantized = model.policy.quantization is not None
             served = Served(base, dtype, device, model.lora.rank, slots, max_context, versions, quantized)
             return vllm_engine(vllm, served, self.directory.path)
-        own = load_base(model.base_model, self.policy.dtype, self.policy.device, model.policy.quantization)
+        own = self.policy.plain_model()
         fitting = min(slots, slots_that_fit(own, max_context))
         return TransformersEngine(own, slots=fitting, max_context=max_context, versions=versions)
 
