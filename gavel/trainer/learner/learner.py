@@ -35,6 +35,7 @@ from gavel.trainer.learner.value_head import (
     value_losses,
     value_metrics,
 )
+from gavel.trainer.policy.lora_dropout import dropping_out
 from gavel.trainer.policy.policy import Policy
 
 
@@ -254,7 +255,8 @@ class Learner:
                 with _advising([sample.sequence.tokens for sample in chosen], config):
                     counted = step_metrics if indices else StepMetrics()
                     reference = self._reference(chosen, config, counted)
-                    with self.policy.dropping_out(f"{self.steps} {counted.updates} {counted.tokens} {self.world.rank}"):
+                    seed = f"{self.steps} {counted.updates} {counted.tokens} {self.world.rank}"
+                    with dropping_out(self.policy.model, seed):
                         self._accumulate(chosen, config, counted, reference)
         # A value head that this loss does not use has no gradient, and AdamW does not change it.
         trained = self.optimizer.param_groups if isinstance(config.loss, Ppo) else self.optimizer.param_groups[:1]

@@ -4,7 +4,6 @@ Only the adapter's weights ever change.
 """
 
 import contextlib
-import hashlib
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +19,6 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from renderers import Renderer
 from safetensors import SafetensorError
-from torch.nn import Dropout
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -185,25 +183,6 @@ class Policy:
     def lora_scale(self) -> float:
         """Of the adapter, the same in every layer."""
         return next(m.scaling["default"] for m in self.model.modules() if isinstance(m, LoraLayer))
-
-    @contextlib.contextmanager
-    def dropping_out(self, seed: str) -> Iterator[None]:
-        """The adapter's dropout, if it has one, is active and drawn by `seed`."""
-        adapted = [module for module in self.model.modules() if isinstance(module, LoraLayer)]
-        layers = [each for module in adapted for each in module.lora_dropout.values() if isinstance(each, Dropout)]
-        if not layers:
-            yield
-            return
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices):
-            torch.manual_seed(int.from_bytes(hashlib.sha256(seed.encode()).digest()[:7]))
-            for layer in layers:
-                layer.train()
-            try:
-                yield
-            finally:
-                for layer in layers:
-                    layer.eval()
 
     @contextlib.contextmanager
     def with_weights(self, weights: Sequence[torch.Tensor] | None) -> Iterator[None]:
