@@ -6,6 +6,7 @@ a tile is in cache, which leaves two vocabulary products instead of three and al
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -74,6 +75,24 @@ def tiled_logprobs(
     if bias is None and form.cap is None:
         return _TiledLogprobs.apply(hidden, weight, targets, temperatures / form.scale)  # type: ignore[no-any-return]
     return _CappedLogprobs.apply(hidden, weight, targets, temperatures, bias, form)  # type: ignore[no-any-return]
+
+
+def keep_logits_precise(model: Any) -> None:
+    """Makes a model in lower precision give its logits in float32, the head's product unrounded as in `tiled_logprobs`.
+
+    Only for a plain head; others stay as they are.
+    """
+    head = model.get_output_embeddings()
+    if type(head) is torch.nn.Linear and head.weight.dtype in (torch.bfloat16, torch.float16):
+        head.forward = partial(_precise_head, head)
+
+
+def _precise_head(head: torch.nn.Linear, hidden: torch.Tensor) -> torch.Tensor:
+    rows = hidden.flatten(0, -2)
+    products = torch.cat([_precise_product(rows, part.T) for part in _parts(head.weight)], -1)
+    if head.bias is not None:
+        products += head.bias
+    return products.unflatten(0, hidden.shape[:-1])
 
 
 class _TiledLogprobs(torch.autograd.Function):
