@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from gavel.llm.errors import GavelError
-from gavel.trainer.config import Ppo, TrainConfig
+from gavel.trainer.config import Gspo, Ppo, TrainConfig
 from gavel.trainer.data.packing import assign_to_ranks, micro_batches, unique_tokens
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import Batch, TrainedSequence, mini_batches
@@ -79,7 +79,7 @@ class Learner:
             for epoch in range(config.epochs)
             for part in mini_batches(groups, config.mini_batches, f"{self.steps} {epoch}")
         ]
-        old = self._old(sequences, config, len(parts), step_metrics)
+        old = self._old(sequences, config, parts, step_metrics)
         estimated = self._estimates(sequences, config, step_metrics)
         rate = learning_rate(config, self.steps)
         with self._rolled_back_on_error(len(parts)):
@@ -123,14 +123,25 @@ class Learner:
             raise
 
     def _old(
-        self, sequences: Sequence[TrainedSequence], config: TrainConfig, updates: int, step_metrics: StepMetrics
+        self,
+        sequences: Sequence[TrainedSequence],
+        config: TrainConfig,
+        parts: Sequence[Sequence[int]],
+        step_metrics: StepMetrics,
     ) -> list[torch.Tensor | None]:
         """The denominator of each sequence's ratio, for all updates of the batch."""
-        if config.sampler_correction is None:
+        # Rounding alone moves a sequence's ratio to the sampler beyond the clip of Gspo.
+        if config.sampler_correction is None and not isinstance(config.loss, Gspo):
             return [self._sampler([sequence.tokens]) for sequence in sequences]
-        if updates == 1:  # the update's own forward pass is the learner at the start of the batch
-            return [None] * len(sequences)
-        return [*self._before(sequences, config, step_metrics, lambda *given: self._score(*given)[0])]
+        old: list[torch.Tensor | None] = [None] * len(sequences)
+        if len(parts) == 1:  # the update's own forward pass is the learner at the start of the batch
+            return old
+        for part in parts[: len(parts) // config.epochs]:  # cut as the first epoch's updates, so that it rounds alike
+            chosen = [sequences[at] for at in part]
+            found = self._before(chosen, config, step_metrics, lambda *given: self._score(*given)[0])
+            for at, logprobs in zip(part, found, strict=True):
+                old[at] = logprobs
+        return old
 
     def _ensure_value_head(self) -> torch.nn.Linear:
         if self.value_head is None:
