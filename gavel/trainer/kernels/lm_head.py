@@ -82,17 +82,18 @@ def keep_logits_precise(model: Any) -> None:
 
     Only for a plain head; others stay as they are.
     """
-    head = model.get_output_embeddings()
-    if type(head) is torch.nn.Linear and head.weight.dtype in (torch.bfloat16, torch.float16):
+    head: Any = model.get_output_embeddings()
+    kind, weight = type(head), getattr(head, "weight", None)
+    if kind is torch.nn.Linear and weight is not None and weight.dtype in (torch.bfloat16, torch.float16):
         head.forward = partial(_precise_head, head)
 
 
 def _precise_head(head: torch.nn.Linear, hidden: torch.Tensor) -> torch.Tensor:
-    rows = hidden.flatten(0, -2)
+    rows = hidden.reshape(-1, hidden.shape[-1])
     products = torch.cat([_precise_product(rows, part.T) for part in _parts(head.weight)], -1)
     if head.bias is not None:
         products += head.bias
-    return products.unflatten(0, hidden.shape[:-1])
+    return products.view(*hidden.shape[:-1], -1)
 
 
 class _TiledLogprobs(torch.autograd.Function):
