@@ -134,18 +134,19 @@ class Run:
 @contextmanager
 def rounding_of_a_server(server: bool) -> Iterator[None]:
     """The embedded engine multiplies the adapter in float32, as the learner does not."""
-    own = lora_layers.AdaptedLinear.forward
+    layers: Any = lora_layers.AdaptedLinear
+    own = layers.forward
 
     def forward(layer: Any, x: torch.Tensor) -> torch.Tensor:
         y, factors = layer._plain(x), layer.factors
         return y if factors is None else (y + x.float() @ factors.a.T @ factors.b.T * factors.scale).to(y.dtype)
 
     if server:
-        lora_layers.AdaptedLinear.forward = forward
+        layers.forward = forward
     try:
         yield
     finally:
-        lora_layers.AdaptedLinear.forward = own
+        layers.forward = own
 
 
 def measure(name: str, model: Any, rate: float, steps: int, *, server: bool) -> bool:

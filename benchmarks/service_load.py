@@ -5,7 +5,8 @@
 
     sqlite       saturated by 200 clients in turns with the bare route: groups a second, CPU milliseconds a group; then
                  both at half of the bare route's capacity, at even intervals: latency in milliseconds
-    postgresql   the same with two processes over one PostgreSQL, where the server's package is installed
+    processes    the same with two processes on one port (`gavel serve --processes 2`) over one SQLite file
+    postgresql   the same with two services over one PostgreSQL, where the server's package is installed
     rendezvous   64 groups whose 512 members come each for itself, in random order
     open         5,000 groups that wait for members, without and with an open connection each: memory
     kill         20 times SIGKILL at a random moment, while 2,000 groups come, whole and by their members
@@ -295,11 +296,11 @@ def run(leg: str, options: argparse.Namespace, folder: Path) -> Figures:
     with stub(options.seconds) as judge:
         serving = partial(service, folder, judge, concurrency=4 * options.clients, groups=2 * options.clients)
         match leg:
-            case "sqlite" | "postgresql":
+            case "sqlite" | "processes" | "postgresql":
                 with (
-                    _database(leg) as (url, processes),
+                    _database(leg) as (url, services),
                     bare(judge) as other,
-                    serving(database=url, processes=processes) as served,
+                    serving(database=url, services=services, processes=2 if leg == "processes" else 1) as served,
                 ):
                     servers = [served, other]
                     return asyncio.run(beside_bare(servers, options.groups, options.clients, options.rounds))
@@ -317,8 +318,8 @@ def run(leg: str, options: argparse.Namespace, folder: Path) -> Figures:
 
 @contextmanager
 def _database(leg: str) -> Iterator[tuple[str | None, int]]:
-    """The database's URL (None = a file), and the processes over it."""
-    if leg == "sqlite":
+    """The database's URL (None = a file), and the services over it."""
+    if leg != "postgresql":
         yield None, 1
         return
     from tests.judge.service.postgresql import Cluster, binaries
@@ -337,7 +338,7 @@ def _has_postgresql() -> bool:
 
 
 def main() -> None:
-    legs = ("sqlite", "postgresql", "rendezvous", "open", "kill")
+    legs = ("sqlite", "processes", "postgresql", "rendezvous", "open", "kill")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--legs", nargs="+", choices=legs, default=legs)
     parser.add_argument(

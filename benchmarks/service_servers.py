@@ -113,18 +113,25 @@ class Server:
 
     @property
     def cpu(self) -> float:
-        """CPU seconds of its processes so far."""
-        return sum(_cpu(process.pid) for process in self.processes)
+        """CPU seconds of its processes and theirs so far."""
+        return sum(map(_cpu, self._all()))
 
     @property
     def peak(self) -> float:
         """Most MiB that one of the processes has held."""
-        return max(_mebibytes(process.pid, "VmHWM") for process in self.processes)
+        return max(_mebibytes(pid, "VmHWM") for pid in self._all())
 
     @property
     def memory(self) -> float:
         """MiB that the largest process holds now."""
-        return max(_mebibytes(process.pid, "VmRSS") for process in self.processes)
+        return max(_mebibytes(pid, "VmRSS") for pid in self._all())
+
+    def _all(self) -> list[int]:
+        found = [process.pid for process in self.processes]
+        for pid in found:  # grows: children of children come last
+            for task in Path(f"/proc/{pid}/task").glob("*/children"):
+                found.extend(map(int, task.read_text().split()))
+        return found
 
 
 def _cpu(pid: int) -> float:
@@ -184,20 +191,23 @@ def service(
     concurrency: int,
     groups: int,
     database: str | None = None,
+    services: int = 1,
     processes: int = 1,
     limits: Mapping[str, float] | None = None,
 ) -> Iterator[Server]:
-    """`gavel serve`, in so many processes. `concurrency`: calls at once; `groups`: that a process judges at once."""
+    """`gavel serve`, so many times, each with so many processes on its port. `concurrency`: calls of each at once;
+    `groups`: that each judges at once."""
     settings = folder / "gavel.toml"
     table = "".join(f"{name} = {value}\n" for name, value in {"concurrent_groups": groups, **(limits or {})}.items())
     settings.write_text(
-        f'port = 0\ndatabase = "{database or folder / "service.sqlite"}"\n\n[limits]\n{table}\n[judge]\n'
+        f'port = 0\nprocesses = {processes}\ndatabase = "{database or folder / "service.sqlite"}"\n\n'
+        f"[limits]\n{table}\n[judge]\n"
         f'models = "openai/gpt-5-mini"\nconcurrency = {concurrency}\n'
         f'params = {{api_base = "{judge}/v1", api_key = "none"}}\n'
     )
     with ExitStack() as stack:
         urls, running = list[str](), list["subprocess.Popen[str]"]()
-        for number in range(processes):
+        for number in range(services):
             log = stack.enter_context((folder / f"service-{number}.log").open("w+"))
             command = [sys.executable, "-m", "gavel", "serve", "--config", str(settings)]
             one = stack.enter_context(process(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder))

@@ -1,5 +1,7 @@
 """What the judge of a training run may cost, told before the run: `--dry-run`."""
 
+import math
+
 import typer
 
 from gavel.cli.interrupts import run_interruptibly
@@ -21,4 +23,7 @@ def print_run_estimate(judge: Judge | None, loop: LoopConfig, member_tokens: dic
     for label, tokens in member_tokens.items():
         estimate = run_interruptibly(estimate_run(judge, groups, loop.group_size, tokens))
         typer.echo(f"{label} ({tokens:,} tokens each): {estimate.words}")
+    if loop.refill:
+        further = loop.steps * math.floor(loop.refill * loop.tasks_per_step)
+        typer.echo(f"At most {counted(further, 'further group')} in place of those without a signal come on top.")
     typer.echo("Repeated calls come on top; groups of identical rollouts, and replies on a cassette, cost nothing.")

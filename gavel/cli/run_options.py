@@ -15,7 +15,7 @@ from gavel.cli.run_paths import paths_beside
 from gavel.cli.settings import STAND_IN
 from gavel.judge.config import JudgeConfig
 from gavel.llm.local_models import model_id
-from gavel.trainer.recipes import RecipeName, recipe_settings
+from gavel.trainer.recipes import RecipeName, recipe_tables
 from gavel.trainer.run_config import RunConfig
 
 JUDGE_FLAGS = [  # of a JudgeConfig
@@ -48,6 +48,9 @@ ENGINE_FLAGS = [
 LORA_FLAGS = [
     Flag("model.lora.rank", "--lora-rank"),
     Flag("model.lora.alpha", "--lora-alpha"),
+    Flag("model.lora.rslora", "--rslora"),
+    Flag("model.lora.targets", "--lora-target", "all linear layers"),
+    Flag("model.lora.dropout", "--lora-dropout"),
     Flag("model.policy.quantization", "--quantization"),
 ]
 RUN_FLAGS = [
@@ -60,12 +63,18 @@ RUN_FLAGS = [
     Flag("loop.group_size", "--group-size"),
     Flag("loop.evaluation_tasks", "--evaluation-tasks"),
     Flag("loop.max_staleness", "--max-staleness"),
+    Flag("loop.refill", "--refill"),
     Flag("loop.stall_seconds", "--stall-seconds"),
     Flag("train.learning_rate", "--learning-rate", "1e-5; 2e-3 for the embedded model"),
     Flag("train.loss.kind", "--loss", "grpo"),
+    Flag("train.optimizer", "--optimizer"),
     Flag("train.advantage", "--advantage"),
     Flag("train.minimal_spread", "--minimal-spread"),
+    Flag("train.top_entropy", "--top-entropy"),
+    Flag("train.entropy_bonus", "--entropy-bonus"),
     Flag("train.beta", "--beta"),
+    Flag("train.kl_in_reward", "--kl-in-reward"),
+    Flag("train.reference", "--reference"),
     *ENGINE_FLAGS,
     Flag("backend.processes", "--nproc"),
     Flag("backend.shard_base", "--shard-base"),
@@ -115,7 +124,7 @@ def run_config(
         tables, where = read_tables(Path(source))
         tables = paths_beside(tables, Path(source).parent)
     if recipe is not None:
-        settings = {("train", name): value for name, value in recipe_settings(recipe).items()}
+        settings = recipe_tables(recipe)
         tables, where = merged(tables, settings), where | dict.fromkeys(settings, "--recipe")
     chosen = _former_options(shaping, min_spread) | given(values, RunConfig, flags)
     names = {tuple(flag.path.split(".")): flag.name for flag in flags}

@@ -56,6 +56,10 @@ def _base_model(value: str, move: _Move, folder: Path) -> str:
     return move(value) if (folder / value).is_dir() else value
 
 
+def _reference(value: str, move: _Move, folder: Path) -> str:
+    return value if value in ("base", "start") or value.isdecimal() else move(value)
+
+
 def _database(value: str, move: _Move, folder: Path) -> str:
     return value if "://" in value else move(value)
 
@@ -72,6 +76,7 @@ _PATHS: Mapping[tuple[str, ...], Callable[[str, _Move, Path], str]] = {
     ("judge", "rubric"): _rubric,
     ("judge", "cassette"): _cassette,
     ("backend", "engine", "python"): _program,
+    ("train", "reference"): _reference,
     ("database",): _database,
     ("rubrics", _EVERY): _rubric,
 }

@@ -15,6 +15,7 @@ from gavel.cli.model_options import Flag, given, parse_assignments, with_options
 from gavel.cli.run_file import Where, merged, read_tables, to_toml, validated
 from gavel.cli.run_options import JUDGE_FLAGS, announce_stand_in, with_default_judge
 from gavel.cli.run_paths import paths_beside
+from gavel.cli.terminal import silence_libraries
 from gavel.extras import MissingExtraError, missing_parts, need_extra
 from gavel.judge.service.config import DATABASE_VARIABLE, ENVIRONMENT_PREFIX, FILE_NAME, ServiceConfig
 
@@ -24,6 +25,7 @@ _PASSWORD = re.compile(r"(://[^:/@]*:).*(@)")
 SERVE_FLAGS = [
     Flag("host", "--host"),
     Flag("port", "--port"),
+    Flag("processes", "--processes"),
     Flag("database", "--database"),
     Flag("otel", "--otel"),
     *(replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS),
@@ -53,9 +55,14 @@ def serve(
         typer.echo(_checked(settings), nl=False)
         return
     announce_stand_in([settings.judge.models] if isinstance(settings.judge.models, str) else [])
-    from gavel.judge.service.http.server import serve as run
+    if settings.processes > 1:
+        from gavel.judge.service.http.process_group import serve_in_processes
 
-    asyncio.run(run(settings, typer.echo))
+        asyncio.run(serve_in_processes(settings, typer.echo, silence_libraries))
+    else:
+        from gavel.judge.service.http.server import serve as run
+
+        asyncio.run(run(settings, typer.echo))
 
 
 def _checked(settings: ServiceConfig) -> str:

@@ -26,6 +26,7 @@ FLAGS = [
     Flag("train.learning_rate", "--learning-rate"),
     Flag("train.epochs", "--epochs"),
     Flag("train.batch_size", "--batch-size"),
+    Flag("train.optimizer", "--optimizer"),
     Flag("train.gradient_checkpointing", "--gradient-checkpointing"),
     Flag("seed", "--seed"),
     Flag("backend.engine", "--engine"),

@@ -4,6 +4,7 @@ import math
 import os
 import sys
 import warnings
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
@@ -13,6 +14,8 @@ OnTokenMismatch = Literal["refuse", "branch"]
 Aggregation = Literal["grpo", "dapo", "dr_grpo", "bnpo"]
 KlEstimator = Literal["k1", "k2", "k3"]
 RewardName = Literal["judge", "hand", "success", "constant"]
+ExportForm = Literal["merged", "adapter"]
+ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 class _Settings(BaseModel):
@@ -26,6 +29,12 @@ class LoraSettings(_Settings):
     """Rank of the LoRA adapter."""
     alpha: int = Field(default=32, ge=1)
     """Update scale; the update is multiplied by alpha / rank."""
+    rslora: bool = False
+    """Multiplies the update by alpha / sqrt(rank) instead (rsLoRA, arXiv 2312.03732)."""
+    targets: list[str] = Field(default_factory=list)
+    """Adapted layers by the ends of their names, such as q_proj or self_attn.o_proj. Default: all linear layers."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of a layer's inputs that its adapter does not see in an update's pass; sampling and scoring are whole."""
     seed: int = 0
     """For the random half of the adapter."""
 
@@ -200,6 +209,9 @@ class _Updates(_Settings):
     """Gradients are clipped to this norm."""
     weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's decoupled weight decay."""
+    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
+    """adamw_8bit: its state in 8 bits a number, by bitsandbytes (arXiv 2110.02861); a run keeps the one it began with.
+    """
     adam_betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
     """AdamW's decay rates of the means of gradients and of their squares."""
     micro_batch_tokens: int = Field(default=16384, ge=1)
@@ -237,8 +249,23 @@ class TrainConfig(_Updates):
     the chat template alone is the cause, branch trains it as several sequences (see docs/tokens.md)."""
     loss: Loss = ClippedSurrogate()
     """Policy loss."""
+    top_entropy: float = Field(default=1.0, gt=0, le=1)
+    """Share of the batch's tokens, those with the highest entropy when the batch begins, that the policy loss trains
+    (arXiv 2506.01939: 0.2). Less than 1 costs a pass without a gradient."""
+    entropy_bonus: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Weight of the entropy, which is subtracted from every token's loss."""
     beta: float = Field(default=0.0, ge=0)
-    """Weight of the KL divergence from the base model."""
+    """Weight of the KL divergence from the reference in the loss."""
+    kl_in_reward: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Weight of the KL divergence from the reference in the reward: of k1, the sampler's log-prob less the
+    reference's, as in PPO-style RLHF and RLOO. It costs a pass without a gradient."""
+    kl_in_reward_per: Literal["token", "sequence"] = "token"
+    """token: from a token on, the later ones of its sequence are charged to it; sequence: all of a sequence's are
+    charged to its reward, before the group's mean is subtracted."""
+    reference: str = Field(default="base", min_length=1)
+    """What the divergence is from. base: the base model; start: the policy as it was when training by these settings
+    began, such as after SFT; a number: the checkpoint of that step of this run; else the directory of an adapter, such
+    as another run's checkpoint. The run keeps a copy."""
     kl_estimator: KlEstimator = "k3"
     """Schulman's estimators: see `gavel.trainer.learner.losses.kl`."""
     kl_with_ratio: bool = False
@@ -249,11 +276,33 @@ class TrainConfig(_Updates):
     mini_batches: int = Field(default=1, ge=1)
     """Updates of a pass, each from whole groups and averaged over itself alone; fewer when there are fewer groups."""
 
+    @property
+    def reference_path(self) -> Path | None:
+        """The directory that `reference` names, if it does."""
+        named = self.reference in ("base", "start") or self.reference.isdecimal()
+        return None if named else Path(self.reference)
+
     @model_validator(mode="after")
     def _one_kind_of_advantage(self) -> Self:
         for name in ("advantage", "minimal_spread", "normalize_over_batch"):
             if isinstance(self.loss, Ppo) and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} is for losses that compare a group's members; Ppo does not")
+        return self
+
+    @model_validator(mode="after")
+    def _divergence_is_used(self) -> Self:
+        if self.reference != "base" and not (self.beta or self.kl_in_reward):
+            raise ValueError("reference is what a divergence is from, and none is trained: set beta or kl_in_reward")
+        if self.kl_in_reward_per == "sequence" and self.kl_in_reward and self.advantage not in ("mean", "rloo"):
+            raise ValueError("kl_in_reward_per='sequence' needs advantage='mean' or 'rloo'; per token it goes with any")
+        return self
+
+    @model_validator(mode="after")
+    def _tokens_can_be_chosen(self) -> Self:
+        if self.top_entropy < 1 and isinstance(self.loss, Gspo):
+            raise ValueError(
+                "top_entropy chooses single tokens, and gspo has one ratio a sequence: leave out one of them"
+            )
         return self
 
 
@@ -280,6 +329,9 @@ class LoopConfig(_Settings):
     """How many training steps a group's policy may be older than the policy that it trains. 0: a step is rolled out,
     judged and trained before the next one starts. More: all three overlap, on a backend that serves one adapter more.
     """
+    refill: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Groups without a signal are replaced by further ones, at most so many times `tasks_per_step` in a step (DAPO's
+    dynamic sampling, arXiv 2503.14476); each costs its rollouts and its judging. 0: none is replaced."""
     stall_seconds: float = Field(default=1800.0, gt=0)
     """Without a rollout, a judgement or a training step that starts or ends for so long, the run stops with an error.
     """

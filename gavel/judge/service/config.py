@@ -47,7 +47,7 @@ class ServiceLimits(BaseModel):
     orders: SetInteger = Field(default=16, ge=1)
     """Orders that a request may ask for."""
     concurrent_groups: SetInteger = Field(default=64, ge=1)
-    """Groups that one process judges at once; others wait in the database."""
+    """Groups that are judged at once; others wait in the database."""
     waiting_groups: SetInteger = Field(default=10_000, ge=1)
     """Groups that may wait in the database; further requests are refused (429)."""
     open_groups: SetInteger = Field(default=10_000, ge=1)
@@ -114,6 +114,9 @@ class ServiceConfig(BaseModel):
     """Address to listen on. Others than loopback need API keys."""
     port: SetInteger = Field(default=8080, ge=0, le=65535)
     """Port to listen on; 0 takes a free one."""
+    processes: SetInteger = Field(default=1, ge=1, le=64)
+    """Processes that serve on the port, for as many cores. What the judge may do (concurrency, budgets, rates) and the
+    limits of concurrent groups and connections are of all of them together: each gets an equal part."""
     database: str = "gavel_service.sqlite"
     """Path of an SQLite file, or postgresql://user:password@host/name. GAVEL_DATABASE_URL, where it is set, wins over
     the file."""
@@ -143,6 +146,36 @@ class ServiceConfig(BaseModel):
         if not all(isinstance(table, dict | KeyConfig) for table in tables):
             raise ValueError("each key is a table with a hash or an env; a key itself does not belong into settings")
         return cast("object", keys)
+
+    @model_validator(mode="after")
+    def _enough_for_each(self) -> Self:
+        for name, most in self._shared().items():
+            if isinstance(most, int) and most < self.processes:
+                raise ValueError(f"{name} is {most:g}, too little for {self.processes} processes that share it")
+        return self
+
+    def share(self) -> Self:
+        """The settings of one of the processes: its part of what they share."""
+        parts: dict[str, dict[str, float]] = {"judge": {}, "limits": {}}
+        for name, most in self._shared().items():
+            table, _, field = name.partition(".")
+            parts[table][field] = most // self.processes if isinstance(most, int) else most / self.processes
+        judge, limits = self.judge.model_copy(update=parts["judge"]), self.limits.model_copy(update=parts["limits"])
+        return self.model_copy(update={"judge": judge, "limits": limits})
+
+    def _shared(self) -> dict[str, float]:
+        """What all processes may do together, by its name in the settings."""
+        judge, limits = self.judge, self.limits
+        amounts = {
+            "judge.concurrency": judge.concurrency,
+            "judge.requests_per_minute": judge.requests_per_minute,
+            "judge.tokens_per_minute": judge.tokens_per_minute,
+            "judge.max_tokens": judge.max_tokens,
+            "judge.max_cost_usd": judge.max_cost_usd,
+            "limits.concurrent_groups": limits.concurrent_groups,
+            "limits.connections": limits.connections,
+        }
+        return {name: most for name, most in amounts.items() if most is not None}
 
     def read_rubrics(self) -> dict[str, str]:
         """The presets as texts. Raises `JudgeError` for a file that cannot be read."""

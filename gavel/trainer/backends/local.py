@@ -7,14 +7,15 @@ registering it again resumes from the last checkpoint.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import Endpoint, NotRegisteredError, TrainResult
 from gavel.trainer.backends.publish_proof import PublishError
+from gavel.trainer.backends.run_export import export_run
 from gavel.trainer.backends.training_run import SaveError, TrainingRun, saving
-from gavel.trainer.config import EngineChoice, SftConfig, TrainConfig, VllmSettings
+from gavel.trainer.config import EngineChoice, ExportDtype, ExportForm, SftConfig, TrainConfig, VllmSettings
 from gavel.trainer.distributed import World, join
 from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.learner.replicas import follow_leader
@@ -23,6 +24,7 @@ from gavel.trainer.runs.metrics import MetricsError, trajectory_means
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError, runs_root
 
 _Key = tuple[str, str]
+_Done = TypeVar("_Done")
 _EXPERIMENT = "experiment.json"
 
 
@@ -95,6 +97,9 @@ class LocalBackend:
             raise
         self._directories[key] = directory
 
+    async def prepare(self, model: TrainableSpec, config: TrainConfig) -> None:
+        await self._step(model, lambda run: run.prepare(config))
+
     async def train(
         self,
         model: TrainableSpec,
@@ -148,6 +153,12 @@ class LocalBackend:
         for step in steps:
             await asyncio.to_thread(checkpoints.delete, step)
 
+    async def export(
+        self, model: TrainableSpec, form: ExportForm, dtype: ExportDtype, step: int | None, out: Path | None
+    ) -> Path:
+        step = self._run(model).step if step is None else step
+        return await asyncio.to_thread(export_run, self._directory(model).path, form, dtype=dtype, step=step, out=out)
+
     def parameter_count(self, model: TrainableSpec) -> int:
         """Parameters of the base model."""
         return self._run(model).policy.parameter_count
@@ -156,7 +167,7 @@ class LocalBackend:
         for key in list(self._directories):
             await self._release(key)
 
-    async def _step(self, model: TrainableSpec, step: Callable[[TrainingRun], TrainResult]) -> TrainResult:
+    async def _step(self, model: TrainableSpec, step: Callable[[TrainingRun], _Done]) -> _Done:
         try:
             return await asyncio.to_thread(step, self._run(model))
         except (EngineError, MetricsError, PublishError, RunDirectoryError, SaveError):

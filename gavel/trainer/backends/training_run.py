@@ -32,6 +32,7 @@ from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.policy.families import usable_context
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import load_base, load_config, source_of
+from gavel.trainer.policy.reference import keep_reference, reference_weights
 from gavel.trainer.runs.checkpoints import CARD
 from gavel.trainer.runs.format_version import FORMAT_VERSION, check_format_version
 from gavel.trainer.runs.metrics import judge_totals, trajectory_means
@@ -71,6 +72,8 @@ class TrainingRun:
         self.step = 0
         """Training steps done."""
         self._lock = threading.Lock()
+        self._reference = "base"
+        """What divergences are from, as `TrainConfig.reference` names it."""
         self._description = description = model.model_dump(include={"name", "project", "base_model", "lora", "policy"})
         directory.check(description)
         if model.policy.loader == "unsloth" and vllm is None:
@@ -101,6 +104,7 @@ class TrainingRun:
                 max_context=self._engine.max_context,
                 host=host,
                 port=port,
+                rendering_by=self.policy.rendering_by,
             )
             undo.pop_all()
         directory.describe(description)
@@ -109,9 +113,16 @@ class TrainingRun:
     def endpoint(self) -> Endpoint:
         return Endpoint(self._server.base_url, "gavel")
 
+    def prepare(self, config: TrainConfig) -> None:
+        """Sets what divergences are from. Raises `ReferencePolicyError`, and `OptimizerError`."""
+        with self._lock:
+            self._team.learner.check(config)
+            self._refer(config)
+
     def train(self, groups: list[TrajectoryGroup], config: TrainConfig, extra: Mapping[str, float]) -> TrainResult:
         """One step; its adapter is saved and live when this returns. Steps never overlap. `extra` joins its metrics."""
         with self._lock:
+            self._refer(config)
             batch = make_batch(groups, config, self.policy)
             learnt = judge_totals(groups) | {"groups_trained": batch.groups} | self._learn(batch, config)
             return self._complete("train", groups, batch, learnt | dict(extra))
@@ -153,6 +164,18 @@ class TrainingRun:
     def _base_logprobs(self, *batch: TokenSequence) -> torch.Tensor:
         with self.policy.model.disable_adapter():
             return self._team.logprobs(*batch)
+
+    def _refer(self, config: TrainConfig) -> None:
+        asked = config.reference if config.beta or config.kl_in_reward else "base"
+        if asked == self._reference:
+            return
+        weights = None
+        if asked != "base":
+            with saving(self.step):
+                kept = keep_reference(self.directory.path, self.directory.checkpoints.path, self.policy, config)
+            weights = reference_weights(self.policy, kept)
+        self._team.refer_to(weights)
+        self._reference = asked
 
     def _complete(
         self, split: str, groups: list[TrajectoryGroup], batch: Batch, learnt: dict[str, float]

@@ -94,6 +94,19 @@ _MISMATCH_REASONS: dict[MismatchKind, LeftOut] = {
 """A turn that the chat template alone shows otherwise is no reason to leave a member out."""
 
 
+_EQUAL = frozenset({LeftOut.NO_SIGNAL, LeftOut.NEAR_TIE, LeftOut.UNRELIABLE_SCORES, LeftOut.IDENTICAL_MEMBERS})
+
+
+def has_signal(group: TrajectoryGroup, config: TrainConfig) -> bool:
+    """False for a group whose members did equally well. One that failed, or was not scored, is another matter."""
+    found = _group_advantages(group, _scored(group), config)
+    return not (isinstance(found, LeftOut) and found in _EQUAL)
+
+
+def _scored(group: TrajectoryGroup) -> list[Trajectory]:
+    return [t for t in group if t.reward is not None and math.isfinite(t.reward)]
+
+
 def _group_advantages(
     group: TrajectoryGroup, members: Sequence[Trajectory], config: TrainConfig
 ) -> list[float] | LeftOut:
@@ -118,7 +131,7 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
     compared: list[float] = []
     """The advantages of all members of groups with a signal."""
     for group in groups:
-        members = [t for t in group if t.reward is not None and math.isfinite(t.reward)]
+        members = _scored(group)
         unscored = sum(trajectory.reward is None for trajectory in group)
         left_out = Counter(
             {LeftOut.UNSCORED: unscored, LeftOut.REWARD_NOT_FINITE: len(group) - len(members) - unscored}
@@ -155,7 +168,7 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
             batch.groups += 1
         else:
             batch.left_out_groups[LeftOut.NO_TRAINABLE_MEMBER] += 1
-    if config.normalize_over_batch and compared:
+    if config.normalize_over_batch and compared and not config.kl_in_reward:  # otherwise it follows the divergence
         scale = math.sqrt(math.fsum(value**2 for value in compared) / len(compared))
         batch.sequences = [replace(each, advantage=each.advantage / scale) for each in batch.sequences]
     if refused := sum(batch.left_out_members[reason] for reason in _MISMATCH_REASONS.values()):

@@ -2,7 +2,8 @@
 
 The head is frozen, so the backward pass needs one vector per position,
 d logprob / d hidden = (W[target] - sum_v p_v W_v) / temperature. The sum is computed together with the normalizer while
-a tile is in cache, which leaves two vocabulary products instead of three and also gives the entropy.
+a tile is in cache, which leaves two vocabulary products instead of three and also gives the entropy. The entropy's own
+gradient, for those who ask, is one product more: -(sum_v p_v z_v W_v - E[z] sum_v p_v W_v) / temperature with logits z.
 """
 
 from dataclasses import dataclass
@@ -67,14 +68,19 @@ def tiled_logprobs(
     temperatures: torch.Tensor,
     bias: torch.Tensor | None = None,
     form: LogitForm = PLAIN,
+    entropy_gradient: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probs of `targets` and entropies, in nats, at `temperatures`: each `[S]`, in at least single precision.
 
-    `hidden` is `[S, H]`, `weight` `[V, H]`, `bias` `[V]`; these two take no gradient, nor do the entropies carry one.
+    `hidden` is `[S, H]`, `weight` `[V, H]`, `bias` `[V]`; these two take no gradient. The entropies carry one with
+    `entropy_gradient` alone.
     """
     if bias is None and form.cap is None:
-        return _TiledLogprobs.apply(hidden, weight, targets, temperatures / form.scale)  # type: ignore[no-any-return]
-    return _CappedLogprobs.apply(hidden, weight, targets, temperatures, bias, form)  # type: ignore[no-any-return]
+        scaled = temperatures / form.scale
+        return _TiledLogprobs.apply(hidden, weight, targets, scaled, entropy_gradient)  # type: ignore[no-any-return]
+    return _CappedLogprobs.apply(  # type: ignore[no-any-return]
+        hidden, weight, targets, temperatures, bias, form, entropy_gradient
+    )
 
 
 def keep_logits_precise(model: Any) -> None:
@@ -99,29 +105,51 @@ def _precise_head(head: torch.nn.Linear, hidden: torch.Tensor) -> torch.Tensor:
 class _TiledLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, temperatures: torch.Tensor
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        targets: torch.Tensor,
+        temperatures: torch.Tensor,
+        entropy_gradient: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         precise = torch.promote_types(hidden.dtype, torch.float32)
         logprobs = torch.empty(len(hidden), dtype=precise, device=hidden.device)
         entropies, direction = torch.empty_like(logprobs), torch.empty_like(hidden)
+        entropy_direction = torch.empty_like(hidden) if entropy_gradient else None
         rows, _ = _tile(hidden)
         for first in range(0, len(hidden), rows):
             tile = slice(first, first + rows)
             scale = 1 / temperatures[tile, None].to(precise)
-            normaliser, mean = _normalised(hidden[tile], weight, scale)
+            normaliser, mean, covariance = _normalised(hidden[tile], weight, scale, entropy_gradient)
             chosen = weight[targets[tile]].to(precise)
             scaled = hidden[tile].to(precise) * scale
             logprobs[tile] = ((scaled * chosen).sum(-1) - normaliser).clamp_(max=0)  # rounding may exceed 0
             entropies[tile] = normaliser - (scaled * mean).sum(-1)
             direction[tile] = (chosen - mean) * scale
-        ctx.save_for_backward(direction)
-        ctx.mark_non_differentiable(entropies)
+            if entropy_direction is not None and covariance is not None:
+                entropy_direction[tile] = -covariance * scale
+        _save(ctx, direction, entropy_direction, entropies)
         return logprobs, entropies
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor, _: Any) -> Any:  # type: ignore[override]
-        (direction,) = ctx.saved_tensors
-        return (gradient[:, None] * direction).to(direction.dtype), None, None, None
+    def backward(ctx: Any, gradient: torch.Tensor, of_entropies: torch.Tensor) -> Any:  # type: ignore[override]
+        return _to_hidden(ctx, gradient, of_entropies), None, None, None, None
+
+
+def _save(ctx: Any, direction: torch.Tensor, entropy_direction: torch.Tensor | None, entropies: torch.Tensor) -> None:
+    if entropy_direction is None:
+        ctx.save_for_backward(direction)
+        ctx.mark_non_differentiable(entropies)
+    else:
+        ctx.save_for_backward(direction, entropy_direction)
+
+
+def _to_hidden(ctx: Any, gradient: torch.Tensor, of_entropies: torch.Tensor) -> torch.Tensor:
+    direction, *more = ctx.saved_tensors
+    found = gradient[:, None] * direction
+    for entropy_direction in more:
+        found = found + of_entropies[:, None] * entropy_direction
+    return found.to(direction.dtype)
 
 
 class _CappedLogprobs(torch.autograd.Function):
@@ -129,11 +157,12 @@ class _CappedLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Any, weight: Any, targets: Any, temperatures: Any, bias: Any, form: LogitForm
+        ctx: Any, hidden: Any, weight: Any, targets: Any, temperatures: Any, bias: Any, form: LogitForm, wanted: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
         precise = torch.promote_types(hidden.dtype, torch.float32)
         logprobs = torch.empty(len(hidden), dtype=precise, device=hidden.device)
         entropies, direction = torch.empty_like(logprobs), torch.empty_like(hidden)
+        entropy_direction = torch.empty_like(hidden) if wanted else None
         for first in range(0, len(hidden), _CAPPED_ROWS):
             tile = slice(first, first + _CAPPED_ROWS)
             products = _product(hidden[tile], weight.T)
@@ -144,46 +173,71 @@ class _CappedLogprobs(torch.autograd.Function):
             logprobs[tile] = found.gather(-1, chosen)[:, 0]
             entropies[tile] = -(probabilities * found).sum(-1)
             slopes = scale * form.scale if form.cap is None else scale * form.scale * (1 - (logits / form.cap) ** 2)
+            if entropy_direction is not None:
+                to_products = probabilities * (found + entropies[tile, None]) * -slopes
+                entropy_direction[tile] = _product(to_products.to(weight.dtype), weight)
             to_products = probabilities.neg_().scatter_add_(-1, chosen, torch.ones_like(scale)) * slopes
             direction[tile] = _product(to_products.to(weight.dtype), weight)
-        ctx.save_for_backward(direction)
-        ctx.mark_non_differentiable(entropies)
+        _save(ctx, direction, entropy_direction, entropies)
         return logprobs, entropies
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor, _: Any) -> Any:  # type: ignore[override]
-        (direction,) = ctx.saved_tensors
-        return (gradient[:, None] * direction).to(direction.dtype), None, None, None, None, None
+    def backward(ctx: Any, gradient: torch.Tensor, of_entropies: torch.Tensor) -> Any:  # type: ignore[override]
+        return _to_hidden(ctx, gradient, of_entropies), None, None, None, None, None, None
 
 
-def _normalised(hidden: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """log sum exp of the scaled logits, and the head's rows averaged by their probabilities. `[R]`, `[R, H]`"""
+def _normalised(
+    hidden: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, with_covariance: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """log sum exp of the scaled logits, and the head's rows averaged by their probabilities. `[R]`, `[R, H]`
+
+    Third the covariance of logits and rows under these probabilities, `[R, H]`, if it is wanted.
+    """
     if hidden.dtype == scale.dtype:
         hidden, scale = hidden * scale, torch.ones_like(scale)
     # Usual logits need no shift before exp, which saves two passes over the tile.
-    total, mean = _exponential_sums(hidden, weight, scale, None)
-    if bool(((total > 1e-30) & (total < 1e30)).all()):
-        return total.log()[:, 0], mean / total
-    tops = [_logits(hidden, part, scale).amax(-1, keepdim=True) for part in _parts(weight)]
-    top = torch.cat(tops, -1).amax(-1, keepdim=True)
-    total, mean = _exponential_sums(hidden, weight, scale, top)
-    return (top + total.log())[:, 0], mean / total
+    top = torch.zeros_like(scale)
+    total, mean, moments = _exponential_sums(hidden, weight, scale, None, with_covariance)
+    if not bool(((total > 1e-30) & (total < 1e30)).all()):
+        tops = [_logits(hidden, part, scale).amax(-1, keepdim=True) for part in _parts(weight)]
+        top = torch.cat(tops, -1).amax(-1, keepdim=True)
+        total, mean, moments = _exponential_sums(hidden, weight, scale, top, with_covariance)
+    mean = mean / total
+    covariance = None if moments is None else moments[1] / total - moments[0] / total * mean
+    return (top + total.log())[:, 0], mean, covariance
 
 
 def _exponential_sums(
-    hidden: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Over the vocabulary: of exp(logit - shift), and of that times the head's row. `[R, 1]`, `[R, H]`"""
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    scale: torch.Tensor,
+    shift: torch.Tensor | None,
+    with_moments: bool,
+) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]:
+    """Over the vocabulary: of e = exp(logit - shift), and of e times the head's row. `[R, 1]`, `[R, H]`
+
+    Third, if wanted, the same two sums with e times its exponent in place of e.
+    """
     total, mean = torch.zeros_like(scale), torch.zeros_like(hidden, dtype=scale.dtype)
+    moments = (torch.zeros_like(total), torch.zeros_like(mean)) if with_moments else None
     for part in _parts(weight):
         logits = _logits(hidden, part, scale)
-        exponentials = (logits if shift is None else logits.sub_(shift)).exp_()
+        exponents = logits if shift is None else logits.sub_(shift)
+        exponentials = exponents.exp() if with_moments else exponents.exp_()
         total += exponentials.sum(-1, keepdim=True)
-        if weight.dtype == mean.dtype:
-            mean.addmm_(exponentials, part)
-        else:
-            mean += _precise_product(exponentials.to(weight.dtype), part)
-    return total, mean
+        _add_product(mean, exponentials, part)
+        if moments is not None:
+            weighted = exponents.mul_(exponentials)
+            moments[0].add_(weighted.sum(-1, keepdim=True))
+            _add_product(moments[1], weighted, part)
+    return total, mean, moments
+
+
+def _add_product(total: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> None:
+    if other.dtype == total.dtype:
+        total.addmm_(one, other)
+    else:
+        total += _precise_product(one.to(other.dtype), other)
 
 
 def _logits(hidden: torch.Tensor, part: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:

@@ -54,12 +54,13 @@ class LoraLinear(lora.Linear):
         return super().forward(x, *args, **kwargs) if weights is None else _LoraLinear.apply(x, *weights)  # type: ignore[no-any-return]
 
     def plain_weights(self) -> LoraWeights | None:
-        """Those of the layer, when one adapter without dropout is active over a plain linear layer; otherwise None."""
+        """Those of the layer, when one adapter is active over a plain linear layer, without dropout."""
         base = self.get_base_layer()
         if self.disable_adapters or self.merged or type(base) is not nn.Linear or len(self.active_adapters) != 1:
             return None
         name = self.active_adapters[0]
-        if name not in self.lora_A or name in self.lora_variant or not isinstance(self.lora_dropout[name], nn.Identity):
+        dropout = self.lora_dropout[name] if name in self.lora_A else None
+        if dropout is None or name in self.lora_variant or (dropout.training and not isinstance(dropout, nn.Identity)):
             return None
         down, up = (half.get_parameter(f"{name}.weight") for half in (self.lora_A, self.lora_B))
         return LoraWeights(base.weight, base.bias, down, up, self.scaling[name])

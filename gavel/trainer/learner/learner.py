@@ -8,7 +8,6 @@ and sum them, so the update equals that of one process.
 
 import contextlib
 import copy
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +21,10 @@ from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import Batch, TrainedSequence, mini_batches
 from gavel.trainer.distributed import World
 from gavel.trainer.learner.logprobs import trained_scores, trained_values, valued_scores
-from gavel.trainer.learner.losses import TokenScores, token_losses, token_weights
+from gavel.trainer.learner.losses import TokenScores, highest, token_losses, token_weights
+from gavel.trainer.learner.optimizer import OptimizerName, check_optimizer, make_optimizer
+from gavel.trainer.learner.reward_kl import penalized_advantages, penalized_rewards
+from gavel.trainer.learner.schedule import learning_rate
 from gavel.trainer.learner.step_metrics import StepMetrics
 from gavel.trainer.learner.value_head import (
     ValueEstimates,
@@ -49,6 +51,12 @@ class _Sample:
     """Denominator of the ratio; None: the log-probs of the update's own forward pass, detached. `[T]`"""
     estimate: ValueEstimates | None
     """From the value head, if the loss has one."""
+    advantages: torch.Tensor | None
+    """Of its tokens, where these differ or are not the sequence's; None: the sequence's. `[T]`"""
+    reference: torch.Tensor | None
+    """Its tokens' log-probs under the reference, if they are known. `[T]`"""
+    chosen: torch.Tensor | None
+    """Which of its tokens the policy loss trains; None: all. `[T]`"""
 
 
 class Learner:
@@ -58,9 +66,12 @@ class Learner:
         """All processes of `world` must hold the same policy, and call the same methods with the same arguments."""
         self.policy = policy
         self._world = world or World()
-        self.optimizer = torch.optim.AdamW(policy.parameters(), lr=0.0, weight_decay=0.0)
+        self.optimizer_name: OptimizerName = "adamw"
+        self.optimizer = make_optimizer(self.optimizer_name, [policy.parameters()])
         self.value_head: torch.nn.Linear | None = None
         """Created when a loss first needs it; its weights are the optimizer's second parameter group."""
+        self.reference: list[torch.Tensor] | None = None
+        """The adapter's weights that a divergence is from, in the order of its parameters; None: the base model."""
         self.steps = 0
         """Steps so far, those without anything to train included; the learning-rate schedule depends on it."""
 
@@ -70,41 +81,63 @@ class Learner:
         The metrics are means over the tokens, or the updates, of all mini-batches; log-probs and `kl` in nats.
         Raises `LearnerError`, with all state unchanged, when a gradient is not finite or memory runs out.
         """
+        self.check(config)
+        self._optimize_by(config.optimizer)
         self.policy.checkpoint_gradients(config.gradient_checkpointing)
         step_metrics = StepMetrics()
         sequences = batch.sequences
         groups = [sequence.group for sequence in sequences]
-        parts = [
-            part
-            for epoch in range(config.epochs)
-            for part in mini_batches(groups, config.mini_batches, f"{self.steps} {epoch}")
-        ]
+        epochs = (mini_batches(groups, config.mini_batches, f"{self.steps} {epoch}") for epoch in range(config.epochs))
+        parts = [part for epoch in epochs for part in epoch]
         old = self._old(sequences, config, parts, step_metrics)
-        estimated = self._estimates(sequences, config, step_metrics)
+        references = self._references(sequences, config, step_metrics)
+        penalties = [self._sampler([s.tokens]) - r for s, r in zip(sequences, references, strict=True) if r is not None]
+        estimated = self._estimates(sequences, config, step_metrics, penalties)
+        advantages: Sequence[torch.Tensor | None] = [None] * len(sequences)
+        if penalties and not isinstance(config.loss, Ppo):
+            advantages = penalized_advantages(sequences, penalties, config)
+        chosen = self._chosen(sequences, config, step_metrics)
         rate = learning_rate(config, self.steps)
         with self._rolled_back_on_error(len(parts)):
             for part in parts:
                 lengths = [sequences[at].tokens.trained_tokens for at in part]
                 weights = token_weights(config.loss, lengths, [groups[at] for at in part])
                 samples = [
-                    _Sample(sequences[at], weight, old[at], estimated[at])
+                    _Sample(sequences[at], weight, old[at], estimated[at], advantages[at], references[at], chosen[at])
                     for at, weight in zip(part, weights, strict=True)
                 ]
                 self._update(samples, config, rate, step_metrics)
         self.steps += 1
         metrics = StepMetrics.of_all(self._world.gather(step_metrics)).metrics()
+        if penalties:
+            metrics["kl_in_reward"] = torch.cat(penalties).mean().item()
         return metrics | value_metrics(concatenate(estimated)) | {"learning_rate": rate}
 
     def state(self) -> dict[str, Any]:
         """What `restore` needs to continue exactly."""
         head = None if self.value_head is None else self.value_head.state_dict()
-        return {"optimizer": self.optimizer.state_dict(), "value_head": head, "steps": self.steps}
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "optimizer_name": self.optimizer_name,
+            "value_head": head,
+            "steps": self.steps,
+        }
+
+    def check(self, config: TrainConfig) -> None:
+        """Raises `OptimizerError` when a step by `config` cannot be made."""
+        check_optimizer(config.optimizer, self.optimizer_name, begun=bool(self.optimizer.state))
 
     def restore(self, state: dict[str, Any]) -> None:
         if state["value_head"] is not None:
             self._ensure_value_head().load_state_dict(state["value_head"])
+        self._optimize_by(state.get("optimizer_name", "adamw"))
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
+
+    def _optimize_by(self, name: OptimizerName) -> None:
+        if name != self.optimizer_name:
+            groups = [group["params"] for group in self.optimizer.param_groups]
+            self.optimizer, self.optimizer_name = make_optimizer(name, groups), name
 
     @contextlib.contextmanager
     def _rolled_back_on_error(self, updates: int) -> Iterator[None]:
@@ -129,19 +162,35 @@ class Learner:
         parts: Sequence[Sequence[int]],
         step_metrics: StepMetrics,
     ) -> list[torch.Tensor | None]:
-        """The denominator of each sequence's ratio, for all updates of the batch."""
-        # Rounding alone moves a sequence's ratio to the sampler beyond the clip of Gspo.
+        """The denominator of each sequence's ratio, for all updates; to the sampler's, Gspo clips rounding alone."""
         if config.sampler_correction is None and not isinstance(config.loss, Gspo):
             return [self._sampler([sequence.tokens]) for sequence in sequences]
         old: list[torch.Tensor | None] = [None] * len(sequences)
-        if len(parts) == 1:  # the update's own forward pass is the learner at the start of the batch
-            return old
-        for part in parts[: len(parts) // config.epochs]:  # cut as the first epoch's updates, so that it rounds alike
-            chosen = [sequences[at] for at in part]
-            found = self._before(chosen, config, step_metrics, lambda *given: self._score(*given)[0])
-            for at, logprobs in zip(part, found, strict=True):
-                old[at] = logprobs
+        # One update's own pass is that of the batch's start; the passes for several are cut, and so round, as theirs.
+        for part in parts[: len(parts) // config.epochs] if len(parts) > 1 or self.policy.lora.dropout else ():
+            found = self._before([sequences[at] for at in part], config, step_metrics, self._logprobs)
+            for at, own in zip(part, found, strict=True):
+                old[at] = own
         return old
+
+    def _chosen(
+        self, sequences: Sequence[TrainedSequence], config: TrainConfig, step_metrics: StepMetrics
+    ) -> Sequence[torch.Tensor | None]:
+        """Which tokens of each sequence the policy loss trains, by their entropies before the first update."""
+        if config.top_entropy == 1:
+            return [None] * len(sequences)
+        entropies = self._before(sequences, config, step_metrics, lambda *given: self._score(*given)[1])
+        found = highest(torch.cat([*entropies]), config.top_entropy)
+        return found.split([len(each) for each in entropies])
+
+    def _references(
+        self, sequences: Sequence[TrainedSequence], config: TrainConfig, step_metrics: StepMetrics
+    ) -> Sequence[torch.Tensor | None]:
+        """The log-probs of each sequence under the reference, where the reward needs them."""
+        if not config.kl_in_reward:
+            return [None] * len(sequences)
+        with self.policy.with_weights(self.reference):
+            return self._before(sequences, config, step_metrics, self._logprobs)
 
     def _ensure_value_head(self) -> torch.nn.Linear:
         if self.value_head is None:
@@ -150,7 +199,11 @@ class Learner:
         return self.value_head
 
     def _estimates(
-        self, sequences: Sequence[TrainedSequence], config: TrainConfig, step_metrics: StepMetrics
+        self,
+        sequences: Sequence[TrainedSequence],
+        config: TrainConfig,
+        step_metrics: StepMetrics,
+        penalties: Sequence[torch.Tensor],
     ) -> Sequence[ValueEstimates | None]:
         """The value head's estimates of each sequence before the first update of the batch."""
         if not isinstance(config.loss, Ppo):
@@ -162,7 +215,10 @@ class Learner:
             return trained_values(self.policy, head, tokens)
 
         found = self._before(sequences, config, step_metrics, values)
-        return value_estimates([sequence.rewards for sequence in sequences], found, config.loss)
+        rewards: Sequence[Sequence[float]] = [sequence.rewards for sequence in sequences]
+        if penalties:
+            rewards = penalized_rewards(sequences, penalties, config)
+        return value_estimates(rewards, found, config.loss)
 
     @torch.no_grad()
     def _before(
@@ -197,7 +253,12 @@ class Learner:
             for indices in passes:
                 chosen = [samples[at] for at in indices] or [replace(samples[0], token_weight=0.0)]
                 with _advising([sample.sequence.tokens for sample in chosen], config):
-                    self._accumulate(chosen, config, step_metrics if indices else StepMetrics())
+                    counted = step_metrics if indices else StepMetrics()
+                    reference = self._reference(chosen, config, counted)
+                    with self.policy.dropping_out(
+                        f"{self.steps} {counted.updates} {counted.tokens} {self._world.rank}"
+                    ):
+                        self._accumulate(chosen, config, counted, reference)
         # A value head that this loss does not use has no gradient, and AdamW does not change it.
         trained = self.optimizer.param_groups if isinstance(config.loss, Ppo) else self.optimizer.param_groups[:1]
         self._sum_gradients([parameter for group in trained for parameter in group["params"]])
@@ -228,24 +289,45 @@ class Learner:
         for parameter, summed in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
             parameter.grad = summed.view_as(parameter)
 
-    def _accumulate(self, samples: Sequence[_Sample], config: TrainConfig, step_metrics: StepMetrics) -> None:
+    def _reference(
+        self, samples: Sequence[_Sample], config: TrainConfig, step_metrics: StepMetrics
+    ) -> torch.Tensor | None:
+        """Log-probs of the samples under what the loss's divergence is from. `[T]`"""
+        if not config.beta:
+            return None
+        known = [sample.reference for sample in samples if sample.reference is not None]
+        if known:
+            return torch.cat(known)
+        with torch.no_grad(), self.policy.with_weights(self.reference):
+            return self._score([sample.sequence.tokens for sample in samples], step_metrics)[0]
+
+    def _accumulate(
+        self,
+        samples: Sequence[_Sample],
+        config: TrainConfig,
+        step_metrics: StepMetrics,
+        reference: torch.Tensor | None,
+    ) -> None:
         tokens = [sample.sequence.tokens for sample in samples]
         lengths = [each.trained_tokens for each in tokens]
         counts = torch.tensor(lengths)
         device = self.policy.device
         estimate, values = concatenate([sample.estimate for sample in samples]), None
         if estimate is None:
-            logprobs, entropies = self._score(tokens, step_metrics)
-            advantages = torch.tensor([s.sequence.advantage for s in samples]).repeat_interleave(counts).to(device)
+            logprobs, entropies = self._score(tokens, step_metrics, entropy_gradient=config.entropy_bonus > 0)
+            advantages = torch.cat(
+                [
+                    torch.full((length,), s.sequence.advantage, device=device) if s.advantages is None else s.advantages
+                    for s, length in zip(samples, lengths, strict=True)
+                ]
+            )
         else:
             step_metrics.forwarded += unique_tokens(tokens)
-            logprobs, entropies, values = valued_scores(self.policy, self._ensure_value_head(), tokens)
+            head, with_gradient = self._ensure_value_head(), config.entropy_bonus > 0
+            logprobs, entropies, values = valued_scores(self.policy, head, tokens, with_gradient)
             advantages = estimate.advantages
-        reference = None
-        if config.beta:
-            with torch.no_grad(), self.policy.model.disable_adapter():
-                reference, _ = self._score(tokens, step_metrics)
         known = [sample.old for sample in samples if sample.old is not None]
+        chosen = [sample.chosen for sample in samples if sample.chosen is not None]
         scores = TokenScores(
             logprobs=logprobs,
             old=torch.cat(known) if known else logprobs.detach(),
@@ -253,6 +335,8 @@ class Learner:
             advantages=advantages,
             lengths=lengths,
             reference=reference,
+            entropies=entropies,
+            chosen=torch.cat(chosen) if chosen else None,
         )
         weights = torch.tensor([s.token_weight for s in samples]).repeat_interleave(counts).to(device)
         outcome = token_losses(config, scores)
@@ -264,7 +348,7 @@ class Learner:
             step_metrics.value_loss = (step_metrics.value_loss or 0.0) + value_loss.item()
         loss.backward()
         step_metrics.loss += loss.item()
-        step_metrics.add(scores, outcome, entropies)
+        step_metrics.add(scores, outcome, entropies.detach())
 
     def _micro_batches(self, sequences: Sequence[TrainedSequence], config: TrainConfig) -> list[list[int]]:
         """This process's micro-batches as indices, the largest first, so that running out of memory shows at once.
@@ -278,26 +362,19 @@ class Learner:
         most = max(self._world.gather(len(found))) if self.policy.sharded else len(found)
         return found + [[] for _ in range(most - len(found))]
 
-    def _score(self, tokens: Sequence[TokenSequence], step_metrics: StepMetrics) -> tuple[torch.Tensor, torch.Tensor]:
+    def _score(
+        self, tokens: Sequence[TokenSequence], step_metrics: StepMetrics, *, entropy_gradient: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         step_metrics.forwarded += unique_tokens(tokens)
-        return trained_scores(self.policy, tokens)
+        return trained_scores(self.policy, tokens, entropy_gradient)
+
+    def _logprobs(self, tokens: Sequence[TokenSequence], step_metrics: StepMetrics) -> torch.Tensor:
+        return self._score(tokens, step_metrics)[0]
 
     def _sampler(self, tokens: Sequence[TokenSequence]) -> torch.Tensor:
         """The sampler's log-probs of the trained tokens. `[T]`"""
         values = [lp for each in tokens for lp, own in zip(each.logprobs, each.sampled, strict=True) if own]
         return torch.tensor(values, device=self.policy.device)
-
-
-def learning_rate(config: TrainConfig, step: int) -> float:
-    """The rate of a training step, counted from 0: linear warm-up, then constant or decaying to zero."""
-    warm = min(1.0, (step + 1) / (config.warmup_steps + 1))
-    if config.total_steps is None:
-        return config.learning_rate * warm
-    left = (config.total_steps - step) / max(1, config.total_steps - config.warmup_steps)
-    left = min(1.0, max(0.0, left))
-    if config.decay == "cosine":
-        left = (1 - math.cos(math.pi * left)) / 2
-    return config.learning_rate * min(warm, left)
 
 
 @contextlib.contextmanager

@@ -25,14 +25,15 @@ def trained_logprobs(policy: Policy, batch: Sequence[TokenSequence]) -> torch.Te
     return trained_scores(policy, batch)[0]
 
 
-def trained_scores(policy: Policy, batch: Sequence[TokenSequence]) -> tuple[torch.Tensor, torch.Tensor]:
+def trained_scores(
+    policy: Policy, batch: Sequence[TokenSequence], entropy_gradient: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probs, and entropies of the distributions that the tokens were sampled from, in nats. `[T]` each
 
-    No gradient flows through the entropies. Raises `AttentionError` or `HeadError` for a base model
-    whose attention or vocabulary head is not supported.
+    A gradient flows through the entropies with `entropy_gradient` alone. Raises `AttentionError` or `HeadError` for a
+    base model whose attention or vocabulary head is not supported.
     """
-    states = _states(policy, batch)
-    return _scores(policy, states)
+    return _scores(policy, _states(policy, batch), entropy_gradient)
 
 
 def trained_values(policy: Policy, head: torch.nn.Linear, batch: Sequence[TokenSequence]) -> torch.Tensor:
@@ -41,11 +42,11 @@ def trained_values(policy: Policy, head: torch.nn.Linear, batch: Sequence[TokenS
 
 
 def valued_scores(
-    policy: Policy, head: torch.nn.Linear, batch: Sequence[TokenSequence]
+    policy: Policy, head: torch.nn.Linear, batch: Sequence[TokenSequence], entropy_gradient: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """`trained_scores` and `trained_values` in one pass. `[T]` each"""
     states = _states(policy, batch)
-    return *_scores(policy, states), _values(head, states)
+    return *_scores(policy, states, entropy_gradient), _values(head, states)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,11 @@ class _States:
     """`[T]`, index of each trained token's prediction, as in `Packed`."""
 
 
-def _scores(policy: Policy, states: _States) -> tuple[torch.Tensor, torch.Tensor]:
+def _scores(policy: Policy, states: _States, entropy_gradient: bool) -> tuple[torch.Tensor, torch.Tensor]:
     weight, bias = frozen_head(policy.head())
     form = logit_form(policy.decoder().config)
     logprobs, entropies = tiled_logprobs(
-        states.hidden, weight, states.targets, states.temperatures, bias=bias, form=form
+        states.hidden, weight, states.targets, states.temperatures, bias, form, entropy_gradient
     )
     return logprobs[states.scored], entropies[states.scored]
 

@@ -5,6 +5,7 @@ and sum to T. A token's weight contains the denominator of its whole mini-batch,
 plain sum over its micro-batches, however these are cut.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from gavel.trainer.config import (
 )
 
 _MAX_LOG_RATIO = 20.0
+_ROUNDING = 1e-9
+"""So that 0.2 of 10 tokens are 2, whatever 0.2 is in binary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,10 @@ class TokenScores:
     """Trained tokens of each sequence, at least 1; they sum to T."""
     reference: torch.Tensor | None = None
     """Under the base model; adds beta times the KL divergence to the losses. `[T]`"""
+    entropies: torch.Tensor | None = None
+    """Of the distributions of the tokens, with a gradient where there is an entropy bonus. `[T]`"""
+    chosen: torch.Tensor | None = None
+    """True for the tokens that the policy loss trains; None: all. `[T]`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +79,20 @@ class SamplerWeights:
 
 
 def token_losses(config: TrainConfig, scores: TokenScores) -> TokenLosses:
-    """The policy loss, times the sampler-correction weights, plus beta times the KL divergence."""
+    """The policy loss of the chosen tokens, times the sampler-correction weights, plus beta times the KL divergence,
+    less the entropy bonus."""
     policy = policy_losses(config.loss, scores)
     losses, divergence, correction = policy.losses, None, None
+    if scores.chosen is not None:
+        losses = torch.where(scores.chosen, losses, 0.0)
     if config.sampler_correction is not None:
         correction = sampler_weights(scores.old, scores.sampler, scores.lengths, config.sampler_correction)
         losses = losses * correction.weights
     if scores.reference is not None:
         divergence = kl(scores.logprobs, scores.reference, config.kl_estimator)
         losses = losses + config.beta * (divergence * policy.ratio if config.kl_with_ratio else divergence)
+    if config.entropy_bonus and scores.entropies is not None:
+        losses = losses - config.entropy_bonus * scores.entropies
     return TokenLosses(losses, policy.ratio, policy.clipped_low, policy.clipped_high, divergence, correction)
 
 
@@ -189,6 +201,15 @@ def sampler_weights(
         return SamplerWeights(weights.clamp(correction.floor, correction.cap), bounded)
     kept = torch.ones_like(weights) if correction.mode == "geometric_mask" else weights
     return SamplerWeights(torch.where(bounded, 0.0, kept), bounded)
+
+
+def highest(entropies: torch.Tensor, share: float) -> torch.Tensor:
+    """True for the `share` of the tokens with the highest entropies, rounded up; equal ones are all among them. `[T]`
+
+    (Wang et al., 2025, arXiv 2506.01939.)
+    """
+    count = min(len(entropies), math.ceil(share * len(entropies) - _ROUNDING))
+    return entropies >= entropies.topk(max(1, count)).values[-1]
 
 
 def token_weights(loss: Loss, lengths: Sequence[int], groups: Sequence[int]) -> list[float]:

@@ -9,6 +9,7 @@ import io
 import itertools
 import signal
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -58,6 +59,19 @@ class _Step:
 
     def apply(self, learner: Learner) -> dict[str, float]:
         return learner.step(self.batch, self.config)
+
+
+@dataclass(frozen=True, slots=True)
+class _Refer:
+    """Sets the reference of a divergence."""
+
+    weights: bytes | None
+
+    def apply(self, learner: Learner) -> None:
+        learner.reference = None
+        if self.weights is not None:
+            read = torch.load(io.BytesIO(self.weights), weights_only=True, map_location=learner.policy.device)
+            learner.reference = read
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +137,16 @@ class LearnerReplicas:
         with self._world.leading:
             self._broadcast(step)
             return step.apply(self.learner)
+
+    def refer_to(self, weights: Sequence[torch.Tensor] | None) -> None:
+        """Sets what divergences are from, in every process: the adapter's weights, or None, the base model."""
+        state = io.BytesIO()
+        if weights is not None:
+            torch.save([*weights], state)
+        command = _Refer(None if weights is None else state.getvalue())
+        with self._world.leading:
+            self._broadcast(command)
+            command.apply(self.learner)
 
     def skip_step(self) -> None:
         """Counts a step with nothing to learn from: the learning-rate schedule goes on."""

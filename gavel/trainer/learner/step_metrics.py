@@ -39,6 +39,8 @@ class StepMetrics:
         }
         if outcome.divergence is not None:
             sums["kl"] = outcome.divergence
+        if scores.chosen is not None:
+            sums["top_entropy_share"] = scores.chosen
         if outcome.correction is not None:
             sums["sampler_weight"] = outcome.correction.weights
             sums["sampler_weight_bounded"] = outcome.correction.bounded

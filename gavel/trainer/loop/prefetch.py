@@ -3,9 +3,12 @@
 A step takes the first groups of the plan that are ready, so one slow group does not delay the step. At most
 `(max_staleness + 1) * per_step` groups are in flight, which bounds memory. With `max_staleness` 0 these are exactly the
 groups of the step to train. A group that becomes too old is cancelled, counted and replaced by the next of the plan.
+A group without a signal is replaced by a further one while its step may have one more (DAPO's dynamic sampling, arXiv
+2503.14476): how many these are does not depend on which group is ready first.
 """
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -18,11 +21,16 @@ from gavel.trainer.loop.watchdog import Watchdog, end
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """The groups that one step trains on."""
+    """The groups that one step trains on, and those that others replaced."""
 
     groups: list[TrajectoryGroup]
+    """In the order in which they were started."""
     stale: int
     """Groups that were cancelled since the batch before, for being too old."""
+    refills: int = 0
+    """Further groups that were made in place of some without a signal."""
+    unfilled: int = 0
+    """Groups without a signal that no further one replaced: the bound was reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,8 @@ class GroupSlot:
     """For the progress display: the coroutine counts in it."""
     rollout_starts: Callable[[], None]
     """To be called whenever a rollout starts: a group is as old as the policy of its first rollout."""
+    refill: int | None = None
+    """Number of a further group among those of its step, whose first position is `position`; None: of the plan."""
 
 
 MakeGroup = Callable[[GroupSlot], Coroutine[Any, Any, TrajectoryGroup]]
@@ -47,6 +57,8 @@ class _InFlight:
 
     task: "asyncio.Task[TrajectoryGroup]" = field(init=False)
     tally: GroupTally = field(default_factory=GroupTally)
+    number: int = 0
+    """In the order in which groups are started."""
     version: int | None = None
     """Training step of the policy that its first rollout started with; None before."""
 
@@ -58,19 +70,33 @@ class RolloutPrefetcher:
     """
 
     def __init__(
-        self, make: MakeGroup, *, first: int, last: int, per_step: int, max_staleness: int, watchdog: Watchdog
+        self,
+        make: MakeGroup,
+        *,
+        first: int,
+        last: int,
+        per_step: int,
+        max_staleness: int,
+        watchdog: Watchdog,
+        refills: int = 0,
+        has_signal: Callable[[TrajectoryGroup], bool] = lambda group: True,
     ) -> None:
+        """`refills`: further groups that a step may have in place of those that `has_signal` denies."""
         self._make = make
         self._step = self._first = first
         self._steps = last - first
         self._per_step = per_step
         self._max_staleness = max_staleness
         self._watchdog = watchdog
+        self._refills = refills
+        self._has_signal = has_signal
         self._in_flight: list[_InFlight] = []
         """In the order of the plan."""
         self._cancelled: set[asyncio.Task[TrajectoryGroup]] = set()
         """Stale groups whose tasks have not ended yet."""
         self._started = 0
+        """Groups of the plan."""
+        self._numbers = itertools.count()
         self._stale = 0
         self._reported_stale = 0
 
@@ -98,28 +124,41 @@ class RolloutPrefetcher:
 
     async def batch(self) -> StepBatch:
         """The groups of one step, as soon as enough are ready. Raises at once what making a group raises."""
+        without: list[_InFlight] = []
+        refills = 0
         while True:
-            ready = [group for group in self._in_flight if group.task.done()]
-            groups = [group.task.result() for group in ready]
-            if len(ready) >= self._per_step:
+            ready: list[_InFlight] = []
+            for group in [group for group in self._in_flight if group.task.done()]:
+                if len(ready) + len(without) - refills == self._per_step:
+                    break
+                if not self._refills or self._has_signal(group.task.result()):
+                    ready.append(group)
+                    continue
+                without.append(group)
+                self._in_flight.remove(group)
+                if refills < self._refills:
+                    self._start(self._step * self._per_step, refills)
+                    refills += 1
+            missing = self._per_step - len(ready) - len(without) + refills
+            if not missing:
                 break
-            missing = self._per_step - len(ready)
             doing = f"waiting for {missing} more group{'s' * (missing > 1)}"
             with self._watchdog.during("training", doing, counted=False):
                 running = [group.task for group in self._in_flight if not group.task.done()]
                 await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-        for group in ready[: self._per_step]:
+        for group in ready:
             self._in_flight.remove(group)
         stale, self._reported_stale = self._stale - self._reported_stale, self._stale
-        return StepBatch(groups[: self._per_step], stale)
+        taken = sorted([*ready, *without], key=lambda group: group.number)
+        return StepBatch([group.task.result() for group in taken], stale, refills, len(without) - refills)
 
-    def _start(self, position: int) -> None:
+    def _start(self, position: int, refill: int | None = None) -> None:
         def rollout_starts() -> None:
             if group.version is None:
                 group.version = self._step
 
-        group = _InFlight()
-        group.task = asyncio.ensure_future(self._make(GroupSlot(position, group.tally, rollout_starts)))
+        group = _InFlight(number=next(self._numbers))
+        group.task = asyncio.ensure_future(self._make(GroupSlot(position, group.tally, rollout_starts, refill)))
         self._in_flight.append(group)
 
     def _cancel(self, group: _InFlight) -> None:

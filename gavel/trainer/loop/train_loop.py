@@ -9,6 +9,8 @@ disk before the next one is trained, and groups in flight at a kill are made aga
 
 import asyncio
 import json
+import math
+import os
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,8 +29,9 @@ from gavel.scenarios.seeds import seed_of
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import TrainResult
-from gavel.trainer.config import LoopConfig, TrainConfig
+from gavel.trainer.config import LoopConfig, Ppo, TrainConfig
 from gavel.trainer.data.left_out import LeftOut
+from gavel.trainer.data.training_batch import has_signal
 from gavel.trainer.loop.evaluation import Evaluation, evaluate, measure
 from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, StepBatch
 from gavel.trainer.loop.staleness import staleness
@@ -41,7 +44,11 @@ EVALUATION = "held_out"
 TIMES = "times"
 NOISE_PRIOR = "noise_prior"
 STALE = LeftOut.STALE.metric
+REFILLS, UNFILLED = "refill/groups", "refill/unfilled"
 _RESUME = "Mend it, and run the same command again: it resumes after the last finished step."
+
+
+_NO_REFILL = "Leave refill (--refill) at 0, or choose another loss."
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,10 @@ async def train_scenario(
             "the advantage 'shrunk' needs rewards on the scale of the judge's standard errors: its weight must be 1",
             "Give the judge the weight 1 and scale the other rewards, or choose another advantage.",
         )
+    if config.refill and isinstance(train_config.loss, Ppo):
+        raise LoopError("refill replaces groups without a signal; with the loss ppo every group has one", _NO_REFILL)
     _check_versions(model, config)
+    await model.backend.prepare(model, train_config)
     model.backend.pin(model, _experiment(scenario, judge, config, train_config))
     loop = _Loop(model, scenario, judge, config, train_config, observer or Observer(), Watchdog(config.stall_seconds))
     await loop.watchdog.guard(loop.run())
@@ -120,14 +130,17 @@ def _experiment(
             experiment["truths"] = content_hash(json.dumps(truths, ensure_ascii=False))
         if judge.noise_prior is not None:
             experiment["noise_prior"] = judge.noise_prior.model_dump()
+    training = train_config.model_dump(
+        mode="json", exclude={"total_steps", "warmup_steps", "micro_batch_tokens", "gradient_checkpointing"}
+    )
+    if train_config.reference_path is not None:
+        training["reference"] = os.path.abspath(train_config.reference_path)  # wherever the command is typed
     return experiment | {
         "loop": config.model_dump(
             mode="json",
             exclude={"steps", "concurrency", "keep_checkpoints", "keep_best", "keep_best_by", "stall_seconds"},
         ),
-        "training": train_config.model_dump(
-            mode="json", exclude={"total_steps", "warmup_steps", "micro_batch_tokens", "gradient_checkpointing"}
-        ),
+        "training": training,
     }
 
 
@@ -165,6 +178,8 @@ class _Loop:
             per_step=len(self._tasks(0)),
             max_staleness=config.max_staleness,
             watchdog=self.watchdog,
+            refills=math.floor(config.refill * len(self._tasks(0))),
+            has_signal=partial(has_signal, config=self.train_config),
         )
         async with prefetcher:
             while (step := await self.model.get_step()) <= config.steps:
@@ -215,21 +230,23 @@ class _Loop:
         return [NoisePrior(variance=row["variance"], df=row["df"]) for row in rows]
 
     def _overlap(self, step: int, batch: StepBatch) -> dict[str, float]:
-        """Metrics of an overlapping run."""
+        """Metrics of an overlapping run, and of groups that were made in place of others."""
+        found = {REFILLS: float(batch.refills), UNFILLED: float(batch.unfilled)} if self.config.refill else {}
         if not self.config.max_staleness:
-            return {}
-        return staleness(batch.groups, step) | {STALE: float(batch.stale)}
+            return found
+        return found | staleness(batch.groups, step) | {STALE: float(batch.stale)}
 
     async def _make_group(self, limiter: asyncio.Semaphore, slot: GroupSlot) -> TrajectoryGroup:
         """Rolls out and scores the group at `slot.position` of the plan."""
         step, number = divmod(slot.position, len(self._tasks(0)))
-        task = self._tasks(step)[number]
+        task = self._tasks(step)[number] if slot.refill is None else self._refill_task(step, slot.refill)
+        seeded = ("train", step) if slot.refill is None else ("refill", step, slot.refill)
 
         async def member(index: int) -> Trajectory:
             async with limiter:
                 slot.rollout_starts()
                 with self.rolling:
-                    return await self._rollout(step, task, index)
+                    return await self._rollout(task, seed_of(self.config.seed, *seeded, task.id, index))
 
         group = TrajectoryGroup(member(index) for index in range(self.config.group_size))
         return await gather_group(group, partial(self._scored, step), slot.tally)
@@ -237,7 +254,13 @@ class _Loop:
     def _tasks(self, step: int) -> list[Task]:
         return self.scenario.sample("train", self.config.tasks_per_step, seed=self.config.seed, step=step)
 
-    async def _rollout(self, step: int, task: Task, member: int) -> Trajectory:
+    def _refill_task(self, step: int, number: int) -> Task:
+        """Of the further group of a step; the seed, step and number alone decide it."""
+        round_, at = divmod(number, len(self._tasks(0)))
+        seed = seed_of(self.config.seed, "refill", round_)
+        return self.scenario.sample("train", self.config.tasks_per_step, seed=seed, step=step)[at]
+
+    async def _rollout(self, task: Task, seed: int) -> Trajectory:
         with self.watchdog.during("rollout", f"of {self.config.group_size} rollouts of task {task.id}"):
             return await rollout(
                 self.model,
@@ -245,7 +268,7 @@ class _Loop:
                 task,
                 temperature=self.config.temperature,
                 max_tokens=self.config.max_tokens,
-                seed=seed_of(self.config.seed, "train", step, task.id, member),
+                seed=seed,
             )
 
     async def _scored(self, step: int, group: TrajectoryGroup) -> TrajectoryGroup:

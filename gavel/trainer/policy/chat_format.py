@@ -8,12 +8,20 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import ValidationError
 from renderers import Renderer, config_from_name, create_renderer
 from renderers.base import MODEL_RENDERER_MAP
 
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.policy.loading import BaseModelError
-from gavel.trainer.policy.template_renderer import CALLED, SAID, TEMPLATE_ERRORS, TOOLS, TemplateRenderer
+from gavel.trainer.policy.template_renderer import (
+    CALLED,
+    SAID,
+    TEMPLATE_ERRORS,
+    TOOLS,
+    ChatFormatError,
+    TemplateRenderer,
+)
 
 _LOG = logging.getLogger(__name__)
 TEMPLATE = "template"
@@ -88,8 +96,27 @@ def _named(tokenizer: Any, name: str, kwargs: Mapping[str, Any]) -> Renderer:
     config: Any = config_from_name(name)
     fields = type(config).model_fields
     if unread := [each for each in kwargs if each not in fields]:
-        raise ValueError(f"it takes no {unread[0]}, but {', '.join(fields)}")
-    return create_renderer(tokenizer, type(config).model_validate({**config.model_dump(), **kwargs}))
+        known = [field for field in fields if field != "name"]
+        raise ValueError(f"it takes no {unread[0]}, but {', '.join(known)}")
+    try:
+        chosen = type(config).model_validate({**config.model_dump(), **kwargs})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}={first['input']!r}: {first['msg']}") from error
+    return create_renderer(tokenizer, chosen)
+
+
+def rendering_by(
+    renderer: Renderer, tokenizer: Any, chat_template_kwargs: Mapping[str, Any], stop_ids: Sequence[int] = ()
+) -> Renderer:
+    """The same chat format with other arguments. Raises `ChatFormatError` for those that it does not take."""
+    try:
+        if isinstance(renderer, TemplateRenderer):
+            return TemplateRenderer(tokenizer, chat_template_kwargs, stop_ids)
+        config: Any = getattr(renderer, "config")  # noqa: B009
+        return _named(tokenizer, config.name, chat_template_kwargs)
+    except _UNFIT as error:
+        raise ChatFormatError(f"chat_template_kwargs: {str(error).splitlines()[0]}") from error
 
 
 def _template_renderer(

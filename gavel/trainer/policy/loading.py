@@ -135,6 +135,7 @@ def unsloth_adapted(base: Any, lora: LoraSettings) -> Any:
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=0.0,
+        use_rslora=lora.rslora,
         bias="none",
         target_modules=list(_LAYERS),
         use_gradient_checkpointing=False,

@@ -6,6 +6,7 @@ for those of the experts, not these either. Not the layers of a state-space mixe
 modules.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,10 +20,11 @@ _LEFT_OUT = {"experts", "router", "gate", "shared_expert_gate", "mamba"}
 """Components of names."""
 
 
-def lora_targets(model: Any) -> list[str]:
+def lora_targets(model: Any, wanted: Sequence[str] = ()) -> list[str]:
     """The layers' names: their last components where these name no other module, otherwise whole names.
 
-    Raises `BaseModelError` when there are none.
+    `wanted`: the ends of names, of which each must name a layer; none for all. Raises `BaseModelError` when there are
+    none.
     """
     inside = set(text_decoder(model).modules())
     mixers = tuple(name for name, module in model.named_modules() if "Mamba" in type(module).__name__)
@@ -39,9 +41,25 @@ def lora_targets(model: Any) -> list[str]:
         raise BaseModelError(
             f"{model.config.model_type} has no linear layers that can be adapted", "Choose another base model."
         )
+    names = _chosen(names, wanted, model)
     leaves = {_leaf(name) for name in names}
     named_alike = {name for name, _ in model.named_modules() if _leaf(name) in leaves}
     return sorted(leaves if named_alike == names else names)
+
+
+def _chosen(names: set[str], wanted: Sequence[str], model: Any) -> set[str]:
+    if not wanted:
+        return names
+    chosen: set[str] = set()
+    for end in wanted:
+        named = {name for name in names if f".{name}".endswith(f".{end}")}
+        if not named:
+            raise BaseModelError(
+                f"{model.config.model_type} has no layer {end!r} that can be adapted",
+                f"There are: {', '.join(sorted({_leaf(name) for name in names}))}; whole names work, too.",
+            )
+        chosen |= named
+    return chosen
 
 
 def _not_of_experts(names: set[str], model: Any) -> set[str]:

@@ -4,9 +4,10 @@ Only the adapter's weights ever change.
 """
 
 import contextlib
+import hashlib
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,9 @@ from huggingface_hub import constants, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
+from renderers import Renderer
 from safetensors import SafetensorError
+from torch.nn import Dropout
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -25,13 +28,14 @@ from transformers.utils import logging as transformers_logging
 
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
+from gavel.trainer.embedded.small_model import SMALL_MODEL, small_model_path
 from gavel.trainer.kernels.attention_span import Span
 from gavel.trainer.kernels.gated_mlp import fuse_mlps
 from gavel.trainer.kernels.lora_linear import LoraLinear
 from gavel.trainer.kernels.packed_attention import AttentionError, attend_packed
 from gavel.trainer.kernels.rms_norm import fuse_norms
 from gavel.trainer.policy.adapter import LoraFactors
-from gavel.trainer.policy.chat_format import chat_renderer
+from gavel.trainer.policy.chat_format import chat_renderer, rendering_by
 from gavel.trainer.policy.families import usable_context, why_alone
 from gavel.trainer.policy.fsdp import shard_layers
 from gavel.trainer.policy.loading import (
@@ -50,6 +54,7 @@ from gavel.trainer.policy.lora_targets import lora_targets
 logger = logging.getLogger(__name__)
 
 _HUB_SECONDS = 20.0
+_NAMES = f"Name a directory, a model of the Hugging Face hub, {SMALL_MODEL} or {EMBEDDED_POLICY}."
 
 LoadBase = Callable[[str, torch.dtype, str], Any]
 """Name, type and device -> a frozen model of transformers."""
@@ -80,8 +85,14 @@ class Policy:
                 "a base that is sharded over several processes can be neither Unsloth's nor quantized",
                 "Leave loader and quantization out of PolicySettings, or leave out shard_base.",
             )
+        if settings.loader == "unsloth" and (lora.targets or lora.dropout):
+            raise BaseModelError(
+                "Unsloth's kernels adapt all linear layers, without dropout",
+                "Leave targets and dropout out of LoraSettings, or loader out of PolicySettings.",
+            )
         device = _device()
         self.dtype = dtype_of(settings, device)
+        self.lora = lora
         config = load_config(base_model)
         self.max_context = usable_context(config)
         """Tokens of a sequence."""
@@ -92,13 +103,10 @@ class Policy:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(source_of(base_model))
         except (OSError, ValueError) as error:
             raise _unloadable(base_model, error) from error
+        self._stop_ids = _stop_ids(source_of(base_model))
+        self._chat_template_kwargs = settings.chat_template_kwargs
         self.renderer = chat_renderer(
-            self.tokenizer,
-            config.model_type,
-            renderer,
-            base_model,
-            settings.chat_template_kwargs,
-            _stop_ids(source_of(base_model)),
+            self.tokenizer, config.model_type, renderer, base_model, settings.chat_template_kwargs, self._stop_ids
         )
         try:
             if settings.loader == "unsloth":
@@ -152,6 +160,64 @@ class Policy:
     def parameters(self) -> list[torch.nn.Parameter]:
         """The adapter's parameters; no others are trained."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    def rendering_by(self, chat_template_kwargs: Mapping[str, Any]) -> Renderer:
+        """The renderer with these arguments of the chat template over the model's own. Raises `ChatFormatError`."""
+        kwargs = {**self._chat_template_kwargs, **chat_template_kwargs}
+        if kwargs == self._chat_template_kwargs:
+            return self.renderer
+        return rendering_by(self.renderer, self.tokenizer, kwargs, self._stop_ids)
+
+    def adapter_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """`parameters` with their names in a PEFT adapter's file."""
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad:
+                yield name.replace(".default.", "."), parameter
+
+    @property
+    def lora_scale(self) -> float:
+        """Of the adapter, the same in every layer."""
+        return next(m.scaling["default"] for m in self.model.modules() if isinstance(m, LoraLayer))
+
+    @contextlib.contextmanager
+    def dropping_out(self, seed: str) -> Iterator[None]:
+        """The adapter's dropout, if it has one, is active and drawn by `seed`."""
+        adapted = [module for module in self.model.modules() if isinstance(module, LoraLayer)]
+        layers = [each for module in adapted for each in module.lora_dropout.values() if isinstance(each, Dropout)]
+        if not layers:
+            yield
+            return
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(int.from_bytes(hashlib.sha256(seed.encode()).digest()[:7]))
+            for layer in layers:
+                layer.train()
+            try:
+                yield
+            finally:
+                for layer in layers:
+                    layer.eval()
+
+    @contextlib.contextmanager
+    def with_weights(self, weights: Sequence[torch.Tensor] | None) -> Iterator[None]:
+        """The policy with other weights of its adapter, in the order of `parameters`; None: the base alone.
+
+        Tensor pointers are exchanged, so nothing that keeps a graph may be computed inside.
+        """
+        if weights is None:
+            with self.model.disable_adapter():
+                yield
+            return
+        own = [parameter.data for parameter in self.parameters()]
+        self._point_to(weights)
+        try:
+            yield
+        finally:
+            self._point_to(own)
+
+    def _point_to(self, weights: Sequence[torch.Tensor]) -> None:
+        for parameter, weight in zip(self.parameters(), weights, strict=True):
+            parameter.data = weight
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of the tokens, including special ones."""
@@ -213,8 +279,9 @@ def _adapted(base: Any, lora: LoraSettings) -> PeftModel:
     settings = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
-        lora_dropout=0.0,
-        target_modules=lora_targets(base),
+        lora_dropout=lora.dropout,
+        use_rslora=lora.rslora,
+        target_modules=lora_targets(base, lora.targets),
         task_type="CAUSAL_LM",
     )
     if not is_quantized(base):
@@ -251,7 +318,7 @@ def _unsharded(config: Any, reason: str) -> BaseModelError:
 def _unloadable(base_model: str, error: Exception) -> BaseModelError:
     return BaseModelError(
         f"the base model {base_model!r} cannot be loaded: {str(error).splitlines()[0]}",
-        f"Name a directory, a model of the Hugging Face hub, or {EMBEDDED_POLICY}.",
+        _NAMES,
     )
 
 
@@ -273,14 +340,16 @@ def load_base(
 
 
 def source_of(base_model: str) -> str:
-    """The path or model id for transformers."""
+    """The path or model id for transformers. Raises `SmallModelError` when the small real model cannot be had."""
+    if base_model == SMALL_MODEL:
+        return str(small_model_path(logger.warning))
     return str(EMBEDDED_PATH) if base_model == EMBEDDED_POLICY else base_model
 
 
 def _check_exists(base_model: str) -> None:
     """Asks the hub once; transformers would retry for a minute before it reports a missing model."""
     source = source_of(base_model)
-    remedy = f"Name a directory, a model of the Hugging Face hub, or {EMBEDDED_POLICY}."
+    remedy = _NAMES
     try:
         if Path(source).is_dir() or constants.HF_HUB_OFFLINE or try_to_load_from_cache(source, "config.json"):
             return

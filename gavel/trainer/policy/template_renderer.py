@@ -13,7 +13,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jinja2 import TemplateError
+from jinja2 import Environment, TemplateError
+from jinja2.defaults import DEFAULT_NAMESPACE
+from jinja2.meta import find_undeclared_variables
 from renderers import DefaultRendererConfig, Message, RenderedTokens, ToolCallParseStatus, ToolSpec
 from renderers.default import DefaultRenderer
 from renderers.parsers import TOOL_PARSERS
@@ -47,6 +49,26 @@ CALLED: list[Any] = [
 ]
 
 
+_GIVEN = frozenset(
+    {"messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now", *DEFAULT_NAMESPACE}
+)
+"""What every template is given, and what is not a caller's: special tokens (`eos_token`) are left out by their ends."""
+
+
+def template_arguments(template: str) -> set[str]:
+    """The names that a chat template reads and a caller may give: `enable_thinking`, say."""
+    tested = set(re.findall(r"\b(\w+) is (?:not )?defined|\b(\w+)\s*\|\s*default", template))
+    names = {name for pair in tested for name in pair if name}
+    plain = re.sub(r"\{%-?\s*(?:end)?generation\s*-?%\}", "", template)
+    try:
+        names |= find_undeclared_variables(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(plain))
+    except TemplateError:  # a tag that only transformers knows
+        names |= set(re.findall(r"\b[a-z_]+\b", template))
+    local = set(re.findall(r"\bfor (\w+)(?:, *(\w+))? in\b", template))
+    known = _GIVEN | {name for pair in local for name in pair} | {"true", "false", "none", "loop", "self"}
+    return {name for name in names - known if not name.endswith("_token")}
+
+
 class ChatFormatError(ValueError):
     """A conversation that the model's chat template cannot express."""
 
@@ -62,9 +84,9 @@ class TemplateRenderer(DefaultRenderer):
         Raises `ChatFormatError` for a template that does not render one turn, or arguments that it does not take.
         """
         given = dict(chat_template_kwargs or {})
-        template: str = tokenizer.get_chat_template()
-        if unread := [name for name in given if not re.search(rf"\b{re.escape(name)}\b", template)]:
-            raise ChatFormatError(f"it does not read {unread[0]}")
+        read = template_arguments(tokenizer.get_chat_template())
+        if unread := [name for name in given if name not in read]:
+            raise ChatFormatError(f"it does not read {unread[0]}, but {', '.join(sorted(read)) or 'no argument'}")
         super().__init__(tokenizer, DefaultRendererConfig.model_validate(given))
         self._stop_ids = list(dict.fromkeys([*self._turn_ends(), *super().get_stop_token_ids(), *stop_ids]))
         self._tool_parser = self._reading_tool_parser()

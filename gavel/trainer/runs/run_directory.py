@@ -38,7 +38,17 @@ _OWN = frozenset(
             "report.html",
             ".report.html.unfinished",
         ),
-        *("trajectories", "checkpoints", "adapters", "vllm.log", "wandb", "wandb_id", ".report.html.unfinished"),
+        *(
+            "trajectories",
+            "checkpoints",
+            "reference",
+            "exports",
+            "adapters",
+            "vllm.log",
+            "wandb",
+            "wandb_id",
+            ".report.html.unfinished",
+        ),
         *(f"{name}.unfinished" for name in _DESCRIPTIONS),
     }
 )

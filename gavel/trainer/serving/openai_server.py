@@ -14,8 +14,9 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import uvicorn
 from renderers import ParsedResponse, Renderer, ToolCallParseStatus
@@ -27,7 +28,7 @@ from starlette.routing import Route
 from gavel.llm.errors import GavelError
 from gavel.llm.types import Message
 from gavel.trainer.engines.protocol import AdapterGone, ContextOverflow, Engine, EngineError, Sampled, SamplingRequest
-from gavel.trainer.serving.turn_cache import Prompt, TurnCache
+from gavel.trainer.serving.turn_cache import ChatFormat, Prompt, TurnCache
 
 _START_DEADLINE = 30.0
 _CLIENT_GONE = 499
@@ -35,6 +36,8 @@ _CLIENT_GONE = 499
 _DEFAULT_MAX_TOKENS = 1024
 _MAX_TEMPERATURE = 2.0
 """As in OpenAI's API."""
+_FORMATS = 64
+"""Renderers that are kept, for arguments of the chat template that requests give."""
 _ROLES = ("system", "user", "assistant", "tool")
 _KNOWN = {
     "model",
@@ -46,6 +49,7 @@ _KNOWN = {
     "seed",
     "logprobs",
     "return_token_ids",
+    "chat_template_kwargs",
     "user",
 }
 _HARMLESS = {
@@ -103,15 +107,21 @@ class EndpointServer:
         max_context: int,
         host: str = "127.0.0.1",
         port: int = 0,
+        rendering_by: Callable[[Mapping[str, Any]], Renderer] | None = None,
     ) -> None:
-        """`decode` gives the text of token ids; `port` 0 takes a free one. Raises `EndpointError`."""
+        """`decode` gives the text of token ids; `port` 0 takes a free one. Raises `EndpointError`.
+
+        `rendering_by` makes the renderer of a request's `chat_template_kwargs`, or raises ValueError.
+        """
         self._engine = engine
-        self._renderer = renderer
         self._decode = decode
         self._model = model
         self._max_context = max_context
         self.turn_cache = TurnCache(renderer, decode)
-        self._stop_ids = frozenset(renderer.get_stop_token_ids())
+        self._own_format = ChatFormat(renderer)
+        self._rendering_by = rendering_by
+        self._formats: OrderedDict[str, ChatFormat] = OrderedDict()
+        """Those of requests with arguments of the chat template."""
         listener = _listen(host, port)
         self.base_url = f"http://{host}:{listener.getsockname()[1]}/v1"
         app = Starlette(
@@ -173,7 +183,8 @@ class EndpointServer:
         tools: list[Message] | None = body.get("tools") or None
         if body.get("tool_choice") == "none":
             tools = None
-        prompt = self.turn_cache.prompt(messages, tools)
+        chat = self._chat_format(body.get("chat_template_kwargs"))
+        prompt = self.turn_cache.prompt(messages, tools, chat)
         prompt_ids = prompt.token_ids
         room = self._max_context - len(prompt_ids)
         if room <= 0:
@@ -185,7 +196,7 @@ class EndpointServer:
         seed = body.get("seed")
         sampling = SamplingRequest(
             prompt_ids=prompt_ids,
-            stop_ids=self._stop_ids,
+            stop_ids=chat.stop_ids,
             max_tokens=min(int(wanted), room),
             temperature=temperature,
             seed=secrets.randbits(62) if seed is None else int(seed),
@@ -195,10 +206,31 @@ class EndpointServer:
             sampled = await self._sampled(request, sampling)
         except AdapterGone as error:  # replaced since the request came in
             raise UnknownModel(body["model"], self._names()) from error
-        parsed = self._renderer.parse_response(sampled.token_ids, tools=tools, prompt_ids=prompt_ids)  # type: ignore[arg-type]
+        parsed = chat.renderer.parse_response(sampled.token_ids, tools=tools, prompt_ids=prompt_ids)  # type: ignore[arg-type]
         reply = _message(parsed)
-        self.turn_cache.sampled(messages, tools, reply, prompt_ids, sampled.token_ids)
+        self.turn_cache.sampled(messages, tools, reply, prompt_ids, sampled.token_ids, chat)
         return self._completion(body, reply, prompt, sampled, temperature)
+
+    def _chat_format(self, arguments: Any) -> ChatFormat:
+        """Raises `BadRequest` for arguments that the chat template does not read."""
+        if arguments is None or arguments == {}:
+            return self._own_format
+        if not isinstance(arguments, dict) or self._rendering_by is None:
+            raise BadRequest(f"chat_template_kwargs={arguments!r} is not supported here", "Leave it out, or give {}.")
+        given = cast("dict[str, Any]", arguments)
+        key = json.dumps(given, sort_keys=True)
+        known = self._formats.get(key)
+        if known is None:
+            try:
+                renderer = self._rendering_by(given)
+            except ValueError as error:
+                raise BadRequest(str(error), "Leave it out of chat_template_kwargs.") from error
+            known = self._own_format if renderer is self._own_format.renderer else ChatFormat(renderer, key)
+            self._formats[key] = known
+        self._formats.move_to_end(key)
+        while len(self._formats) > _FORMATS:
+            self._formats.popitem(last=False)
+        return known
 
     async def _sampled(self, request: Request, sampling: SamplingRequest) -> Sampled:
         """The engine's reply; the request is cancelled when the client closes the connection."""

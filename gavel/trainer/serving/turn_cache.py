@@ -30,6 +30,19 @@ class Prompt:
     """Whether the last assistant message was sampled here, and nothing up to it has been changed."""
 
 
+@dataclass(frozen=True, slots=True)
+class ChatFormat:
+    """The renderer of a request, by the arguments of the chat template that it gives."""
+
+    renderer: Renderer
+    arguments: str = ""
+    """What tells it from others; empty for the model's own."""
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        return frozenset(self.renderer.get_stop_token_ids())
+
+
 class TurnCache:
     """Renders requests to prompt ids; a bounded cache of sampled turns."""
 
@@ -37,28 +50,30 @@ class TurnCache:
         """`decode` gives the text of token ids, special tokens included."""
         self._renderer = renderer
         self._decode = decode
-        self._stop_ids = frozenset(renderer.get_stop_token_ids())
         self._turns: OrderedDict[bytes, dict[bytes, tuple[list[int], list[int]]]] = OrderedDict()
-        """Prompt and sampled ids, by the messages up to the turn, and by the tools that were offered."""
+        """Prompt and sampled ids, by the messages up to the turn, and by the tools and arguments of the template."""
         self._openings: OrderedDict[bytes, list[int]] = OrderedDict()
 
-    def prompt(self, messages: Sequence[Message], tools: list[Message] | None) -> Prompt:
-        """The prompt of the next assistant turn."""
+    def prompt(
+        self, messages: Sequence[Message], tools: list[Message] | None, chat: ChatFormat | None = None
+    ) -> Prompt:
+        """The prompt of the next assistant turn, in the chat format of the request."""
+        chat = chat or ChatFormat(self._renderer)
         last = max((i for i, message in enumerate(messages) if message["role"] == "assistant"), default=None)
         if last is None or last + 1 == len(messages):
-            return Prompt(self._rendered(messages, tools), False)
+            return Prompt(self._rendered(messages, tools, chat), False)
         turns = _recall(self._turns, _key(messages[: last + 1])) or {}
-        known = turns.get(_digest(tools))
+        known = turns.get(_offered(tools, chat))
         if known is None:
-            return Prompt(self._rendered(messages, tools), bool(turns))
-        bridged = self._renderer.bridge_to_next_turn(
+            return Prompt(self._rendered(messages, tools, chat), bool(turns))
+        bridged = chat.renderer.bridge_to_next_turn(
             *known,
             list(messages[last + 1 :]),  # type: ignore[arg-type]
             tools=tools,  # type: ignore[arg-type]
         )
         if bridged is not None:
             return Prompt(list(bridged.token_ids), True)
-        return Prompt(self._spliced(known[0] + known[1], self._rendered(messages, tools)), True)
+        return Prompt(self._spliced(known[0] + known[1], self._rendered(messages, tools, chat), chat), True)
 
     def sampled(
         self,
@@ -67,17 +82,19 @@ class TurnCache:
         reply: Message,
         prompt_ids: list[int],
         token_ids: list[int],
+        chat: ChatFormat | None = None,
     ) -> None:
         """Remembers that `reply` to `messages` was sampled as `token_ids` after `prompt_ids`."""
         key = _key([*messages, reply])
-        turns = self._turns.get(key, {}) | {_digest(tools): (prompt_ids, token_ids)}
+        offered = _offered(tools, chat or ChatFormat(self._renderer))
+        turns = self._turns.get(key, {}) | {offered: (prompt_ids, token_ids)}
         _remember(self._turns, key, turns)
 
-    def _rendered(self, messages: Sequence[Message], tools: list[Message] | None) -> list[int]:
-        key = _key(messages) + _digest(tools)
+    def _rendered(self, messages: Sequence[Message], tools: list[Message] | None, chat: ChatFormat) -> list[int]:
+        key = _key(messages) + _offered(tools, chat)
         opening = _recall(self._openings, key)
         if opening is None:
-            rendered = self._renderer.render_ids(
+            rendered = chat.renderer.render_ids(
                 [_renderable(message) for message in messages],  # type: ignore[arg-type]
                 tools=tools,  # type: ignore[arg-type]
                 add_generation_prompt=True,
@@ -86,11 +103,11 @@ class TurnCache:
             _remember(self._openings, key, opening)
         return opening
 
-    def _spliced(self, sampled: list[int], rendered: list[int]) -> list[int]:
+    def _spliced(self, sampled: list[int], rendered: list[int], chat: ChatFormat) -> list[int]:
         """`rendered` with its beginning replaced by `sampled`, if both decode to the same text; else `rendered`."""
-        ends = [at for at, token in enumerate(rendered, 1) if token in self._stop_ids]
-        turns = sum(token in self._stop_ids for token in sampled)
-        if sampled[-1] not in self._stop_ids or len(ends) < turns:
+        ends = [at for at, token in enumerate(rendered, 1) if token in chat.stop_ids]
+        turns = sum(token in chat.stop_ids for token in sampled)
+        if sampled[-1] not in chat.stop_ids or len(ends) < turns:
             return rendered
         end = ends[turns - 1]
         same = self._decode(rendered[:end]) == self._decode(sampled)
@@ -126,6 +143,10 @@ def _key(messages: Sequence[Message]) -> bytes:
             for message in messages
         ]
     )
+
+
+def _offered(tools: list[Message] | None, chat: ChatFormat) -> bytes:
+    return _digest([tools, chat.arguments] if chat.arguments else tools)
 
 
 def _digest(value: object) -> bytes:

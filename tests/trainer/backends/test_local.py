@@ -87,6 +87,40 @@ async def test_a_restart_goes_on_bit_for_bit_where_the_run_was(tmp_path: Path) -
     assert await adapters("through", restart=False) == await adapters("restarted", restart=True)
 
 
+@pytest.mark.parametrize(
+    "lora",
+    [
+        LoraSettings(rank=4, rslora=True),
+        LoraSettings(rank=4, alpha=64, targets=["q_proj", "layers.0.mlp.down_proj"]),
+        LoraSettings(rank=4, dropout=0.3),
+    ],
+    ids=["rslora", "targets", "dropout"],
+)
+async def test_an_adapter_of_any_settings_is_published_exactly_and_goes_on(tmp_path: Path, lora: LoraSettings) -> None:
+    def model() -> TrainableModel:
+        return TrainableModel(name="lora", project="tests", base_model=EMBEDDED_POLICY, lora=lora)
+
+    outcomes: list[bytes] = []
+    recorded: TrajectoryGroup | None = None
+    for root in (tmp_path / "through", tmp_path / "resumed"):
+        own = model()
+        backend = LocalBackend(root)
+        await own.register(backend)
+        recorded = recorded or await a_group(own, [0.0, 1.0, 0.5])
+        gaps = [(await own.train([recorded], TrainConfig(learning_rate=1e-2))).metrics["publish_gap"]]
+        if root.name == "resumed":
+            await backend.close()
+            own, backend = model(), LocalBackend(root)
+            await own.register(backend)
+        gaps.append((await own.train([recorded], TrainConfig(learning_rate=1e-2))).metrics["publish_gap"])
+        await backend.close()
+        assert max(gaps) < 1e-4
+        outcomes.append((root / "tests" / "lora" / "checkpoints" / "000002" / "adapter_model.safetensors").read_bytes())
+        written = json.loads((root / "tests" / "lora" / "checkpoints" / "000002" / "adapter_config.json").read_text())
+        assert written["use_rslora"] is lora.rslora
+    assert outcomes[0] == outcomes[1]
+
+
 async def test_a_kill_between_checkpoint_and_metrics_loses_neither(tmp_path: Path) -> None:
     model = a_model()
     async with LocalBackend(tmp_path) as backend:

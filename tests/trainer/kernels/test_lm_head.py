@@ -72,6 +72,28 @@ def test_entropies_carry_no_gradient():
     assert not entropies.requires_grad
 
 
+@pytest.mark.parametrize("size", [0.0, 1.0, 30.0, 1000.0])
+@pytest.mark.parametrize("scale", [1.0, 0.125])
+def test_the_gradient_of_the_entropy_is_that_of_autograd_over_the_full_logits(size, scale):
+    hidden, weight, targets, temperatures = problem(size)
+    found = tiled_logprobs(hidden, weight, targets, temperatures, form=LogitForm(scale), entropy_gradient=True)
+    expected = full(hidden, weight, targets, temperatures / scale)
+    plain = tiled_logprobs(hidden, weight, targets, temperatures, form=LogitForm(scale))
+    assert all(torch.equal(*pair) for pair in zip(found, plain, strict=True))
+    one, other = torch.randn(2, 40, dtype=torch.float64)
+    ways = [sum((w * v).sum() for w, v in zip((one, other), values, strict=True)) for values in (found, expected)]
+    own, wanted = (torch.autograd.grad(value, hidden)[0] for value in ways)
+    torch.testing.assert_close(own, wanted, atol=1e-8, rtol=1e-8)
+
+
+def test_the_entropys_gradient_holds_no_tensor_of_positions_times_vocabulary(monkeypatch):
+    saved = []
+    hidden, *others = problem(1.0)
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor.shape), lambda nothing: nothing):
+        tiled_logprobs(hidden, *others, entropy_gradient=True)
+    assert saved == [hidden.shape, hidden.shape]
+
+
 def frozen(bias: bool = False) -> torch.nn.Linear:
     return torch.nn.Linear(4, 9, bias=bias).requires_grad_(False)
 
@@ -107,11 +129,16 @@ def test_scaled_capped_and_biased_logits_are_those_of_the_obvious_way(bias, form
         logits = form.cap * torch.tanh(logits / form.cap)
     expected = torch.log_softmax(logits / temperatures[:, None], -1)
     chosen = expected.gather(-1, targets[:, None])[:, 0]
+    all_entropies = -(expected.exp() * expected).sum(-1)
     found, entropies = tiled_logprobs(hidden, weight, targets, temperatures, bias, form)
     torch.testing.assert_close(found, chosen)
-    torch.testing.assert_close(entropies, -(expected.exp() * expected).sum(-1))
+    torch.testing.assert_close(entropies, all_entropies)
+    assert not entropies.requires_grad
     gradient = torch.randn(300, dtype=torch.float64)
-    (own,), (other,) = (torch.autograd.grad(each, hidden, gradient) for each in (found, chosen))
+    (own,), (other,) = (torch.autograd.grad(each, hidden, gradient, retain_graph=True) for each in (found, chosen))
+    torch.testing.assert_close(own, other)
+    _, entropies = tiled_logprobs(hidden, weight, targets, temperatures, bias, form, entropy_gradient=True)
+    (own,), (other,) = (torch.autograd.grad(each, hidden, gradient) for each in (entropies, all_entropies))
     torch.testing.assert_close(own, other)
 
 

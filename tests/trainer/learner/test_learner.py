@@ -28,6 +28,7 @@ from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.learner import learner as learner_room
 from gavel.trainer.learner.learner import Learner, LearnerError, learning_rate
 from gavel.trainer.learner.logprobs import trained_logprobs
+from gavel.trainer.learner.reward_kl import penalized_advantages
 from gavel.trainer.policy.policy import Policy
 from tests.trainer.conftest import sequence
 
@@ -100,9 +101,9 @@ def test_a_group_is_trained_together_and_checkpointing_changes_no_update(fresh_p
     state = copy.deepcopy(fresh_policy.model.state_dict())
     score, seen, outcomes = learner_room.trained_scores, [], []
 
-    def recording(policy, tokens):
+    def recording(policy, tokens, entropy_gradient):
         seen.append(len(tokens))
-        return score(policy, tokens)
+        return score(policy, tokens, entropy_gradient)
 
     monkeypatch.setattr(learner_room, "trained_scores", recording)
     groups = [replace(sequence, group=number // 2) for number, sequence in enumerate(batch.sequences)]
@@ -125,7 +126,7 @@ def test_a_group_is_trained_together_and_checkpointing_changes_no_update(fresh_p
 def test_what_does_not_fit_fails_at_once_with_advice_and_changes_nothing(
     fresh_policy, batch, monkeypatch, error, settings, remedy
 ):
-    def fails(policy, tokens):
+    def fails(policy, tokens, entropy_gradient):
         raise error
 
     monkeypatch.setattr(learner_room, "trained_scores", fails)
@@ -137,7 +138,7 @@ def test_what_does_not_fit_fails_at_once_with_advice_and_changes_nothing(
 
 
 def test_any_other_fault_is_not_taken_for_a_lack_of_memory(fresh_policy, batch, monkeypatch):
-    def fails(policy, tokens):
+    def fails(policy, tokens, entropy_gradient):
         raise RuntimeError("shapes differ")
 
     monkeypatch.setattr(learner_room, "trained_scores", fails)
@@ -286,6 +287,98 @@ def test_without_an_advantage_or_a_divergence_nothing_is_learnt(fresh_policy):
     before = adapter(fresh_policy)
     assert Learner(fresh_policy).step(make_batch(tokens, [0.0]), CONFIG)["gradient_norm"] == 0.0
     assert all(torch.equal(*pair) for pair in zip(before, adapter(fresh_policy), strict=True))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"top_entropy": 0.2}, {"entropy_bonus": 0.3}, {"top_entropy": 0.5, "entropy_bonus": 0.1}]
+)
+@pytest.mark.parametrize("micro_batch_tokens", [30, 10**6])
+def test_entropy_bonus_and_top_entropy_are_those_written_out(fresh_policy, batch, settings, micro_batch_tokens):
+    config = TrainConfig(max_gradient_norm=1e9, micro_batch_tokens=micro_batch_tokens, **settings)
+    metrics = Learner(fresh_policy).step(batch, config)
+    policy = Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
+    terms = []
+    for trained in batch.sequences:
+        ids = torch.tensor([trained.tokens.token_ids])
+        logprobs = torch.log_softmax(policy.model(input_ids=ids).logits[0] / 0.9, -1)
+        for place in range(4, ids.shape[1]):
+            row = logprobs[place - 1]
+            ratio = torch.exp(row[ids[0, place]] - trained.tokens.logprobs[place])
+            terms.append((-ratio * trained.advantage, -(row.exp() * row).sum()))
+    trained_count = math.ceil(config.top_entropy * len(terms))
+    lowest = sorted((entropy.item() for _, entropy in terms), reverse=True)[trained_count - 1]
+    losses = [(loss if entropy.item() >= lowest else 0.0) - config.entropy_bonus * entropy for loss, entropy in terms]
+    loss = torch.stack([torch.as_tensor(each) for each in losses]).sum() / len(terms)
+    loss.backward()
+    assert metrics["loss"] == pytest.approx(loss.item(), abs=1e-5)
+    if config.top_entropy < 1:
+        assert metrics["top_entropy_share"] == pytest.approx(trained_count / len(terms))
+    for expected, found in zip(policy.parameters(), fresh_policy.parameters(), strict=True):
+        assert expected.grad is not None
+        torch.testing.assert_close(
+            found.grad, expected.grad, atol=1e-5 + 1e-5 * expected.grad.abs().max().item(), rtol=1e-3
+        )
+
+
+@pytest.mark.parametrize("per", ["token", "sequence"])
+@pytest.mark.parametrize("more", [{}, {"beta": 0.2}, {"normalize_over_batch": True}])
+def test_the_divergence_in_the_reward_is_that_written_out_from_the_given_reference(fresh_policy, batch, per, more):
+    other = Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+        reference = [trained_logprobs(other, [s.tokens]) for s in batch.sequences]
+    before = adapter(fresh_policy)
+    config = TrainConfig(
+        learning_rate=1e-9,
+        max_gradient_norm=1e9,
+        kl_in_reward=0.1,
+        kl_in_reward_per=per,
+        micro_batch_tokens=60,
+        **more,
+    )
+    learner = Learner(fresh_policy)
+    learner.reference = adapter(other)
+    metrics = learner.step(batch, config)
+    torch.testing.assert_close(adapter(fresh_policy), before, atol=1e-7, rtol=0)
+    k1 = [torch.tensor(s.tokens.logprobs[4:]) - own for s, own in zip(batch.sequences, reference, strict=True)]
+    assert metrics["kl_in_reward"] == pytest.approx(torch.cat(k1).mean().item(), abs=1e-5)
+    expected, policy = torch.zeros(()), Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
+    count = sum(len(own) for own in k1)
+    advantages = penalized_advantages(batch.sequences, k1, config)
+    for trained, ref, advantage in zip(batch.sequences, reference, advantages, strict=True):
+        logprobs = trained_logprobs(policy, [trained.tokens])
+        ratio = torch.exp(logprobs - torch.tensor(trained.tokens.logprobs[4:]))
+        difference = ref - logprobs
+        losses = -ratio * advantage + config.beta * (torch.exp(difference) - difference - 1)
+        expected = expected + losses.sum() / count
+    expected.backward()
+    assert metrics["loss"] == pytest.approx(expected.item(), rel=1e-5, abs=1e-5)
+    for wanted, found in zip(policy.parameters(), fresh_policy.parameters(), strict=True):
+        assert wanted.grad is not None
+        torch.testing.assert_close(
+            found.grad, wanted.grad, atol=1e-5 + 1e-5 * wanted.grad.abs().max().item(), rtol=1e-3
+        )
+
+
+def test_dropout_is_drawn_by_the_step_alone_and_active_in_the_updates_pass_alone(batch):
+    outcomes = []
+    for dropout in (0.0, 0.5, 0.5):
+        policy = Policy(EMBEDDED_POLICY, LoraSettings(rank=4, dropout=dropout))
+        torch.manual_seed(len(outcomes))
+        before = torch.get_rng_state()
+        config = TrainConfig(learning_rate=1e-3, beta=0.1, sampler_correction=SamplerCorrection())
+        learner = Learner(policy)
+        metrics = [learner.step(batch, config) for _ in range(2)]
+        assert torch.equal(before, torch.get_rng_state())
+        outcomes.append((flat(adapter(policy)), metrics))
+        whole = [trained_logprobs(policy, [batch.sequences[0].tokens]) for _ in range(2)]
+        assert torch.equal(*whole)
+    assert not torch.allclose(outcomes[0][0], outcomes[1][0])
+    assert torch.equal(outcomes[1][0], outcomes[2][0])
+    assert outcomes[1][1] == outcomes[2][1]
+    assert outcomes[0][1][0]["sampler_weight"] == outcomes[1][1][0]["sampler_weight"]
 
 
 LOSSES: list[Loss] = [

@@ -14,6 +14,7 @@ from gavel.trainer.learner.losses import (
     cispo,
     clipped,
     clipped_surrogate,
+    highest,
     kl,
     policy_losses,
     sampler_weights,
@@ -326,3 +327,18 @@ def test_a_loss_is_chosen_by_its_kind_and_survives_json(loss):
 def test_settings_that_mean_nothing_are_refused(settings):
     with pytest.raises(ValidationError):
         TrainConfig.model_validate(settings)
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0]) | st.floats(0, 12), min_size=1, max_size=60), st.floats(0.01, 1)
+)
+def test_the_chosen_tokens_are_those_that_sorting_by_entropy_puts_first(entropies, share):
+    count = max(1, math.ceil(share * len(entropies) - 1e-9))
+    lowest = sorted(entropies, reverse=True)[count - 1]
+    found = highest(torch.tensor(entropies, dtype=torch.float64), share).tolist()
+    assert found == [entropy >= lowest for entropy in entropies]
+
+
+def test_single_tokens_of_a_loss_over_sequences_cannot_be_chosen():
+    with pytest.raises(ValidationError, match="gspo has one ratio a sequence"):
+        TrainConfig(loss=Gspo(), top_entropy=0.2)

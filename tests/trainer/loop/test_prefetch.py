@@ -236,6 +236,67 @@ def test_whatever_the_delays_no_group_is_too_old_and_every_step_gets_its_groups(
     asyncio.run(run())
 
 
+def filled_one_after_the_other(signals: list[bool], further: list[bool], bound: int) -> tuple[list[int], int, int]:
+    """DAPO's loop in its plainest form: the numbers of the groups of a step, how many are further, and unfilled."""
+    groups, missing, refills = list(range(len(signals))), signals.count(False), 0
+    while missing and refills < bound:
+        groups.append(len(signals) + refills)
+        missing -= further[refills]
+        refills += 1
+    return groups, refills, missing
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    signals=st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=4),
+    further=st.lists(st.booleans(), min_size=8, max_size=8),
+    bound=st.integers(1, 8),
+    max_staleness=st.integers(0, 2),
+)
+def test_groups_without_a_signal_are_replaced_up_to_the_bound_whoever_is_ready_first(
+    seed, signals, further, bound, max_staleness
+):
+    chance = random.Random(seed)
+
+    async def make(slot: GroupSlot) -> TrajectoryGroup:
+        slot.rollout_starts()
+        for _ in range(chance.choice([0, 1, 3, 10])):
+            await asyncio.sleep(0)
+        step, number = divmod(slot.position, 3)
+        signal = signals[step % len(signals)][number] if slot.refill is None else further[slot.refill]
+        return TrajectoryGroup(
+            [], metadata={"at": number if slot.refill is None else 3 + slot.refill, "signal": signal}
+        )
+
+    async def run() -> None:
+        async with (
+            asyncio.timeout(HANG_SECONDS),
+            RolloutPrefetcher(
+                make,
+                first=0,
+                last=len(signals),
+                per_step=3,
+                max_staleness=max_staleness,
+                watchdog=Watchdog(HANG_SECONDS),
+                refills=bound,
+                has_signal=lambda group: bool(group.metadata["signal"]),
+            ) as prefetcher,
+        ):
+            for step, own in enumerate(signals):
+                prefetcher.advance(step)
+                assert len(prefetcher.tallies) <= 3 * (max_staleness + 1)
+                batch = await prefetcher.batch()
+                with_signal = sum(bool(group.metadata["signal"]) for group in batch.groups)
+                assert with_signal + batch.unfilled == 3
+                assert len(batch.groups) == with_signal + batch.refills + batch.unfilled
+                assert batch.refills <= bound
+                if not max_staleness:
+                    found = [group.metadata["at"] for group in batch.groups], batch.refills, batch.unfilled
+                    assert found == filled_one_after_the_other(own, further, bound)
+
+    asyncio.run(run())
+
+
 def test_staleness_is_that_of_the_oldest_turn():
     turns = [sampled_turn([1], [2], policy_version=version) for version in (5, 4)]
     group = TrajectoryGroup([attempt(*turns), attempt(turns[0]), attempt()])

@@ -29,7 +29,7 @@ from gavel.scenarios.seeds import seed_of
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.config import LoopConfig, TrainConfig
+from gavel.trainer.config import LoopConfig, Ppo, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.loop.evaluation import evaluate, measure
 from gavel.trainer.loop.train_loop import TIMES, LoopError, Observer, StepReport, train_scenario
@@ -292,6 +292,56 @@ async def test_without_staleness_the_loop_gives_what_one_step_after_another_give
     assert any(row["groups_trained"] for row in rows[0] if row["split"] == "train")
     assert groups[0] == groups[1]
     assert files[0] == files[1]
+
+
+async def test_a_run_that_refills_trains_full_batches_and_goes_on_bit_by_bit(tmp_path: Path) -> None:
+    """Groups of a task of even length are equal; whoever resumes draws the same others in their place."""
+    scenario, config = copy(find_scenario("returns_desk")), TrainConfig(learning_rate=1e-3)
+
+    def reward(trajectory: Trajectory) -> float:
+        return float(len(trajectory.messages()[-1].get("content") or "")) * (
+            len(trajectory.messages()[1]["content"]) % 2
+        )
+
+    scenario.hand_reward = reward
+    outcomes = []
+    for name, ends in (("through", [3]), ("resumed", [1, 3])):
+        for steps in ends:
+            model = TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY)
+            loop = LoopConfig(
+                steps=steps,
+                tasks_per_step=3,
+                group_size=3,
+                max_tokens=32,
+                concurrency=1,
+                evaluate_every=9,
+                final_tasks=1,
+                refill=2,
+                reward={"hand": 1},
+            )
+            async with LocalBackend(tmp_path) as backend:
+                await model.register(backend)
+                await train_scenario(model, scenario, None, loop, config)
+                history = backend.history(model, "train")
+        for row in history:
+            refilled, unfilled = row["refill/groups"], row["refill/unfilled"]
+            assert row["groups_trained"] == 3 - unfilled
+            assert row.get("left_out/no_signal", 0) == refilled + unfilled
+            assert refilled <= 6
+            assert set(row) - scenario.measures.keys() - DOCUMENTED <= {"success", "left_out/no_signal"}
+        weights = (tmp_path / "tests" / name / "checkpoints" / "000003" / "adapter_model.safetensors").read_bytes()
+        outcomes.append((weights, [{key: value for key, value in row.items() if key != "time"} for row in history]))
+    assert sum(row["refill/groups"] for row in outcomes[0][1]) > 0
+    assert outcomes[0] == outcomes[1]
+
+
+async def test_refilling_where_every_group_has_a_signal_is_refused(tmp_path: Path) -> None:
+    model = TrainableModel(name="values", project="tests", base_model=EMBEDDED_POLICY)
+    with pytest.raises(LoopError, match="refill") as error:
+        await train_scenario(
+            model, find_scenario("returns_desk"), Judge("stand-in"), LoopConfig(refill=1), TrainConfig(loss=Ppo())
+        )
+    assert "--refill" in error.value.remedy
 
 
 def sampled(trajectory: Trajectory) -> Iterator[list[int]]:

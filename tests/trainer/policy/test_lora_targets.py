@@ -29,6 +29,26 @@ def test_layers_are_named_by_their_last_component_where_that_is_enough():
     assert targets_of(GPT2Config(n_embd=16, n_layer=2, n_head=2)) == ["c_attn", "c_fc", "c_proj"]
 
 
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (["q_proj", "v_proj"], ["q_proj", "v_proj"]),
+        (["self_attn.q_proj"], ["q_proj"]),
+        (["layers.1.self_attn.q_proj"], ["model.layers.1.self_attn.q_proj"]),
+    ],
+)
+def test_layers_that_are_asked_for_are_the_only_ones(wanted, found):
+    with torch.device("meta"):
+        assert lora_targets(AutoModelForCausalLM.from_config(Qwen3Config(**TINY)), wanted) == found
+
+
+@pytest.mark.parametrize("wanted", ["nowhere", "lm_head", "proj", "embed_tokens"])
+def test_a_layer_that_cannot_be_adapted_is_refused_with_those_that_can(wanted):
+    with torch.device("meta"), pytest.raises(BaseModelError, match=f"no layer '{wanted}'") as error:
+        lora_targets(AutoModelForCausalLM.from_config(Qwen3Config(**TINY)), ["q_proj", wanted])
+    assert "down_proj, gate_proj, k_proj" in error.value.remedy
+
+
 def test_neither_experts_nor_routers_are_adapted():
     assert targets_of(Qwen3MoeConfig(**TINY, num_experts=4, moe_intermediate_size=8)) == ATTENTION
 

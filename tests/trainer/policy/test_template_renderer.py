@@ -9,7 +9,7 @@ from renderers import ToolCallParseStatus
 from transformers import AutoTokenizer
 
 from gavel.trainer.embedded import EMBEDDED_PATH
-from gavel.trainer.policy.template_renderer import CALLED, TOOLS, ChatFormatError, TemplateRenderer
+from gavel.trainer.policy.template_renderer import CALLED, TOOLS, ChatFormatError, TemplateRenderer, template_arguments
 
 TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 PROMPT = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -48,6 +48,29 @@ def ids_of(found: TemplateRenderer, text: str) -> list[int]:
 
 
 USER = {"role": "user", "content": "Hi"}
+
+
+@pytest.mark.parametrize(
+    ("template", "read"),
+    [
+        (CHATML, set()),
+        (HERMES, set()),
+        ("{% if enable_thinking is defined and enable_thinking is false %}no{% endif %}" + CHATML, {"enable_thinking"}),
+        ("{% set deep = deep if deep is defined else true %}{{ deep }}" + CHATML, {"deep"}),
+        ("{% if not date_string is defined %}{% set date_string = '1' %}{% endif %}" + CHATML, {"date_string"}),
+        ("{{ effort | default('low') }}{{ bos_token }}{{ eos_token }}" + CHATML, {"effort"}),
+        ("{% generation %}{{ style }}{% endgeneration %}{% set ns = namespace(a=1) %}{{ ns.a }}" + CHATML, {"style"}),
+        ("{% macro show(x) %}{{ x }}{% endmacro %}{{ show(1) }}{% for i in range(2) %}{{ i }}{% endfor %}", set()),
+    ],
+)
+def test_a_callers_arguments_are_what_the_template_reads_and_is_not_given(template: str, read: set[str]) -> None:
+    assert template_arguments(template) == read
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "tokenize", "name", "content", "role"])
+def test_what_is_not_a_callers_is_refused_whatever_the_template_says(name: str) -> None:
+    with pytest.raises(ChatFormatError, match=f"does not read {name}, but no argument"):
+        renderer(HERMES, **{name: "x"})
 
 
 @pytest.mark.parametrize("template", [CHATML, HERMES, ALTERNATING, FORGETFUL])

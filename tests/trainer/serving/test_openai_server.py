@@ -69,7 +69,7 @@ class Recited:
 
 def serve(policy: Policy, engine, **settings) -> EndpointServer:
     settings = {"model": "desk", "max_context": MAX_CONTEXT} | settings
-    return EndpointServer(engine, policy.renderer, policy.decode, **settings)
+    return EndpointServer(engine, policy.renderer, policy.decode, rendering_by=policy.rendering_by, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +167,51 @@ async def test_a_conversation_goes_on_from_the_very_tokens_that_were_sampled(cli
 async def test_two_calls_that_look_alike_are_told_apart(client):
     one, other = await asyncio.gather(ask(client), ask(client))
     assert one.message.tool_calls[0].id != other.message.tool_calls[0].id
+
+
+THINKING, PLAIN = ({"chat_template_kwargs": {"enable_thinking": value}} for value in (True, False))
+
+
+async def test_arguments_of_the_template_render_that_turn_and_the_conversation_goes_on_with_them(client, policy):
+    own, thinking, plain = [await ask(client, extra_body=body, max_tokens=4) for body in ({}, THINKING, PLAIN)]
+    assert own.prompt_token_ids == thinking.prompt_token_ids
+    expected = policy.rendering_by({"enable_thinking": False}).render_ids(
+        OPENING, tools=TOOLS, add_generation_prompt=True
+    )
+    assert plain.prompt_token_ids == expected != own.prompt_token_ids
+    for first, body, other in ((plain, PLAIN, {}), (own, {}, PLAIN)):
+        result = {"role": "tool", "tool_call_id": "c1", "content": "found"}
+        longer = [*OPENING, first.message.model_dump(exclude_none=True), result]
+        again = await ask(client, longer, extra_body=body, max_tokens=4)
+        sampled = first.prompt_token_ids + first.token_ids
+        assert again.continues_sampled
+        assert again.prompt_token_ids[: len(sampled)] == sampled
+        switched = await ask(client, longer, extra_body=other, max_tokens=4)
+        assert switched.prompt_token_ids[: len(sampled)] != sampled, "another prompt, and so rendered anew"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"enable_thought": True}, "enable_thinking"),
+        ({"messages": []}, "enable_thinking"),
+        ({"chat_template": "{{ 1 }}"}, "enable_thinking"),
+        ({"enable_thinking": "perhaps"}, "enable_thinking"),
+        ({"enable_thinking": {"a": [1]}}, "enable_thinking"),
+        ([], "Leave it out"),
+        ("enable_thinking", "Leave it out"),
+        (False, "Leave it out"),
+    ],
+)
+async def test_arguments_that_the_template_does_not_read_are_a_400_with_what_it_takes(client, arguments, said):
+    assert said in (await refused(client, extra_body={"chat_template_kwargs": arguments})).message
+
+
+async def test_many_different_arguments_do_not_fill_the_memory(client, server):
+    for number in range(3):
+        await refused(client, extra_body={"chat_template_kwargs": {f"unread_{number}": number}})
+    assert not any("unread" in key for key in server._formats)
+    await ask(client, extra_body={"chat_template_kwargs": {}}, max_tokens=1)
 
 
 async def test_a_client_that_edits_the_history_gets_a_fresh_rendering(client, policy):

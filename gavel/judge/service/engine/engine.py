@@ -327,6 +327,7 @@ class Engine:
         while True:
             try:
                 self.counts, self._queued_since = await self.store.counts(), 0
+                self.metrics.waiting(self.counts, len(self.waiters))
             except DatabaseUnavailableError as error:
                 _LOG.warning("groups are not counted: %s", error.message)
             await asyncio.sleep(_COUNT_SECONDS)

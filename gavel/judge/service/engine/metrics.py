@@ -1,12 +1,16 @@
 """What a process of the service counts, for Prometheus."""
 
+import os
 from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from gavel.judge.service.schemas.judgement_record import Record
 
+MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+"""The Prometheus client's environment variable for the directory that processes count in."""
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _REASONS = {
     "no vote": "no vote",
@@ -22,7 +26,8 @@ _REASONS = {
 
 
 class Metrics:
-    """Counters, gauges and histograms in a registry of their own."""
+    """Counters, gauges and histograms in a registry of their own; where PROMETHEUS_MULTIPROC_DIR names a directory, as
+    among several processes of one service, they are those of all that share it."""
 
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
@@ -50,9 +55,18 @@ class Metrics:
             registry=registry,
         )
         self._unfinished = Gauge(
-            "gavel_unfinished_groups", "Groups of all processes that are not judged yet.", ["status"], registry=registry
+            "gavel_unfinished_groups",
+            "Groups of all processes that are not judged yet.",
+            ["status"],
+            registry=registry,
+            multiprocess_mode="livemostrecent",
         )
-        self._waiters = Gauge("gavel_waiting_requests", "Requests that wait for a judgement.", registry=registry)
+        self._waiters = Gauge(
+            "gavel_waiting_requests",
+            "Requests that wait for a judgement.",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
 
     def judged(self, record: Record) -> None:
         """A group is finished."""
@@ -89,7 +103,11 @@ class Metrics:
 
     def exposition(self) -> tuple[bytes, str]:
         """The text that Prometheus reads, and its media type."""
-        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+        registry = self._registry
+        if MULTIPROCESS_VARIABLE in os.environ:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)
+        return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
 def _kind(reason: str) -> str:

@@ -23,7 +23,7 @@ from gavel.llm.loop_turns import work_without_turns
 
 _IDLE_SECONDS = 75
 """That a connection is kept open between two requests."""
-_CLOSING_SECONDS = 5.0
+CLOSING_SECONDS = 5.0
 """That open connections get to send their last answers."""
 _BACKLOG = 1024
 _GC_THRESHOLDS = 5_000, 10, 20
@@ -36,17 +36,17 @@ _OTHER_FILES = 256
 """Files that a service has open besides its connections: the database, and connections to judges."""
 
 
-async def serve(config: ServiceConfig, announce: Callable[[str], None]) -> None:
+async def serve(config: ServiceConfig, announce: Callable[[str], None], listener: socket.socket | None = None) -> None:
     """Serves until SIGTERM or SIGINT; then finishes what is being judged. `announce` is told where, once it answers.
 
-    Raises a `GavelError` when the service cannot start.
+    `listener`: a socket to use instead of one of its own. Raises a `GavelError` when the service cannot start.
     """
     _allow_open_files(config.limits.connections + _OTHER_FILES)
     database = await asyncio.to_thread(Database.open, config.database)
     try:
         engine = Engine(config, database)
         await engine.admission.refresh()
-        with contextlib.closing(_listen(config, engine.admission.is_required)) as listener:
+        with contextlib.closing(listener or listen(config, engine.admission.is_required)) as listener:
             await engine.start()
             linecache.clearcache()  # two megabytes of sources that models' docstrings were read from
             gc.collect()
@@ -88,7 +88,7 @@ async def _serve(engine: Engine, listener: socket.socket, announce: Callable[[st
             server_header=False,
             proxy_headers=False,
             timeout_keep_alive=_IDLE_SECONDS,
-            timeout_graceful_shutdown=int(limits.shutdown_seconds + _CLOSING_SECONDS),
+            timeout_graceful_shutdown=int(limits.shutdown_seconds + CLOSING_SECONDS),
             limit_concurrency=limits.connections,
             backlog=_BACKLOG,
         ),
@@ -135,7 +135,8 @@ def _words(engine: Engine, listener: socket.socket) -> str:
     )
 
 
-def _listen(config: ServiceConfig, has_keys: bool) -> socket.socket:
+def listen(config: ServiceConfig, has_keys: bool) -> socket.socket:
+    """A socket of the service's address. Raises `ServiceError`, also for an address that needs keys."""
     if not (has_keys or is_loopback(config.host)):
         raise ServiceError(
             f"the service has no API keys, so it does not listen on {config.host}.",
