@@ -141,7 +141,11 @@ class Ppo(_Clipped):
 
 
 class Gspo(_Settings):
-    """The clipped surrogate over one ratio a sequence, averaged over sequences (arXiv 2507.18071)."""
+    """The clipped surrogate over one ratio a sequence, averaged over sequences (arXiv 2507.18071).
+
+    The ratio is taken against the learner at the batch's start, also without `sampler_correction`: against the sampler,
+    the rounding of bfloat16 alone is more than the clip.
+    """
 
     kind: Literal["gspo"] = "gspo"
     clip_low: float = Field(default=3e-4, ge=0)
@@ -275,7 +279,7 @@ class TrainConfig(_Updates):
     """Multiplies the estimate by the loss's ratio, which gives k1 and k3 the gradient of the divergence itself (arXiv
     2512.02556). Without the ratio k1 has no gradient on average."""
     sampler_correction: SamplerCorrection | None = None
-    """None: the ratio is taken against the sampler's own log-probs."""
+    """None: the ratio is taken against the sampler's own log-probs (that of Gspo against the learner's)."""
     mini_batches: int = Field(default=1, ge=1)
     """Updates of a pass, each from whole groups and averaged over itself alone; fewer when there are fewer groups."""
 

@@ -57,9 +57,8 @@ class Runs:
     def rows(self, name: str, split: str) -> list[dict[str, Any]]:
         """Without what no two runs share: the time of day, and a gap that only the run itself measures."""
         lines = map(json.loads, (self.path(name) / "metrics.jsonl").read_text().splitlines())
-        return [
-            {k: v for k, v in row.items() if k not in ("time", "publish_gap")} for row in lines if row["split"] == split
-        ]
+        own = [row for row in lines if row["split"] == split]
+        return [{k: v for k, v in row.items() if k != "time" and not k.startswith("publish_")} for row in own]
 
     def assert_same(self, name: str, other: str, steps: int = STEPS) -> None:
         one, two = (self.checkpoints(each).path(steps) for each in (name, other))

@@ -1,22 +1,36 @@
-"""Proves that the sampler's adapter is live: sampler and learner give the same log-probs to the same tokens.
+"""Proves that the sampler's adapter is live, by the log-probs that sampler and learner give to the same tokens.
 
-Both compute the policy by different code; rounding explains a small gap, and nothing else does. A larger gap raises
-`PublishError`, so no rollout is ever sampled by another policy than the one that is being trained.
+Before a step both score a probe, some sequences of its batch; after the publication both score it again, and
+`publish_evidence` tells which adapter the sampler serves. An earlier or another one raises `PublishError`, so no
+rollout is sampled by another policy than the one that is being trained. A change below rounding cannot be told: then
+the probe is kept, and the next publication is compared with the adapter that was proven last, until the changes add up.
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from gavel.llm.errors import GavelError
+from gavel.trainer.backends.publish_evidence import Scores, verdict
 from gavel.trainer.data.token_sequences import TokenSequence
+from gavel.trainer.data.training_batch import TrainedSequence
 from gavel.trainer.engines.protocol import DEADLINE, Engine, SamplingRequest
+from gavel.trainer.policy.policy import Policy
 
-_MAX_TOKENS = 256
+_SEQUENCES, _MAX_TOKENS = 2, 256
+"""Of a probe, and tokens of each."""
 _PROMPT_TOKENS = 24
-_SAMPLED_TOKENS = 8
+_SAMPLED_TOKENS = 16
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3, torch.float16: 0.1}
-"""Nats by which one token's log-prob may differ through rounding, by the dtype of the base weights."""
+"""Nats per token by which the computation of a base model may differ, by the dtype of its weights."""
+_FLOOR = {torch.float32: 1e-4, torch.bfloat16: 0.02, torch.float16: 0.005}
+"""Nats per token below which a gap is always rounding."""
+_REMEMBERED = 20
+"""Gaps from which the rounding of sampler and learner is known."""
+_FIRST = 5
+"""Publications on a probe whose gaps are rounding, since what they change is not told from it yet."""
 
 LearnerLogprobs = Callable[..., torch.Tensor]
 """The learner's log-probs of the trained tokens of one or more sequences, computed in one pass. `[T]`"""
@@ -26,27 +40,95 @@ class PublishError(GavelError):
     """The sampler does not follow the adapter that was published."""
 
 
-def publish_gap(engine: Engine, learner_logprobs: LearnerLogprobs, token_ids: list[int], dtype: torch.dtype) -> float:
-    """The largest gap in nats between sampler and learner on one sequence.
-
-    Raises `PublishError` for a gap that rounding does not explain.
-    """
-    ids = token_ids[: min(_MAX_TOKENS, engine.max_context - 1)]  # scoring may need one token of the context itself
-    learned = learner_logprobs(_all_trained(ids))
-    served = torch.tensor(engine.score(ids), device=learned.device)
-    gap = (learned - served).abs().max().item()
-    if not gap <= _TOLERANCE[dtype]:
-        raise PublishError(
-            f"after publishing, sampler and learner differ by {gap:.3g} nats on a token",
-            "Register the model again to go on from the last checkpoint. If it fails again, the adapter did not become "
-            "live, or its numbers are too large to compute with: lower the learning rate.",
-        )
-    return gap
+@dataclass(slots=True)
+class _Probe:
+    token_ids: list[list[int]]
+    earlier: Scores
+    """Under the adapter that was proven last."""
+    last: Scores
+    """Under the adapter that was published last."""
+    adapter: torch.Tensor
+    """The fingerprint of that."""
+    publications: int = 0
 
 
-def prove_engine(engine: Engine, learner_logprobs: LearnerLogprobs, vocabulary: int, dtype: torch.dtype) -> None:
+class PublishCheck:
+    """Compares the sampler before and after every publication of a run."""
+
+    def __init__(self, engine: Engine, policy: Policy, learner_logprobs: LearnerLogprobs) -> None:
+        self._engine = engine
+        self._policy = policy
+        self._logprobs = learner_logprobs
+        self._probe: _Probe | None = None
+        self._gaps: deque[float] = deque(maxlen=_REMEMBERED)
+        """Mean gaps of sampler and learner under one adapter, in nats per token."""
+
+    def before(self, sequences: Sequence[TrainedSequence]) -> None:
+        """To be called before the learner changes the adapter that is live. `sequences` are what it will train."""
+        if self._probe is None and sequences:
+            token_ids = _chosen(sequences, min(_MAX_TOKENS, self._engine.max_context - 1))  # scoring may need one more
+            scores = self._scores(token_ids)
+            self._probe = _Probe(token_ids, scores, scores, self._fingerprint())
+            self._gaps.append((scores.sampler - scores.learner).abs().mean().item())
+
+    def after(self) -> dict[str, float]:
+        """To be called after the publication; the metrics of the check.
+
+        `publish_gap`: the largest gap between sampler and learner in nats; `publish_gap_mean`; `publish_change`: the
+        mean change of the learner's log-probs since the adapter that was proven last; `publish_proven`: 1 when the new
+        adapter is certainly live, 0 when the change is too small to tell. Raises `PublishError`.
+        """
+        probe = self._probe
+        if probe is None:
+            return {}
+        new, adapter = self._scores(probe.token_ids), self._fingerprint()
+        gaps = (new.sampler - new.learner).abs()
+        if not bool(gaps.isfinite().all()):
+            raise _not_live("log-probs of sampler or learner are not finite")
+        served = "unknown"
+        if not torch.equal(adapter, probe.adapter):  # otherwise there is nothing to tell apart
+            served = verdict(new, probe.earlier, probe.last, max(self._gaps), _FLOOR[self._policy.dtype])
+        if served in ("earlier", "another"):
+            raise _not_live(
+                f"the sampler still serves an earlier adapter ({gaps.mean():.3g} nats a token from the new one)"
+                if served == "earlier"
+                else f"the sampler serves another adapter ({gaps.mean():.3g} nats a token from the learner)"
+            )
+        change = (new.learner - probe.earlier.learner).abs().mean().item()
+        probe.last, probe.adapter = new, adapter
+        probe.publications += 1
+        if served == "new" or probe.publications <= _FIRST:
+            self._gaps.append(gaps.mean().item())
+        if served == "new":
+            self._probe = None
+        return {
+            "publish_gap": gaps.max().item(),
+            "publish_gap_mean": gaps.mean().item(),
+            "publish_change": change,
+            "publish_proven": float(served == "new"),
+        }
+
+    def _scores(self, token_ids: Sequence[list[int]]) -> Scores:
+        learned = self._logprobs(*map(_all_trained, token_ids)).float()
+        served = [logprob for ids in token_ids for logprob in self._engine.score(ids)]
+        return Scores(learned, torch.tensor(served, device=learned.device))
+
+    @torch.no_grad()
+    def _fingerprint(self) -> torch.Tensor:
+        """Equal for adapters that are equal as they are served."""
+        return torch.stack([p.to(self._policy.dtype).double().sum().cpu() for p in self._policy.parameters()])
+
+
+def prove_engine(
+    engine: Engine,
+    learner_logprobs: LearnerLogprobs,
+    vocabulary: int,
+    dtype: torch.dtype,
+    base_logprobs: LearnerLogprobs | None = None,
+) -> None:
     """Samples a few tokens as rollouts do, and compares with plain passes of the engine and of the learner.
 
+    `base_logprobs`: those without the adapter, for one that is not new; a sampler without it is then found, too.
     Raises `PublishError`: the engine's cache computes something else, its adapter is not the learner's, or the learner
     computes other log-probs when sequences share a prefix.
     """
@@ -54,22 +136,55 @@ def prove_engine(engine: Engine, learner_logprobs: LearnerLogprobs, vocabulary: 
     request = SamplingRequest(prompt, frozenset(), max_tokens=_SAMPLED_TOKENS, temperature=1.0, seed=0)
     sampled = engine.submit(request).result(timeout=DEADLINE)
     plain = engine.score([*prompt, *sampled.token_ids])[-len(sampled.token_ids) :]
-    gap = max(abs(one - other) for one, other in zip(sampled.logprobs, plain, strict=True))
+    gap = _typical(torch.tensor(sampled.logprobs) - torch.tensor(plain))
     if not gap <= _TOLERANCE[dtype]:
         raise PublishError(
             f"the engine's cache does not fit this base model: its log-probs are off by {gap:.3g} nats",
             "Choose another base model.",
         )
-    publish_gap(engine, learner_logprobs, [*prompt, *sampled.token_ids], dtype)
+    whole = [*prompt, *sampled.token_ids]
+    learned = learner_logprobs(_all_trained(whole)).float()
+    served = torch.tensor(engine.score(whole), device=learned.device)
+    gap = _typical(learned - served)
+    if not gap <= _TOLERANCE[dtype]:
+        raise _not_live(f"sampler and learner differ by {gap:.3g} nats a token")
+    if base_logprobs is not None:
+        base = base_logprobs(_all_trained(whole)).float()
+        before = Scores(base, base)
+        if verdict(Scores(learned, served), before, before, 0.0, _FLOOR[dtype]) == "earlier":
+            raise _not_live("the sampler serves the base model without the adapter")
     forked = [*prompt[: len(prompt) // 2], *reversed(prompt[len(prompt) // 2 :])]
     learned = learner_logprobs(_all_trained(prompt), _all_trained(forked))
-    scored = torch.tensor([*engine.score(prompt), *engine.score(forked)], device=learned.device)
-    gap = (learned - scored).abs().max().item()
+    gap = _typical(learned - torch.tensor([*engine.score(prompt), *engine.score(forked)], device=learned.device))
     if not gap <= _TOLERANCE[dtype]:
         raise PublishError(
             f"the learner's log-probs of sequences that share a prefix are off by {gap:.3g} nats",
             "Choose another base model: layers of this one see more than their own sequence.",
         )
+
+
+def _typical(gaps: torch.Tensor) -> float:
+    """The root mean square: a single token that is routed or rounded otherwise weighs little."""
+    return gaps.square().mean().sqrt().item()
+
+
+def _not_live(found: str) -> PublishError:
+    return PublishError(
+        f"after publishing, {found}",
+        "Register the model again to go on from the last checkpoint. If it fails again, the adapter did not become "
+        "live, or its numbers are too large to compute with: lower the learning rate.",
+    )
+
+
+def _chosen(sequences: Sequence[TrainedSequence], longest: int) -> list[list[int]]:
+    """Those with most tokens to learn, of different groups where there are several."""
+
+    def learnt(each: TrainedSequence) -> tuple[bool, int]:
+        return each.advantage != 0, sum(each.tokens.sampled[:longest])
+
+    first, *others = sorted(sequences, key=learnt, reverse=True)
+    others.sort(key=lambda each: each.group == first.group)
+    return [each.tokens.token_ids[:longest] for each in [first, *others][:_SEQUENCES]]
 
 
 def _all_trained(ids: list[int]) -> TokenSequence:

@@ -20,8 +20,9 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.memory_settings import MemorySettings
 from gavel.trainer.backends.protocol import Endpoint, TrainResult
-from gavel.trainer.backends.publish_proof import PublishError, prove_engine, publish_gap
+from gavel.trainer.backends.publish_proof import PublishCheck, PublishError, prove_engine
 from gavel.trainer.config import SftConfig, TrainConfig, VllmSettings
+from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import Batch, make_batch
 from gavel.trainer.distributed import World, WorldError
 from gavel.trainer.engines.kv_cache import slots_that_fit
@@ -100,7 +101,9 @@ class TrainingRun:
             self._engine = self._start_engine(model, vllm, slots, max_context, versions)
             undo.callback(self._engine.close)
             self._engine.publish(self.policy, self.step)
-            prove_engine(self._engine, self._team.logprobs, self.policy.vocabulary, self.policy.dtype)
+            base = self._base_logprobs if self.step else None
+            prove_engine(self._engine, self._team.logprobs, self.policy.vocabulary, self.policy.dtype, base)
+            self._check = PublishCheck(self._engine, self.policy, self._team.logprobs)
             self._server = EndpointServer(
                 self._engine,
                 self.policy.renderer,
@@ -162,11 +165,16 @@ class TrainingRun:
         if not batch.sequences:
             self._team.skip_step()
             return {}
+        self._check.before(batch.sequences)
         with self._engine.release_memory():
             return self._team.step(batch, self._memory.filled(config))
 
     def _fit(self, checkpointing: bool) -> FittedPass:
         return self._team.fitting_pass(checkpointing=checkpointing, reserved=self._engine.cache_growth())
+
+    def _base_logprobs(self, *batch: TokenSequence) -> torch.Tensor:
+        with self.policy.model.disable_adapter():
+            return self._team.logprobs(*batch)
 
     def _refer(self, config: TrainConfig) -> None:
         if self._warn_of_experts and config.sampler_correction is None:
@@ -202,8 +210,7 @@ class TrainingRun:
         try:
             self._engine.publish(self.policy, step)
             if trained:
-                token_ids = batch.sequences[0].tokens.token_ids
-                metrics["publish_gap"] = publish_gap(self._engine, self._team.logprobs, token_ids, self.policy.dtype)
+                metrics |= self._check.after()
         except PublishError:
             checkpoints.discard(step)
             raise

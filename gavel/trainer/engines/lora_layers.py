@@ -1,7 +1,6 @@
 """LoRA layers of the sampler's plain model, for an adapter that is not merged into the weights.
 
-They compute and round as PEFT does (the product in the factors' precision, the sum in the layer's), so sampler and
-learner agree in any precision.
+They compute and round as the learner's layers do, so sampler and learner agree in any precision.
 """
 
 from collections.abc import Iterable
@@ -9,6 +8,7 @@ from typing import Any
 
 import torch
 
+from gavel.trainer.kernels.lora_linear import LoraWeights
 from gavel.trainer.policy.adapter import LoraFactors
 
 
@@ -21,11 +21,17 @@ class AdaptedLinear(torch.nn.Module):
         self.factors: LoraFactors | None = factors
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        factors = self.factors
+        if factors is None:
+            return self._plain(x)
+        if type(self._plain) is torch.nn.Linear:  # the learner's `LoraLinear`
+            return LoraWeights(self._plain.weight, self._plain.bias, factors.a, factors.b, factors.scale).product(x)[0]
+        # The others are layers of PEFT: the product in the factors' precision, over 4 bits rounded before the sum.
         y = self._plain(x)
-        if self.factors is None:
-            return y
-        update = x.to(self.factors.a.dtype) @ self.factors.a.T @ self.factors.b.T
-        return (y + update * self.factors.scale).to(y.dtype)
+        update = x.to(factors.a.dtype) @ factors.a.T @ factors.b.T * factors.scale
+        if type(self._plain).__name__ == "Linear4bit":
+            update = update.to(y.dtype)
+        return (y + update).to(y.dtype)
 
 
 def set_factors(model: Any, factors: Iterable[LoraFactors]) -> None:

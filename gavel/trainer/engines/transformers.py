@@ -31,6 +31,7 @@ from gavel.trainer.engines.protocol import (
     SamplingRequest,
 )
 from gavel.trainer.engines.sampling import sample_tokens, uniform_numbers
+from gavel.trainer.kernels.lm_head import keep_logits_precise
 from gavel.trainer.kernels.rms_norm import fuse_norms
 from gavel.trainer.policy.families import why_unbatched
 from gavel.trainer.policy.loading import text_decoder
@@ -89,6 +90,7 @@ class TransformersEngine:
         """
         self._model = model.eval()
         fuse_norms(text_decoder(model), exact=False)
+        keep_logits_precise(model)
         alone = why_unbatched(model.config, max_context)
         self._slots = Slots(slots, max_context) if alone is None else StateSlots(slots, max_context)
         self._pass_tokens = pass_tokens

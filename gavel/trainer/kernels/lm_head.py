@@ -7,6 +7,7 @@ gradient, for those who ask, is one product more: -(sum_v p_v z_v W_v - E[z] sum
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -81,6 +82,25 @@ def tiled_logprobs(
     return _CappedLogprobs.apply(  # type: ignore[no-any-return]
         hidden, weight, targets, temperatures, bias, form, entropy_gradient
     )
+
+
+def keep_logits_precise(model: Any) -> None:
+    """Makes a model in lower precision give its logits in float32, the head's product unrounded as in `tiled_logprobs`.
+
+    Only for a plain head; others stay as they are.
+    """
+    head: Any = model.get_output_embeddings()
+    kind, weight = type(head), getattr(head, "weight", None)
+    if kind is torch.nn.Linear and weight is not None and weight.dtype in (torch.bfloat16, torch.float16):
+        head.forward = partial(_precise_head, head)
+
+
+def _precise_head(head: torch.nn.Linear, hidden: torch.Tensor) -> torch.Tensor:
+    rows = hidden.reshape(-1, hidden.shape[-1])
+    products = torch.cat([_precise_product(rows, part.T) for part in _parts(head.weight)], -1)
+    if head.bias is not None:
+        products += head.bias
+    return products.view(*hidden.shape[:-1], -1)
 
 
 class _TiledLogprobs(torch.autograd.Function):

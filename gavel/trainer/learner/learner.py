@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gavel.llm.errors import GavelError
-from gavel.trainer.config import Ppo, TrainConfig
+from gavel.trainer.config import Gspo, Ppo, TrainConfig
 from gavel.trainer.data.packing import assign_to_ranks, micro_batches, unique_tokens
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import Batch, TrainedSequence, mini_batches
@@ -90,17 +90,13 @@ class Learner:
         step_metrics = StepMetrics()
         sequences = batch.sequences
         groups = [sequence.group for sequence in sequences]
-        parts = [
-            part
-            for epoch in range(config.epochs)
-            for part in mini_batches(groups, config.mini_batches, f"{self.steps} {epoch}")
-        ]
-        old = self._old(sequences, config, len(parts), step_metrics)
+        epochs = (mini_batches(groups, config.mini_batches, f"{self.steps} {epoch}") for epoch in range(config.epochs))
+        parts = [part for epoch in epochs for part in epoch]
+        old = self._old(sequences, config, parts, step_metrics)
         references = self._references(sequences, config, step_metrics)
         penalties = [self._sampler([s.tokens]) - r for s, r in zip(sequences, references, strict=True) if r is not None]
         estimated = self._estimates(sequences, config, step_metrics, penalties)
-        device = self.policy.device
-        own = [torch.tensor(s.advantages, device=device) if s.advantages else None for s in sequences]
+        own = [torch.tensor(s.advantages, device=self.policy.device) if s.advantages else None for s in sequences]
         advantages: Sequence[torch.Tensor | None] = own
         if penalties and not isinstance(config.loss, Ppo):
             advantages = penalized_advantages(sequences, penalties, config)
@@ -124,12 +120,8 @@ class Learner:
     def state(self) -> dict[str, Any]:
         """What `restore` needs to continue exactly."""
         head = None if self.value_head is None else self.value_head.state_dict()
-        return {
-            "optimizer": self.optimizer.state_dict(),
-            "optimizer_name": self.optimizer_name,
-            "value_head": head,
-            "steps": self.steps,
-        }
+        optimizer = {"optimizer": self.optimizer.state_dict(), "optimizer_name": self.optimizer_name}
+        return optimizer | {"value_head": head, "steps": self.steps}
 
     def check(self, config: TrainConfig) -> None:
         """Raises `OptimizerError` when a step by `config` cannot be made."""
@@ -164,14 +156,21 @@ class Learner:
             raise
 
     def _old(
-        self, sequences: Sequence[TrainedSequence], config: TrainConfig, updates: int, step_metrics: StepMetrics
+        self,
+        sequences: Sequence[TrainedSequence],
+        config: TrainConfig,
+        parts: Sequence[Sequence[int]],
+        step_metrics: StepMetrics,
     ) -> list[torch.Tensor | None]:
-        """The denominator of each sequence's ratio, for all updates of the batch."""
-        if config.sampler_correction is None:
+        """The denominator of each sequence's ratio, for all updates; to the sampler's, Gspo clips rounding alone."""
+        if config.sampler_correction is None and not isinstance(config.loss, Gspo):
             return [self._sampler([sequence.tokens]) for sequence in sequences]
-        if updates == 1 and not self.policy.lora.dropout:  # the update's own pass is that of the batch's start
-            return [None] * len(sequences)
-        return [*self._before(sequences, config, step_metrics, lambda *given: self._score(*given)[0])]
+        old: dict[int, torch.Tensor] = {}
+        # One update's own pass is that of the batch's start; the passes for several are cut, and so round, as theirs.
+        for part in parts[: len(parts) // config.epochs] if len(parts) > 1 or self.policy.lora.dropout else ():
+            found = self._before([sequences[at] for at in part], config, step_metrics, self._logprobs)
+            old |= zip(part, found, strict=True)
+        return [old.get(at) for at in range(len(sequences))]
 
     def _chosen(
         self, sequences: Sequence[TrainedSequence], config: TrainConfig, step_metrics: StepMetrics
@@ -190,7 +189,7 @@ class Learner:
         if not config.kl_in_reward:
             return [None] * len(sequences)
         with self.policy.with_weights(self.reference):
-            return self._before(sequences, config, step_metrics, lambda *given: self._score(*given)[0])
+            return self._before(sequences, config, step_metrics, self._logprobs)
 
     def _ensure_value_head(self) -> torch.nn.Linear:
         if self.value_head is None:
@@ -367,6 +366,9 @@ class Learner:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         step_metrics.forwarded += unique_tokens(tokens)
         return trained_scores(self.policy, tokens, entropy_gradient)
+
+    def _logprobs(self, tokens: Sequence[TokenSequence], step_metrics: StepMetrics) -> torch.Tensor:
+        return self._score(tokens, step_metrics)[0]
 
     def _sampler(self, tokens: Sequence[TokenSequence]) -> torch.Tensor:
         """The sampler's log-probs of the trained tokens. `[T]`"""

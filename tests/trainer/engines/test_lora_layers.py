@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gavel.trainer.config import LoraSettings
+from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines.lora_layers import AdaptedLinear, set_factors
 from gavel.trainer.engines.transformers import TransformersEngine
@@ -20,11 +20,7 @@ TEXT = sequence(IDS[:1], IDS[1:], [0.0] * (len(IDS) - 1))
 @pytest.fixture
 def coarse() -> Policy:
     """A policy as it is on a GPU: the base in bf16, the adapter in fp32."""
-    policy = Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
-    policy.model.to(torch.bfloat16)
-    for parameter in policy.parameters():
-        parameter.data = parameter.data.float()
-    return policy
+    return Policy(EMBEDDED_POLICY, LoraSettings(rank=4), settings=PolicySettings(dtype="bfloat16"))
 
 
 @pytest.fixture
@@ -99,6 +95,25 @@ def test_an_earlier_adapter_beside_the_weights_is_followed_as_well(coarse):
     assert found[1].logprobs == pytest.approx(live.tolist(), abs=0.3)
     assert (moved - first).abs().max() > 1
     engine.close()
+
+
+def test_in_coarse_precision_a_layer_of_the_sampler_rounds_as_the_learners_does(coarse):
+    update(coarse, 0.01)
+    base = load_base(EMBEDDED_POLICY, torch.bfloat16, "cpu")
+    set_factors(base, coarse.factors())
+    torch.manual_seed(0)
+    for each in coarse.factors():
+        layer = coarse.model.get_base_model().get_submodule(each.layer)
+        x = torch.randn(2, 5, layer.in_features, dtype=torch.bfloat16)
+        assert torch.equal(base.get_submodule(each.layer)(x), layer(x))
+
+
+def test_in_coarse_precision_the_sampler_scores_as_the_learner_does(coarse, engine):
+    update(coarse, 0.01)
+    engine.publish(coarse, 1)
+    gaps = (learned(coarse) - torch.tensor(engine.score(IDS))).abs()
+    assert gaps.mean() < 0.0125
+    assert gaps.max() < 0.05
 
 
 def test_without_factors_the_model_is_the_plain_one_again():

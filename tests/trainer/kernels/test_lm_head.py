@@ -2,10 +2,17 @@
 
 import pytest
 import torch
-from transformers import CohereConfig, FalconH1Config, Gemma2Config, GraniteConfig, LlamaConfig
+from transformers import AutoModelForCausalLM, CohereConfig, FalconH1Config, Gemma2Config, GraniteConfig, LlamaConfig
 
 from gavel.trainer.kernels import lm_head as head
-from gavel.trainer.kernels.lm_head import HeadError, LogitForm, frozen_head, logit_form, tiled_logprobs
+from gavel.trainer.kernels.lm_head import (
+    HeadError,
+    LogitForm,
+    frozen_head,
+    keep_logits_precise,
+    logit_form,
+    tiled_logprobs,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -133,3 +140,23 @@ def test_scaled_capped_and_biased_logits_are_those_of_the_obvious_way(bias, form
     _, entropies = tiled_logprobs(hidden, weight, targets, temperatures, bias, form, entropy_gradient=True)
     (own,), (other,) = (torch.autograd.grad(each, hidden, gradient) for each in (entropies, all_entropies))
     torch.testing.assert_close(own, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_logits_of_a_model_in_half_precision_are_not_rounded(dtype):
+    torch.manual_seed(0)
+    config = GraniteConfig(
+        vocab_size=700, hidden_size=32, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, logits_scaling=0.1, initializer_range=1.0,
+    )  # fmt: skip
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    keep_logits_precise(model)
+    ids = torch.arange(9)[None]
+    with torch.no_grad():
+        logits = model(ids).logits[0]
+        hidden = model.get_decoder()(ids).last_hidden_state[0]
+        expected = torch.log_softmax(10 * hidden.double() @ model.lm_head.weight.double().T, -1)
+        logprobs, _ = tiled_logprobs(hidden, model.lm_head.weight, ids[0], torch.ones(9), form=logit_form(config))
+    assert logits.dtype == torch.float32
+    assert torch.allclose(torch.log_softmax(logits, -1).double(), expected, atol=1e-3)
+    assert torch.allclose(logprobs.double(), expected.gather(-1, ids.T)[:, 0], atol=1e-3)

@@ -30,6 +30,21 @@ def test_fused_norms_compute_and_learn_the_same():
         assert torch.allclose(one.grad, other.grad, atol=1e-5), name
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_norms_in_bfloat16_are_fused_and_no_further_from_the_float32_value(exact):
+    plain, fused = qwen(torch.bfloat16), qwen(torch.bfloat16)
+    assert fuse_norms(fused, exact=exact) == 2 * 4 + 1
+    for own, other in zip(plain.modules(), fused.modules(), strict=True):
+        if type(own).__name__.endswith("RMSNorm"):
+            hidden = 3 * torch.randn(64, len(own.weight), generator=torch.Generator().manual_seed(0)).bfloat16()
+            truth = torch.nn.functional.rms_norm(hidden.float(), own.weight.shape, own.weight.float(), 1e-6)
+            with torch.no_grad():
+                errors = [(module(hidden).float() - truth).abs() for module in (own, other)]
+                assert other(hidden).dtype == torch.bfloat16
+            assert errors[1].mean() <= errors[0].mean()
+            assert errors[1].max() <= errors[0].max()
+
+
 def test_norms_in_few_passes_are_as_exact_as_rounding():
     plain, fused = qwen().model.norm, qwen().model.norm
     fuse_norms(torch.nn.ModuleList([fused]), exact=False)

@@ -16,6 +16,7 @@ from gavel.trainer.config import (
     Gspo,
     LoraSettings,
     Loss,
+    PolicySettings,
     Reinforce,
     SamplerCorrection,
     TrainConfig,
@@ -550,3 +551,21 @@ def test_the_learning_rate_stays_between_zero_and_its_peak(warmup, total, update
     rate = learning_rate(config, update)
     assert 0 <= rate <= 3.0
     assert (rate == 0) == (total is not None and update >= total)
+
+
+@pytest.mark.parametrize("mini_batches", [1, 3])
+def test_rounding_between_sampler_and_learner_clips_no_sequence_of_gspo(mini_batches):
+    policy = Policy(EMBEDDED_POLICY, LoraSettings(), settings=PolicySettings(dtype="bfloat16"))
+    tokens = make_sequences(policy, [40, 60, 50, 70, 45, 55])
+    generator = torch.Generator().manual_seed(1)
+    for each in tokens:  # as a sampler that rounds elsewhere
+        noise = (0.02 * torch.randn(each.trained_tokens, generator=generator)).tolist()
+        each.logprobs[4:] = [value + more for value, more in zip(each.logprobs[4:], noise, strict=True)]
+    batch = make_batch(tokens, [0.5, -0.5, 0.25, -0.25, 1.0, -1.0])
+    clipped = {}
+    for loss in (Gspo(), ClippedSurrogate(clip_low=3e-4, clip_high=4e-4)):
+        config = TrainConfig(learning_rate=1e-9, loss=loss, mini_batches=mini_batches)
+        metrics = Learner(policy).step(batch, config)
+        clipped[loss.kind] = metrics["clip_fraction_low"] + metrics["clip_fraction_high"]
+    assert clipped["gspo"] < 0.01
+    assert clipped["grpo"] > 0.3, "the same bounds against the sampler"
