@@ -57,6 +57,23 @@ SUITES = (
         prepare=".venv-vllm/.installed",
     ),
     Suite(
+        name="real",
+        target="test-real",
+        paths=(
+            ".ci/",
+            "Makefile",
+            "gavel/cli/demo_jobs.py",
+            "gavel/cli/demo_session.py",
+            "gavel/cli/demo_texts.py",
+            "gavel/trainer/",
+            "tests/trainer/real_parts.py",
+            "tests/trainer/test_real_model.py",
+            "tests/trainer/test_real_vocabulary.py",
+        ),
+        minutes=8,
+        prepare="real-parts",
+    ),
+    Suite(
         name="thorough",
         target="test-thorough",
         paths=(".ci/", "Makefile", "gavel/judge/reply/", "tests/judge/reply/"),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.data.token_sequences import TokenSequence
@@ -125,3 +125,29 @@ def test_auto_is_the_dtype_of_the_bases_own_files(tmp_path):
     family.model().to(torch.bfloat16).save_pretrained(tmp_path)
     assert export_dtype(str(tmp_path), "auto") == torch.bfloat16
     assert export_dtype(str(tmp_path), "float16") == torch.float16
+
+
+def test_the_export_of_a_4bit_base_has_the_weights_that_the_policy_computed_with(tmp_path, policy):
+    pytest.importorskip("bitsandbytes")
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=832,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=16,
+        tie_word_embeddings=False,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(tmp_path / "base")
+    policy.tokenizer.save_pretrained(tmp_path / "base")
+    settings = PolicySettings(quantization="4bit")
+    own = Policy(str(tmp_path / "base"), LoraSettings(rank=2), "qwen3", settings)
+    shaken(own.model)
+    own.save_adapter(tmp_path / "checkpoint")
+    expected = logprobs(own.model)
+    write_merged(str(tmp_path / "base"), settings, tmp_path / "checkpoint", tmp_path / "out", torch.float32)
+    merged: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    assert "quantization_config" not in (tmp_path / "out" / "config.json").read_text()
+    torch.testing.assert_close(logprobs(merged), expected, atol=1e-3, rtol=0)

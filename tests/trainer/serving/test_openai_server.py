@@ -60,6 +60,9 @@ class Recited:
     def score(self, token_ids) -> list[float]:
         return [0.0] * (len(token_ids) - 1)
 
+    def cache_growth(self) -> int:
+        return 0
+
     def release_memory(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
