@@ -1,6 +1,7 @@
 """The process that tests fork others from: it has imported everything, so each of them starts at once.
 
-A test process has one such server, whatever it is for, so nothing else may choose what the server imports.
+A test process has one such server, whatever it is for, so nothing else may choose what the server imports. Tests of the
+judge alone need no PyTorch, so neither does their server.
 """
 
 import multiprocessing
@@ -11,5 +12,6 @@ from multiprocessing.context import ForkServerContext
 def forking() -> ForkServerContext:
     """The context whose `Process` is a fork of the server, which starts at the first one."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.preloaded" if "torch" in sys.modules else "tests.judge.service.preloaded"])
+    trains = not sys.modules.keys().isdisjoint(("torch", "tests.forked"))
+    context.set_forkserver_preload(["tests.preloaded" if trains else "tests.judge.service.preloaded"])
     return context
