@@ -4,6 +4,7 @@
 #   make real    fetch a small real language model for `gavel demo --real` (95 MB)
 #   make check   lint, import order, types of changed files and the fast tests: a minute once installed
 #   make test    all types and tests, and property tests with all their examples
+#   make test-thorough  what tests try, on many more examples
 #   make lint    lint, types and import order only
 #   make test-postgres  the tests of the judge service over PostgreSQL (Debian's package postgresql)
 #   make test-deploy  the validators of deploy/ (installed into .venv-deploy, once), and nginx before the judge service
@@ -40,7 +41,7 @@ PYTEST = $(TESTING) $(BIN)/python -m pytest --numprocesses $(PYTEST_PROCESSES) -
 FAST := $(TESTING) $(BIN)/python -m pytest --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
 JUDGE_TESTS := tests/judge tests/scenarios
 
-.PHONY: demo check fast-judge fast-rest test all-tests test-postgres postgresql test-deploy deploy-tools test-browser browser test-adapters adapters test-vllm real test-real real-parts lint lint-changes style clean
+.PHONY: demo check fast-judge fast-rest test all-tests test-thorough test-postgres postgresql test-deploy deploy-tools test-browser browser test-adapters adapters test-vllm real test-real real-parts lint lint-changes style clean
 
 demo: $(TRAIN)
 	@$(BIN)/gavel demo
@@ -64,6 +65,9 @@ test: $(DEV)
 
 all-tests: $(DEV)
 	@$(PYTEST) -m 'not real'
+
+test-thorough: $(DEV)
+	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/judge/reply
 
 test-postgres: $(DEV)
 	@$(BIN)/python -m pytest -m postgres tests/judge/service

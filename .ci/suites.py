@@ -74,6 +74,12 @@ SUITES = (
         prepare="real-parts",
     ),
     Suite(
+        name="thorough",
+        target="test-thorough",
+        paths=(".ci/", "Makefile", "gavel/judge/reply/", "tests/judge/reply/"),
+        minutes=3,
+    ),
+    Suite(
         name="postgres",
         target="test-postgres",
         paths=(".ci/", "Makefile", "gavel/judge/service/", "tests/judge/service/"),

@@ -53,6 +53,10 @@ LORA_FLAGS = [
     Flag("model.lora.dropout", "--lora-dropout"),
     Flag("model.policy.quantization", "--quantization"),
 ]
+MEMORY_FLAGS = [
+    Flag("train.micro_batch_tokens", "--micro-batch-tokens"),
+    Flag("train.gradient_checkpointing", "--gradient-checkpointing"),
+]
 RUN_FLAGS = [
     *MODEL_FLAGS,
     *LORA_FLAGS,
@@ -75,6 +79,7 @@ RUN_FLAGS = [
     Flag("train.beta", "--beta"),
     Flag("train.kl_in_reward", "--kl-in-reward"),
     Flag("train.reference", "--reference"),
+    *MEMORY_FLAGS,
     *ENGINE_FLAGS,
     Flag("backend.processes", "--nproc"),
     Flag("backend.shard_base", "--shard-base"),

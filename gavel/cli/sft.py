@@ -11,7 +11,7 @@ from gavel.cli.interrupts import RESUME, run_to_end
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import Flag, given, with_options
 from gavel.cli.run_file import merged, validated
-from gavel.cli.run_options import LORA_FLAGS, MODEL_FLAGS
+from gavel.cli.run_options import LORA_FLAGS, MEMORY_FLAGS, MODEL_FLAGS
 from gavel.extras import need_extra
 from gavel.llm.counted import counted
 from gavel.llm.errors import GavelError
@@ -27,7 +27,7 @@ FLAGS = [
     Flag("train.epochs", "--epochs"),
     Flag("train.batch_size", "--batch-size"),
     Flag("train.optimizer", "--optimizer"),
-    Flag("train.gradient_checkpointing", "--gradient-checkpointing"),
+    *MEMORY_FLAGS,
     Flag("seed", "--seed"),
     Flag("backend.engine", "--engine"),
 ]

@@ -6,6 +6,7 @@ whole checkpoint.
 """
 
 import contextlib
+import logging
 import threading
 from collections.abc import Generator, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from safetensors import SafetensorError
 from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.backends.memory_settings import MemorySettings
 from gavel.trainer.backends.protocol import Endpoint, TrainResult
 from gavel.trainer.backends.publish_proof import PublishError, prove_engine, publish_gap
 from gavel.trainer.config import SftConfig, TrainConfig, VllmSettings
@@ -27,10 +29,11 @@ from gavel.trainer.engines.protocol import Engine, EngineError
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.engines.vllm_launch import Served, vllm_engine
 from gavel.trainer.learner.replicas import LearnerReplicas
+from gavel.trainer.learner.step_bytes import FittedPass
 from gavel.trainer.model_spec import TrainableSpec
-from gavel.trainer.policy.families import usable_context
+from gavel.trainer.policy.families import chooses_experts, usable_context
 from gavel.trainer.policy.loading import BaseModelError
-from gavel.trainer.policy.policy import load_base, load_config, source_of
+from gavel.trainer.policy.policy import load_config, source_of
 from gavel.trainer.policy.reference import keep_reference, reference_weights
 from gavel.trainer.runs.checkpoints import CARD
 from gavel.trainer.runs.format_version import FORMAT_VERSION, check_format_version
@@ -39,6 +42,8 @@ from gavel.trainer.runs.model_card import model_card
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
 from gavel.trainer.serving.openai_server import EndpointServer
 from gavel.trainer.sft.sft_batch import METRICS, as_training, make_sft_batch
+
+logger = logging.getLogger(__name__)
 
 _STATE = Path("trainer_state") / "state.pt"
 
@@ -80,7 +85,9 @@ class TrainingRun:
                 "Unsloth exchanges the layers of transformers in the whole process, so the embedded engine cannot run",
                 "Sample with LocalBackend(engine='vllm'), or leave loader out of PolicySettings.",
             )
-        max_context = min(max_context, usable_context(load_config(model.base_model)))
+        config = load_config(model.base_model)
+        max_context = min(max_context, usable_context(config))
+        self._warn_of_experts = chooses_experts(config)
         self._team = LearnerReplicas(
             world, model.base_model, model.lora, model.renderer, model.policy, sharded=shard_base
         )
@@ -89,6 +96,7 @@ class TrainingRun:
             undo.callback(self._team.close)
             self._resume()
             self._team.synchronize()
+            self._memory = MemorySettings(directory, self.policy.device_kind, self._fit, begun=self.step > 0)
             self._engine = self._start_engine(model, vllm, slots, max_context, versions)
             undo.callback(self._engine.close)
             self._engine.publish(self.policy, self.step)
@@ -155,9 +163,19 @@ class TrainingRun:
             self._team.skip_step()
             return {}
         with self._engine.release_memory():
-            return self._team.step(batch, config)
+            return self._team.step(batch, self._memory.filled(config))
+
+    def _fit(self, checkpointing: bool) -> FittedPass:
+        return self._team.fitting_pass(checkpointing=checkpointing, reserved=self._engine.cache_growth())
 
     def _refer(self, config: TrainConfig) -> None:
+        if self._warn_of_experts and config.sampler_correction is None:
+            self._warn_of_experts = False
+            logger.warning(
+                "Sampler and learner of a mixture of experts may choose other experts for a token, whose ratio is then "
+                "off. The metric logprob_outliers counts such tokens, and sampler_correction with mode 'token_mask' "
+                "leaves them out (docs/algorithms.md)."
+            )
         asked = config.reference if config.beta or config.kl_in_reward else "base"
         if asked == self._reference:
             return
@@ -207,7 +225,7 @@ class TrainingRun:
             quantized = model.policy.quantization is not None
             served = Served(base, dtype, device, model.lora.rank, slots, max_context, versions, quantized)
             return vllm_engine(vllm, served, self.directory.path)
-        own = load_base(model.base_model, self.policy.dtype, self.policy.device, model.policy.quantization)
+        own = self.policy.plain_model()
         fitting = min(slots, slots_that_fit(own, max_context))
         return TransformersEngine(own, slots=fitting, max_context=max_context, versions=versions)
 

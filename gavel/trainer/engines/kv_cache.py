@@ -5,17 +5,18 @@ so the conversation's next turn, or another one with the same prefix, computes o
 by `slots` x `max_context` tokens and allocated as contexts grow.
 """
 
-import os
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import DynamicCache
 
+from gavel.trainer.device_memory import DeviceMemory
 from gavel.trainer.policy.loading import text_decoder
 
 _FIRST_CAPACITY = 256
-_SHARE_OF_MEMORY = 0.25
+SHARE_OF_MEMORY = 0.25
+"""Of what is free when the engine starts: the most that its cache grows to."""
 
 
 class Slots:
@@ -38,6 +39,12 @@ class Slots:
     @property
     def capacity(self) -> int:
         return self.ids.shape[1]
+
+    @property
+    def growth(self) -> int:
+        """Bytes that keys and values may take beside those that they hold, once there are any."""
+        held = sum(tensor.nbytes for pair in self.layers for tensor in pair)
+        return held * (self.max_context - self.capacity) // self.capacity
 
     def reserve(self, tokens: int) -> None:
         """Grows every slot to at least `tokens`, at least doubling the capacity."""
@@ -138,12 +145,15 @@ class SlotView:
         return seen[0].index_select(0, self.rows), seen[1].index_select(0, self.rows)
 
 
-@torch.inference_mode()
 def slots_that_fit(model: Any, max_context: int) -> int:
-    """How many slots of `max_context` tokens fit into a quarter of the memory that is free now; at least one.
+    """How many slots of `max_context` tokens fit into a quarter of the memory that is free now; at least one."""
+    free = DeviceMemory(model.device).free()
+    return max(1, int(free * SHARE_OF_MEMORY) // slot_bytes(model, max_context))
 
-    Measured on the caches of a pass over one token and over two.
-    """
+
+@torch.inference_mode()
+def slot_bytes(model: Any, max_context: int) -> int:
+    """Bytes of a slot of `max_context` tokens, by the caches of a pass over one token and over two."""
     decoder = text_decoder(model)
     held: list[int] = []
     for tokens in (1, 2):
@@ -151,12 +161,7 @@ def slots_that_fit(model: Any, max_context: int) -> int:
         ids = torch.zeros((1, tokens), dtype=torch.int64, device=model.device)
         decoder(input_ids=ids, past_key_values=cache, use_cache=True)
         held.append(sum(_bytes(vars(layer)) for layer in cache.layers))
-    token = held[1] - held[0]
-    if model.device.type == "cuda":
-        free = torch.cuda.mem_get_info(model.device)[0]
-    else:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, int(free * _SHARE_OF_MEMORY) // (held[0] + token * (max_context - 1)))
+    return held[0] + (held[1] - held[0]) * (max_context - 1)
 
 
 def _bytes(held: Any) -> int:

@@ -109,6 +109,10 @@ class Engine(Protocol):
         """Context in which the learner computes: an engine that shares its device releases its memory meanwhile."""
         ...
 
+    def cache_growth(self) -> int:
+        """Bytes of the learner's device that its caches may still take."""
+        ...
+
     def close(self) -> None:
         """Fails what is in flight and frees everything; closing again does nothing."""
         ...

@@ -75,18 +75,23 @@ class _Job:
 
 
 class TransformersEngine:
-    """An `Engine` that holds its own copy of the model."""
+    """An `Engine` in this process; the storage of its model's weights may be the learner's."""
 
-    def __init__(self, model: Any, *, slots: int = 128, max_context: int = 4096, versions: int = 1) -> None:
-        """`model` is a transformers causal language model that nothing else uses from now on.
+    def __init__(
+        self, model: Any, *, slots: int = 128, max_context: int = 4096, versions: int = 1, pass_tokens: int = 8192
+    ) -> None:
+        """`model` is a transformers causal language model that nothing else uses from now on; others may read its
+        weights.
 
         `versions`: adapters kept, including the live one; one that requests in flight use is kept until they end.
+        `pass_tokens`: of prompts, computed at once; bounds memory.
         A model with layers that keep another state than keys and values is sampled one conversation at a time.
         """
         self._model = model.eval()
         fuse_norms(text_decoder(model), exact=False)
         alone = why_unbatched(model.config, max_context)
         self._slots = Slots(slots, max_context) if alone is None else StateSlots(slots, max_context)
+        self._pass_tokens = pass_tokens
         self._passes: Passes = BatchedPasses(model, self._slots) if alone is None else SinglePasses(model, slots)
         if alone is not None:
             logger.warning(
@@ -151,6 +156,9 @@ class TransformersEngine:
 
     def release_memory(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
+
+    def cache_growth(self) -> int:
+        return self._slots.growth
 
     def close(self) -> None:
         with self._gate:
@@ -273,21 +281,34 @@ class TransformersEngine:
             self._prefill(wave)
 
     def _prefill(self, wave: list[_Running]) -> None:
-        """Computes the new prompt tokens; a prompt whose last token alone is new is left to the next decoding pass."""
+        """Computes the new prompt tokens, at most `pass_tokens` in a pass: longest first, a longer one in parts.
+
+        A prompt whose last token alone is new is left to the next decoding pass.
+        """
         self._running += wave  # before anything can fail, so that a failure reaches them
-        wave = [running for running in wave if len(running.ids) - self._slots.lengths[running.slot] > 1]
-        if not wave:
-            return
-        rows = np.array([running.slot for running in wave])
-        starts = self._slots.lengths[rows]
-        counts = np.array([len(running.ids) for running in wave]) - starts
-        width = int(counts.max())
-        self._slots.reserve(min(int(starts.max()) + width, self.max_context))
-        tokens = np.zeros((len(wave), width), dtype=np.int64)
-        for row, running in enumerate(wave):
-            tokens[row, : counts[row]] = running.ids[starts[row] :]
         self._adapters.activate(wave[0].adapter)
-        self._sample(wave, self._forward(rows, tokens, starts, counts))
+        left = [running for running in wave if self._new_tokens(running) > 1]
+        while left:
+            left.sort(key=self._new_tokens, reverse=True)
+            width = min(self._new_tokens(left[0]), self._pass_tokens)
+            batch = left[: max(1, self._pass_tokens // width)]
+            batch.sort(key=lambda running: running.slot)  # neighboring slots are read without a copy
+            rows = np.array([running.slot for running in batch])
+            starts = self._slots.lengths[rows]
+            counts = np.array([min(self._new_tokens(running), width) for running in batch])
+            self._slots.reserve(min(int(starts.max()) + width, self.max_context))
+            tokens = np.zeros((len(batch), width), dtype=np.int64)
+            for row, running in enumerate(batch):
+                tokens[row, : counts[row]] = running.ids[starts[row] :][: counts[row]]
+            logits = self._forward(rows, tokens, starts, counts)
+            whole = [row for row, running in enumerate(batch) if not self._new_tokens(running)]
+            left = [running for running in left if self._new_tokens(running)]
+            if whole:
+                self._sample([batch[row] for row in whole], logits[whole])
+
+    def _new_tokens(self, running: _Running) -> int:
+        """Tokens of its prompt that its slot does not hold yet."""
+        return len(running.ids) - int(self._slots.lengths[running.slot])
 
     def _decode(self, adapter: CachedAdapter) -> None:
         self._running = [running for running in self._running if not self._dropped(running)]

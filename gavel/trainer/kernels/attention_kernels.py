@@ -11,6 +11,7 @@ import torch
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from gavel.trainer.data.packing import Segment
+from gavel.trainer.kernels.assumed_device import device_type
 from gavel.trainer.kernels.packed_parts import Part, joined_parts, square_parts
 
 _PLAIN_QUERIES = 1024
@@ -153,9 +154,14 @@ def kernel_for(query: torch.Tensor, value: torch.Tensor, form: ScoreForm) -> Ker
     """The fastest kernel for these shapes, types and scores."""
     size = query.shape[-1]
     if size == value.shape[-1] and form.cap is None:
-        if query.device.type == "cpu":
+        if device_type(query) == "cpu":
             return CpuFlash
-        if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and size % 8 == 0 and size <= 256:
+        if (
+            device_type(query) == "cuda"
+            and query.dtype in (torch.bfloat16, torch.float16)
+            and size % 8 == 0
+            and size <= 256
+        ):
             return CudaFlash
     return Plain
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from gavel.llm.errors import GavelError
+from gavel.trainer.kernels.assumed_device import device_type
 
 _CPU_TILE, _GPU_TILE = (512, 256), (4096, 32768)
 """Positions and vocabulary entries of a tile: sized for a core's cache, and for a GPU's occupancy."""
@@ -233,7 +234,7 @@ def _product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 def _precise_product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """A product of half-precision factors, accumulated and returned in float32."""
-    if one.is_cuda:
+    if device_type(one) == "cuda":
         return torch.mm(one, other, out_dtype=torch.float32)
     return one.float() @ other.float()
 
@@ -243,4 +244,4 @@ def _parts(weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _tile(tensor: torch.Tensor) -> tuple[int, int]:
-    return _CPU_TILE if tensor.device.type == "cpu" else _GPU_TILE
+    return _CPU_TILE if device_type(tensor) == "cpu" else _GPU_TILE

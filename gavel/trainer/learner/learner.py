@@ -25,6 +25,7 @@ from gavel.trainer.learner.losses import TokenScores, highest, token_losses, tok
 from gavel.trainer.learner.optimizer import OptimizerName, check_optimizer, make_optimizer
 from gavel.trainer.learner.reward_kl import penalized_advantages, penalized_rewards
 from gavel.trainer.learner.schedule import learning_rate
+from gavel.trainer.learner.step_bytes import MOST_TOKENS, with_defaults
 from gavel.trainer.learner.step_metrics import StepMetrics
 from gavel.trainer.learner.value_head import (
     ValueEstimates,
@@ -65,7 +66,7 @@ class Learner:
     def __init__(self, policy: Policy, world: World | None = None) -> None:
         """All processes of `world` must hold the same policy, and call the same methods with the same arguments."""
         self.policy = policy
-        self._world = world or World()
+        self.world = world or World()
         self.optimizer_name: OptimizerName = "adamw"
         self.optimizer = make_optimizer(self.optimizer_name, [policy.parameters()])
         self.value_head: torch.nn.Linear | None = None
@@ -81,9 +82,10 @@ class Learner:
         The metrics are means over the tokens, or the updates, of all mini-batches; log-probs and `kl` in nats.
         Raises `LearnerError`, with all state unchanged, when a gradient is not finite or memory runs out.
         """
+        config = with_defaults(config, self.policy.device_kind)
         self.check(config)
         self._optimize_by(config.optimizer)
-        self.policy.checkpoint_gradients(config.gradient_checkpointing)
+        self.policy.checkpoint_gradients(bool(config.gradient_checkpointing))
         step_metrics = StepMetrics()
         sequences = batch.sequences
         groups = [sequence.group for sequence in sequences]
@@ -96,7 +98,9 @@ class Learner:
         references = self._references(sequences, config, step_metrics)
         penalties = [self._sampler([s.tokens]) - r for s, r in zip(sequences, references, strict=True) if r is not None]
         estimated = self._estimates(sequences, config, step_metrics, penalties)
-        advantages: Sequence[torch.Tensor | None] = [None] * len(sequences)
+        device = self.policy.device
+        own = [torch.tensor(s.advantages, device=device) if s.advantages else None for s in sequences]
+        advantages: Sequence[torch.Tensor | None] = own
         if penalties and not isinstance(config.loss, Ppo):
             advantages = penalized_advantages(sequences, penalties, config)
         chosen = self._chosen(sequences, config, step_metrics)
@@ -111,7 +115,7 @@ class Learner:
                 ]
                 self._update(samples, config, rate, step_metrics)
         self.steps += 1
-        metrics = StepMetrics.of_all(self._world.gather(step_metrics)).metrics()
+        metrics = StepMetrics.of_all(self.world.gather(step_metrics)).metrics()
         if penalties:
             metrics["kl_in_reward"] = torch.cat(penalties).mean().item()
         return metrics | value_metrics(concatenate(estimated)) | {"learning_rate": rate}
@@ -228,7 +232,7 @@ class Learner:
         flat = torch.zeros(sum(lengths), device=self.policy.device)
         found = flat.split(lengths)
         passes = self._micro_batches(sequences, config)
-        with self._world.together(communicating=self.policy.sharded):
+        with self.world.together(communicating=self.policy.sharded):
             for indices in passes:
                 chosen = [sequences[at].tokens for at in indices]
                 if not chosen:
@@ -238,21 +242,19 @@ class Learner:
                     scored = score(chosen, step_metrics).split([each.trained_tokens for each in chosen])
                 for at, own in zip(indices, scored, strict=True):
                     found[at].copy_(own)
-        self._world.sum_(flat)  # each is zero except in one process
+        self.world.sum_(flat)  # each is zero except in one process
         return found
 
     def _update(self, samples: Sequence[_Sample], config: TrainConfig, rate: float, step_metrics: StepMetrics) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         passes = self._micro_batches([sample.sequence for sample in samples], config)
-        with self._world.together(communicating=self.policy.sharded):
+        with self.world.together(communicating=self.policy.sharded):
             for indices in passes:
                 chosen = [samples[at] for at in indices] or [replace(samples[0], token_weight=0.0)]
                 with _advising([sample.sequence.tokens for sample in chosen], config):
                     counted = step_metrics if indices else StepMetrics()
                     reference = self._reference(chosen, config, counted)
-                    with self.policy.dropping_out(
-                        f"{self.steps} {counted.updates} {counted.tokens} {self._world.rank}"
-                    ):
+                    with self.policy.dropping_out(f"{self.steps} {counted.updates} {counted.tokens} {self.world.rank}"):
                         self._accumulate(chosen, config, counted, reference)
         # A value head that this loss does not use has no gradient, and AdamW does not change it.
         trained = self.optimizer.param_groups if isinstance(config.loss, Ppo) else self.optimizer.param_groups[:1]
@@ -277,10 +279,10 @@ class Learner:
 
     def _sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Over all processes, in one all-reduce; a process without sequences adds zeros."""
-        if self._world.size == 1:
+        if self.world.size == 1:
             return
         flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters])
-        self._world.sum_(flat)
+        self.world.sum_(flat)
         for parameter, summed in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
             parameter.grad = summed.view_as(parameter)
 
@@ -351,11 +353,12 @@ class Learner:
         Over a sharded base every process makes the same number of passes; empty ones are appended.
         """
         tokens, groups = [s.tokens for s in sequences], [s.group for s in sequences]
-        own = assign_to_ranks(tokens, groups, self._world.size)[self._world.rank]
-        planned = micro_batches([tokens[at] for at in own], [groups[at] for at in own], config.micro_batch_tokens)
+        own = assign_to_ranks(tokens, groups, self.world.size)[self.world.rank]
+        most = config.micro_batch_tokens or max(MOST_TOKENS.values())
+        planned = micro_batches([tokens[at] for at in own], [groups[at] for at in own], most)
         found = [[own[at] for at in indices] for indices in planned]
-        most = max(self._world.gather(len(found))) if self.policy.sharded else len(found)
-        return found + [[] for _ in range(most - len(found))]
+        passes = max(self.world.gather(len(found))) if self.policy.sharded else len(found)
+        return found + [[] for _ in range(passes - len(found))]
 
     def _score(
         self, tokens: Sequence[TokenSequence], step_metrics: StepMetrics, *, entropy_gradient: bool = False
@@ -382,10 +385,14 @@ def _advising(micro_batch: Sequence[TokenSequence], config: TrainConfig) -> Iter
 
 def _does_not_fit(micro_batch: Sequence[TokenSequence], config: TrainConfig) -> LearnerError:
     tokens = unique_tokens(micro_batch)
-    ways = [] if config.gradient_checkpointing else ["gradient_checkpointing=True"]
+    fewer = tokens // 2
+    ways = {} if config.gradient_checkpointing else {"gradient_checkpointing=True": "--gradient-checkpointing"}
     if len(micro_batch) > 1:
-        ways.append(f"micro_batch_tokens={tokens // 2} (it is {config.micro_batch_tokens})")
+        now = f"micro_batch_tokens={fewer} (it is {config.micro_batch_tokens})"
+        ways[now] = f"--micro-batch-tokens {fewer}"
     return LearnerError(
         f"memory ran out over {len(micro_batch)} sequences with {tokens} unique tokens, so nothing was changed",
-        f"Set {' or '.join(ways)} in its config." if ways else "Shorten the trajectories, or take a larger device.",
+        f"Set {' or '.join(ways)} in its config; in the shell {' or '.join(ways.values())}. The run goes on with it."
+        if ways
+        else "Shorten the trajectories (--max-context), or take a larger device; `gavel plan` tells what fits.",
     )

@@ -18,9 +18,11 @@ from gavel.llm.errors import GavelError
 from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import Batch
+from gavel.trainer.device_memory import DeviceMemory
 from gavel.trainer.distributed import World, WorldError
 from gavel.trainer.learner.learner import Learner
 from gavel.trainer.learner.logprobs import trained_logprobs
+from gavel.trainer.learner.step_bytes import FittedPass, fitting_tokens, measure_pass
 from gavel.trainer.policy.policy import DEFAULT_SETTINGS, Policy
 
 _numbers = itertools.count()
@@ -87,6 +89,22 @@ class _Score:
     @torch.no_grad()
     def apply(self, learner: Learner) -> torch.Tensor:
         return trained_logprobs(learner.policy, self.batch)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    checkpointing: bool
+    reserved: int
+
+    def apply(self, learner: Learner, memory: DeviceMemory | None = None) -> FittedPass:
+        policy, world = learner.policy, learner.world
+        memory = memory or DeviceMemory(policy.device)
+        with world.together(communicating=policy.sharded):
+            need = measure_pass(policy, memory, checkpointing=self.checkpointing)
+            state = 3 * sum(parameter.nbytes for parameter in policy.parameters())  # the gradient and AdamW's means
+            free = max(0, memory.free() - self.reserved - state)
+        least_free, most = min(world.gather(free)), max(world.gather(need), key=lambda each: each.per_token)
+        return FittedPass(fitting_tokens(most, least_free, policy.device_kind), least_free, most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +178,16 @@ class LearnerReplicas:
         with self._world.leading:
             self._broadcast(score)
             return score.apply(self.learner)
+
+    def fitting_pass(self, *, checkpointing: bool, reserved: int, memory: DeviceMemory | None = None) -> FittedPass:
+        """The largest micro-batch for the process with the least free memory, by passes that are measured now.
+
+        `reserved`: bytes that others will take of it. `memory`: the leader's, by default that of its device.
+        """
+        fit = _Fit(checkpointing, reserved)
+        with self._world.leading:
+            self._broadcast(fit)
+            return fit.apply(self.learner, memory)
 
     def close(self) -> None:
         """Frees the learners of the other processes, unless these are gone."""

@@ -3,6 +3,7 @@
 The settings decide the precision of the frozen weights; the adapter over them is always float32.
 """
 
+import copy
 import importlib
 import importlib.util
 from typing import Any, Literal
@@ -106,6 +107,22 @@ def text_decoder(model: Any) -> Any:
 def is_quantized(model: Any) -> bool:
     """Whether its weights are stored quantized."""
     return getattr(model.config, "quantization_config", None) is not None
+
+
+def sharing_copy(model: Any) -> Any:
+    """Another instance of a frozen model over the same storage: what one of them does to its layers, the other lacks.
+
+    Its parameters are objects of its own, but for quantized ones, which carry how to read them.
+    """
+    kept: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
+    for parameter in model.parameters():
+        plain = type(parameter) is torch.nn.Parameter
+        kept[id(parameter)] = torch.nn.Parameter(parameter.data, requires_grad=False) if plain else parameter
+    for module in model.modules():
+        state = getattr(module, "quant_state", None)
+        if state is not None:
+            kept[id(state)] = state
+    return copy.deepcopy(model, kept)
 
 
 def unsloth_base(source: str, settings: PolicySettings, dtype: torch.dtype, device: str) -> Any:

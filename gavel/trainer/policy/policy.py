@@ -45,6 +45,7 @@ from gavel.trainer.policy.loading import (
     is_quantized,
     prepare_4bit_layers,
     quantization_config,
+    sharing_copy,
     text_decoder,
     unsloth_adapted,
     unsloth_base,
@@ -126,10 +127,11 @@ class Policy:
                 "Use the tokenizer that the model was trained with.",
             )
         self.parameter_count: int = base.num_parameters()
+        self._plain = None if sharded or settings.loader == "unsloth" else sharing_copy(base)
         fuse_norms(base)
         if settings.loader == "peft":
             fuse_mlps(base)
-        self.model: PeftModel = unsloth_adapted(base, lora) if settings.loader == "unsloth" else _adapted(base, lora)
+        self.model: PeftModel = unsloth_adapted(base, lora) if settings.loader == "unsloth" else adapted(base, lora)
         self.model.eval()
         self.sharded = sharded
         if sharded:
@@ -156,6 +158,11 @@ class Policy:
     @property
     def device(self) -> torch.device:
         return self.model.device
+
+    @property
+    def device_kind(self) -> str:
+        """`cuda` or `cpu`."""
+        return "cuda" if self.device.type == "cuda" else "cpu"
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """The adapter's parameters; no others are trained."""
@@ -223,6 +230,15 @@ class Policy:
         """The text of the tokens, including special ones."""
         return self.tokenizer.decode(list(token_ids))
 
+    def plain_model(self) -> Any:
+        """The base model without the adapter, for a sampler in this process: an instance over the same storage.
+
+        The same one at every call; not there for a base that is sharded or Unsloth's.
+        """
+        if self._plain is None:
+            raise BaseModelError("this base has no plain instance in this process", "Sample with --engine vllm.")
+        return self._plain
+
     def decoder(self) -> Any:
         """The transformer without its vocabulary head; the adapter is active in it."""
         return text_decoder(self.model.get_base_model())
@@ -274,7 +290,8 @@ def _device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _adapted(base: Any, lora: LoraSettings) -> PeftModel:
+def adapted(base: Any, lora: LoraSettings, *, plain: bool | None = None) -> PeftModel:
+    """The base with an adapter. `plain`: over weights that are not quantized; None: as they are."""
     torch.manual_seed(lora.seed)
     settings = LoraConfig(
         r=lora.rank,
@@ -284,7 +301,7 @@ def _adapted(base: Any, lora: LoraSettings) -> PeftModel:
         target_modules=lora_targets(base, lora.targets),
         task_type="CAUSAL_LM",
     )
-    if not is_quantized(base):
+    if not is_quantized(base) if plain is None else plain:
         settings._register_custom_module({torch.nn.Linear: LoraLinear})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft uses a renamed attribute of transformers

@@ -26,7 +26,7 @@ from gavel.trainer.runs.metrics import MetricsLog
 _LOCK = ".lock"
 _LONGEST_NAME = 255
 _RESTORE = "Restore the file, start over with --fresh, or give the new run another --name."
-_DESCRIPTIONS = ("model", "experiment", "run", "summary", "metrics")
+_DESCRIPTIONS = ("model", "experiment", "memory", "run", "summary", "metrics")
 _OWN = frozenset(
     {
         *(
@@ -34,6 +34,7 @@ _OWN = frozenset(
             "experiment.json",
             "run.toml",
             "summary.json",
+            "memory.json",
             "metrics.jsonl",
             "report.html",
             ".report.html.unfinished",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
@@ -21,7 +22,7 @@ from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.publish_proof import PublishError
 from gavel.trainer.backends.training_run import SaveError
-from gavel.trainer.config import LoraSettings, TrainConfig
+from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig
 from gavel.trainer.data.token_sequences import TokenError
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.engines.protocol import EngineError
@@ -441,3 +442,32 @@ async def test_a_metric_of_a_trajectory_never_replaces_the_step_of_a_row(tmp_pat
         (row,) = backend.history(model, "val")
     assert (row["step"], row["reward"], row["depth"]) == (0, 0.5, 2.0)
     assert (row["metric/step"], row["metric/reward"]) == (7.0, 3.0)
+
+
+def storages(model: torch.nn.Module) -> dict[int, int]:
+    """Bytes by address."""
+    return {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in model.parameters()}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+async def test_learner_and_sampler_hold_the_base_once(tmp_path: Path, dtype) -> None:
+    model = TrainableModel(
+        name="clerk", project="tests", base_model=EMBEDDED_POLICY, policy=PolicySettings(dtype=dtype)
+    )
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        run = backend._training[model.key]
+        base = storages(run.policy.model.get_base_model())  # type: ignore[arg-type]
+        assert storages(run.policy.plain_model()).keys() - base.keys() == set() or dtype == "float32"
+        result = await model.train([await a_group(model, [0.0, 1.0, 0.5])], TrainConfig(learning_rate=1e-3))
+        assert result.trained
+        sampled = storages(run._engine._model)  # type: ignore[attr-defined]
+        adapted = {
+            module.get_base_layer().weight.untyped_storage().data_ptr()
+            for module in run.policy.model.modules()
+            if isinstance(module, LoraLayer)
+        }
+        own = sampled.keys() - base.keys()
+        assert len(own) == (len(adapted) if dtype == "float32" else 0), "of merged weights, in float32 alone"
+        kept = (run.directory.path / "memory.json").read_text()
+        assert json.loads(kept)["micro_batch_tokens"] == {"without_checkpointing": 16384}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from gavel.trainer.device_memory import DeviceMemory
 from gavel.trainer.engines.kv_cache import StateSlots, slots_that_fit
 from gavel.trainer.engines.passes import SinglePasses
 from gavel.trainer.engines.transformers import TransformersEngine
@@ -75,5 +76,5 @@ def test_an_engine_tells_once_that_it_is_slow(hybrid, caplog):
 def test_the_slots_that_fit_are_measured_on_the_models_own_caches(monkeypatch, hybrid):
     keys = 2 * 2 * 8 * 4  # keys and values of 2 heads of 8 float32 numbers, in one of two layers
     state = 4 * (4 * 8 * 8) + 4 * (32 + 2 * 16) * 4  # recurrent, and convolution over 4 tokens
-    monkeypatch.setattr("os.sysconf", lambda name: 1 if "SIZE" in name else 4 * 10 * (state + 100 * keys))
+    monkeypatch.setattr(DeviceMemory, "free", lambda self: 4 * 10 * (state + 100 * keys))
     assert slots_that_fit(hybrid, 100) == 10

@@ -10,9 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gavel.trainer.engines.kv_cache import Slots
+from gavel.trainer.engines.passes import BatchedPasses
 from gavel.trainer.engines.protocol import ContextOverflow, EngineError, Sampled
 from gavel.trainer.engines.sampling import sample_tokens, uniform_numbers
 from gavel.trainer.engines.transformers import TransformersEngine
+from gavel.trainer.tensor_bytes import TensorBytes
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import VOCABULARY, WholeModel, full_logprobs, request_for, tiny_model
 
@@ -355,3 +358,48 @@ def test_tokens_come_as_often_as_they_are_likely():
     counts = torch.bincount(sample_tokens(probabilities.expand(10_000, -1), numbers), minlength=104)
     assert counts[[0, 2, 103]].tolist() == pytest.approx([5000, 3000, 2000], abs=2)
     assert counts.sum() == counts[[0, 2, 103]].sum()
+
+
+def prefilled(make_engine, prompts: list[list[int]], **settings) -> tuple[list[Sampled], list[int]]:
+    """The replies to a wave of prompts, and the tokens of the passes before the first reply token of all of them."""
+    model = tiny_model()
+    gate = Gate(model)
+    engine = make_engine(model, slots=16, max_context=512, **settings)
+    gate.open.set()
+    between = engine._between_passes
+    held = threading.Event()
+    waiting = threading.Thread(target=lambda: between(lambda: held.wait(HANG_SECONDS)))
+    waiting.start()
+    futures = [engine.submit(request_for(ids, seed=n, max_tokens=4)) for n, ids in enumerate(prompts)]
+    held.set()
+    waiting.join()
+    return [future.result(timeout=HANG_SECONDS) for future in futures], gate.passes
+
+
+@pytest.mark.parametrize("pass_tokens", [1, 7, 64, 100])
+def test_a_wave_in_bounded_passes_samples_what_one_pass_samples(make_engine, pass_tokens):
+    prompts = [prompt(seed, 3 + 23 * seed) for seed in range(8)]
+    whole, passes = prefilled(make_engine, prompts)
+    assert max(passes) > 164, "one pass for the wave"
+    parts, passes = prefilled(make_engine, prompts, pass_tokens=pass_tokens)
+    assert max(passes) <= max(pass_tokens, 16), "a decoding pass has a token for each slot"
+    assert [reply.token_ids for reply in parts] == [reply.token_ids for reply in whole]
+    for one, other in zip(parts, whole, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+
+
+def test_a_bounded_pass_bounds_memory():
+    tokens = 400
+    needed = {}
+    for most in (64, 8192):
+        slots = Slots(8, 512)
+        model = tiny_model(intermediate_size=4096)
+        slots.reserve(512)
+        passes = BatchedPasses(model, slots)
+        with torch.inference_mode(), TensorBytes() as counted:
+            for first in range(0, tokens, most):
+                width = min(most, tokens - first)
+                starts, counts = np.full(8, first), np.full(8, width)
+                passes.logits(np.arange(8), np.zeros((8, width), dtype=np.int64), starts, counts)
+        needed[most] = counted.peak
+    assert needed[64] < needed[8192] / 3

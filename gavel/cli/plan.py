@@ -1,0 +1,126 @@
+"""`gavel plan`: what a model needs of memory, and which options make it fit, by its config alone."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gavel.cli.lazy_commands import single_command
+from gavel.cli.model_options import Flag, given, with_options
+from gavel.cli.run_file import Where, merged, validated
+from gavel.cli.run_options import ENGINE_FLAGS, LORA_FLAGS, MEMORY_FLAGS
+from gavel.extras import need_extra
+from gavel.trainer.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from gavel.trainer.memory_plan import Device, MemoryPlan
+
+FLAGS = [
+    *LORA_FLAGS,
+    Flag("loop.group_size", "--group-size"),
+    Flag("loop.max_staleness", "--max-staleness"),
+    *(flag for flag in ENGINE_FLAGS if flag.name in ("--max-context", "--engine")),
+    *MEMORY_FLAGS,
+    Flag("backend.processes", "--nproc"),
+    Flag("backend.shard_base", "--shard-base"),
+]
+_GIB = 2**30
+_USUAL_GPU = 80.0
+
+
+def plan(
+    model: Annotated[str, typer.Argument(help="Base model: a directory, a hub id, or embedded/returns-desk.")],
+    values: Mapping[str, Any],
+    gpu: Annotated[
+        float | None,
+        typer.Option("--gpu", min=0, help="GiB of the GPU; 0: this machine's CPU. Default: the GPU here, else 80."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON, in bytes.")] = False,
+) -> None:
+    """Show what a model needs of memory and what to set, before anything is loaded.
+
+    Only the model's config is read. The options are those of `gavel train`. The exit status is 1 when it does not fit.
+    """
+    need_extra("train", "gavel plan")
+    where: Where = {tuple(flag.path.split(".")): flag.name for flag in FLAGS}
+    tables = merged({"scenario": "", "model": {"base_model": model}}, given(values, RunConfig, FLAGS))
+    run = validated(RunConfig, tables, where)
+    from gavel.trainer.memory_plan import make_plan
+
+    console = Console(stderr=True)
+    with console.status("counting …"):
+        found = make_plan(model, run, _device(gpu))
+    typer.echo(json.dumps(asdict(found), indent=1)) if as_json else _print(Console(), found)
+    raise typer.Exit(0 if found.fits else 1)
+
+
+def _device(gpu: float | None) -> "Device":
+    import torch
+
+    from gavel.trainer.device_memory import DeviceMemory
+    from gavel.trainer.memory_plan import Device
+
+    if gpu == 0:
+        return Device("cpu", DeviceMemory(torch.device("cpu")).free())
+    if gpu is None and torch.cuda.is_available():
+        return Device("cuda", torch.cuda.mem_get_info()[1])
+    return Device("cuda", round((gpu or _USUAL_GPU) * _GIB))
+
+
+def _print(console: Console, plan: "MemoryPlan") -> None:
+    def gib(count: int) -> str:
+        return f"{count / _GIB:,.2f}" if count < 10 * _GIB else f"{count / _GIB:,.1f}"
+
+    weights = f"{plan.quantization} and {plan.dtype}" if plan.quantization else plan.dtype
+    device = "a GPU" if plan.device == "cuda" else "this CPU, with free memory"
+    _say(console, f"{plan.model} · {plan.family} · {_count(plan.parameters)} parameters in {weights}")
+    lora = f"{_count(plan.adapter_parameters)} parameters on {plan.adapted_layers} layers"
+    _say(console, f"on {device} of {plan.device_bytes / _GIB:.0f} GiB · LoRA: {lora}\n")
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    table.add_column("GiB", justify="right")
+    used = {True: "", False: " (not used)"}
+    longest = f"{max(plan.micro_batch_tokens, plan.context):,} tokens"
+    conversations = f"{plan.conversations} conversations of {plan.context:,} tokens"
+    table.add_row("base, frozen", gib(plan.base))
+    table.add_row("adapter, its gradient, AdamW", gib(plan.adapter_and_optimizer))
+    table.add_row(f"sampler, {plan.sampler}: {conversations}", gib(plan.sampler_bytes))
+    table.add_row(f"learner, {longest}, with checkpointing{used[plan.checkpointing]}", gib(plan.pass_checkpointed))
+    table.add_row(f"learner, {longest}, without{used[not plan.checkpointing]}", gib(plan.pass_whole))
+    table.add_row("all at once", gib(plan.needed))
+    console.print(table, highlight=False)
+    each = gib(plan.cache_per_conversation)
+    _say(
+        console,
+        f"\nA conversation's cache: {each} GiB. Logits are computed in tiles, never {gib(plan.all_logits)} GiB.",
+    )
+    _say(
+        console, f"A group of {plan.group_size} that shares half of its context: {plan.largest_group:,} unique tokens."
+    )
+    if plan.fits:
+        checkpointing = "with" if plan.checkpointing else "without"
+        _say(
+            console, f"It fits, {checkpointing} checkpointing and micro-batches of {plan.micro_batch_tokens:,} tokens."
+        )
+        return
+    _say(console, "It does not fit. What helps:")
+    for remedy in plan.remedies:
+        _say(console, f"  {remedy}")
+
+
+def _count(number: int) -> str:
+    for size, unit in ((10**9, "billion"), (10**6, "million"), (10**3, "thousand")):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return str(number)
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+app = single_command(with_options(plan, RunConfig, FLAGS))

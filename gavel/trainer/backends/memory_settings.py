@@ -1,0 +1,64 @@
+"""The settings that bound a run's memory: chosen once, written to the run directory, and kept.
+
+    memory.json    {"gradient_checkpointing": true, "micro_batch_tokens": {"with_checkpointing": 20480}, …}
+
+A resumed run cuts its batches as it did before, on whatever device. What a call sets itself wins.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from gavel.trainer.config import TrainConfig
+from gavel.trainer.learner.step_bytes import FittedPass, checkpoints_by_default
+from gavel.trainer.runs.run_directory import RunDirectory
+
+FILE = "memory.json"
+_BEFORE: dict[str, Any] = {"gradient_checkpointing": False, "micro_batch_tokens": {"without_checkpointing": 16384}}
+"""The settings of runs that were begun before they were chosen by measuring."""
+
+
+class MemorySettings:
+    """Fills in what a `TrainConfig` leaves open."""
+
+    def __init__(self, directory: RunDirectory, device: str, fit: Callable[[bool], FittedPass], *, begun: bool) -> None:
+        """`fit` measures, given whether activations are checkpointed. `begun`: whether the run has trained steps."""
+        self._directory = directory
+        self._device = device
+        self._fit = fit
+        self._begun = begun
+
+    def filled(self, config: TrainConfig) -> TrainConfig:
+        """The config with both settings; measures when the run does not know the number of tokens yet."""
+        if config.gradient_checkpointing is not None and config.micro_batch_tokens is not None:
+            return config
+        kept = self._kept()
+        on, tokens = config.gradient_checkpointing, config.micro_batch_tokens
+        if on is None:
+            on = bool(kept["gradient_checkpointing"])
+        if tokens is None:
+            tokens = kept["micro_batch_tokens"].get(_mode(on)) or self._measured(kept, on)
+        return config.model_copy(update={"gradient_checkpointing": on, "micro_batch_tokens": tokens})
+
+    def _kept(self) -> dict[str, Any]:
+        kept = self._directory.description(FILE)
+        if kept:
+            return kept
+        if self._begun:
+            return {**_BEFORE}
+        return {"gradient_checkpointing": checkpoints_by_default(self._device), "micro_batch_tokens": {}}
+
+    def _measured(self, kept: dict[str, Any], on: bool) -> int:
+        fitted = self._fit(on)
+        figures = {
+            "free_bytes": fitted.free,
+            "pass_bytes": round(fitted.need.fixed),
+            "pass_bytes_per_token": round(fitted.need.per_token),
+        }
+        tokens = {**kept["micro_batch_tokens"], _mode(on): fitted.tokens}
+        measured = {**kept.get("measured", {}), _mode(on): figures}
+        self._directory.describe({**kept, "micro_batch_tokens": tokens, "measured": measured}, FILE)
+        return fitted.tokens
+
+
+def _mode(checkpointing: bool) -> str:
+    return "with_checkpointing" if checkpointing else "without_checkpointing"
