@@ -60,7 +60,7 @@ def row_of(summary: dict[str, Any], *, real: bool) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2, 3, 4])
     parser.add_argument("--control", type=int, nargs="*", default=[0], help="seeds to run with the constant judge too")
     parser.add_argument("--real", action="store_true", help="the demo of the small real language model")
     parser.add_argument("--json", action="store_true")

@@ -95,10 +95,9 @@ ONE_SENTENCE = DemoJob(
         "which is counted: one finished sentence of 4 to 12 words that names its topic."
     ),
     judge_caveat=(
-        "It was no language model that reads, but likelihoods under the frozen base (of the reply, and how far its "
-        "question raises it), times a rule of 4 to 12 words. It finds what is short, reads as language and goes with "
-        "the question, not what is true or good; "
-        "--judge openai/gpt-5-mini replaces it."
+        "The judge was no language model that reads, but likelihoods under the frozen base (of the reply, and how far "
+        "its question raises it), times a rule of 4 to 12 words. It finds what is short, reads as language and goes "
+        "with the question, not what is true or good; --judge openai/gpt-5-mini replaces it."
     ),
     rollout_tokens=90,
     command="gavel demo --real",

@@ -180,7 +180,7 @@ def _report(
     return DemoReport(
         title=f"Gavel demo: {'the returns desk' if job is RETURNS_DESK else job.name}",
         explanation=_what_happened(job, outcome),
-        caveat=f"{job.caveat} {judge}" if job is RETURNS_DESK else f"{job.caveat} The judge: {judge}",
+        caveat=f"{job.caveat} {judge}",
         summary=[
             SummaryRow(
                 job.success,

@@ -59,7 +59,10 @@ async def a_group(model: TrainableModel, count: int = 4) -> TrajectoryGroup:
 def sampled(trajectory: Trajectory) -> tuple[list[int], list[int], list[float]]:
     """Prompt ids, sampled ids and their log-probs of the last turn."""
     choice: Any = trajectory.messages_and_choices[-1]
-    return choice.prompt_token_ids, choice.token_ids, [token.logprob for token in choice.logprobs.content]
+    logprobs = (choice.model_extra or {}).get("token_logprobs")
+    if logprobs is None:
+        logprobs = [token.logprob for token in choice.logprobs.content]
+    return choice.prompt_token_ids, choice.token_ids, logprobs
 
 
 def difference(directory: Path, trajectories: list[Trajectory]) -> torch.Tensor:

@@ -22,7 +22,6 @@ from safetensors import SafetensorError
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.utils import logging as transformers_logging
 
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
@@ -41,6 +40,7 @@ from gavel.trainer.policy.loading import (
     auto_class,
     dtype_of,
     is_quantized,
+    no_progress_bar,
     prepare_4bit_layers,
     quantization_config,
     sharing_copy,
@@ -328,7 +328,7 @@ def load_base(
     embedded = base_model == EMBEDDED_POLICY
     quantized = quantization_config(quantization, dtype)
     extra = {} if quantized is None else {"quantization_config": quantized}
-    with _no_progress_bar() if embedded else contextlib.nullcontext():
+    with no_progress_bar() if embedded else contextlib.nullcontext():
         kind = auto_class(AutoConfig.from_pretrained(source_of(base_model)))
         base = kind.from_pretrained(source_of(base_model), dtype=dtype, device_map=device, **extra)
     prepare_4bit_layers(base)
@@ -360,18 +360,6 @@ def _check_exists(base_model: str) -> None:
         ) from error
     if answer.status_code in (400, 401, 404):
         raise BaseModelError(f"the hub has no model {base_model!r} (or it needs HF_TOKEN)", remedy)
-
-
-@contextlib.contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    """Hides the progress bar: the embedded model is a few kilobytes."""
-    shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            transformers_logging.enable_progress_bar()
 
 
 def _stop_ids(source: str) -> list[int]:

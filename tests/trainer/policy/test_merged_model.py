@@ -81,16 +81,20 @@ def test_every_dtype_keeps_its_tolerance(name, dtype, trained, tmp_path):
     torch.testing.assert_close(logprobs(again), expected, atol=NATS[dtype], rtol=0)
 
 
-def test_the_learners_own_log_probs_are_those_of_the_merged_model(fresh_policy: Policy, tmp_path):
-    shaken(fresh_policy.model)
-    fresh_policy.save_adapter(tmp_path / "checkpoint")
+@pytest.mark.parametrize(
+    "more", [{}, {"rslora": True}, {"targets": ["q_proj", "down_proj"]}, {"dropout": 0.1}], ids=str
+)
+def test_the_learners_own_log_probs_are_those_of_the_merged_model(more: dict[str, Any], tmp_path):
+    own = Policy(EMBEDDED_POLICY, LoraSettings(rank=4, **more))
+    shaken(own.model)
+    own.save_adapter(tmp_path / "checkpoint")
     write_merged(EMBEDDED_POLICY, PolicySettings(), tmp_path / "checkpoint", tmp_path / "out", torch.float32)
     merged: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
     tokens = TokenSequence()
     tokens.extend(IDS[0][:1])
     tokens.extend(IDS[0][1:], logprobs=[-1.0] * (len(IDS[0]) - 1), temperature=1.0)
     with torch.no_grad():
-        found = trained_logprobs(fresh_policy, [tokens])
+        found = trained_logprobs(own, [tokens])
     torch.testing.assert_close(logprobs(merged), found, atol=1e-4, rtol=0)
 
 
