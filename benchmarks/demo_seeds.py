@@ -1,6 +1,7 @@
 """The demo over several seeds, with its control: the same run with a judge that gives every member the same score.
 
     python benchmarks/demo_seeds.py --seeds 0 1 2 3 4 --json
+    python benchmarks/demo_seeds.py --real              the small real language model, after `make real`
 
 Each run is a separate process (`gavel demo --fresh`) in a temporary directory; the figures come from its summary.json.
 About three minutes per seed on two cores.
@@ -17,48 +18,58 @@ from pathlib import Path
 from typing import Any
 
 
-def run(seed: int, judge: str, directory: Path) -> dict[str, Any]:
-    """The summary of one demo run, with wall and CPU seconds of its process."""
+def run(seed: int, judge: str | None, directory: Path, *, real: bool) -> dict[str, Any]:
+    """The summary of one demo run, with wall and CPU seconds of its process; `judge` None: the demo's own."""
     started, before = time.monotonic(), os.times()
+    options = [*(["--real"] if real else []), *(["--judge", judge] if judge else [])]
     subprocess.run(
-        [sys.executable, "-m", "gavel", "demo", "--seed", str(seed), "--judge", judge, "--fresh"],
+        [sys.executable, "-m", "gavel", "demo", "--seed", str(seed), *options, "--fresh"],
         check=True,
         cwd=directory,
+        env={name: value for name, value in os.environ.items() if name != "GAVEL_JUDGE_MODEL"},
         stdout=subprocess.DEVNULL,
     )
     after = os.times()
-    (summary,) = [
-        found
-        for file in directory.glob("runs/demo/*/summary.json")
-        if (found := json.loads(file.read_text()))["seed"] == seed and found["judge"] == judge
-    ]
+    newest = max(directory.glob("runs/demo/*/summary.json"), key=lambda file: file.stat().st_mtime)
+    summary = json.loads(newest.read_text())
     cpu = after.children_user + after.children_system - before.children_user - before.children_system
     return summary | {"wall_seconds": time.monotonic() - started, "cpu_seconds": cpu}
+
+
+def row_of(summary: dict[str, Any], *, real: bool) -> dict[str, Any]:
+    """What is printed of a run."""
+    base, trained = summary["base"], summary["trained"]
+    row = {
+        "judge": summary["judge"],
+        "seed": summary["seed"],
+        "before": round(base["heldout_success"], 3),
+        "after": round(trained["heldout_success"], 3),
+        "tasks": summary["heldout_tasks"],
+    }
+    if real:
+        row |= {
+            "standard_errors": round(summary["gain_in_standard_errors"], 1),
+            "words": f"{base['words']:.1f} → {trained['words']:.1f}",
+            "logprob": "{base:.2f} → {trained:.2f}".format(**summary["mean_logprob"]),
+            "nonsense": "{base:.2f} → {trained:.2f}".format(**summary["nonsense"]),
+        }
+    else:
+        row |= {"looked_after": round(trained["looked_before_acting"], 3)}
+    return row | {"wall_seconds": round(summary["wall_seconds"]), "cpu_seconds": round(summary["cpu_seconds"])}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--control", type=int, nargs="*", default=[0], help="seeds to run with the constant judge too")
+    parser.add_argument("--real", action="store_true", help="the demo of the small real language model")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as directory:
-        for judge, seeds in (("stand-in", arguments.seeds), ("constant", arguments.control)):
+        for judge, seeds in ((None, arguments.seeds), ("constant", arguments.control)):
             for seed in seeds:
-                summary = run(seed, judge, Path(directory))
-                rows.append(
-                    {
-                        "judge": judge,
-                        "seed": seed,
-                        "before": round(summary["base"]["heldout_success"], 3),
-                        "after": round(summary["trained"]["heldout_success"], 3),
-                        "tasks": summary["heldout_tasks"],
-                        "looked_after": round(summary["trained"]["looked_before_acting"], 3),
-                        "wall_seconds": round(summary["wall_seconds"]),
-                        "cpu_seconds": round(summary["cpu_seconds"]),
-                    }
-                )
+                rows.append(row_of(run(seed, judge, Path(directory), real=arguments.real), real=arguments.real))
                 if not arguments.json:
                     print("  ".join(f"{name} {value}" for name, value in rows[-1].items()), flush=True)
     if arguments.json:

@@ -56,6 +56,11 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("thorough") and not os.environ.get("GAVEL_TEST_THOROUGH"):
+        pytest.skip("it takes long, and says little more than the test before it; `make test-thorough` runs it")
+
+
 _SLOW_FILE = re.compile(r"^pytestmark = (pytest\.mark\.slow|\[.*\bpytest\.mark\.slow\b.*\])$", re.MULTILINE)
 
 

@@ -3,7 +3,6 @@
 What depends on how an interpreter starts (import paths, what `import gavel` loads) is tested with `subprocess`.
 """
 
-import multiprocessing
 import os
 import runpy
 import signal
@@ -15,10 +14,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from subprocess import CompletedProcess
 
+from tests.forkserver import forking
 from tests.limits import HANG_SECONDS
-
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.preloaded"])
 
 
 class Running:
@@ -30,7 +27,7 @@ class Running:
         folder = Path(self._printed.name)
         self._out, self._error = folder / "stdout", folder / "stderr"
         given = (program, arguments, cwd, dict(environment), self._out, self._error)
-        self.process: BaseProcess = CONTEXT.Process(target=_run, args=given, daemon=True)
+        self.process: BaseProcess = forking().Process(target=_run, args=given, daemon=True)
         self.process.start()
 
     @property

@@ -23,6 +23,7 @@ COMMANDS = {
     "plan": "Show what a model needs of memory and what to set, before anything is loaded.",
     "evaluate": "Measure a run's newest policy (or its base, before training) on held-out tasks.",
     "score": "Score trajectories from a file with a judge.",
+    "export": "Write a run's policy as a plain model directory, with its adapter merged.",
     "sft": "Train a model to imitate the best members of judged groups.",
     "serve": "Serve the judge over HTTP: one judge for trainers in any language.",
     "keys": "Make, list and revoke API keys of the service.",

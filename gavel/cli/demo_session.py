@@ -1,14 +1,15 @@
 """What `gavel demo` does: a judge's scores train a small agent, and a report shows what changed.
 
-Only the size is small: a transformer with LoRA, exact tokens, the LiteLLM client, files on disk. Without a key the
-judge is the stand-in, which checks the rubric's written rules. Imports torch; the command in `demo` imports it only
-when it runs.
+Only the size is small: a transformer with LoRA, exact tokens, the LiteLLM client, files on disk. Which model learns
+which job is told by the `DemoJob`. Imports torch; the command in `demo` imports it only when it runs.
 """
 
+import asyncio
 import contextlib
 import json
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from gavel.cli.cassette_option import replay_account, with_cassette
-from gavel.cli.demo import STEPS
+from gavel.cli.demo_jobs import LIKELIHOOD, ONE_SENTENCE, RETURNS_DESK, DemoJob
+from gavel.cli.demo_texts import FrozenBase, TextComparison, compare_texts
 from gavel.cli.display import RunDisplay
 from gavel.cli.settings import STAND_IN
 from gavel.cli.train_session import say_cost, starting_over
@@ -28,33 +30,27 @@ from gavel.reports.run_outcome import Outcome, judged_pair, read_outcome
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.config import LoopConfig, TrainConfig
 from gavel.trainer.data.left_out import sentence_of
-from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.loop.train_loop import EVALUATION, TIMES, train_scenario
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import runs_root
 
-_LEARNED = (
-    "The base policy knows how to do this job, but its noisy demonstrations gave it a bad habit: it acts without "
-    "looking. The judge's reward removed the habit. Only LoRA weights changed, and no reward function was written."
-)
 _NOT_YET = (
     "The judge's reward changed the policy, but not enough to tell its success from the base's on this many tasks. "
     "Give it more steps."
 )
+_PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
 _UNTRAINED = (
     "Nothing was trained: the judge gave all members of every group the same score, so there was nothing to tell a "
     "better rollout from a worse one. The curve stays flat, as it should."
 )
-_MEASURES = {"looked_before_acting": "looked before acting", "turns": "turns"}
-"""Measures shown beside success, and their labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
     """The options of the command."""
 
+    job: DemoJob
     seed: int
     judge: JudgeConfig
     steps: int
@@ -67,9 +63,9 @@ class DemoSettings:
     @property
     def run_name(self) -> str:
         """The same for the same command; different for other settings."""
-        judge = "" if self.judge_name == STAND_IN else "-" + self.judge_name.replace("/", "-")
-        steps = "" if self.steps == STEPS else f"-{self.steps}-steps"
-        return f"returns-desk-seed-{self.seed}{judge}{steps}"
+        judge = "" if self.judge_name == self.job.judge else "-" + self.judge_name.replace("/", "-")
+        steps = "" if self.steps == self.job.steps else f"-{self.steps}-steps"
+        return f"{self.job.name.replace(' ', '-')}-seed-{self.seed}{judge}{steps}"
 
 
 async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
@@ -79,16 +75,17 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
     directory; returns the summary.
     """
     console = Console()
-    scenario = find_scenario("returns_desk")
-    model = TrainableModel(name=settings.run_name, project="demo", base_model=EMBEDDED_POLICY)
+    job, scenario = settings.job, find_scenario(settings.job.scenario)
+    model = TrainableModel(name=settings.run_name, project="demo", base_model=job.base_model, lora=job.lora)
     directory = runs_root() / model.project / model.name
+    base = await asyncio.to_thread(FrozenBase, console) if job is ONE_SENTENCE else None
     judge = with_cassette(settings.judge, directory).build(scenario.rubric)
     await judge.probe(replayed=False)
-    loop = LoopConfig(steps=settings.steps, seed=settings.seed, max_tokens=64)
-    config = TrainConfig(learning_rate=2e-3, warmup_steps=min(3, loop.steps - 1), total_steps=loop.steps)
+    loop = job.loop.model_copy(update={"steps": settings.steps, "seed": settings.seed})
+    config = job.train.model_copy(update={"warmup_steps": min(3, loop.steps - 1), "total_steps": loop.steps})
     async with contextlib.AsyncExitStack() as stack:
         replaced = stack.enter_context(starting_over(console, model)) if settings.fresh else None
-        backend = await stack.enter_async_context(LocalBackend())
+        backend = await stack.enter_async_context(LocalBackend(slots=job.slots, max_context=job.max_context))
         await model.register(backend)
         setup = time.monotonic() - started
         start = await model.get_step()
@@ -105,25 +102,32 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
             say_cost(console, judge)
         outcome = read_outcome(directory, backend.history(model))
     before, after = await judged_pair(outcome, judge)
+    texts = None if base is None else await asyncio.to_thread(compare_texts, base, directory, outcome)
     seconds = {"setup": setup, **outcome.seconds, "total": earlier + time.monotonic() - started}
-    summary = _summary(settings, outcome, seconds)
+    summary = _summary(settings, outcome, seconds) | ({} if texts is None else texts.summary)
     _write_whole(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
     report = directory / "report.html"
-    write_report(report, _report(settings, outcome, seconds, before, after))
+    write_report(report, _report(settings, outcome, seconds, before, after, texts))
     if replayed := replay_account(judge):
         console.print(replayed, highlight=False, markup=False, soft_wrap=True)
-    _print(console, outcome, report)
+    _print(console, settings.job, outcome, report, texts)
     if judge.cassette:
         judge.cassette.close()
     return summary
 
 
 def _headline(settings: DemoSettings, parameters: int, start: int) -> str:
-    judge = "stand-in judge (rules, no key)" if settings.judge_name == STAND_IN else f"judge {settings.judge_name}"
-    size = f"embedded policy ({parameters // 1000}k parameters)"
-    line = f"Gavel demo · returns desk · {size} · {judge} · {os.cpu_count()} cores"
+    names = {
+        STAND_IN: "stand-in judge (rules, no key)",
+        LIKELIHOOD: "likelihood judge (the frozen base and a word count)",
+    }
+    judge = names.get(settings.judge_name, f"judge {settings.judge_name}")
+    job = settings.job
+    size = f"{parameters // 1000}k" if parameters < 1e6 else f"{parameters / 1e6:.0f}M"
+    policy = f"{'embedded policy' if job is RETURNS_DESK else job.base_model} ({size} parameters)"
+    line = f"Gavel demo · {job.name} · {policy} · {judge} · {os.cpu_count()} cores"
     if start >= settings.steps:
-        return f"{line}\nThis run is finished; here is its outcome again. `gavel demo --fresh` starts over."
+        return f"{line}\nThis run is finished; here is its outcome again. `{job.command} --fresh` starts over."
     return f"{line}\nContinuing after step {start}." if start else line
 
 
@@ -134,8 +138,8 @@ def _summary(settings: DemoSettings, outcome: Outcome, seconds: dict[str, float]
         "steps": settings.steps,
         "trained_steps": outcome.trained_steps,
         "heldout_tasks": outcome.trained.tasks,
-        "base": _figures(outcome.base.measures),
-        "trained": _figures(outcome.trained.measures),
+        "base": _figures(settings.job, outcome.base.measures),
+        "trained": _figures(settings.job, outcome.trained.measures),
         "judge_vs_success_tau": outcome.tau,
         "groups": dict(outcome.statuses),
         "left_out": dict(outcome.left_out),
@@ -146,47 +150,45 @@ def _summary(settings: DemoSettings, outcome: Outcome, seconds: dict[str, float]
     }
 
 
-def _what_happened(outcome: Outcome) -> str:
+def _what_happened(job: DemoJob, outcome: Outcome) -> str:
     if not outcome.trained_steps:
         return _UNTRAINED
     gained = outcome.trained.success - outcome.base.success
-    return _LEARNED if gained > outcome.trained.half_width + outcome.base.half_width else _NOT_YET
+    return job.learned if gained > outcome.trained.half_width + outcome.base.half_width else _NOT_YET
 
 
-def _figures(measures: dict[str, float]) -> dict[str, float]:
+def _figures(job: DemoJob, measures: dict[str, float]) -> dict[str, float]:
     return {
         "heldout_success": measures["success"],
-        **{name: measures[name] for name in _MEASURES},
+        **{name: measures[name] for name in job.measures},
     }
 
 
 def _report(
-    settings: DemoSettings, outcome: Outcome, seconds: dict[str, float], before: Trajectory, after: Trajectory
+    settings: DemoSettings,
+    outcome: Outcome,
+    seconds: dict[str, float],
+    before: Trajectory,
+    after: Trajectory,
+    texts: TextComparison | None,
 ) -> DemoReport:
-    base, trained = outcome.base, outcome.trained
-    again = f"gavel demo --seed {settings.seed} --judge {settings.judge_name} --steps {settings.steps} --fresh"
-    judge = f"It was {settings.judge_name}."
-    if settings.judge_name == STAND_IN:
-        judge = (
-            "It was the stand-in, which checks written rules and is no language model; GAVEL_JUDGE_MODEL replaces it."
-        )
+    base, trained, job = outcome.base, outcome.trained, settings.job
+    again = f"{job.command} --seed {settings.seed} --judge {settings.judge_name} --steps {settings.steps} --fresh"
+    if settings.judge_name == LIKELIHOOD:
+        again = again.replace(f" --judge {LIKELIHOOD}", "")
+    judge = job.judge_caveat if settings.judge_name == job.judge else f"It was {settings.judge_name}."
     return DemoReport(
-        title="Gavel demo: the returns desk",
-        explanation=_what_happened(outcome),
-        caveat=(
-            "The policy has a few hundred thousand parameters and learned nothing but this job. The judge read the "
-            f"transcripts and the rubric, never the true outcome, which is measured here for comparison only. {judge}"
-        ),
+        title=f"Gavel demo: {'the returns desk' if job is RETURNS_DESK else job.name}",
+        explanation=_what_happened(job, outcome),
+        caveat=f"{job.caveat} {judge}" if job is RETURNS_DESK else f"{job.caveat} The judge: {judge}",
         summary=[
             SummaryRow(
-                "held-out success",
+                job.success,
                 f"{base.success:.2f} ± {base.half_width:.2f}",
                 f"{trained.success:.2f} ± {trained.half_width:.2f}",
             ),
-            *(
-                SummaryRow(label, f"{base.measures[name]:.2f}", f"{trained.measures[name]:.2f}")
-                for name, label in _MEASURES.items()
-            ),
+            *(SummaryRow(label, *both) for label, both in _measured(job, outcome)),
+            *(texts.rows if texts else ()),
         ],
         curve=[CurvePoint(point.step, point.success, point.half_width, point.tasks) for point in outcome.curve],
         rewards=[RewardPoint(step, reward) for step, reward in outcome.rewards],
@@ -199,23 +201,37 @@ def _report(
         settings={
             "seed": str(settings.seed),
             "judge": settings.judge_name,
-            "base model": EMBEDDED_POLICY,
+            "base model": job.base_model,
+            **({"weights": texts.source} if texts else {}),
             "steps": str(settings.steps),
             "run again": again,
         },
+        samples=texts.samples if texts else (),
     )
 
 
-def _print(console: Console, outcome: Outcome, report: Path) -> None:
+def _measured(job: DemoJob, outcome: Outcome) -> Iterator[tuple[str, tuple[str, str]]]:
+    """The label of each measure beside success, and its figures before and after."""
+    for name, label in job.measures.items():
+        digits = job.decimals.get(name, 2)
+        before, after = outcome.base.measures[name], outcome.trained.measures[name]
+        yield label, (f"{before:.{digits}f}", f"{after:.{digits}f}")
+
+
+def _print(console: Console, job: DemoJob, outcome: Outcome, report: Path, texts: TextComparison | None) -> None:
     base, trained = outcome.base, outcome.trained
     table = Table(box=None, pad_edge=False)
     for heading in ("", "before", "after", ""):
         table.add_column(heading, justify="left" if heading == "" else "right")
     interval = f"({counted(trained.tasks, 'task')}, 95 % interval ±{trained.half_width:.2f})"
-    table.add_row("held-out success", f"{base.success:.2f}", f"{trained.success:.2f}", interval)
-    for name, label in _MEASURES.items():
-        table.add_row(label, f"{base.measures[name]:.2f}", f"{trained.measures[name]:.2f}", "")
+    table.add_row(job.success, f"{base.success:.2f}", f"{trained.success:.2f}", interval)
+    for label, both in _measured(job, outcome):
+        table.add_row(label, *both, "")
+    for row in texts.rows if texts else ():
+        table.add_row(row.label, row.before, row.after, "")
     console.print(table)
+    for sample in texts.samples[:4] if texts else ():
+        console.print(f"{sample.topic}\n  before: {sample.before}\n  after:  {sample.after}", **_PLAIN)
     curve = "  ".join(f"{point.step}: {point.success:.2f}" for point in outcome.curve)
     console.print(f"by step: {curve}", highlight=False)
     tau = "no order to compare" if outcome.tau is None else f"tau {outcome.tau:.2f}"
@@ -226,13 +242,8 @@ def _print(console: Console, outcome: Outcome, report: Path) -> None:
     )
     for reason, count in outcome.left_out.most_common():
         console.print(f"left out: {count} {sentence_of(reason)}", highlight=False)
-    console.print(_what_happened(outcome), highlight=False)
-    console.print(
-        f"Report: {report}      Next: gavel train my_scenario.py --judge openai/gpt-5-mini",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    console.print(_what_happened(job, outcome), highlight=False)
+    console.print(f"Report: {report}      Next: gavel train my_scenario.py --judge openai/gpt-5-mini", **_PLAIN)
 
 
 def _write_whole(path: Path, text: str) -> None:

@@ -57,7 +57,13 @@ def _stop_at_second_interrupt() -> None:
     if not callable(first) or not _in_main_thread():
         return
 
+    seen = False
+
     def interrupted(number: int, frame: FrameType | None) -> None:
+        nonlocal seen
+        if seen:  # the second came before the lines below had run for the first
+            _stop(number, frame)
+        seen = True
         stop_at_next_interrupt()
         first(number, frame)
 

@@ -44,6 +44,17 @@ class RewardPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class TextSample:
+    """A held-out topic's reply before and after training, each with its mean log-prob under the frozen base."""
+
+    topic: str
+    before: str
+    after: str
+    before_logprob: float
+    after_logprob: float
+
+
+@dataclass(frozen=True, slots=True)
 class DemoReport:
     """All that the page shows."""
 
@@ -67,6 +78,8 @@ class DemoReport:
     left_out: Mapping[str, int]
     """Number of groups, and of single members, not trained on, by reason."""
     settings: Mapping[str, str]
+    samples: Sequence[TextSample] = ()
+    """Of a job whose replies are texts."""
 
 
 @dataclass(frozen=True, slots=True)

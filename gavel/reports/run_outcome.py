@@ -79,7 +79,7 @@ def read_outcome(directory: Path, history: list[Row]) -> Outcome:
     left_out: Counter[str] = Counter()
     for row in training:
         left_out.update({k.removeprefix("left_out/"): int(v) for k, v in row.items() if k.startswith("left_out/")})
-    before, after = _pair(_held_out(directory, curve[0].step), _held_out(directory, curve[-1].step))
+    before, after = _pair(held_out(directory, curve[0].step), held_out(directory, curve[-1].step))
     return Outcome(
         curve=curve,
         rewards=[(row["step"], row["reward"]) for row in training if row.get("reward") is not None],
@@ -115,7 +115,7 @@ def _groups(directory: Path) -> Iterator[_GroupScores]:
             yield _GroupScores(status, scored)
 
 
-def _held_out(directory: Path, step: int) -> dict[str, Row]:
+def held_out(directory: Path, step: int) -> dict[str, Row]:
     """The trajectories of an evaluation by task id."""
     store = TrajectoryStore(directory / "trajectories" / EVALUATION / f"{step:06d}.jsonl.zst")
     return {str(t["metadata"]["task"]["id"]): t for group in store.rows() for t in group["trajectories"]}

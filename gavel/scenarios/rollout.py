@@ -5,8 +5,9 @@ of turns gives status `truncated`, and a model that cannot be reached, or that a
 completion, gives status `failed` with the reason.
 """
 
+from collections.abc import Mapping
 from json import JSONDecodeError
-from typing import Protocol
+from typing import Any, Protocol
 
 from openai import AsyncOpenAI, OpenAIError, omit
 from openai.types.chat.chat_completion import ChatCompletion, Choice
@@ -33,10 +34,12 @@ async def rollout(
     temperature: float = 1.0,
     max_tokens: int | None = None,
     seed: int | None = None,
+    fields: Mapping[str, Any] | None = None,
 ) -> Trajectory:
     """Lets `model` work on `task` until it answers without a tool call, a tool ends the episode, or turns run out.
 
-    `max_tokens` bounds each turn. With a `seed` the sampled turns are the same for the same policy.
+    `max_tokens` bounds each turn. With a `seed` the sampled turns are the same for the same policy. Each request's body
+    gets `fields` too.
     """
     client = model.openai_client()
     name = model.get_inference_name()
@@ -50,7 +53,7 @@ async def rollout(
         metadata={"scenario": scenario.name, "task": task.model_dump(mode="json")},
         metrics={"turns": 0, "tool_errors": 0},
     )
-    offered = {"tools": tools} if tools else {}
+    offered = {**({"tools": tools} if tools else {}), **(fields or {})}
     for turn in range(scenario.max_turns):
         try:
             reply = await client.chat.completions.create(

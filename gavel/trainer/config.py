@@ -14,6 +14,8 @@ OnTokenMismatch = Literal["refuse", "branch"]
 Aggregation = Literal["grpo", "dapo", "dr_grpo", "bnpo"]
 KlEstimator = Literal["k1", "k2", "k3"]
 RewardName = Literal["judge", "hand", "success", "constant"]
+ExportForm = Literal["merged", "adapter"]
+ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 class _Settings(BaseModel):
@@ -238,6 +240,10 @@ class TrainConfig(_Updates):
     normalize_over_batch: bool = False
     """Divides the advantages by their root mean square over all groups of the call (REINFORCE++, arXiv 2501.03262;
     ScaleRL, arXiv 2510.13786)."""
+    step_advantages: bool = False
+    """Compares the rewards of single turns (`Trajectory.step_rewards`) over the group, too: a turn's tokens get their
+    trajectory's advantage and those of their own turn and of all later ones (process supervision, arXiv 2402.03300,
+    4.1.3)."""
     mask_truncated: bool = False
     """Members that ran out of tokens or turns count in their group's mean, but are not trained themselves (DAPO's
     overlong filtering, arXiv 2503.14476)."""
@@ -281,9 +287,12 @@ class TrainConfig(_Updates):
 
     @model_validator(mode="after")
     def _one_kind_of_advantage(self) -> Self:
-        for name in ("advantage", "minimal_spread", "normalize_over_batch"):
+        for name in ("advantage", "minimal_spread", "normalize_over_batch", "step_advantages"):
             if isinstance(self.loss, Ppo) and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} is for losses that compare a group's members; Ppo does not")
+                default = type(self).model_fields[name].default
+                raise ValueError(
+                    f"{name} is for losses that compare a group's members; Ppo does not: leave it at {default}"
+                )
         return self
 
     @model_validator(mode="after")
@@ -292,6 +301,14 @@ class TrainConfig(_Updates):
             raise ValueError("reference is what a divergence is from, and none is trained: set beta or kl_in_reward")
         if self.kl_in_reward_per == "sequence" and self.kl_in_reward and self.advantage not in ("mean", "rloo"):
             raise ValueError("kl_in_reward_per='sequence' needs advantage='mean' or 'rloo'; per token it goes with any")
+        return self
+
+    @model_validator(mode="after")
+    def _steps_can_be_compared(self) -> Self:
+        if self.step_advantages and self.advantage not in ("mean", "std"):
+            raise ValueError("step_advantages needs advantage='mean' or 'std'")
+        if self.step_advantages and (self.normalize_over_batch or self.kl_in_reward):
+            raise ValueError("step_advantages goes with neither normalize_over_batch nor kl_in_reward: leave one out")
         return self
 
     @model_validator(mode="after")

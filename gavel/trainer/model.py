@@ -6,6 +6,7 @@ A model is its spec and the calls that go to the backend it is registered with.
 import asyncio
 import weakref
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,7 +16,7 @@ from pydantic import ConfigDict, Field, PrivateAttr
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import Backend, NotRegisteredError, TrainResult
-from gavel.trainer.config import SftConfig, TrainConfig
+from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
 from gavel.trainer.engines.protocol import deadline
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec
 from gavel.trainer.runs.checkpoint_retention import steps_to_keep
@@ -144,6 +145,23 @@ class TrainableModel(Model, TrainableSpec):
         values = {row["step"]: row.get(metric) for row in self.backend.history(self, split)}
         kept = {live, *steps_to_keep(saved, values, keep_last=keep_last, keep_best=keep_best)}
         await self.backend.delete_checkpoints(self, [step for step in saved if step not in kept])
+
+    async def export(
+        self,
+        form: ExportForm = "merged",
+        *,
+        dtype: ExportDtype = "auto",
+        step: int | None = None,
+        out: str | Path | None = None,
+    ) -> Path:
+        """Writes the policy of `step` (default: the live one) as a directory for other programs, and returns it.
+
+        merged: a plain model of transformers, with the adapter in its weights, whose log-probs are the policy's; its
+        weights have `dtype`, with auto that of the base model's own files. adapter: the PEFT adapter with tokenizer and
+        card. `out` defaults to a directory under `exports` of the run. Raises `ExportError` when something else is
+        there.
+        """
+        return await self.backend.export(self, form, dtype, step, None if out is None else Path(out))
 
     def _address(self) -> tuple[str | None, str | None]:
         endpoint = self.backend.endpoint(self)

@@ -1,53 +1,64 @@
-"""Small training runs in processes of their own, for tests that kill them: `python loop_run.py`.
-
-What is slow to import is imported once. Each line of standard input, `RUNS STEPS STALENESS`, is one run, in a fork of
-this process: the first line of output is its process id, then it prints what happens, and `ended STATUS` (negative for
-a signal) is the last line.
-"""
-# ruff: noqa: E402
+"""Small training runs in processes of their own, for tests that kill them."""
 
 import asyncio
-import gc
-import os
-import sys
-import traceback
-
-os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}  # a fork has one thread
-
-gc.disable()  # searching for cycles takes half of the time that imports take
-
-import torch
-import uvicorn.lifespan.on
-import uvicorn.protocols.http.httptools_impl
-import uvicorn.server  # noqa: F401
-from openai import AsyncOpenAI
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
 
 from gavel.judge.judge import Judge
-from gavel.llm.providers import load_litellm
 from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.config import LoopConfig, LoraSettings, TrainConfig
+from gavel.trainer.config import LoopConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.loop.evaluation import Evaluation
 from gavel.trainer.loop.train_loop import Observer, StepReport, train_scenario
 from gavel.trainer.model import TrainableModel
-from gavel.trainer.policy.policy import Policy
+from tests.forkserver import forking
+from tests.limits import HANG_SECONDS
+
+
+def live(runs: Path, steps: int, max_staleness: int = 0, until: str | None = None) -> list[str]:
+    """What a run told and, last, how it ended; it is killed when it tells `until` after a step."""
+    context = forking()
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_live, args=(sender, runs, steps, max_staleness), daemon=True)
+    process.start()
+    sender.close()
+    lines = list[str]()
+    try:
+        while True:
+            assert receiver.poll(HANG_SECONDS), f"the run hangs: {lines}"
+            lines.append(receiver.recv())
+            if lines[-1] == until and "stepped 1" in lines:
+                process.kill()
+    except EOFError:
+        process.join(HANG_SECONDS)
+    finally:
+        process.kill()
+    return [*lines, f"ended {process.exitcode}"]
+
+
+def _live(sender: Connection, runs: Path, steps: int, max_staleness: int) -> None:
+    asyncio.run(_run(sender.send, runs, steps, max_staleness))
 
 
 class Telling(Observer):
-    """Prints what happens, for the parent to act on."""
+    """Tells what happens, for the parent to act on."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
 
     def doing(self, what: str) -> None:
-        print(f"doing {what}", flush=True)
+        self._tell(f"doing {what}")
 
     def stepped(self, report: StepReport) -> None:
-        print(f"stepped {report.result.step}", flush=True)
+        self._tell(f"stepped {report.result.step}")
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None:
-        print(f"evaluated {step}", flush=True)
+        self._tell(f"evaluated {step}")
 
 
-async def run(runs: str, steps: int, max_staleness: int) -> None:
+async def _run(tell: Callable[[str], None], runs: Path, steps: int, max_staleness: int) -> None:
     scenario = find_scenario("returns_desk")
     model = TrainableModel(name="small", project="tests", base_model=EMBEDDED_POLICY)
     loop = LoopConfig(
@@ -62,33 +73,6 @@ async def run(runs: str, steps: int, max_staleness: int) -> None:
     )
     async with LocalBackend(runs, versions=max_staleness + 1) as backend:
         await model.register(backend)
-        print(f"start {await model.get_step()}", flush=True)
+        tell(f"start {await model.get_step()}")
         judge = Judge("stand-in", rubric=scenario.rubric)
-        await train_scenario(model, scenario, judge, loop, TrainConfig(learning_rate=1e-3), Telling())
-
-
-def fork(runs: str, steps: int, max_staleness: int) -> int:
-    """The status that the run ended with, negative for a signal."""
-    child = os.fork()
-    if not child:
-        print(os.getpid(), flush=True)
-        try:
-            asyncio.run(run(runs, steps, max_staleness))
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    load_litellm()
-    AsyncOpenAI(api_key="none").chat.completions  # noqa: B018  libraries import parts of themselves when first used
-    Policy(EMBEDDED_POLICY, LoraSettings(rank=4))
-    list(find_scenario("returns_desk").tasks())
-    gc.freeze()
-    gc.enable()
-    for line in sys.stdin:
-        runs, steps, max_staleness = line.rsplit(" ", 2)
-        print(f"ended {fork(runs, int(steps), int(max_staleness))}", flush=True)
+        await train_scenario(model, scenario, judge, loop, TrainConfig(learning_rate=1e-3), Telling(tell))

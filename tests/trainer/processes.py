@@ -1,6 +1,5 @@
 """Processes as torchrun would start them, forked from one that has imported everything."""
 
-import multiprocessing
 import os
 import pickle
 import traceback
@@ -13,10 +12,8 @@ import torch
 from gavel.trainer.distributed import World, join
 from gavel.trainer.engines.vllm_launch import free_port
 from gavel.trainer.learner.replicas import follow_leader
+from tests.forkserver import forking
 from tests.limits import HANG_SECONDS
-
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.trainer.processes", "tests.trainer.learner.test_learner"])
 
 
 def led(lead: Callable[..., Any], *arguments: Any, nodes: int = 1, per_node: int = 2, prepare: Any = None) -> Any:
@@ -25,7 +22,8 @@ def led(lead: Callable[..., Any], *arguments: Any, nodes: int = 1, per_node: int
     `prepare(rank)` is called in every process first.
     """
     size, port = nodes * per_node, free_port()
-    receiver, sender = _context.Pipe(duplex=False)
+    context = forking()
+    receiver, sender = context.Pipe(duplex=False)
     running = []
     for rank in range(size):
         variables = {
@@ -38,7 +36,7 @@ def led(lead: Callable[..., Any], *arguments: Any, nodes: int = 1, per_node: int
             "MASTER_PORT": port,
             "TORCHELASTIC_RUN_ID": "tests",
         }
-        process = _context.Process(target=_process, args=(variables, sender, prepare, lead, arguments), daemon=True)
+        process = context.Process(target=_process, args=(variables, sender, prepare, lead, arguments), daemon=True)
         process.start()
         running.append(process)
     try:

@@ -1,32 +1,19 @@
-"""Trains over recorded groups, in processes that are killed: `python resume_run.py GROUPS RUNS`.
-
-What is slow to import is imported once. Each line of standard input, `NAME STEPS LIFE`, is one life of a run: a fork of
-this process that goes on from where the last one was killed. `whole` lets it finish, `seconds 0.3` kills it after that
-time, `file 12` lets it die in front of its 12th change to a file of the run. Each answer is how that life ended.
-"""
-# ruff: noqa: E402
+"""Trains over recorded groups, in processes that are killed."""
 
 import asyncio
-import gc
 import os
 import signal
 import sys
 import time
 from pathlib import Path
 
-os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}  # a fork has one thread
-os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
-gc.disable()  # searching for cycles takes half of the time that imports take
-
-import torch
-
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoraSettings, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
-from gavel.trainer.policy.policy import Policy
+from tests.forkserver import forking
+from tests.limits import HANG_SECONDS
 
 CHANGES = {"os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate"}
 OF_THE_WHOLE = 40
@@ -72,27 +59,25 @@ def die_at(count: int, below: Path) -> None:
 
 
 def live(groups: Path, runs: Path, name: str, steps: int, life: str) -> int:
-    """The status that one life ended with, negative for a signal."""
+    """The status that one life of a run ended with, negative for a signal.
+
+    Each goes on from where the last one was killed. `whole` lets it finish, `seconds 0.3` kills it after that time,
+    `file 12` lets it die in front of its 12th change to a file of the run.
+    """
     kind, _, when = life.partition(" ")
-    child = os.fork()
-    if not child:
-        if kind == "file":
-            die_at(int(when), runs / "tests" / name)
-        asyncio.run(train(groups, runs, name, steps))
-        os._exit(0)
+    changes = int(when) if kind == "file" else 0
+    process = forking().Process(target=_live, args=(groups, runs, name, steps, changes), daemon=True)
+    process.start()
     if kind == "seconds":
         time.sleep(float(when))
-        os.kill(child, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        process.kill()
+    process.join(HANG_SECONDS)
+    assert process.exitcode is not None, "a run does not end"
+    return process.exitcode
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    Policy(EMBEDDED_POLICY, LoraSettings(rank=4))  # libraries import parts of themselves when they are first used
-    groups, runs = map(Path, sys.argv[1:])
-    gc.freeze()
-    gc.enable()
-    print("ready", flush=True)
-    for line in sys.stdin:
-        name, steps, life = line.strip().split(" ", 2)
-        print(live(groups, runs, name, int(steps), life), flush=True)
+def _live(groups: Path, runs: Path, name: str, steps: int, changes: int) -> None:
+    if changes:
+        die_at(changes, runs / "tests" / name)
+    asyncio.run(train(groups, runs, name, steps))
+    os._exit(0)

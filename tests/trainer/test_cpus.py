@@ -1,14 +1,20 @@
 """Precision and parity hold on other CPUs than this one, as far as one CPU can pass for another, and without
 bitsandbytes."""
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
 from tests.limits import HANG_SECONDS
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 HELD = ["policy/test_loading.py", "test_exactness.py"]
@@ -20,28 +26,43 @@ CPUS = {
 }
 
 
-def passes(files: list[str], *arguments: str, **environment: str) -> str:
-    """Output of a pytest of its own over the files' tests, none of which fails."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-    done = subprocess.run(
-        [*command, *(f"tests/trainer/{name}" for name in files)],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | environment,
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+@dataclass(frozen=True)
+class Forks:
+    """Runs of pytest over files of tests, of which none fails."""
+
+    process: "subprocess.Popen[str]"
+
+    def passes(self, files: list[str], output: Path, *arguments: str, **variables: str) -> str:
+        """What it prints."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        command = ["-q", "-p", "no:cacheprovider", *arguments, *(f"tests/trainer/{name}" for name in files)]
+        print(json.dumps([variables, command, str(output)]), file=self.process.stdin, flush=True)
+        hanging = Timer(HANG_SECONDS, self.process.kill)
+        hanging.start()
+        status = self.process.stdout.readline()
+        hanging.cancel()
+        assert status == "0\n", output.read_text()
+        return output.read_text()
 
 
-@pytest.mark.slow
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    command = [sys.executable, "-m", "tests.trainer.cpu_forks"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes) as process:
+        yield Forks(process)
+        process.kill()
+
+
 @pytest.mark.parametrize("kind", CPUS)
-def test_other_instruction_sets_compute_the_same(kind: str) -> None:
-    passes(EXACT, **CPUS[kind])
+def test_other_instruction_sets_compute_the_same(forks: Forks, tmp_path: Path, kind: str) -> None:
+    taken_for, *_ = forks.passes(EXACT, tmp_path / "output", **CPUS[kind]).splitlines()
+    forced = CPUS[kind].get("ATEN_CPU_CAPABILITY")
+    assert forced in (None, taken_for.lower())
 
 
-@pytest.mark.slow
-def test_without_bitsandbytes_the_tests_of_four_bits_are_skipped_with_the_reason() -> None:
-    assert "bitsandbytes is in the dev extra" in passes(HELD, "-p", "tests.trainer.without_bitsandbytes", "-rs")
+def test_without_bitsandbytes_the_tests_of_four_bits_are_skipped_with_the_reason(forks: Forks, tmp_path: Path) -> None:
+    output = forks.passes(HELD, tmp_path / "output", "-p", "tests.trainer.without_bitsandbytes", "-rs")
+    assert "bitsandbytes is in the dev extra" in output

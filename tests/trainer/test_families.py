@@ -10,6 +10,7 @@ import pytest
 import torch
 from peft import PeftModel
 from renderers import config_from_name
+from transformers import AutoConfig
 
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
@@ -22,7 +23,7 @@ from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.learner.logprobs import trained_logprobs
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy import policy as policies
-from gavel.trainer.policy.families import usable_context, why_alone, why_unbatched
+from gavel.trainer.policy.families import chooses_experts, usable_context, why_alone, why_unbatched
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import Policy
 from tests.limits import HANG_SECONDS
@@ -213,3 +214,11 @@ def test_an_unknown_chat_format_is_told_before_weights_are_loaded(tmp_path, poli
 
 def test_the_page_is_that_of_the_table():
     assert PAGE.read_text() == page()
+
+
+MIXTURES = [("qwen3", False), ("qwen3_moe", True), ("mixtral", True), ("gpt_oss", True), ("deepseek_v3", True)]
+
+
+@pytest.mark.parametrize(("kind", "mixture"), MIXTURES)
+def test_mixtures_of_experts_are_told_from_their_config(kind: str, mixture: bool) -> None:
+    assert chooses_experts(AutoConfig.for_model(kind)) is mixture

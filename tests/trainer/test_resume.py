@@ -4,10 +4,8 @@ import asyncio
 import json
 import random
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,10 +28,10 @@ from gavel.trainer.config import TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.checkpoints import Checkpoints
+from tests.trainer.resume_run import live
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = Path(__file__).parent / "resume_run.py"
 KILLED = -signal.SIGKILL
 KILLS = 20
 STEPS = 6
@@ -43,16 +41,12 @@ STEPS = 6
 class Runs:
     """Runs over the same recorded groups, each living as long as it is let."""
 
+    recorded: Path
     directory: Path
-    process: "subprocess.Popen[str]"
 
     def live(self, name: str, life: str, steps: int = STEPS) -> int:
         """The exit status of one life, negative for a signal."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"{name} {steps} {life}\n")
-        self.process.stdin.flush()
-        return int(self.process.stdout.readline())
+        return live(self.recorded, self.directory, name, steps, life)
 
     def path(self, name: str) -> Path:
         return self.directory / "tests" / name
@@ -125,21 +119,15 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs(recorded: Path) -> Iterator[Runs]:
+def runs(recorded: Path) -> Runs:
     """With `whole`, a run that nobody disturbed."""
-    directory = recorded.parent / "runs"
-    command = [sys.executable, str(SCRIPT), str(recorded), str(directory)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        yield Runs(directory, process)
-        assert process.stdin is not None
-        process.stdin.close()
+    return Runs(recorded, recorded.parent / "runs")
 
 
 @pytest.fixture(scope="module")
 def whole_seconds(runs: Runs) -> float:
     """How long `whole` lives, a run of `STEPS` that nobody disturbs."""
+    assert runs.live("first", "whole", 1) == 0  # the process that lives are forked from has started then
     started = time.monotonic()
     assert runs.live("whole", "whole") == 0
     return time.monotonic() - started

@@ -7,8 +7,8 @@ from gavel.judge.prompt.plain_json import plain_json
 
 _IDS = "type role id object index call_id tool_call_id tool_use_id caller phase policy_version"
 _BOOKKEEPING = (
-    "finish_reason stop_reason stop_sequence logprobs token_ids prompt_token_ids cache_control weight prefix "
-    "created created_at timestamp model usage"
+    "finish_reason stop_reason stop_sequence logprobs token_logprobs token_ids prompt_token_ids cache_control weight "
+    "prefix created created_at timestamp model usage"
 )
 _THOUGHTS = (
     "reasoning reasoning_content reasoning_details reasoning_text thinking thinking_blocks encrypted_content signature "

@@ -13,8 +13,9 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import Endpoint, NotRegisteredError, TrainResult
 from gavel.trainer.backends.publish_proof import PublishError
+from gavel.trainer.backends.run_export import export_run
 from gavel.trainer.backends.training_run import SaveError, TrainingRun, saving
-from gavel.trainer.config import EngineChoice, SftConfig, TrainConfig, VllmSettings
+from gavel.trainer.config import EngineChoice, ExportDtype, ExportForm, SftConfig, TrainConfig, VllmSettings
 from gavel.trainer.distributed import World, join
 from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.learner.replicas import follow_leader
@@ -151,6 +152,12 @@ class LocalBackend:
         checkpoints = self._directory(model).checkpoints
         for step in steps:
             await asyncio.to_thread(checkpoints.delete, step)
+
+    async def export(
+        self, model: TrainableSpec, form: ExportForm, dtype: ExportDtype, step: int | None, out: Path | None
+    ) -> Path:
+        step = self._run(model).step if step is None else step
+        return await asyncio.to_thread(export_run, self._directory(model).path, form, dtype=dtype, step=step, out=out)
 
     def parameter_count(self, model: TrainableSpec) -> int:
         """Parameters of the base model."""

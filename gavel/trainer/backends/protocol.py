@@ -5,12 +5,13 @@ A backend knows a model by its `ModelSpec` alone; `gavel.Model` itself is one.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.config import SftConfig, TrainConfig
+from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec
 
 
@@ -97,6 +98,12 @@ class Backend(Protocol):
 
     async def delete_checkpoints(self, model: TrainableSpec, steps: Iterable[int]) -> None:
         """Deletes the checkpoints of `steps`."""
+        ...
+
+    async def export(
+        self, model: TrainableSpec, form: ExportForm, dtype: ExportDtype, step: int | None, out: Path | None
+    ) -> Path:
+        """Writes the policy of `step` (default: the live one) as a directory, and returns it."""
         ...
 
     async def close(self) -> None:

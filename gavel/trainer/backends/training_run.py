@@ -6,6 +6,7 @@ whole checkpoint.
 """
 
 import contextlib
+import logging
 import threading
 from collections.abc import Generator, Mapping
 from pathlib import Path
@@ -30,7 +31,7 @@ from gavel.trainer.engines.vllm_launch import Served, vllm_engine
 from gavel.trainer.learner.replicas import LearnerReplicas
 from gavel.trainer.learner.step_bytes import FittedPass
 from gavel.trainer.model_spec import TrainableSpec
-from gavel.trainer.policy.families import usable_context
+from gavel.trainer.policy.families import chooses_experts, usable_context
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import load_config, source_of
 from gavel.trainer.policy.reference import keep_reference, reference_weights
@@ -41,6 +42,8 @@ from gavel.trainer.runs.model_card import model_card
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
 from gavel.trainer.serving.openai_server import EndpointServer
 from gavel.trainer.sft.sft_batch import METRICS, as_training, make_sft_batch
+
+logger = logging.getLogger(__name__)
 
 _STATE = Path("trainer_state") / "state.pt"
 
@@ -82,7 +85,9 @@ class TrainingRun:
                 "Unsloth exchanges the layers of transformers in the whole process, so the embedded engine cannot run",
                 "Sample with LocalBackend(engine='vllm'), or leave loader out of PolicySettings.",
             )
-        max_context = min(max_context, usable_context(load_config(model.base_model)))
+        config = load_config(model.base_model)
+        max_context = min(max_context, usable_context(config))
+        self._warn_of_experts = chooses_experts(config)
         self._team = LearnerReplicas(
             world, model.base_model, model.lora, model.renderer, model.policy, sharded=shard_base
         )
@@ -164,6 +169,13 @@ class TrainingRun:
         return self._team.fitting_pass(checkpointing=checkpointing, reserved=self._engine.cache_growth())
 
     def _refer(self, config: TrainConfig) -> None:
+        if self._warn_of_experts and config.sampler_correction is None:
+            self._warn_of_experts = False
+            logger.warning(
+                "Sampler and learner of a mixture of experts may choose other experts for a token, whose ratio is then "
+                "off. The metric logprob_outliers counts such tokens, and sampler_correction with mode 'token_mask' "
+                "leaves them out (docs/algorithms.md)."
+            )
         asked = config.reference if config.beta or config.kl_in_reward else "base"
         if asked == self._reference:
             return

@@ -16,6 +16,10 @@ from openai.types.chat.chat_completion import Choice
 from gavel.llm.errors import GavelError
 from gavel.scenarios.trajectory import History, Trajectory
 
+COMPACT = {"compact_logprobs": True}
+"""The field of a request by which Gavel's endpoint gives log-probs as a plain list, `token_logprobs`: OpenAI's client
+makes an object of each token else, which takes longer than sampling it from a small policy."""
+
 
 class TokenError(GavelError):
     """A sampled turn does not carry the tokens that training needs."""
@@ -78,12 +82,14 @@ def turn_of(choice: Choice, number: int = 0) -> Turn:
     """Raises `TokenError` when the choice has no token ids, prompt ids or log-probs, or they do not fit."""
     extra = choice.model_extra or {}
     prompt_ids, token_ids = extra.get("prompt_token_ids"), extra.get("token_ids")
-    if prompt_ids is None or token_ids is None or choice.logprobs is None or choice.logprobs.content is None:
+    logprobs: list[float] | None = extra.get("token_logprobs")
+    if logprobs is None and choice.logprobs is not None and choice.logprobs.content is not None:
+        logprobs = [entry.logprob for entry in choice.logprobs.content]
+    if prompt_ids is None or token_ids is None or logprobs is None:
         raise TokenError(
             "a sampled turn carries no token ids or log-probs, so it cannot be trained exactly",
             "Sample it through model.openai_client(), and append the reply's choice itself to the trajectory.",
         )
-    logprobs = [entry.logprob for entry in choice.logprobs.content]
     if len(logprobs) != len(token_ids):
         raise TokenError(f"a sampled turn has {len(token_ids)} token ids but {len(logprobs)} log-probs")
     return Turn(

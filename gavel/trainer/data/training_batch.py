@@ -8,6 +8,7 @@ were sampled.
 import logging
 import math
 import random
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from gavel.trainer.config import Ppo, TrainConfig
 from gavel.trainer.data.advantages import group_advantages
 from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.packing import unique_tokens
-from gavel.trainer.data.step_rewards import fits_its_turns, token_rewards
+from gavel.trainer.data.step_rewards import fits_its_turns, step_advantages, token_advantages, token_rewards
 from gavel.trainer.data.token_sequences import TokenError, TokenSequence, sequences
 from gavel.trainer.data.turn_mismatch import MismatchKind, mismatches
 
@@ -54,6 +55,8 @@ class TrainedSequence:
     """Number of its group; members of a group share prefixes, which are computed once."""
     rewards: Sequence[float] = ()
     """Rewards of its trained tokens, for a loss with a value head. `[T]`"""
+    advantages: Sequence[float] = ()
+    """Of its trained tokens, where turns have their own; empty: `advantage` for all. `[T]`"""
 
 
 @dataclass(slots=True)
@@ -112,12 +115,17 @@ def _group_advantages(
 ) -> list[float] | LeftOut:
     if group.judgement is not None and group.judgement.status == "degenerate" and len(group) > 1:
         return LeftOut.IDENTICAL_MEMBERS
-    return group_advantages(
+    found = group_advantages(
         [member.reward or 0.0 for member in members],
         [member.judgement.standard_error if member.judgement else None for member in members],
         kind=config.advantage,
         minimal_spread=config.minimal_spread,
     )
+    if found in (LeftOut.NO_SIGNAL, LeftOut.NEAR_TIE) and config.step_advantages:
+        rewards = [reward for member in members for reward in member.step_rewards or ()]
+        if rewards and max(rewards) - min(rewards) > config.minimal_spread:
+            return [0.0] * len(members)
+    return found
 
 
 def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: TokenSpace) -> Batch:
@@ -136,19 +144,21 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
         left_out = Counter(
             {LeftOut.UNSCORED: unscored, LeftOut.REWARD_NOT_FINITE: len(group) - len(members) - unscored}
         )
-        if has_value_head:
+        if has_value_head or config.step_advantages:
             fitting = [trajectory for trajectory in members if fits_its_turns(trajectory)]
             left_out[LeftOut.STEP_REWARDS_MISMATCH] = len(members) - len(fitting)
-            members, outcome = fitting, [0.0] * len(fitting)
-        else:
-            outcome = _group_advantages(group, members, config)
+            members = fitting
+        outcome = [0.0] * len(members) if has_value_head else _group_advantages(group, members, config)
         if isinstance(outcome, LeftOut):
             batch.left_out_groups[outcome] += 1
             continue
         batch.left_out_members += left_out
         compared += outcome
+        if not (has_value_head or config.step_advantages) and any(member.step_rewards for member in members):
+            warnings.warn(_STEPS_UNUSED, stacklevel=2)
         before = batch.trajectories
-        for trajectory, advantage in zip(members, outcome, strict=True):
+        turns = step_advantages(members, divide=config.advantage == "std") if config.step_advantages else []
+        for number, (trajectory, advantage) in enumerate(zip(members, outcome, strict=True)):
             found = sequences(trajectory)
             unfit = _why_unfit(found, space)  # first: it refuses token ids that cannot be decoded
             kinds = mismatches(trajectory, space.decode)
@@ -160,7 +170,11 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
             batch.trajectories += 1
             batch.sequences += [
                 TrainedSequence(
-                    tokens, advantage, batch.groups, token_rewards(trajectory, tokens) if has_value_head else ()
+                    tokens,
+                    advantage,
+                    batch.groups,
+                    token_rewards(trajectory, tokens) if has_value_head else (),
+                    token_advantages(advantage, turns[number], tokens) if turns else (),
                 )
                 for tokens in found
             ]
@@ -176,6 +190,7 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
     return batch
 
 
+_STEPS_UNUSED = "step_rewards of trajectories are not trained on: set step_advantages=True or loss=Ppo() in TrainConfig"
 _HOW_TO_KEEP = (
     "Send each reply back as it came, put a context that the agent rewrites into additional_histories, or set "
     'on_token_mismatch="branch" in TrainConfig to train them as several sequences (docs/tokens.md).'

@@ -98,7 +98,9 @@ class Learner:
         references = self._references(sequences, config, step_metrics)
         penalties = [self._sampler([s.tokens]) - r for s, r in zip(sequences, references, strict=True) if r is not None]
         estimated = self._estimates(sequences, config, step_metrics, penalties)
-        advantages: Sequence[torch.Tensor | None] = [None] * len(sequences)
+        device = self.policy.device
+        own = [torch.tensor(s.advantages, device=device) if s.advantages else None for s in sequences]
+        advantages: Sequence[torch.Tensor | None] = own
         if penalties and not isinstance(config.loss, Ppo):
             advantages = penalized_advantages(sequences, penalties, config)
         chosen = self._chosen(sequences, config, step_metrics)

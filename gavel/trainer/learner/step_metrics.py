@@ -9,6 +9,9 @@ import torch
 
 from gavel.trainer.learner.losses import TokenLosses, TokenScores
 
+_OUTLIER = 0.5
+"""Nats: more than rounding explains in a dense model. Another choice of experts does, and a stale adapter."""
+
 
 @dataclass(slots=True)
 class StepMetrics:
@@ -34,6 +37,7 @@ class StepMetrics:
             "logprob": scores.logprobs,
             "entropy": entropies,
             "logprob_drift": (scores.logprobs - scores.sampler).abs(),
+            "logprob_outliers": (scores.logprobs - scores.sampler).abs() > _OUTLIER,
             "clip_fraction_low": outcome.clipped_low,
             "clip_fraction_high": outcome.clipped_high,
         }

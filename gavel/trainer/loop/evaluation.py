@@ -14,6 +14,8 @@ from gavel.scenarios.seeds import seed_of
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import LoopConfig
+from gavel.trainer.data.token_sequences import COMPACT
+from gavel.trainer.model import TrainableModel
 
 _Z95 = 1.959964
 
@@ -92,6 +94,7 @@ async def evaluate(
                 temperature=config.temperature,
                 max_tokens=config.max_tokens,
                 seed=seed_of(config.seed, "evaluation", task.id),
+                fields=COMPACT if isinstance(model, TrainableModel) else None,  # others may refuse it
             )
 
     trajectories = await gather_trajectories(

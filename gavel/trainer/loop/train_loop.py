@@ -31,6 +31,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.config import LoopConfig, Ppo, TrainConfig
 from gavel.trainer.data.left_out import LeftOut
+from gavel.trainer.data.token_sequences import COMPACT
 from gavel.trainer.data.training_batch import has_signal
 from gavel.trainer.loop.evaluation import Evaluation, evaluate, measure
 from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, StepBatch
@@ -269,6 +270,7 @@ class _Loop:
                 temperature=self.config.temperature,
                 max_tokens=self.config.max_tokens,
                 seed=seed,
+                fields=COMPACT,
             )
 
     async def _scored(self, step: int, group: TrajectoryGroup) -> TrajectoryGroup:

@@ -40,6 +40,10 @@ _PROBES: tuple[tuple[list[Any], list[Any] | None], ...] = (
 )
 
 
+class ArgumentsError(ValueError):
+    """Arguments of the chat template that a renderer does not take."""
+
+
 def chat_renderer(
     tokenizer: Any,
     model_type: str,
@@ -59,6 +63,11 @@ def chat_renderer(
         return _template_renderer(tokenizer, base_model, chat_template_kwargs, stop_ids)
     try:
         return _named(tokenizer, name, chat_template_kwargs)
+    except ArgumentsError as error:
+        raise BaseModelError(
+            f"the chat renderer {name!r} does not suit these chat_template_kwargs: {error}",
+            f"Leave it out, or pass renderer='{TEMPLATE}' for the model's own template, where that reads it.",
+        ) from error
     except _UNFIT as error:
         raise BaseModelError(
             f"the chat renderer {name!r} does not suit {base_model!r}: {str(error).splitlines()[0]}",
@@ -97,12 +106,12 @@ def _named(tokenizer: Any, name: str, kwargs: Mapping[str, Any]) -> Renderer:
     fields = type(config).model_fields
     if unread := [each for each in kwargs if each not in fields]:
         known = [field for field in fields if field != "name"]
-        raise ValueError(f"it takes no {unread[0]}, but {', '.join(known)}")
+        raise ArgumentsError(f"it takes no {unread[0]}, but {', '.join(known)}")
     try:
         chosen = type(config).model_validate({**config.model_dump(), **kwargs})
     except ValidationError as error:
         first = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc']))}={first['input']!r}: {first['msg']}") from error
+        raise ArgumentsError(f"{'.'.join(map(str, first['loc']))}={first['input']!r}: {first['msg']}") from error
     return create_renderer(tokenizer, chosen)
 
 

@@ -55,6 +55,13 @@ def why_unbatched(config: Any, max_context: int) -> str | None:
     return _why_not_plain(config) or _why_window(config, max_context)
 
 
+def chooses_experts(config: Any) -> bool:
+    """Whether it is a mixture of experts, among which sampler and learner choose each by its own arithmetic."""
+    text = config.get_text_config()
+    counts = (getattr(text, name, None) or 0 for name in ("num_experts", "num_local_experts", "n_routed_experts"))
+    return max(counts) > 1
+
+
 def _why_not_plain(config: Any) -> str | None:
     text = config.get_text_config()
     known: Any = MODEL_FOR_CAUSAL_LM_MAPPING

@@ -3,9 +3,11 @@
 The settings decide the precision of the frozen weights; the adapter over them is always float32.
 """
 
+import contextlib
 import copy
 import importlib
 import importlib.util
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
@@ -18,6 +20,7 @@ from transformers import (
     BitsAndBytesConfig,
     GenerationMixin,
 )
+from transformers.utils import logging as transformers_logging
 
 from gavel.llm.errors import GavelError
 from gavel.trainer.config import LoraSettings, PolicySettings
@@ -168,3 +171,15 @@ def _unsloth() -> Any:
             f"loader='unsloth' cannot import Unsloth: {error}",
             "pip install 'gavel-rl[gpu]', or leave loader out of PolicySettings: PEFT runs.",
         ) from error
+
+
+@contextlib.contextmanager
+def no_progress_bar() -> Iterator[None]:
+    """Hides the progress bar: the embedded model is a few kilobytes."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()

@@ -24,10 +24,10 @@ from torch.nn import Dropout
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.utils import logging as transformers_logging
 
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
+from gavel.trainer.embedded.small_model import SMALL_MODEL, small_model_path
 from gavel.trainer.kernels.attention_span import Span
 from gavel.trainer.kernels.gated_mlp import fuse_mlps
 from gavel.trainer.kernels.lora_linear import LoraLinear
@@ -42,6 +42,7 @@ from gavel.trainer.policy.loading import (
     auto_class,
     dtype_of,
     is_quantized,
+    no_progress_bar,
     prepare_4bit_layers,
     quantization_config,
     sharing_copy,
@@ -54,6 +55,7 @@ from gavel.trainer.policy.lora_targets import lora_targets
 logger = logging.getLogger(__name__)
 
 _HUB_SECONDS = 20.0
+_NAMES = f"Name a directory, a model of the Hugging Face hub, {SMALL_MODEL} or {EMBEDDED_POLICY}."
 
 LoadBase = Callable[[str, torch.dtype, str], Any]
 """Name, type and device -> a frozen model of transformers."""
@@ -333,7 +335,7 @@ def _unsharded(config: Any, reason: str) -> BaseModelError:
 def _unloadable(base_model: str, error: Exception) -> BaseModelError:
     return BaseModelError(
         f"the base model {base_model!r} cannot be loaded: {str(error).splitlines()[0]}",
-        f"Name a directory, a model of the Hugging Face hub, or {EMBEDDED_POLICY}.",
+        _NAMES,
     )
 
 
@@ -347,7 +349,7 @@ def load_base(
     embedded = base_model == EMBEDDED_POLICY
     quantized = quantization_config(quantization, dtype)
     extra = {} if quantized is None else {"quantization_config": quantized}
-    with _no_progress_bar() if embedded else contextlib.nullcontext():
+    with no_progress_bar() if embedded else contextlib.nullcontext():
         kind = auto_class(AutoConfig.from_pretrained(source_of(base_model)))
         base = kind.from_pretrained(source_of(base_model), dtype=dtype, device_map=device, **extra)
     prepare_4bit_layers(base)
@@ -355,14 +357,16 @@ def load_base(
 
 
 def source_of(base_model: str) -> str:
-    """The path or model id for transformers."""
+    """The path or model id for transformers. Raises `SmallModelError` when the small real model cannot be had."""
+    if base_model == SMALL_MODEL:
+        return str(small_model_path(logger.warning))
     return str(EMBEDDED_PATH) if base_model == EMBEDDED_POLICY else base_model
 
 
 def _check_exists(base_model: str) -> None:
     """Asks the hub once; transformers would retry for a minute before it reports a missing model."""
     source = source_of(base_model)
-    remedy = f"Name a directory, a model of the Hugging Face hub, or {EMBEDDED_POLICY}."
+    remedy = _NAMES
     try:
         if Path(source).is_dir() or constants.HF_HUB_OFFLINE or try_to_load_from_cache(source, "config.json"):
             return
@@ -377,18 +381,6 @@ def _check_exists(base_model: str) -> None:
         ) from error
     if answer.status_code in (400, 401, 404):
         raise BaseModelError(f"the hub has no model {base_model!r} (or it needs HF_TOKEN)", remedy)
-
-
-@contextlib.contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    """Hides the progress bar: the embedded model is a few kilobytes."""
-    shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            transformers_logging.enable_progress_bar()
 
 
 def _stop_ids(source: str) -> list[int]:

@@ -62,8 +62,13 @@ def keep_reference(run: Path, checkpoint: Callable[[int], Path], policy: "Policy
     kept = run / "reference" / name
     if kept.is_dir():
         return kept
+    if source is not None and config.reference_path is None and not source.is_dir():
+        raise ReferencePolicyError(
+            f"the run has no checkpoint of step {config.reference}, which is to be the reference",
+            "Name a step whose checkpoint is kept, the directory of another one, 'start' or 'base'.",
+        )
     if source is not None:
-        check_adapter(source)
+        reference_weights(policy, source)  # what does not fit is not kept
     unfinished = kept.with_name(f"{name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)

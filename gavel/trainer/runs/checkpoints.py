@@ -49,6 +49,10 @@ class Checkpoints:
             logger.warning("checkpoint %s is damaged (%s); going back to the one before", self.path(step), problem)
         return None
 
+    def is_whole(self, step: int) -> bool:
+        """Whether the checkpoint of `step` is there, as it was written."""
+        return self._problem(step) is None
+
     def save(self, step: int, write: Callable[[Path], None]) -> Path:
         """Calls `write` with an empty directory, which then becomes the checkpoint of `step`."""
         self.prepare(step, write)

@@ -28,8 +28,9 @@ def model_card(
     *,
     step: int,
     base: str,
+    merged: str | None = None,
 ) -> str:
-    """The card of the checkpoint of `step`, in Markdown.
+    """The card of the checkpoint of `step`, in Markdown; with `merged`, what is said of merged weights, that of these.
 
     `description` and `experiment` as in model.json and experiment.json, the latter empty where there is none; `rows` of
     metrics.jsonl; `base` is the base model's directory or its id on the hub.
@@ -37,17 +38,19 @@ def model_card(
     local, license_name = Path(base).is_dir(), base_license(base)
     head = ModelCardData(
         base_model=None if local else base,
-        library_name="peft",
+        library_name="peft" if merged is None else "transformers",
         license=license_name,
         pipeline_tag="text-generation",
         tags=["gavel", "grpo", "lora", "reinforcement-learning"],
     )
     base_model = description["base_model"]
+    adapter = f"LoRA adapter (rank {description['lora']['rank']})"
+    what = f"A {adapter} of `{base_model}`" if merged is None else f"`{base_model}` with a {adapter} merged into it"
     lines = [
         f"# {description['name']}, step {step}",
         "",
-        f"A LoRA adapter (rank {description['lora']['rank']}) of `{base_model}`, trained with Gavel on scores that a "
-        "judge gave to groups of attempts.",
+        f"{what}, trained with Gavel on scores that a judge gave to groups of attempts.",
+        *(["", merged] if merged else []),
         "",
         f"- Licence of the base model: {license_name or 'not known here; it holds for the adapter too'}",
         *_experiment_lines(experiment),

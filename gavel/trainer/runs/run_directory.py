@@ -43,6 +43,7 @@ _OWN = frozenset(
             "trajectories",
             "checkpoints",
             "reference",
+            "exports",
             "adapters",
             "vllm.log",
             "wandb",

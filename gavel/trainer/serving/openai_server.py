@@ -3,7 +3,8 @@
 `POST /v1/chat/completions` with tools, `GET /v1/models`. The model `name@step` is sampled with that step's adapter,
 `name` with the live one. Each choice carries what exact training needs: `token_ids`, `prompt_token_ids`,
 `policy_version`, `temperature` and the standard `logprobs` (off with `logprobs: false`, `return_token_ids: false`), and
-`continues_sampled`: whether the request extends a turn that was sampled here, unchanged.
+`continues_sampled`: whether the request extends a turn that was sampled here, unchanged. With `compact_logprobs: true`
+the log-probs come as a plain list, `token_logprobs`, in place of the standard object.
 """
 
 import asyncio
@@ -48,6 +49,7 @@ _KNOWN = {
     "temperature",
     "seed",
     "logprobs",
+    "compact_logprobs",
     "return_token_ids",
     "chat_template_kwargs",
     "user",
@@ -281,7 +283,12 @@ class EndpointServer:
             "temperature": temperature,
             "continues_sampled": prompt.continues,
         }
-        if body.get("logprobs") is not False:
+        compact = body.get("compact_logprobs") is True
+        if body.get("logprobs") is False:
+            pass
+        elif compact:
+            choice["token_logprobs"] = sampled.logprobs
+        else:
             choice["logprobs"] = {
                 "content": [self._token(*pair) for pair in zip(sampled.token_ids, sampled.logprobs, strict=True)]
             }
@@ -300,7 +307,8 @@ class EndpointServer:
         if body.get("return_token_ids") is not False:
             choice["token_ids"] = sampled.token_ids
             choice["prompt_token_ids"] = prompt.token_ids
-            completion["prompt_token_ids"] = prompt.token_ids
+            if not compact:  # vLLM has them here
+                completion["prompt_token_ids"] = prompt.token_ids
         return completion
 
     def _token(self, token_id: int, logprob: float) -> dict[str, Any]:

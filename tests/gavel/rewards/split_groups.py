@@ -1,10 +1,14 @@
-"""A run of TRL's GRPOTrainer, and `python -m tests.gavel.rewards.split_groups FOLDER`: one process of two.
+"""A run of TRL's GRPOTrainer, and `python -m tests.gavel.rewards.split_groups FOLDER`: two processes of it.
+
+They are forks, since importing TRL takes longer than the run. FOLDER gets what each prints to stderr.
 
 Each process writes what its reward function was given and gave, and after the training the error of one that fails.
 """
 
 import json
+import os
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -76,8 +80,26 @@ def fail(folder: Path) -> None:
         (folder / f"{rank}.error").write_text(str(error))
 
 
+def fork(folder: Path, rank: int) -> int:
+    """Starts one of the processes, as torchrun would; gives its process id."""
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    os.dup2(os.open(folder / f"{rank}.stderr", os.O_WRONLY | os.O_CREAT), 2)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    try:
+        train(folder)
+        fail(folder)
+        distributed.barrier()  # threads of a group that is still open may abort a process that ends after the other
+        distributed.destroy_process_group()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    train(Path(sys.argv[1]))
-    fail(Path(sys.argv[1]))
-    distributed.barrier()  # threads of a group that is still open may abort a process that ends after the other
-    distributed.destroy_process_group()
+    children = [fork(Path(sys.argv[1]), rank) for rank in range(2)]
+    sys.exit(max(abs(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])) for child in children))

@@ -344,6 +344,7 @@ def test_no_number_comes_of_a_reply_that_does_not_mean_it():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_no_number_comes_of_many_replies_that_do_not_mean_it():
     assert wrong_among_malformed(range(4_000, 30_000)) == []
 

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import tests.judge.service.processes  # noqa: F401
 from gavel.judge.service.engine.engine import load_libraries
 from gavel.llm.providers import load_litellm
 

@@ -4,7 +4,6 @@ They are forked from one that has imported everything, so that a start takes no 
 """
 
 import asyncio
-import multiprocessing
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -15,10 +14,8 @@ from multiprocessing.process import BaseProcess
 
 from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.http.server import serve
+from tests.forkserver import forking
 from tests.limits import HANG_SECONDS
-
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.judge.service.preloaded", "tests.judge.service.processes"])
 
 
 @dataclass
@@ -44,8 +41,9 @@ class Served:
 @asynccontextmanager
 async def served(config: ServiceConfig) -> AsyncIterator[Served]:
     """The service; it is killed at the end of the block, if it still runs. Give it the port 0."""
-    receiver, sender = _context.Pipe(duplex=False)
-    process = _context.Process(target=_run, args=(config.model_dump_json(), sender), daemon=True)
+    context = forking()
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_run, args=(config.model_dump_json(), sender), daemon=True)
     process.start()
     sender.close()
     try:

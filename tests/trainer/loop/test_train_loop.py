@@ -1,17 +1,11 @@
 """The training loop: it goes on after a kill, and stops at an outage instead of hiding it."""
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from threading import Timer
 from typing import Any
 
 import pytest
@@ -35,46 +29,12 @@ from gavel.trainer.loop.evaluation import evaluate, measure
 from gavel.trainer.loop.train_loop import TIMES, LoopError, Observer, StepReport, train_scenario
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import RunDirectoryError
-from tests.limits import HANG_SECONDS
+from tests.trainer.loop_run import live
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = Path(__file__).parents[1] / "loop_run.py"
 PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
 DOCUMENTED = set(re.findall(r"`([^`]+)`", PAGE))
-
-
-@dataclass(frozen=True)
-class Runs:
-    """Runs of `loop_run.py`, one at a time."""
-
-    process: "subprocess.Popen[str]"
-
-    def live(self, runs: Path, steps: int, max_staleness: int = 0, until: str | None = None) -> list[str]:
-        """What a run printed and, last, how it ended; it is killed when it prints the line `until` after a step."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"{runs} {steps} {max_staleness}\n")
-        self.process.stdin.flush()
-        pid, lines = int(self.process.stdout.readline()), list[str]()
-        hanging = Timer(HANG_SECONDS, os.kill, (pid, signal.SIGKILL))
-        hanging.start()
-        while not lines or not lines[-1].startswith("ended "):
-            lines.append(self.process.stdout.readline().strip())
-            assert lines[-1], "a run prints no empty line"
-            if lines[-1] == until and "stepped 1" in lines:
-                os.kill(pid, signal.SIGKILL)
-                until = None
-        hanging.cancel()
-        return lines
-
-
-@pytest.fixture(scope="module")
-def lives() -> Iterator[Runs]:
-    command = [sys.executable, str(SCRIPT)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield Runs(process)
-        process.kill()
 
 
 def rows(runs: Path, split: str) -> list[dict[str, Any]]:
@@ -87,20 +47,20 @@ def rows(runs: Path, split: str) -> list[dict[str, Any]]:
     [("doing learning", 0), ("doing rollouts and judging", 0), ("doing learning", 1)],
 )
 def test_a_run_that_is_killed_in_the_middle_of_a_step_goes_on_from_the_last_finished_one(
-    lives: Runs, tmp_path: Path, moment: str, max_staleness: int
+    tmp_path: Path, moment: str, max_staleness: int
 ) -> None:
     runs = tmp_path / "runs"
-    assert lives.live(runs, 3, max_staleness, until=moment)[-1] == "ended -9"
-    output = lives.live(runs, 3, max_staleness)
+    assert live(runs, 3, max_staleness, until=moment)[-1] == "ended -9"
+    output = live(runs, 3, max_staleness)
     assert output[-1] == "ended 0"
     assert output[0] in ("start 1", "start 2")
     assert [row["step"] for row in rows(runs, "train")] == [1, 2, 3]
     assert [row["step"] for row in rows(runs, "held_out")] == [0, 2, 3]
 
 
-def test_a_finished_run_is_not_trained_further_by_the_same_command(lives: Runs, tmp_path: Path) -> None:
-    assert lives.live(tmp_path, 1)[-1] == "ended 0"
-    assert lives.live(tmp_path, 1) == ["start 1", "ended 0"]
+def test_a_finished_run_is_not_trained_further_by_the_same_command(tmp_path: Path) -> None:
+    assert live(tmp_path, 1)[-1] == "ended 0"
+    assert live(tmp_path, 1) == ["start 1", "ended 0"]
 
 
 async def test_a_run_that_goes_on_asks_for_the_same_tasks_with_the_same_seeds(

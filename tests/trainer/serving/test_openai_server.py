@@ -15,7 +15,7 @@ from openai import APIStatusError, AsyncOpenAI, BadRequestError
 
 from gavel.scenarios.library.returns_desk import scenario
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.data.token_sequences import sequences
+from gavel.trainer.data.token_sequences import COMPACT, sequences
 from gavel.trainer.data.turn_mismatch import mismatches
 from gavel.trainer.engines.protocol import Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
@@ -296,6 +296,17 @@ async def test_what_training_needs_can_be_left_away(client):
     choice = await ask(client, logprobs=False, extra_body={"return_token_ids": False}, max_completion_tokens=2)
     assert choice.logprobs is None
     assert not {"token_ids", "prompt_token_ids"} & set(choice.model_extra)
+
+
+async def test_log_probs_come_as_a_plain_list_on_request(client):
+    standard = await ask(client, seed=1)
+    compact = await ask(client, seed=1, extra_body=COMPACT)
+    assert compact.logprobs is None
+    assert compact.token_logprobs == [entry.logprob for entry in standard.logprobs.content]
+    assert sequences(attempt(compact)) == sequences(attempt(standard))
+    assert sequences(Trajectory.model_validate_json(attempt(compact).model_dump_json())) == sequences(attempt(standard))
+    left_away = await ask(client, logprobs=False, extra_body=COMPACT, max_completion_tokens=2)
+    assert "token_logprobs" not in left_away.model_extra
 
 
 async def test_the_models_are_listed_with_and_without_their_step(client):

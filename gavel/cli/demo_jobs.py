@@ -1,0 +1,105 @@
+"""The jobs of `gavel demo`: the returns desk for the tiny embedded policy, one sentence for a real language model.
+
+Imports no model library.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gavel.cli.settings import STAND_IN
+from gavel.trainer.config import LoopConfig, LoraSettings, TrainConfig
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.embedded.small_model import SMALL_MODEL
+
+LIKELIHOOD = "likelihood"
+"""The judge without a key of a job whose rubric the stand-in cannot check."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoJob:
+    """What is trained on what, and what is said of it."""
+
+    scenario: str
+    name: str
+    """As the headline and the name of the run have it."""
+    base_model: str
+    judge: str
+    """The judge where no other is named."""
+    steps: int
+    loop: LoopConfig
+    """All but steps and seed."""
+    train: TrainConfig
+    """All but the schedule."""
+    lora: LoraSettings
+    measures: Mapping[str, str]
+    """Measures shown beside success, and their labels."""
+    learned: str
+    """What is said of a run that gained."""
+    caveat: str
+    judge_caveat: str
+    """What is said of `judge`."""
+    decimals: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Digits of a measure, where they are not two."""
+    success: str = "held-out success"
+    slots: int = 128
+    max_context: int = 4096
+    rollout_tokens: int = 200
+    """What `--dry-run` assumes."""
+    command: str = "gavel demo"
+
+
+RETURNS_DESK = DemoJob(
+    scenario="returns_desk",
+    name="returns desk",
+    base_model=EMBEDDED_POLICY,
+    judge=STAND_IN,
+    steps=30,
+    loop=LoopConfig(max_tokens=64),
+    train=TrainConfig(learning_rate=2e-3),
+    lora=LoraSettings(),
+    measures={"looked_before_acting": "looked before acting", "turns": "turns"},
+    learned=(
+        "The base policy knows how to do this job, but its noisy demonstrations gave it a bad habit: it acts without "
+        "looking. The judge's reward removed the habit. Only LoRA weights changed, and no reward function was written."
+    ),
+    caveat=(
+        "The policy has a few hundred thousand parameters and learned nothing but this job. The judge read the "
+        "transcripts and the rubric, never the true outcome, which is measured here for comparison only."
+    ),
+    judge_caveat=(
+        "It was the stand-in, which checks written rules and is no language model; GAVEL_JUDGE_MODEL replaces it."
+    ),
+)
+ONE_SENTENCE = DemoJob(
+    scenario="one_sentence",
+    name="one sentence",
+    base_model=SMALL_MODEL,
+    judge=LIKELIHOOD,
+    steps=8,
+    loop=LoopConfig(
+        tasks_per_step=4, group_size=8, max_tokens=40, evaluate_every=4, evaluation_tasks=32, final_tasks=64
+    ),
+    train=TrainConfig(learning_rate=5e-4, micro_batch_tokens=512),
+    lora=LoraSettings(rank=8),
+    slots=32,
+    max_context=128,
+    measures={"words": "words", "names_topic": "names its topic", "truncated": "cut off at 40 tokens"},
+    decimals={"words": 1},
+    success="one short sentence that names its topic",
+    learned=(
+        "Asked for one short sentence, the base model rambles. The judge's scores taught it to be short, and the text "
+        "still reads as language: see its log-prob under the frozen base. Only LoRA weights changed."
+    ),
+    caveat=(
+        "A real language model, but a small one: SmolLM2-135M-Instruct. The judge never saw the figure of success, "
+        "which is counted: one finished sentence of 4 to 12 words that names its topic."
+    ),
+    judge_caveat=(
+        "It was no language model that reads, but likelihoods under the frozen base (of the reply, and how far its "
+        "question raises it), times a rule of 4 to 12 words. It finds what is short, reads as language and goes with "
+        "the question, not what is true or good; "
+        "--judge openai/gpt-5-mini replaces it."
+    ),
+    rollout_tokens=90,
+    command="gavel demo --real",
+)

@@ -1,0 +1,199 @@
+"""A run's policy as a directory that other programs load: merged weights, or the adapter alone.
+
+    export_run(Path("runs/desk/qwen"), "merged")        runs/desk/qwen/exports/000030-merged-bfloat16
+
+It reads the run directory alone, so a run may be training meanwhile. The directory appears under its name only when it
+is whole, and nothing is ever written over; the same export again returns what is there.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import ValidationError
+
+from gavel.trainer.config import ExportDtype, ExportForm, PolicySettings
+from gavel.trainer.policy.merged_model import ExportError, export_dtype, write_merged
+from gavel.trainer.policy.policy import source_of
+from gavel.trainer.runs.checkpoints import CARD, Checkpoints
+from gavel.trainer.runs.format_version import check_format_version
+from gavel.trainer.runs.model_card import model_card
+from gavel.trainer.runs.run_directory import RunDirectoryError, read_description
+
+EXPORTS = "exports"
+_MARK = "gavel_export.json"
+_OF_THE_CHECKPOINT = ("manifest.json", "trainer_state")
+"""What a checkpoint holds for the trainer alone."""
+
+
+def export_run(
+    run: Path,
+    form: ExportForm = "merged",
+    *,
+    dtype: ExportDtype = "auto",
+    step: int | None = None,
+    out: Path | None = None,
+) -> Path:
+    """Writes the policy of `step` (default: the newest) and returns its directory.
+
+    `out` defaults to a directory under `exports` of the run. Raises `ExportError` when something else is there, and
+    `RunDirectoryError` for a run or step that is not there.
+    """
+    if form not in get_args(ExportForm) or dtype not in get_args(ExportDtype):
+        raise ExportError(
+            f"there is no export {form!r} of dtype {dtype!r}",
+            f"Forms: {', '.join(get_args(ExportForm))}; dtypes: {', '.join(get_args(ExportDtype))}.",
+        )
+    description = _description(run)
+    step, checkpoint = _checkpoint(run, step)
+    if form == "adapter" and checkpoint is None:
+        raise ExportError(f"the run in {run} has no adapter yet", "Train at least one step, or export it merged.")
+    kept = export_dtype(description["base_model"], dtype) if form == "merged" else None
+    kind = form if kept is None else f"{form}-{str(kept).removeprefix('torch.')}"
+    final = out or run / EXPORTS / f"{step:06d}-{kind}"
+    mark = {"run": f"{description['project']}/{description['name']}", "step": step, "export": kind}
+    mark |= {"weights": _fingerprint(checkpoint)}
+    if final.exists() or final.is_symlink():
+        if _read_mark(final) == mark:
+            return final
+        raise ExportError(f"{final} is there already, and is not this export", "Name another directory with --out.")
+    with _unfinished(final) as directory:
+        gap = None
+        if kept is None and checkpoint is not None:
+            _copy_adapter(checkpoint, directory)
+        elif kept is not None:
+            settings = PolicySettings.model_validate(description.get("policy") or {})
+            gap = write_merged(description["base_model"], settings, checkpoint, directory, kept)
+            (directory / CARD).write_text(_card(run, description, step, kind, gap), encoding="utf-8")
+        (directory / _MARK).write_text(json.dumps(mark) + "\n")
+    return final
+
+
+def _description(run: Path) -> dict[str, Any]:
+    if not (run / "model.json").is_file():
+        raise RunDirectoryError(f"there is no run in {run}", "Name one of `gavel runs`, or the directory of a run.")
+    description = read_description(run / "model.json")
+    check_format_version(description.get("format_version"), str(run / "model.json"))
+    try:
+        PolicySettings.model_validate(description.get("policy") or {})
+        return {name: description[name] for name in ("name", "project", "base_model", "lora")} | description
+    except (KeyError, ValidationError) as error:
+        raise RunDirectoryError(f"{run / 'model.json'} is damaged: {error}", "Restore the file.") from error
+
+
+def _checkpoint(run: Path, step: int | None) -> tuple[int, Path | None]:
+    """A step and its whole checkpoint; step 0 has none, since its adapter changes nothing."""
+    checkpoints = Checkpoints(run / "checkpoints")
+    kept = checkpoints.steps()
+    if step is None:
+        latest = checkpoints.latest()
+        if latest is None and kept:
+            raise RunDirectoryError(f"no checkpoint of the run in {run} is whole", "Restore one of them.")
+        step = latest or 0
+    if step == 0:
+        return 0, None
+    if step not in kept or not checkpoints.is_whole(step):
+        state = "is damaged" if step in kept else "is not kept"
+        raise RunDirectoryError(
+            f"the checkpoint of step {step} {state}", f"Kept: {', '.join(map(str, kept)) or 'none'}."
+        )
+    return step, checkpoints.path(step)
+
+
+def _fingerprint(checkpoint: Path | None) -> str:
+    """The hash of the adapter's weights, as the checkpoint's manifest has it."""
+    if checkpoint is None:
+        return "base"
+    hashes: dict[str, str] = json.loads((checkpoint / "manifest.json").read_text())
+    return next((value for name, value in hashes.items() if name.startswith("adapter_model")), "")
+
+
+def _read_mark(directory: Path) -> Any:
+    try:
+        return json.loads((directory / _MARK).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+@contextlib.contextmanager
+def _unfinished(final: Path) -> Generator[Path]:
+    """An empty directory beside `final` that becomes it at the end, and is removed after an error.
+
+    One that a killed process left is made empty; one that another process is writing is refused.
+    """
+    unfinished = final.with_name(f".{final.name}.unfinished")
+    try:
+        unfinished.mkdir(parents=True, exist_ok=True)
+        lock = os.open(unfinished, os.O_RDONLY)
+    except OSError as error:
+        raise ExportError(f"{final} cannot be written: {error}", "Name another directory with --out.") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ExportError(f"another process is writing {final}", "Wait for it, or name another --out.") from error
+        try:
+            _empty(unfinished)
+            yield unfinished
+            _flush_all(unfinished)
+            if final.exists():
+                raise ExportError(f"{final} has appeared meanwhile", "Name another directory with --out.")
+            unfinished.rename(final)
+            _flush(final.parent)
+        except OSError as error:
+            raise ExportError(f"{final} cannot be written: {error}", "Make room, and export again.") from error
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+def _empty(directory: Path) -> None:
+    for entry in directory.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+
+def _flush_all(directory: Path) -> None:
+    for path in [*directory.rglob("*"), directory]:
+        _flush(path)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _copy_adapter(checkpoint: Path, directory: Path) -> None:
+    for entry in checkpoint.iterdir():
+        if entry.name not in _OF_THE_CHECKPOINT:
+            shutil.copytree(entry, directory / entry.name) if entry.is_dir() else shutil.copy(entry, directory)
+
+
+def _card(run: Path, description: dict[str, Any], step: int, kind: str, gap: float) -> str:
+    experiment, metrics = run / "experiment.json", run / "metrics.jsonl"
+    return model_card(
+        description,
+        read_description(experiment) if experiment.is_file() else {},
+        list(_rows(metrics)),
+        step=step,
+        base=source_of(description["base_model"]),
+        merged=f"The weights are {kind.removeprefix('merged-')}. On a probe their log-probs differ from those of base "
+        f"and adapter by at most {gap:.1g} nats.",
+    )
+
+
+def _rows(metrics: Path) -> Iterator[dict[str, Any]]:
+    """The whole rows; a run that is live may be writing the last one."""
+    for line in metrics.read_text(encoding="utf-8").splitlines() if metrics.is_file() else ():
+        with contextlib.suppress(ValueError):
+            row = json.loads(line)
+            if isinstance(row, dict) and {"step", "split"} <= row.keys():
+                yield row

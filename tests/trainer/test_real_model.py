@@ -1,0 +1,159 @@
+"""A real language model from end to end: sampling, judged steps, publish, resume, demonstrations, merged export, demo.
+
+SmolLM2-135M-Instruct through its own chat template (`make test-real`). Nothing here depends on how well it learns.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import find_scenario
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.config import LoraSettings, SftConfig, TrainConfig, VllmSettings
+from gavel.trainer.embedded.small_model import SMALL_MODEL
+from gavel.trainer.model import TrainableModel
+from tests.limits import HANG_SECONDS
+from tests.trainer.real_parts import need_small_model
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+NATS = {"float32": 1e-3, "bfloat16": 0.75}
+"""Largest difference of a log-prob of this model: a merged export and its policy."""
+MEAN_NATS = {"float32": 1e-4, "bfloat16": 0.1}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def source() -> Path:
+    return need_small_model()
+
+
+def a_model() -> TrainableModel:
+    return TrainableModel(name="writer", project="real", base_model=SMALL_MODEL, lora=LoraSettings(rank=8))
+
+
+def a_backend(path: Path, **engine: Any) -> LocalBackend:
+    return LocalBackend(path, slots=8, max_context=128, **engine)
+
+
+async def a_group(model: TrainableModel, count: int = 4) -> TrajectoryGroup:
+    """Rollouts of one topic, of which the shorter are the better."""
+    scenario = find_scenario("one_sentence")
+    task = scenario.tasks("train")[0]
+    group = await TrajectoryGroup(rollout(model, scenario, task, max_tokens=24, seed=n) for n in range(count))
+    for trajectory in group:
+        trajectory.reward = 1 / (1 + len(str(trajectory.messages()[-1]["content"])))
+    return group
+
+
+def sampled(trajectory: Trajectory) -> tuple[list[int], list[int], list[float]]:
+    """Prompt ids, sampled ids and their log-probs of the last turn."""
+    choice: Any = trajectory.messages_and_choices[-1]
+    return choice.prompt_token_ids, choice.token_ids, [token.logprob for token in choice.logprobs.content]
+
+
+def difference(directory: Path, trajectories: list[Trajectory]) -> torch.Tensor:
+    """Of the sampler's log-probs and those of the plain model in `directory`."""
+    model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype="auto").eval()
+    found: list[torch.Tensor] = []
+    for prompt, said, logprobs in map(sampled, trajectories):
+        ids = torch.tensor([[*prompt, *said]])
+        with torch.inference_mode():
+            logits = model(ids).logits[0, len(prompt) - 1 : -1].float()
+        plain = logits.log_softmax(-1).gather(-1, torch.tensor(said)[:, None])[:, 0]
+        found.append((plain - torch.tensor(logprobs)).abs())
+    return torch.cat(found)
+
+
+async def test_it_samples_learns_publishes_resumes_and_is_exported(tmp_path: Path, source: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    model = a_model()
+    async with a_backend(tmp_path) as backend:
+        await model.register(backend)
+        group = await a_group(model)
+        prompt, said, _ = sampled(group.trajectories[0])
+        messages = group.trajectories[0].messages()[:-1]
+        plain = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        assert prompt == plain
+        assert "".join(tokenizer.decode(said, skip_special_tokens=True).split())
+        assert difference(source, list(group)).max() < NATS["float32"]
+        for _ in range(2):
+            result = await model.train([await a_group(model)], TrainConfig(learning_rate=1e-3))
+            assert result.trained
+            assert result.metrics["publish_gap"] < 1e-3
+        before = list(await a_group(model))
+    async with a_backend(tmp_path) as backend:
+        again = a_model()
+        await again.register(backend)
+        assert await again.get_step() == 2
+        after = list(await a_group(again))
+        assert [sampled(one)[1] for one in after] == [sampled(other)[1] for other in before]
+        assert difference(source, after).max() > NATS["float32"]  # it has learnt
+        for dtype, bound in NATS.items():
+            gaps = difference(await again.export("merged", dtype=dtype), after)  # type: ignore[arg-type]
+            print(f"{dtype}: mean {gaps.mean():.2g}, max {gaps.max():.2g} nats over {len(gaps)} tokens")
+            assert gaps.max() < bound
+            assert gaps.mean() < MEAN_NATS[dtype]
+        assert (await again.train([await a_group(again)], TrainConfig(learning_rate=1e-3))).step == 3
+
+
+async def test_demonstrations_are_learnt(tmp_path: Path) -> None:
+    messages = [
+        {"role": "user", "content": "Write one short sentence about the sea."},
+        {"role": "assistant", "content": "The sea is deep and blue."},
+    ]
+    model = a_model()
+    async with a_backend(tmp_path) as backend:
+        await model.register(backend)
+        losses = []
+        for _ in range(4):
+            result = await model.train_sft([Trajectory(messages_and_choices=messages)], SftConfig(learning_rate=1e-3))
+            losses.append(result.metrics["loss"])
+    assert losses[-1] < losses[0] / 2
+
+
+@pytest.mark.vllm
+async def test_it_samples_and_learns_with_vllm(tmp_path: Path) -> None:
+    model = a_model()
+    engine = VllmSettings(python=os.environ["GAVEL_TEST_VLLM_PYTHON"])
+    async with a_backend(tmp_path, engine=engine) as backend:
+        await model.register(backend)
+        for _ in range(2):
+            result = await model.train([await a_group(model)], TrainConfig(learning_rate=1e-3))
+            assert result.trained
+        last = list(await a_group(model))
+        assert difference(await model.export("merged", dtype="float32"), last).max() < 0.05
+
+
+def test_the_demo_leaves_texts_and_figures_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gavel", "demo", "--real", "--steps", "1"]
+    environment = {**os.environ, "GAVEL_RUNS": str(tmp_path / "runs")}
+    environment.pop("GAVEL_JUDGE_MODEL", None)
+    told = []
+    for _ in range(2):
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=HANG_SECONDS
+        )
+        assert done.returncode == 0, done.stderr
+        told.append(done.stdout)
+    assert "likelihood judge (the frozen base and a word count)" in told[0]
+    assert "This run is finished" in told[1]
+    (file,) = tmp_path.glob("runs/demo/*/summary.json")
+    summary = json.loads(file.read_text())
+    assert summary["judge"] == "likelihood"
+    assert summary["groups"] == {"scored": 4}
+    assert summary["heldout_tasks"] == 64
+    assert -8 < summary["mean_logprob"]["base"] < -1
+    assert math.isfinite(summary["gain_in_standard_errors"])
+    page = (file.parent / "report.html").read_text()
+    assert "What it says" in page

@@ -1,0 +1,144 @@
+"""Qwen's published vocabulary: ids, chat format, a vocabulary head of 151,936 rows, and the endpoint over them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import find_scenario
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.config import LoraSettings, TrainConfig
+from gavel.trainer.kernels.lm_head import tiled_logprobs
+from gavel.trainer.model import TrainableModel
+from gavel.trainer.policy.chat_format import chat_renderer
+from tests.trainer.conftest import OPENING, TOOLS
+from tests.trainer.real_parts import QWEN_HEAD, qwen_tokenizer
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+END, START, CALL, CALLED = 151_645, 151_644, 151_657, 151_658
+ASSISTANT, NEWLINE = 77_091, 198
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return qwen_tokenizer()
+
+
+@pytest.fixture
+def base(tokenizer: Any, tmp_path: Path) -> Path:
+    """A tiny random model with a vocabulary head of the published size."""
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=QWEN_HEAD,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        eos_token_id=END,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    return tmp_path / "base"
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("Hello, world!", [9707, 11, 1879, 0]),
+        ("<|im_end|>", [END]),
+        ("<|im_start|>assistant\n", [START, ASSISTANT, NEWLINE]),
+        ("<tool_call>", [CALL]),
+        ("</think>", [151_668]),
+    ],
+)
+def test_ids_are_those_of_the_published_tokenizer(tokenizer: Any, text: str, ids: list[int]) -> None:
+    assert tokenizer.encode(text) == ids
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It's 12,345 euros.",
+        "  two  spaces\n\n\tand a tab",
+        "日本語のテキスト",
+        "Привет, мир",
+        "🙂👩‍👩‍👧",
+        "naïve é",
+        "a\r\nb",
+        "0x7fé؟",
+    ],
+)
+def test_every_text_comes_back(tokenizer: Any, text: str) -> None:
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert max(ids) < len(tokenizer) == 151_669
+
+
+def test_a_conversation_with_tools_is_rendered_read_and_continued_on_these_ids(tokenizer: Any) -> None:
+    renderer = chat_renderer(tokenizer, "qwen3", "qwen3", "mine", {})
+    tools: Any = TOOLS
+    prompt = list(renderer.render_ids(OPENING, tools=tools, add_generation_prompt=True))
+    assert prompt[0] == START
+    assert prompt[-3:] == [START, ASSISTANT, NEWLINE]
+    assert END in renderer.get_stop_token_ids()
+    said = '<tool_call>\n{"name": "look_up_order", "arguments": {"order_id": "7890"}}\n</tool_call>'
+    sampled = [*tokenizer.encode(said), END]
+    assert sampled[0] == CALL
+    assert CALLED in sampled
+    read: Any = renderer.parse_response(sampled, tools=tools)
+    assert [call.name for call in read.tool_calls] == ["look_up_order"]
+    answer: Any = [{"role": "tool", "tool_call_id": "c1", "content": '{"days": 10}'}]
+    bridged: Any = renderer.bridge_to_next_turn(prompt, sampled, answer, tools=tools)
+    following = list(bridged.token_ids)
+    assert following[: len(prompt) + len(sampled)] == [*prompt, *sampled]
+    assert following[-3:] == [START, ASSISTANT, NEWLINE]
+    assert 151_665 in following  # <tool_response>
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_tiled_head_is_the_full_softmax_at_the_published_size(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(24, 64, generator=generator).to(dtype).requires_grad_()
+    weight = (0.2 * torch.randn(QWEN_HEAD, 64, generator=generator)).to(dtype)
+    targets = torch.randint(0, QWEN_HEAD, (24,), generator=generator)
+    targets[:4] = torch.tensor([0, END, QWEN_HEAD - 1, 151_668])
+    temperatures = torch.linspace(0.5, 1.5, 24)
+    found, entropies = tiled_logprobs(hidden, weight, targets, temperatures)
+    everything = (hidden.float() @ weight.float().T / temperatures[:, None]).log_softmax(-1)
+    expected = everything.gather(-1, targets[:, None])[:, 0]
+    torch.testing.assert_close(found.float(), expected, atol=2e-4, rtol=0)
+    plogp = (everything.exp() * everything).sum(-1)
+    torch.testing.assert_close(entropies.float(), -plogp.detach(), atol=2e-3, rtol=0)
+    incoming = torch.linspace(-1, 1, 24)
+    gradient, wanted = (torch.autograd.grad(values.float(), hidden, incoming)[0] for values in (found, expected))
+    torch.testing.assert_close(gradient.float(), wanted.float(), atol=1e-4 if dtype == torch.float32 else 2e-2, rtol=0)
+
+
+async def test_the_endpoint_samples_and_trains_over_the_whole_vocabulary(base: Path, tmp_path: Path) -> None:
+    scenario = find_scenario("returns_desk")
+    model = TrainableModel(
+        name="qwen", project="real", base_model=str(base), renderer="qwen3", lora=LoraSettings(rank=4)
+    )
+    async with LocalBackend(tmp_path / "runs", slots=8, max_context=1024) as backend:
+        await model.register(backend)
+        task = scenario.tasks("train")[0]
+        group = await TrajectoryGroup(rollout(model, scenario, task, max_tokens=12, seed=n) for n in range(4))
+        for number, trajectory in enumerate(group):
+            trajectory.reward = float(number)
+        result = await model.train([group], TrainConfig(learning_rate=1e-3))
+    choice = group.trajectories[0].messages_and_choices[2]
+    ids = choice.token_ids  # type: ignore[union-attr]
+    assert max(ids) < QWEN_HEAD
+    assert any(identifier > 50_000 for identifier in ids)  # a random model samples the whole head
+    assert choice.prompt_token_ids[-3:] == [START, ASSISTANT, NEWLINE]  # type: ignore[union-attr]
+    assert result.trained
+    assert result.metrics["publish_gap"] < 1e-3
