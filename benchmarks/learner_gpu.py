@@ -10,7 +10,8 @@ logits, no entropies. The gradients of both are compared first; seconds are medi
 MFU is 6 N T over seconds and peak: N the weights of the transformer's linear layers, T the unique tokens, 6 = 2 forward
 + 2 recomputed for checkpointing + 2 back (`mfu_without_recompute` counts 4); and 4 for each weight of the head and
 each scored position. Attention and the adapter are not counted. Prints JSON; exits with 1 when the bar is missed.
-`--tiny` runs the same code with a small base and no bar, also on a CPU.
+`--shape moe` takes a base of Qwen3-30B-A3B's shape, with the experts that a token goes through as its weights, and no
+bar. `--tiny` runs the same code with a small base and no bar, also on a CPU.
 """
 
 import argparse
@@ -20,7 +21,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,7 +30,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's library is imported
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from transformers import AutoModelForCausalLM, Qwen3Config
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3MoeConfig
 
 from gavel.trainer.config import LoraSettings, TrainConfig
 from gavel.trainer.data.packing import pack
@@ -77,6 +78,18 @@ QWEN3_8B = Case(
     completion=256,
     repetitions=3,
 )
+QWEN3_30B_A3B = replace(
+    QWEN3_8B,
+    shape=QWEN3_8B.shape
+    | {
+        "hidden_size": 2048,
+        "num_hidden_layers": 48,
+        "num_key_value_heads": 4,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 768,
+    },
+)
 TINY = Case(
     {
         "hidden_size": 64,
@@ -92,12 +105,17 @@ TINY = Case(
     completion=16,
     repetitions=1,
 )
+TINY_EXPERTS = replace(
+    TINY, shape=TINY.shape | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+)
 
 
 class Padded(Learner):
     """The learner with a forward pass over padded rows."""
 
-    def _score(self, tokens: Sequence[TokenSequence], step_metrics: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def _score(
+        self, tokens: Sequence[TokenSequence], step_metrics: Any, *, entropy_gradient: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         device, width = self.policy.device, max(len(each.token_ids) for each in tokens)
 
         def padded(rows: list[list[Any]]) -> torch.Tensor:
@@ -114,7 +132,8 @@ def random_policy(case: Case) -> Policy:
     def make(_: str, dtype: torch.dtype, device: str) -> Any:
         torch.manual_seed(0)
         with torch.device(device):
-            config = Qwen3Config(**case.shape, tie_word_embeddings=False, max_position_embeddings=40960)  # type: ignore[arg-type]
+            kind = Qwen3MoeConfig if "num_experts" in case.shape else Qwen3Config
+            config = kind(**case.shape, tie_word_embeddings=False, max_position_embeddings=40960)  # type: ignore[arg-type]
             return AutoModelForCausalLM.from_config(config, dtype=dtype).requires_grad_(False)
 
     policy = Policy(EMBEDDED_POLICY, LoraSettings(rank=16, alpha=32), load=make)  # with a tokenizer that nobody asks
@@ -171,6 +190,10 @@ def operations(policy: Policy, batch: Batch, *, recomputed: bool) -> float:
     packed = pack([s.tokens for s in batch.sequences])
     layers = [m for m in policy.decoder().modules() if type(m) is torch.nn.Linear and not m.weight.requires_grad]
     weights = sum(layer.weight.numel() for layer in layers)
+    config: Any = policy.decoder().config
+    routed = getattr(config, "num_experts_per_tok", 0)  # experts that a token goes through, of three products each
+    if routed:
+        weights += 3 * routed * config.hidden_size * config.moe_intermediate_size * config.num_hidden_layers
     head = policy.head().weight.numel()
     return (6 if recomputed else 4) * weights * len(packed.token_ids) + 4 * head * len(packed.predictors)
 
@@ -215,15 +238,17 @@ def measure(case: Case, peak: float) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true", help="small base, no bar")
+    parser.add_argument("--shape", choices=["dense", "moe"], default="dense", help="Qwen3-8B or Qwen3-30B-A3B")
     parser.add_argument(
         "--peak", type=float, default=989, help="the device's dense bfloat16 TFLOP/s; default: H100, H200"
     )
     given = parser.parse_args()
     if not given.tiny and not torch.cuda.is_available():
         raise SystemExit("This needs a GPU; --tiny does not.")
-    found = measure(TINY if given.tiny else QWEN3_8B, given.peak * 1e12)
+    cases = {"dense": (QWEN3_8B, TINY), "moe": (QWEN3_30B_A3B, TINY_EXPERTS)}
+    found = measure(cases[given.shape][given.tiny], given.peak * 1e12)
     print(json.dumps(found, indent=1))
-    if not given.tiny and found["mfu"] < MFU_BAR:
+    if not given.tiny and given.shape == "dense" and found["mfu"] < MFU_BAR:
         raise SystemExit(f"MISSED mfu {found['mfu']:.3f}, {MFU_BAR} wanted")
 
 

@@ -14,6 +14,7 @@ from gavel.cli.model_options import Flag, given, with_options
 from gavel.cli.run_file import Where, merged, validated
 from gavel.cli.run_options import ENGINE_FLAGS, LORA_FLAGS, MEMORY_FLAGS
 from gavel.extras import need_extra
+from gavel.llm.counted import counted
 from gavel.trainer.run_config import RunConfig
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def _print(console: Console, plan: "MemoryPlan") -> None:
     table.add_column("GiB", justify="right")
     used = {True: "", False: " (not used)"}
     longest = f"{max(plan.micro_batch_tokens, plan.context):,} tokens"
-    conversations = f"{plan.conversations} conversations of {plan.context:,} tokens"
+    conversations = f"{counted(plan.conversations, 'conversation')} of {plan.context:,} tokens"
     table.add_row("base, frozen", gib(plan.base))
     table.add_row("adapter, its gradient, AdamW", gib(plan.adapter_and_optimizer))
     table.add_row(f"sampler, {plan.sampler}: {conversations}", gib(plan.sampler_bytes))

@@ -350,9 +350,9 @@ class LoopConfig(_Settings):
     refill: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Groups without a signal are replaced by further ones, at most so many times `tasks_per_step` in a step (DAPO's
     dynamic sampling, arXiv 2503.14476); each costs its rollouts and its judging. 0: none is replaced."""
-    stall_seconds: float = Field(default=1800.0, gt=0)
+    stall_seconds: float | None = Field(default=None, gt=0)
     """Without a rollout, a judgement or a training step that starts or ends for so long, the run stops with an error.
-    """
+    Default: 1800, or the longest that a turn of max_tokens may take (600 and a quarter for each token)."""
     seed: int = 0
     """Chooses the tasks and seeds every sampled turn."""
     evaluate_every: int = Field(default=5, ge=1)

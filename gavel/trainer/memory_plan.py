@@ -105,6 +105,7 @@ def make_plan(base_model: str, run: RunConfig, device: Device) -> MemoryPlan:
     tokens = train.micro_batch_tokens or fitting_tokens(passes[checkpointing], left / (1 - MARGIN), device.kind)
     longest = max(tokens, context)  # a longer sequence is a micro-batch of its own
     needed = base + adapter + sampler.held + passes[checkpointing].of(longest)
+    fits = needed <= usable and sampler.conversations > 0
     return MemoryPlan(
         model=base_model,
         family=config.model_type,
@@ -131,8 +132,8 @@ def make_plan(base_model: str, run: RunConfig, device: Device) -> MemoryPlan:
         micro_batch_tokens=tokens,
         fitting_tokens=passes[checkpointing].tokens(left),
         needed=needed,
-        fits=needed <= usable,
-        remedies=[] if needed <= usable else _remedies(run, policy, device.kind, left, context, passes, checkpointing),
+        fits=fits,
+        remedies=[] if fits else _remedies(run, policy, device.kind, left, context, passes, checkpointing),
     )
 
 
@@ -153,8 +154,8 @@ def _sampler(policy: PlannedPolicy, config: Any, run: RunConfig, context: int, d
         vllm = engine if isinstance(engine, VllmSettings) else VllmSettings()
         elsewhere = vllm.url is not None or vllm.sleep or device.kind == "cpu"
         share = 0 if elsewhere else round(device.total * vllm.gpu_memory_utilization)
-        left = max(0, round(device.total * vllm.gpu_memory_utilization) - policy.base_bytes)
-        return _Sampler("vLLM", share, conversation, left // conversation)
+        fitting = max(0, share - policy.base_bytes) // conversation
+        return _Sampler("vLLM", share, conversation, min(run.backend.slots, fitting) if share else run.backend.slots)
     versions = run.loop.max_staleness + 1
     if policy.dtype == torch.float32 and run.model.policy.quantization is None:
         layers = [module for module in policy.model.modules() if isinstance(module, LoraLayer)]

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 from openai import AsyncOpenAI, DefaultAioHttpClient
 from pydantic import ConfigDict, Field, PrivateAttr
 
@@ -16,10 +17,13 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import Backend, NotRegisteredError, TrainResult
 from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
+from gavel.trainer.engines.protocol import deadline
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec
 from gavel.trainer.runs.checkpoint_retention import steps_to_keep
 
 _REQUEST_TIMEOUT = 600.0
+_LONGEST_TURN = 131_072
+"""Tokens of a turn that a client of a trained policy waits for; the engine itself ends what hangs much earlier."""
 
 
 class Model(ModelSpec):
@@ -34,6 +38,7 @@ class Model(ModelSpec):
     inference_api_key: str | None = Field(default=None, repr=False)
 
     _backend: Backend | None = PrivateAttr(default=None)
+    _request_seconds: float = PrivateAttr(default=_REQUEST_TIMEOUT)
     _clients: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncOpenAI]" = PrivateAttr(
         default_factory=weakref.WeakKeyDictionary["asyncio.AbstractEventLoop", "AsyncOpenAI"]
     )
@@ -60,7 +65,7 @@ class Model(ModelSpec):
             self._clients[loop] = AsyncOpenAI(
                 base_url=base_url,
                 api_key=api_key,
-                timeout=_REQUEST_TIMEOUT,
+                timeout=httpx.Timeout(self._request_seconds, connect=_REQUEST_TIMEOUT),
                 # httpx's own pool takes time quadratic in the number of rollouts. No proxy is used for loopback.
                 http_client=DefaultAioHttpClient(trust_env="://127.0.0.1:" not in (base_url or "")),
             )
@@ -94,6 +99,8 @@ class Model(ModelSpec):
 
 class TrainableModel(Model, TrainableSpec):
     """A base model with a LoRA adapter that is trained on judged groups."""
+
+    _request_seconds: float = PrivateAttr(default=deadline(_LONGEST_TURN))
 
     async def train(
         self,

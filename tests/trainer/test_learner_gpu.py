@@ -25,3 +25,17 @@ def test_the_benchmark_for_a_gpu_measures_a_step_that_equals_the_padded_one(
     for name, factor in [("mfu", 6), ("mfu_without_recompute", 4)]:
         operations = factor * linear * 384 + 4 * head * scored
         assert found[name] == pytest.approx(operations / found["seconds"] / peak)
+
+
+@pytest.mark.slow
+def test_the_benchmark_counts_the_experts_that_a_token_goes_through(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--tiny", "--shape", "moe"])
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+    found = json.loads(capsys.readouterr().out)
+    assert found["losses"][0] == pytest.approx(found["losses"][1], abs=1e-3)
+    assert found["gradient_cosine"] > 0.98
+    active = 2 * (2 * 64 * 64 + 2 * 64 * 32) + 2 * 2 * 3 * 64 * 32
+    operations = 6 * active * 384 + 4 * 64 * 2048 * 2 * 8 * 16
+    assert found["mfu"] == pytest.approx(operations / found["seconds"] / 989e12)

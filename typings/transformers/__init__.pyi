@@ -17,6 +17,7 @@ from transformers.models.auto.modeling_auto import AutoModelForImageTextToText a
 from transformers.models.auto.tokenization_auto import AutoTokenizer as AutoTokenizer
 from transformers.models.qwen3.configuration_qwen3 import Qwen3Config as Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM as Qwen3ForCausalLM
+from transformers.models.qwen3_moe.configuration_qwen3_moe import Qwen3MoeConfig as Qwen3MoeConfig
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase as PreTrainedTokenizerBase
 from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast as PreTrainedTokenizerFast
 from transformers.utils.quantization_config import BitsAndBytesConfig as BitsAndBytesConfig

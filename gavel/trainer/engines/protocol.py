@@ -14,7 +14,14 @@ from gavel.llm.errors import GavelError
 from gavel.trainer.policy.adapter import Adapter
 
 DEADLINE = 600.0
-"""Seconds that a request, a publication or a scoring may take, including its time in the queue."""
+"""Seconds that a publication, a scoring or a request for a single token may take, including its time in the queue."""
+_TOKEN_SECONDS = 0.25
+"""What each token that a request may sample adds: sampling that is slower hangs."""
+
+
+def deadline(*max_tokens: int) -> float:
+    """Seconds that requests for so many tokens each may take: two and a half hours for a thinking turn of 32,768."""
+    return DEADLINE + _TOKEN_SECONDS * max(max_tokens, default=0)
 
 
 class EngineError(GavelError):

@@ -22,13 +22,13 @@ from httpx_aiohttp import HttpxAiohttpClient
 
 from gavel.trainer.engines.child_process import ServerProcess
 from gavel.trainer.engines.protocol import (
-    DEADLINE,
     Adapter,
     AdapterGone,
     ContextOverflow,
     EngineError,
     Sampled,
     SamplingRequest,
+    deadline,
 )
 
 P = ParamSpec("P")
@@ -222,11 +222,12 @@ class VllmEngine:
         return _failed(self._error)
 
     async def _bounded(self, work: Callable[P, Coroutine[Any, Any, T]], *given: P.args, **named: P.kwargs) -> T:
+        seconds = deadline(*(min(r.max_tokens, self._max_context) for r in given if isinstance(r, SamplingRequest)))
         try:
-            async with asyncio.timeout(DEADLINE):
+            async with asyncio.timeout(seconds):
                 return await work(*given, **named)
         except TimeoutError as error:
-            raise EngineError(f"the server at {self._url} was not done after {DEADLINE:.0f} s", _GO_ON) from error
+            raise EngineError(f"the server at {self._url} was not done after {seconds:.0f} s", _GO_ON) from error
         except (KeyError, IndexError, TypeError, ValueError) as error:
             told = f"{type(error).__name__}: {error}"
             raise EngineError(f"the server at {self._url} does not answer as vLLM does ({told})", _TOO_OLD) from error

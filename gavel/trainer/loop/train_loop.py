@@ -36,7 +36,7 @@ from gavel.trainer.data.training_batch import has_signal
 from gavel.trainer.loop.evaluation import Evaluation, evaluate, measure
 from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, StepBatch
 from gavel.trainer.loop.staleness import staleness
-from gavel.trainer.loop.watchdog import LoopError, Watchdog
+from gavel.trainer.loop.watchdog import LoopError, Watchdog, stall_seconds
 from gavel.trainer.loop.weighted_reward import check_rewards, needs_judge, programmed_parts, set_rewards
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.metrics import sampled_tokens
@@ -110,7 +110,7 @@ async def train_scenario(
     _check_versions(model, config)
     await model.backend.prepare(model, train_config)
     model.backend.pin(model, _experiment(scenario, judge, config, train_config))
-    loop = _Loop(model, scenario, judge, config, train_config, observer or Observer(), Watchdog(config.stall_seconds))
+    loop = _Loop(model, scenario, judge, config, train_config, observer or Observer(), Watchdog(stall_seconds(config)))
     await loop.watchdog.guard(loop.run())
 
 

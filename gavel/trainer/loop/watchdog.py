@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from gavel.llm.errors import GavelError
+from gavel.trainer.config import LoopConfig
+from gavel.trainer.engines.protocol import deadline
 
 T = TypeVar("T")
 
@@ -19,10 +21,20 @@ _STAGES: tuple[Stage, ...] = ("rollout", "judging", "training")
 _NAMED_KINDS = 3
 """Kinds of work named per stage in the error, the longest-running ones."""
 _GRACE = 10.0
+_STALL = 1800.0
+_DEFAULT_TURN = 1024
+"""Tokens."""
 
 
 class LoopError(GavelError):
     """A training loop cannot go on."""
+
+
+def stall_seconds(config: LoopConfig) -> float:
+    """The limit of a run: while all rollouts think at once, nothing starts or ends for as long as a turn takes."""
+    if config.stall_seconds is not None:
+        return config.stall_seconds
+    return max(_STALL, deadline(config.max_tokens or _DEFAULT_TURN))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +76,7 @@ class Watchdog:
             raise LoopError(
                 f"nothing has happened for {self._stall_seconds:g} s; {self.state()}",
                 "Mend what it waits for, and run the same command again: it goes on from the last finished step. "
-                "Where nothing is wrong, raise stall_seconds.",
+                "Where nothing is wrong, raise stall_seconds (--stall-seconds).",
             )
         finally:
             await end({running})

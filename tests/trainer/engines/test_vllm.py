@@ -1,11 +1,13 @@
 """The vLLM engine: its faults over a stand-in server, and a training step over the real one (`make test-vllm`)."""
 
+import asyncio
 import os
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import TrainConfig, VllmSettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines import vllm as vllm_module
-from gavel.trainer.engines.protocol import AdapterGone, EngineError
+from gavel.trainer.engines.protocol import AdapterGone, EngineError, SamplingRequest, deadline
 from gavel.trainer.engines.vllm import VllmEngine
 from gavel.trainer.engines.vllm_launch import _environment
 from gavel.trainer.model import TrainableModel
@@ -209,7 +211,7 @@ def test_a_server_that_is_not_asked_to_sleep_never_does(server, connect, policy)
 def test_a_server_that_does_not_answer_is_not_waited_for_for_ever(server, connect, policy, monkeypatch):
     engine = connect()
     engine.publish(policy, 0)
-    monkeypatch.setattr(vllm_module, "DEADLINE", 0.3)
+    monkeypatch.setattr(vllm_module, "deadline", lambda *_: 0.3)
     server.go_on.clear()
     with pytest.raises(EngineError, match="was not done after"):
         ask(engine)
@@ -312,3 +314,27 @@ async def test_a_model_trains_over_a_vllm_of_its_own_and_hears_of_its_death(tmp_
         assert "Register the model again" in error.value.remedy
     assert (tmp_path / "tests" / "clerk" / "vllm.log").is_file()
     assert not (tmp_path / "tests" / "clerk" / "adapters").exists()
+
+
+async def test_a_request_gets_the_time_that_its_tokens_may_take(monkeypatch):
+    asked = []
+
+    class Limits:
+        def timeout(self, seconds):
+            asked.append(seconds)
+            return asyncio.timeout(5)
+
+        def __getattr__(self, name):
+            return getattr(asyncio, name)
+
+    engine = VllmEngine.__new__(VllmEngine)
+    engine._max_context = 40_000
+    monkeypatch.setattr(vllm_module, "asyncio", Limits())
+
+    async def work(request=None):
+        return request
+
+    long = SamplingRequest([1], frozenset(), max_tokens=32_768, temperature=1.0, seed=0)
+    for given in ([], [long], [replace(long, max_tokens=10**9)]):
+        await engine._bounded(work, *given)
+    assert asked == [deadline(), deadline(32_768), deadline(40_000)]

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from gavel.trainer.config import LoopConfig
+from gavel.trainer.engines.protocol import deadline
 from gavel.trainer.loop import watchdog as watchdog_module
-from gavel.trainer.loop.watchdog import LoopError, Watchdog
+from gavel.trainer.loop.watchdog import LoopError, Watchdog, stall_seconds
 
 LONG = 600.0
 
@@ -117,3 +119,9 @@ async def test_work_that_will_not_end_is_left_behind(monkeypatch):
     with pytest.raises(LoopError, match="nothing has happened"):
         await Watchdog(0.1).guard(deaf())
     let_go.set()
+
+
+def test_a_run_waits_as_long_as_its_longest_turn_may_take_unless_told_otherwise():
+    assert stall_seconds(LoopConfig()) == 1800
+    assert stall_seconds(LoopConfig(max_tokens=32_768)) == deadline(32_768) > 1800
+    assert stall_seconds(LoopConfig(max_tokens=32_768, stall_seconds=5)) == 5
