@@ -14,15 +14,16 @@ from typing import Any
 
 import torch
 
-from gavel.llm.errors import GavelError
 from gavel.trainer.config import Gspo, Ppo, TrainConfig
 from gavel.trainer.data.packing import assign_to_ranks, micro_batches, unique_tokens
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import Batch, TrainedSequence, mini_batches
 from gavel.trainer.distributed import World
+from gavel.trainer.learner.errors import LearnerError
 from gavel.trainer.learner.logprobs import trained_scores, trained_values, valued_scores
 from gavel.trainer.learner.losses import TokenScores, highest, token_losses, token_weights
 from gavel.trainer.learner.optimizer import OptimizerName, check_optimizer, make_optimizer
+from gavel.trainer.learner.out_of_memory import advising
 from gavel.trainer.learner.reward_kl import penalized_advantages, penalized_rewards
 from gavel.trainer.learner.schedule import learning_rate
 from gavel.trainer.learner.step_bytes import MOST_TOKENS, with_defaults
@@ -37,10 +38,6 @@ from gavel.trainer.learner.value_head import (
 )
 from gavel.trainer.policy.lora_dropout import dropping_out
 from gavel.trainer.policy.policy import Policy
-
-
-class LearnerError(GavelError):
-    """A training step failed; nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +235,7 @@ class Learner:
                 if not chosen:
                     score([sequences[0].tokens], StepMetrics())
                     continue
-                with _advising(chosen, config):
+                with advising(chosen, config):
                     scored = score(chosen, step_metrics).split([each.trained_tokens for each in chosen])
                 for at, own in zip(indices, scored, strict=True):
                     found[at].copy_(own)
@@ -251,7 +248,7 @@ class Learner:
         with self.world.together(communicating=self.policy.sharded):
             for indices in passes:
                 chosen = [samples[at] for at in indices] or [replace(samples[0], token_weight=0.0)]
-                with _advising([sample.sequence.tokens for sample in chosen], config):
+                with advising([sample.sequence.tokens for sample in chosen], config):
                     counted = step_metrics if indices else StepMetrics()
                     reference = self._reference(chosen, config, counted)
                     seed = f"{self.steps} {counted.updates} {counted.tokens} {self.world.rank}"
@@ -374,29 +371,3 @@ class Learner:
         """The sampler's log-probs of the trained tokens. `[T]`"""
         values = [lp for each in tokens for lp, own in zip(each.logprobs, each.sampled, strict=True) if own]
         return torch.tensor(values, device=self.policy.device)
-
-
-@contextlib.contextmanager
-def _advising(micro_batch: Sequence[TokenSequence], config: TrainConfig) -> Iterator[None]:
-    """Raises `LearnerError` with a remedy when memory runs out in `micro_batch`."""
-    try:
-        yield
-    except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-            raise _does_not_fit(micro_batch, config) from error
-        raise
-
-
-def _does_not_fit(micro_batch: Sequence[TokenSequence], config: TrainConfig) -> LearnerError:
-    tokens = unique_tokens(micro_batch)
-    fewer = tokens // 2
-    ways = {} if config.gradient_checkpointing else {"gradient_checkpointing=True": "--gradient-checkpointing"}
-    if len(micro_batch) > 1:
-        now = f"micro_batch_tokens={fewer} (it is {config.micro_batch_tokens})"
-        ways[now] = f"--micro-batch-tokens {fewer}"
-    return LearnerError(
-        f"memory ran out over {len(micro_batch)} sequences with {tokens} unique tokens, so nothing was changed",
-        f"Set {' or '.join(ways)} in its config; in the shell {' or '.join(ways.values())}. The run goes on with it."
-        if ways
-        else "Shorten the trajectories (--max-context), or take a larger device; `gavel plan` tells what fits.",
-    )

@@ -1,0 +1,7 @@
+"""What a training step may raise."""
+
+from gavel.llm.errors import GavelError
+
+
+class LearnerError(GavelError):
+    """A training step failed; nothing was changed."""
