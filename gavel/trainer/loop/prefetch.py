@@ -131,7 +131,8 @@ class RolloutPrefetcher:
             for group in [group for group in self._in_flight if group.task.done()]:
                 if len(ready) + len(without) - refills == self._per_step:
                     break
-                if not self._refills or self._has_signal(group.task.result()):
+                made = group.task.result()  # raises what making it raised
+                if not self._refills or self._has_signal(made):
                     ready.append(group)
                     continue
                 without.append(group)
