@@ -33,7 +33,9 @@ def run(variables: dict[str, str], arguments: list[str], file: str) -> int:
         os.dup2(output, 2)
         os.environ |= variables
         print(torch.backends.cpu.get_cpu_capability(), flush=True)
-        os._exit(pytest.main(arguments))
+        status = pytest.main(arguments)
+        sys.stdout.flush()
+        os._exit(status)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 

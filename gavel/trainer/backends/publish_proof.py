@@ -16,7 +16,7 @@ from gavel.llm.errors import GavelError
 from gavel.trainer.backends.publish_evidence import Scores, verdict
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import TrainedSequence
-from gavel.trainer.engines.protocol import DEADLINE, Engine, SamplingRequest
+from gavel.trainer.engines.protocol import DEADLINE, Engine, EngineError, SamplingRequest
 from gavel.trainer.policy.policy import Policy
 
 _SEQUENCES, _MAX_TOKENS = 2, 256
@@ -67,7 +67,10 @@ class PublishCheck:
         """To be called before the learner changes the adapter that is live. `sequences` are what it will train."""
         if self._probe is None and sequences:
             token_ids = _chosen(sequences, min(_MAX_TOKENS, self._engine.max_context - 1))  # scoring may need one more
-            scores = self._scores(token_ids)
+            try:
+                scores = self._scores(token_ids)
+            except EngineError:  # the publication tells of it, once the step is saved
+                return
             self._probe = _Probe(token_ids, scores, scores, self._fingerprint())
             self._gaps.append((scores.sampler - scores.learner).abs().mean().item())
 

@@ -181,6 +181,8 @@ class Ledger:
 
     async def register(self, model: Any) -> None: ...
 
+    async def prepare(self, model: Any, config: TrainConfig) -> None: ...
+
     async def train(
         self, model: Any, groups: list[TrajectoryGroup], config: TrainConfig, metrics: Mapping[str, float] | None = None
     ) -> TrainResult:
