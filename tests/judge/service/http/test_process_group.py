@@ -29,7 +29,7 @@ class Service:
         self._log = folder / "log"
         command = [sys.executable, "-m", "gavel", "serve", "--port", "0", "--processes", "2", "--judge", judge]
         with self._log.open("w") as log:
-            self.process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, cwd=folder, env=_environment(), stdout=log, stderr=log)
 
     @property
     def printed(self) -> str:
@@ -46,9 +46,16 @@ class Service:
         return {grandchild for child in _children(self.process.pid) for grandchild in _children(child)}
 
 
+def _environment() -> dict[str, str]:
+    """The caller's, without its settings and keys."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("GAVEL_", "OPENAI_"))}
+
+
 def _children(pid: int) -> set[int]:
-    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
-    return {int(each) for each in listed.stdout.split()}
+    found = set[int]()
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        found.update(map(int, task.read_text().split()))
+    return found
 
 
 @contextmanager
@@ -87,7 +94,7 @@ def is_refused(url: str) -> bool:
     return False
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="lists processes as Linux does")
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_processes_answer_as_one_service_and_each_that_ends_is_replaced(tmp_path: Path) -> None:
     with service(tmp_path) as running:
         url = running.url()
