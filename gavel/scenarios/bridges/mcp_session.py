@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from gavel.llm.types import Message
 from gavel.scenarios.bridges.mcp import McpError, McpServer
 from gavel.scenarios.bridges.mcp_results import blocks_text, bounded, resource_text, result_text
-from gavel.scenarios.tools import ToolResult
+from gavel.scenarios.tools import ToolResult, no_such_tool, tool_error
 
 _T = TypeVar("_T")
 _CLOSE_SECONDS = 15.0
@@ -83,28 +83,28 @@ class McpSession:
         What the server refuses, and what takes too long, is a tool error. Raises `McpError` for a lost connection.
         """
         if (run := self._calls.get(name)) is None:
-            return _error(f"there is no tool {name!r}; the tools are {', '.join(self._calls) or 'none'}")
+            return no_such_tool(name, self._calls)
         try:
             given = json.loads(arguments or "{}")
         except (ValueError, RecursionError) as error:
-            return _error(f"the arguments of {name} are not valid JSON: {error}")
+            return tool_error(f"the arguments of {name} are not valid JSON: {error}")
         if not isinstance(given, dict):
-            return _error(f"the arguments of {name} must be a JSON object")
+            return tool_error(f"the arguments of {name} must be a JSON object")
         values = cast("dict[str, Any]", given)
         seconds = self._server.call_seconds
         try:
             async with asyncio.timeout(seconds):
                 return await self._while_connected(run(values))
         except TimeoutError:
-            return _error(f"{name} did not answer within {seconds:g} s")
+            return tool_error(f"{name} did not answer within {seconds:g} s")
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
                 raise self._lost() from error
             if error.code == REQUEST_TIMEOUT:
-                return _error(f"{name} did not answer within {seconds:g} s")
-            return _error(f"{name}: {bounded(error.message)}")
+                return tool_error(f"{name} did not answer within {seconds:g} s")
+            return tool_error(f"{name}: {bounded(error.message)}")
         except (ValidationError, ValueError, RuntimeError) as error:  # an answer that is none of the protocol's
-            return _error(f"{name} was answered with something that cannot be read: {str(error).splitlines()[0]}")
+            return tool_error(f"{name} was answered with something that cannot be read: {str(error).splitlines()[0]}")
 
     async def _while_connected(self, call: Awaitable[_T]) -> _T:
         """What the call gives; `McpError` as soon as the connection is lost."""
@@ -212,7 +212,7 @@ class McpSession:
         async def get_prompt(arguments: dict[str, Any]) -> ToolResult:
             given: object = arguments.get("arguments") or {}
             if not isinstance(given, dict):
-                return _error("get_prompt: its arguments must be a JSON object")
+                return tool_error("get_prompt: its arguments must be a JSON object")
             texts = {key: str(value) for key, value in cast("dict[str, Any]", given).items()}
             prompt = await client.get_prompt(_text(arguments, "name"), texts)
             return ToolResult(bounded("\n".join(f"{m.role}: {blocks_text([m.content])}" for m in prompt.messages)))
@@ -297,7 +297,3 @@ def _first(error: BaseException) -> BaseException:
 
 def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error) or 'no reason was given'}"
-
-
-def _error(message: str) -> ToolResult:
-    return ToolResult(json.dumps({"error": message}, ensure_ascii=False), error=True)
