@@ -52,7 +52,8 @@ def tools_of(kind: type) -> Toolbox:
     Raises `ToolDefinitionError` for one whose arguments have no types.
     """
     tools: list[Tool] = []
-    for name in dir(kind):
+    names = dict.fromkeys(name for base in reversed(kind.__mro__) for name in vars(base))  # as they are written
+    for name in names:
         method: object = inspect.getattr_static(kind, name)
         function: Any = method.__func__ if isinstance(method, staticmethod) else method
         if name.startswith("_") or name in _OWN_METHODS or not isinstance(function, FunctionType):
