@@ -18,6 +18,9 @@ from .judge.service.client import JudgeClient as JudgeClient
 from .llm.budget import Budget as Budget
 from .llm.cassette import Cassette as Cassette
 from .llm.errors import GavelError as GavelError
+from .scenarios.bridges.mcp import mcp as mcp
+from .scenarios.environment import not_a_tool as not_a_tool
+from .scenarios.episode import Episode as Episode
 from .scenarios.gather import gather_trajectories as gather_trajectories
 from .scenarios.gather import gather_trajectory_groups as gather_trajectory_groups
 from .scenarios.group import TrajectoryGroup as TrajectoryGroup
