@@ -52,6 +52,9 @@ def quiet_logging(request: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     if litellm.cache is not None or litellm.max_budget:
         return {}
+    provider = request["model"].partition("/")[0]
+    if any(entry["provider"] == provider for entry in litellm.custom_provider_map):
+        return {}  # LiteLLM makes such providers known to itself where it sets up its logging
     logging = _logging_class()(
         model=request["model"],
         messages=request["messages"],

@@ -97,3 +97,8 @@ def test_litellm_logs_by_itself_where_somebody_listens(name: str, value: Any) ->
 @pytest.mark.parametrize("parameter", ["metadata", "service_tier", "fallbacks", "input_cost_per_token", "tools"])
 def test_a_request_with_other_parameters_is_left_to_litellm(parameter: str) -> None:
     assert quiet_logging({**REQUEST, "model": "openai/gpt-5-mini", parameter: None}) == {}
+
+
+def test_a_provider_of_ones_own_is_left_to_litellm_which_makes_it_known_to_itself() -> None:
+    assert quiet_logging({**REQUEST, "model": "gavel/stand-in"}) == {}
+    assert quiet_logging({**REQUEST, "model": "openai/gpt-5-mini"})
