@@ -16,12 +16,13 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, cast
 
 import uvicorn
 from renderers import ParsedResponse, Renderer, ToolCallParseStatus
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -29,11 +30,15 @@ from starlette.routing import Route
 from gavel.llm.errors import GavelError
 from gavel.llm.types import Message
 from gavel.trainer.engines.protocol import AdapterGone, ContextOverflow, Engine, EngineError, Sampled, SamplingRequest
+from gavel.trainer.serving.capture_book import CaptureBook
+from gavel.trainer.serving.capture_middleware import CaptureApi, CaptureMiddleware, current_capture
+from gavel.trainer.serving.chat_errors import REFUSED, BadRequest, ClientGone, UnknownModel, refusal
+from gavel.trainer.serving.messages_api import MessagesApi
+from gavel.trainer.serving.replies import json_reply
+from gavel.trainer.serving.responses_api import ResponsesApi
 from gavel.trainer.serving.turn_cache import ChatFormat, Prompt, TurnCache
 
 _START_DEADLINE = 30.0
-_CLIENT_GONE = 499
-"""The status by which web servers log a client that closed the connection."""
 _DEFAULT_MAX_TOKENS = 1024
 _MAX_TEMPERATURE = 2.0
 """As in OpenAI's API."""
@@ -74,28 +79,6 @@ class EndpointError(GavelError):
     """The endpoint cannot be started."""
 
 
-class BadRequest(GavelError):
-    """A request that cannot be served as asked."""
-
-
-class UnknownModel(BadRequest):
-    """A model, or a step of it, that is not served."""
-
-    def __init__(self, name: str, served: list[str]) -> None:
-        super().__init__(
-            f"the model {name!r} is not served here; live: {', '.join(served)}",
-            "Ask model.get_inference_name() for each rollout.",
-        )
-
-
-class ClientGone(Exception):
-    """The client closed the connection."""
-
-
-_CODES = {ContextOverflow: "context_length_exceeded", UnknownModel: "model_not_found"}
-"""As OpenAI's API calls them."""
-
-
 class EndpointServer:
     """Serves one model in a thread of its own, so that it answers while the caller's event loop is busy."""
 
@@ -126,11 +109,16 @@ class EndpointServer:
         """Those of requests with arguments of the chat template."""
         listener = _listen(host, port)
         self.base_url = f"http://{host}:{listener.getsockname()[1]}/v1"
+        captures = CaptureBook()
         app = Starlette(
             routes=[
                 Route("/v1/models", self._models),
                 Route("/v1/chat/completions", self._chat_completions, methods=["POST"]),
-            ]
+                *ResponsesApi(self).routes,
+                *MessagesApi(self).routes,
+                *CaptureApi(captures).routes,
+            ],
+            middleware=[Middleware(CaptureMiddleware, captures=captures)],
         )
         config = uvicorn.Config(app, log_level="warning", lifespan="off", access_log=False, timeout_keep_alive=600)
         self._server = uvicorn.Server(config)
@@ -165,26 +153,17 @@ class EndpointServer:
 
     async def _chat_completions(self, request: Request) -> Response:
         try:
-            body = json.loads(await request.body())
-            return JSONResponse(await self._complete(request, body))
-        except (BadRequest, ContextOverflow) as error:
-            return _refusal(400, str(error), _CODES.get(type(error), "invalid_request"))
-        except (KeyError, TypeError, ValueError) as error:
-            return _refusal(400, f"the request cannot be read: {type(error).__name__}: {error}", "invalid_request")
-        except EngineError as error:
-            return _refusal(503, str(error), "engine_stopped")
-        except ClientGone:
-            return Response(status_code=_CLIENT_GONE)
-        except asyncio.CancelledError:  # only a server that is closing cancels its requests
-            return _refusal(503, "the endpoint is closing", "closing")
+            return JSONResponse(await self.complete(request, json.loads(await request.body())))
+        except REFUSED as error:
+            told = refusal(error)
+            fault = {"message": told.message, "type": "invalid_request_error", "code": told.code}
+            return json_reply({"error": fault}, told.status)
 
-    async def _complete(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
+    async def complete(self, request: Request, body: Message) -> Message:
         self._check(body)
         version = self._version(body["model"])
         messages: list[Message] = body["messages"]
-        tools: list[Message] | None = body.get("tools") or None
-        if body.get("tool_choice") == "none":
-            tools = None
+        tools = _tools(body)
         chat = self._chat_format(body.get("chat_template_kwargs"))
         prompt = self.turn_cache.prompt(messages, tools, chat)
         prompt_ids = prompt.token_ids
@@ -211,7 +190,31 @@ class EndpointServer:
         parsed = chat.renderer.parse_response(sampled.token_ids, tools=tools, prompt_ids=prompt_ids)  # type: ignore[arg-type]
         reply = _message(parsed)
         self.turn_cache.sampled(messages, tools, reply, prompt_ids, sampled.token_ids, chat)
+        capture = current_capture.get()
+        if capture is not None:
+            whole = self._completion({"compact_logprobs": True}, reply, prompt, sampled, temperature)
+            capture.add(messages, tools, whole["choices"][0])
         return self._completion(body, reply, prompt, sampled, temperature)
+
+    async def stream(self, request: Request, body: Message) -> AsyncIterator[Message]:
+        completion = await self.complete(request, body)
+        choice = completion["choices"][0]
+        told = {name: completion[name] for name in ("id", "created", "model")}
+        calls = [call | {"index": index} for index, call in enumerate(choice["message"].get("tool_calls", ()))]
+        delta = choice["message"] | {"tool_calls": calls}
+        yield {**told, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        yield {
+            **told,
+            "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}],
+            "usage": completion["usage"],
+        }
+
+    def prompt_tokens(self, body: Message) -> int:
+        """Tokens of the prompt of a request."""
+        self._check(body)
+        self._version(body["model"])
+        chat = self._chat_format(body.get("chat_template_kwargs"))
+        return len(self.turn_cache.prompt(body["messages"], _tools(body), chat).token_ids)
 
     def _chat_format(self, arguments: Any) -> ChatFormat:
         """Raises `BadRequest` for arguments that the chat template does not read."""
@@ -316,6 +319,10 @@ class EndpointServer:
         return {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
 
 
+def _tools(body: Message) -> list[Message] | None:
+    return None if body.get("tool_choice") == "none" else body.get("tools") or None
+
+
 async def _gone(request: Request) -> None:
     """Returns when the client has closed the connection; the body must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
@@ -367,7 +374,3 @@ def _listen(host: str, port: int) -> socket.socket:
             "Choose another port, or none to take a free one.",
         ) from error
     return listener
-
-
-def _refusal(status: int, message: str, code: str) -> Response:
-    return JSONResponse({"error": {"message": message, "type": "invalid_request_error", "code": code}}, status)

@@ -145,6 +145,11 @@ def _key(messages: Sequence[Message]) -> bytes:
     )
 
 
+def conversation_key(messages: Sequence[Message]) -> bytes:
+    """Equal for conversations that say the same."""
+    return _key(messages)
+
+
 def _offered(tools: list[Message] | None, chat: ChatFormat) -> bytes:
     return _digest([tools, chat.arguments] if chat.arguments else tools)
 
