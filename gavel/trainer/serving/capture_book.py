@@ -9,6 +9,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from gavel.llm.errors import GavelError
 from gavel.llm.types import Message
@@ -112,3 +113,7 @@ class OpenCapture:
             if choice["prompt_token_ids"][: len(ids)] == ids:
                 return number
         return known[-1] if known else None
+
+
+current_capture: ContextVar[OpenCapture | None] = ContextVar("current_capture", default=None)
+"""The capture of the request that is answered."""

@@ -4,29 +4,24 @@ conversations continue from sampled tokens too.
 Anthropic's clients add `/v1` to their base URL. One that is given OpenAI's base URL asks `/v1/v1`, which is served too.
 """
 
+from collections.abc import AsyncGenerator
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from gavel.llm.types import Message
-from gavel.trainer.serving.chat_errors import REFUSED, Refusal, refusal
-from gavel.trainer.serving.chat_service import ChatService
-from gavel.trainer.serving.messages_objects import MessageStream, failure, message
+from gavel.trainer.serving.chat import ChatCompletions
+from gavel.trainer.serving.errors import ANSWERED
+from gavel.trainer.serving.messages_objects import MessageStream, error_object, message
 from gavel.trainer.serving.messages_request import chat_request
-from gavel.trainer.serving.replies import json_reply, named_line, streamed
-
-_ERROR_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    404: "not_found_error",
-    503: "overloaded_error",
-}
+from gavel.trainer.serving.sse import event, json_answer, refused, streamed_answer
 
 
 class MessagesApi:
     """The routes."""
 
-    def __init__(self, chat: ChatService) -> None:
+    def __init__(self, chat: ChatCompletions) -> None:
         self._chat = chat
         self.routes = [
             route
@@ -40,22 +35,31 @@ class MessagesApi:
     async def _create(self, request: Request) -> Response:
         try:
             body: Message = await request.json()
-            asked = chat_request(body)
-            if body.get("stream"):
-                events = MessageStream().events(self._chat.stream(request, asked))
-                return await streamed(events, named_line, _failure)
-            return json_reply(message(await self._chat.complete(request, asked)))
-        except REFUSED as error:
-            told = refusal(error)
-            return json_reply(_failure(told), told.status)
+            asked, streams = chat_request(body), bool(body.get("stream"))
+        except ANSWERED as error:
+            return refused(error, error_object)
+        if streams:
+            return await streamed_answer(request, self._events(asked), _failure, error_object)
+        return await json_answer(request, self._message(asked), error_object)
+
+    async def _message(self, asked: Message) -> Message:
+        return message(await self._chat.complete(asked))
+
+    async def _events(self, asked: Message) -> AsyncGenerator[bytes, None]:
+        chunks = self._chat.stream(asked | {"stream": True, "stream_options": {"include_usage": True}})
+        try:
+            async for made in MessageStream().events(chunks):
+                yield event(made, made["type"])
+        finally:
+            await chunks.aclose()
 
     async def _count(self, request: Request) -> Response:
-        try:
-            return json_reply({"input_tokens": self._chat.prompt_tokens(chat_request(await request.json()))})
-        except REFUSED as error:
-            told = refusal(error)
-            return json_reply(_failure(told), told.status)
+        async def counted() -> Message:
+            return {"input_tokens": self._chat.prompt_tokens(chat_request(await request.json()))}
+
+        await request.body()
+        return await json_answer(request, counted(), error_object)
 
 
-def _failure(told: Refusal) -> Message:
-    return failure(_ERROR_TYPES.get(told.status, "api_error"), told.message)
+def _failure(said: Message) -> bytes:
+    return event(error_object(said), "error")

@@ -47,8 +47,11 @@ def _input(arguments: str) -> Any:
         return {"arguments": arguments}
 
 
-def failure(kind: str, text: str) -> Message:
-    return {"type": "error", "error": {"type": kind, "message": text}}
+def error_object(said: Message) -> Message:
+    """An error of OpenAI's API as one of Anthropic's."""
+    fault = said["error"]
+    kind = "overloaded_error" if fault["type"] == "server_error" else fault["type"]
+    return {"type": "error", "error": {"type": kind, "message": fault["message"]}}
 
 
 class MessageStream:

@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from gavel.llm.types import Message
-from gavel.trainer.serving.chat_errors import BadRequest
+from gavel.trainer.serving.errors import BadRequest
 
 _INERT = {"cache_control", "container", "inference_geo", "metadata", "service_tier", "thinking"}
 _TRANSLATED = {

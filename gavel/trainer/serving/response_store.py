@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from gavel.llm.types import Message
-from gavel.trainer.serving.chat_errors import BadRequest
+from gavel.trainer.serving.errors import BadRequest
 
 _STORED = 4096
 """Responses that are kept; of more, the one that was used least recently is forgotten."""

@@ -2,26 +2,26 @@
 tokens too.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from gavel.llm.types import Message
-from gavel.trainer.serving.chat_errors import REFUSED, refusal
-from gavel.trainer.serving.chat_service import ChatService
-from gavel.trainer.serving.replies import json_reply, named_line, streamed
+from gavel.trainer.serving.chat import ChatCompletions
+from gavel.trainer.serving.errors import ANSWERED
 from gavel.trainer.serving.response_store import ResponseStore
 from gavel.trainer.serving.responses_objects import new_id, response
 from gavel.trainer.serving.responses_request import chat_messages, chat_request, input_items
 from gavel.trainer.serving.responses_stream import ResponseStream
+from gavel.trainer.serving.sse import event, json_answer, refused, streamed_answer
 
 
 class ResponsesApi:
     """The route, and the responses that later ones go on from."""
 
-    def __init__(self, chat: ChatService) -> None:
+    def __init__(self, chat: ChatCompletions) -> None:
         self._chat = chat
         self._store = ResponseStore()
         self.routes = [Route("/v1/responses", self._create, methods=["POST"])]
@@ -33,29 +33,37 @@ class ResponsesApi:
             items = self._store.resolved(input_items(body))
             asked = chat_request(body, earlier, items)
             conversation = [*earlier, *chat_messages(items)]
-            response_id = new_id("resp")
-            if body.get("stream"):
-                stream = ResponseStream(body, response_id)
-                events = self._remembered(body, conversation, stream.events(self._chat.stream(request, asked)))
-                return await streamed(events, named_line, stream.failure)
-            made = response(body, await self._chat.complete(request, asked), response_id)
-            self._remember(body, conversation, made)
-            return json_reply(made)
-        except REFUSED as error:
-            told = refusal(error)
-            fault = {"message": told.message, "type": "invalid_request_error", "code": told.code, "param": None}
-            return json_reply({"error": fault}, told.status)
+        except ANSWERED as error:
+            return refused(error)
+        if body.get("stream"):
+            stream = ResponseStream(body, new_id("resp"))
+            events = self._events(body, conversation, stream, asked)
+            return await streamed_answer(request, events, lambda said: _event(stream.failure(**said["error"])))
+        return await json_answer(request, self._response(body, conversation, asked))
 
-    async def _remembered(
-        self, body: Message, conversation: list[Message], events: AsyncIterator[Message]
-    ) -> AsyncIterator[Message]:
-        """`events`; the response of the last one is stored before it is sent."""
-        async for event in events:
-            if event["type"] in ("response.completed", "response.incomplete"):
-                self._remember(body, conversation, event["response"])
-            yield event
+    async def _response(self, body: Message, conversation: list[Message], asked: Message) -> Message:
+        made = response(body, await self._chat.complete(asked), new_id("resp"))
+        self._remember(body, conversation, made)
+        return made
+
+    async def _events(
+        self, body: Message, conversation: list[Message], stream: ResponseStream, asked: Message
+    ) -> AsyncGenerator[bytes, None]:
+        """The response of the last event is stored before it is sent."""
+        chunks = self._chat.stream(asked | {"stream": True, "stream_options": {"include_usage": True}})
+        try:
+            async for made in stream.events(chunks):
+                if made["type"] in ("response.completed", "response.incomplete"):
+                    self._remember(body, conversation, made["response"])
+                yield _event(made)
+        finally:
+            await chunks.aclose()
 
     def _remember(self, body: Message, conversation: list[Message], made: Message) -> None:
         if body.get("store") is not False:
             output = made["output"]
             self._store.add(made["id"], [*conversation, *chat_messages(output)], output)
+
+
+def _event(made: Message) -> bytes:
+    return event(made, made["type"])

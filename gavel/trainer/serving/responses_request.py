@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gavel.llm.types import Message
-from gavel.trainer.serving.chat_errors import BadRequest
+from gavel.trainer.serving.errors import BadRequest
 
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 _INERT = {

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any, Literal
 
 from gavel.llm.types import Message
-from gavel.trainer.serving.chat_errors import Refusal
 from gavel.trainer.serving.responses_objects import (
     call_item,
     complete,
@@ -50,9 +49,9 @@ class ResponseStream:
         for event in self._last_events():
             yield self._numbered(event)
 
-    def failure(self, told: Refusal) -> Message:
-        """The event that ends a stream which cannot go on."""
-        return self._numbered({"type": "error", "code": told.code, "message": told.message, "param": None})
+    def failure(self, code: str, message: str, **others: Any) -> Message:
+        """The event that ends a stream which cannot go on, of the fields of an error object."""
+        return self._numbered({"type": "error", "code": code, "message": message, "param": None})
 
     def _numbered(self, event: Message) -> Message:
         self._sent += 1

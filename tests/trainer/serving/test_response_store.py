@@ -3,7 +3,7 @@
 import pytest
 
 from gavel.trainer.serving import response_store
-from gavel.trainer.serving.chat_errors import BadRequest
+from gavel.trainer.serving.errors import BadRequest
 from gavel.trainer.serving.response_store import ResponseStore
 
 USER = {"role": "user", "content": "Hello"}

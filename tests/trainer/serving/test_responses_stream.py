@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from gavel.trainer.serving.chat_errors import Refusal
 from gavel.trainer.serving.responses_objects import response
 from gavel.trainer.serving.responses_stream import ResponseStream
 from tests.trainer.serving.chunked import chunks_of, completion_of, replies
@@ -76,7 +75,7 @@ async def test_a_stream_that_never_began_says_nothing():
 async def test_a_failure_is_numbered_like_any_event():
     stream = ResponseStream(REQUEST, "resp_1")
     events = [event async for event in stream.events(chunks_of({"role": "assistant", "content": "Well"}))]
-    assert stream.failure(Refusal(503, "the engine has stopped", "engine_stopped")) == {
+    assert stream.failure("engine_stopped", "the engine has stopped", type="server_error") == {
         "type": "error",
         "code": "engine_stopped",
         "message": "the engine has stopped",

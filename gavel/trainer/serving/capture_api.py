@@ -3,8 +3,6 @@
 `POST /v1/captures` -> {"api_key"}; `DELETE /v1/captures/{api_key}?patience=SECONDS` -> {"trajectory", "unfinished"}.
 """
 
-from contextvars import ContextVar
-
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -12,13 +10,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gavel.llm.types import Message
-from gavel.trainer.serving.capture_book import CaptureBook, OpenCapture, UnknownCapture
+from gavel.trainer.serving.capture_book import CaptureBook, UnknownCapture, current_capture
 from gavel.trainer.serving.captured_trajectory import captured_trajectory
 
 _MAX_PATIENCE = 3600.0
-
-current_capture: ContextVar[OpenCapture | None] = ContextVar("current_capture", default=None)
-"""The capture of the request that is answered."""
 
 
 class CaptureMiddleware:
