@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from gavel.llm.errors import GavelError
 from gavel.llm.types import Message
 from gavel.trainer.serving.captured_trajectory import CapturedTurn
-from gavel.trainer.serving.turn_cache import conversation_key
+from gavel.trainer.serving.conversation import meaning, plain_message
 
 KEY_PREFIX = "gavel-capture-"
 _OPEN = 8192
@@ -99,20 +99,25 @@ class OpenCapture:
     def add(self, messages: Sequence[Message], tools: list[Message] | None, choice: Message) -> None:
         """Remembers that `choice` was sampled after `messages`."""
         last = max((i for i, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
-        known = self._numbers.get(conversation_key(messages[: last + 1]), []) if last >= 0 else []
-        parent = self._parent(known, choice)
+        parent = self._parent(self._numbers.get(_key(messages[: last + 1]), []), choice)
         context = list(messages if parent is None else messages[last + 1 :])
-        self._numbers.setdefault(conversation_key([*messages, choice["message"]]), []).append(len(self.turns))
+        self._numbers.setdefault(_key([*messages, choice["message"]]), []).append(len(self.turns))
         self.turns.append(CapturedTurn(parent, context, tools, choice))
 
     def _parent(self, known: Sequence[int], choice: Message) -> int | None:
-        """Of turns that say the same, the one whose tokens go on; else the last one."""
+        """Of turns that say the same, the one whose tokens go on; else the last one. None for an edited conversation."""
+        if not choice["continues_sampled"]:
+            return None
         for number in reversed(known):
             earlier = self.turns[number].choice
             ids = [*earlier["prompt_token_ids"], *earlier["token_ids"]]
             if choice["prompt_token_ids"][: len(ids)] == ids:
                 return number
         return known[-1] if known else None
+
+
+def _key(messages: Sequence[Message]) -> bytes:
+    return meaning([plain_message(message) for message in messages]).key
 
 
 current_capture: ContextVar[OpenCapture | None] = ContextVar("current_capture", default=None)

@@ -9,7 +9,7 @@ from gavel.trainer.serving.errors import BadRequest
 
 _MAX_TEMPERATURE = 2.0
 """As in OpenAI's API."""
-_ROLES = ("system", "user", "assistant", "tool")
+_ROLES = ("system", "developer", "user", "assistant", "tool")
 _KNOWN = {
     "model",
     "messages",
