@@ -105,7 +105,7 @@ class OpenCapture:
         self.turns.append(CapturedTurn(parent, context, tools, choice))
 
     def _parent(self, known: Sequence[int], choice: Message) -> int | None:
-        """Of turns that say the same, the one whose tokens go on; else the last one. None for an edited conversation."""
+        """Of turns that say the same, the one whose tokens continue, else the last one; None for an edited one."""
         if not choice["continues_sampled"]:
             return None
         for number in reversed(known):
