@@ -7,7 +7,7 @@ A choice, and the last chunk of a streamed one, carries what exact training need
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from renderers import ParsedResponse, ToolCallParseStatus
@@ -72,37 +72,26 @@ def logprobs_object(token_ids: Sequence[int], logprobs: Sequence[float], decode:
 def completion_object(
     asked: ChatRequest, model: str, choices: list[dict[str, Any]], prompt: Prompt, completion_tokens: int
 ) -> dict[str, Any]:
-    completion: dict[str, Any] = {
-        "id": f"chatcmpl-{uuid.uuid4().hex}",
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": model,
+    completion = head_object(model, "chat.completion") | {
         "choices": choices,
-        "usage": {
-            "prompt_tokens": len(prompt.token_ids),
-            "completion_tokens": completion_tokens,
-            "total_tokens": len(prompt.token_ids) + completion_tokens,
-        },
+        "usage": usage_object(prompt, completion_tokens),
     }
     if asked.token_ids and not asked.compact:  # vLLM has them here
         completion["prompt_token_ids"] = prompt.token_ids
     return completion
 
 
-def chunks_of(asked: ChatRequest, completion: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The chunks that add up to a completion; see `chat_chunks` for what stands where."""
-    head = {name: completion[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
-    for choice in completion["choices"]:
-        delta = {name: value for name, value in choice["message"].items() if name != "tool_calls"}
-        if calls := choice["message"].get("tool_calls"):
-            delta["tool_calls"] = [{"index": at} | call for at, call in enumerate(calls)]
-        accumulated = {name: choice[name] for name in ("token_ids", "token_logprobs") if name in choice}
-        rest = {name: value for name, value in choice.items() if name != "message"}
-        opening = {name: value for name, value in rest.items() if name not in accumulated} | {"finish_reason": None}
-        yield head | {"choices": [opening | {"delta": delta | accumulated}]}
-        yield head | {"choices": [rest | {"delta": {}, "logprobs": None}]}
-    if asked.include_usage:
-        yield head | {"choices": [], "usage": completion["usage"]}
+def usage_object(prompt: Prompt, completion_tokens: int) -> dict[str, int]:
+    asked = len(prompt.token_ids)
+    return {
+        "prompt_tokens": asked,
+        "completion_tokens": completion_tokens,
+        "total_tokens": asked + completion_tokens,
+    }
+
+
+def head_object(model: str, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": model}
 
 
 def _token(token_id: int, logprob: float, decode: Decode) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from gavel.trainer.serving.errors import BadRequest
 
 _MAX_TEMPERATURE = 2.0
 """As in OpenAI's API."""
+_MAX_CHOICES = 128
+"""Ditto."""
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _KNOWN = {
     "model",
@@ -18,24 +20,42 @@ _KNOWN = {
     "max_tokens",
     "temperature",
     "seed",
+    "n",
+    "stop",
+    "parallel_tool_calls",
     "logprobs",
     "compact_logprobs",
     "return_token_ids",
     "chat_template_kwargs",
-    "user",
     "stream",
     "stream_options",
 }
+_INERT = {
+    "include_reasoning",
+    "metadata",
+    "modalities",
+    "prediction",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "reasoning_effort",
+    "return_tokens_as_token_ids",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "user",
+    "verbosity",
+}
+"""Parameters that say nothing about what is sampled here."""
 _HARMLESS = {
     "top_p": (None, 1, 1.0),
-    "n": (None, 1),
-    "stop": (None, []),
+    "top_k": (None, 0, -1),
+    "min_p": (None, 0, 0.0),
+    "repetition_penalty": (None, 1, 1.0),
     "frequency_penalty": (None, 0, 0.0),
     "presence_penalty": (None, 0, 0.0),
     "logit_bias": (None, {}),
     "response_format": (None, {"type": "text"}),
     "top_logprobs": (None, 0),
-    "parallel_tool_calls": (None, True),
     "tool_choice": (None, "auto", "none"),
 }
 """Unsupported parameters (many would falsify the log-probs), with the values that change nothing."""
@@ -52,6 +72,12 @@ class ChatRequest:
     temperature: float
     max_tokens: int | None
     seed: int | None
+    n: int
+    """Turns to sample."""
+    stop: tuple[str, ...]
+    """Strings that end a turn."""
+    one_call: bool
+    """A turn ends after its first tool call."""
     template_arguments: Any
     stream: bool
     include_usage: bool
@@ -69,7 +95,7 @@ def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
     for number, message in enumerate(body["messages"]):
         _check_message(number, message)
     for name, value in body.items():
-        if name not in _KNOWN and value not in _HARMLESS.get(name, (None,)):
+        if name not in _KNOWN and name not in _INERT and value not in _HARMLESS.get(name, (None,)):
             raise BadRequest(f"{name}={value!r} is not supported here", f"Leave {name} out.")
     temperature = body.get("temperature")
     if temperature is not None and not 0 <= temperature <= _MAX_TEMPERATURE:
@@ -77,6 +103,9 @@ def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
     for name in ("max_completion_tokens", "max_tokens"):
         if body.get(name) is not None and body[name] < 1:
             raise BadRequest(f"{name}={body[name]!r} leaves nothing to sample")
+    n = body.get("n")
+    if n is not None and (not isinstance(n, int) or not 1 <= n <= _MAX_CHOICES):
+        raise BadRequest(f"n={n!r} is not between 1 and {_MAX_CHOICES}")
     wanted = body.get("max_completion_tokens") or body.get("max_tokens")
     seed = body.get("seed")
     tools = cast("list[Message] | None", body.get("tools")) or None
@@ -87,6 +116,9 @@ def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
         temperature=1.0 if temperature is None else float(temperature),
         max_tokens=None if wanted is None else int(wanted),
         seed=None if seed is None else int(seed),
+        n=n or 1,
+        stop=_stop_strings(body.get("stop")),
+        one_call=body.get("parallel_tool_calls") is False,
         template_arguments=body.get("chat_template_kwargs"),
         stream=body.get("stream") is True,
         include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
@@ -94,6 +126,13 @@ def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
         compact=body.get("compact_logprobs") is True,
         token_ids=body.get("return_token_ids") is not False,
     )
+
+
+def _stop_strings(stop: Any) -> tuple[str, ...]:
+    found = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if not all(isinstance(each, str) and each for each in found):
+        raise BadRequest(f"stop={stop!r} is no list of strings")
+    return found
 
 
 def _check_message(number: int, message: Message) -> None:

@@ -327,8 +327,11 @@ async def test_an_unknown_model_is_refused_naming_the_live_ones(client, model):
     "setting",
     [
         {"top_p": 0.5},
-        {"n": 2},
-        {"stop": ["\n"]},
+        {"n": 0},
+        {"n": 129},
+        {"stop": [""]},
+        {"stop": [3]},
+        {"top_logprobs": 3},
         {"frequency_penalty": 0.5},
         {"presence_penalty": 1.0},
         {"logit_bias": {"5": 1}},
