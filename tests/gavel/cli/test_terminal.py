@@ -24,8 +24,16 @@ def test_characters_that_an_encoding_lacks_are_printed_as_others(text: str, prin
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("narrow", NARROW, ids=lambda narrow: next(iter(narrow)))
-@pytest.mark.parametrize("command", [["doctor"], ["scenarios"], ["train", "--help"], ["train", "no_scenario–"]])
+@pytest.mark.parametrize(
+    ("command", "narrow"),
+    [
+        (["doctor"], NARROW[0]),
+        (["doctor"], NARROW[1]),
+        (["scenarios"], NARROW[1]),
+        (["train", "--help"], NARROW[0]),
+        (["train", "no_scenario–"], NARROW[1]),
+    ],
+)
 def test_every_command_can_print_where_there_is_only_ascii(command: list[str], narrow: dict[str, str]) -> None:
     environment = os.environ | {"PYTHONPATH": str(TREE)} | narrow
     done = subprocess.run(
