@@ -85,8 +85,28 @@ def test_a_broken_line_of_a_file_to_score_is_named(tmp_path: Path) -> None:
     assert "rows.jsonl:2" in mistake("score", "rows.jsonl", cwd=tmp_path)
 
 
+def test_the_built_in_model_is_not_trained_on_another_job_unasked(tmp_path: Path) -> None:
+    message = mistake("train", str(EXAMPLES / "returns.py"), cwd=tmp_path)
+    assert "knows the scenario returns_desk alone" in message
+    assert "--model smollm2-135m" in message
+    assert gavel("train", str(EXAMPLES / "returns.py"), "--dry-run", cwd=tmp_path).returncode == 0
+
+
 def test_a_scenario_file_trains_from_the_command_line_and_by_itself(tmp_path: Path) -> None:
-    small = ["--steps", "1", "--tasks", "2", "--group-size", "3", "--evaluation-tasks", "4", "--max-tokens", "32"]
+    model = ["--model", "embedded/returns-desk"]
+    small = [
+        "--steps",
+        "1",
+        "--tasks",
+        "2",
+        "--group-size",
+        "3",
+        "--evaluation-tasks",
+        "4",
+        "--max-tokens",
+        "32",
+        *model,
+    ]
     trained = gavel("train", str(EXAMPLES / "returns.py"), *small, cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     assert "held-out tasks" in trained.stdout
@@ -97,7 +117,20 @@ def test_a_scenario_file_trains_from_the_command_line_and_by_itself(tmp_path: Pa
 
 
 def test_a_run_is_not_continued_as_another_experiment_and_a_mistyped_name_makes_none(tmp_path: Path) -> None:
-    small = ["--steps", "1", "--tasks", "2", "--group-size", "2", "--evaluation-tasks", "2", "--max-tokens", "16"]
+    model = ["--model", "embedded/returns-desk"]
+    small = [
+        "--steps",
+        "1",
+        "--tasks",
+        "2",
+        "--group-size",
+        "2",
+        "--evaluation-tasks",
+        "2",
+        "--max-tokens",
+        "16",
+        *model,
+    ]
     trained = gavel("train", str(EXAMPLES / "returns.py"), *small, cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     assert "seed 0, not 1" in mistake("train", str(EXAMPLES / "returns.py"), *small, "--seed", "1", cwd=tmp_path)
@@ -114,7 +147,8 @@ def test_a_run_is_not_continued_as_another_experiment_and_a_mistyped_name_makes_
     afresh = gavel("train", str(run_file), "--seed", "1", "--fresh", cwd=tmp_path)
     assert "my-notes.txt" in afresh.stdout
     assert afresh.returncode == 0, afresh.stderr
-    (said,) = afresh.stderr.splitlines()
+    note, said = afresh.stderr.splitlines()
+    assert note.startswith("Note: the built-in model")
     assert said.startswith("The judge is the stand-in")
     assert "seed = 1" in run_file.read_text()
     assert "returns-desk" in mistake("evaluate", str(EXAMPLES / "returns.py"), "--name", "typo", cwd=tmp_path)

@@ -30,7 +30,7 @@ from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.model import Model, NotRegisteredError, TrainableModel
 from gavel.trainer.policy.policy import BaseModelError
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
-from gavel.trainer.serving.openai_server import EndpointError
+from gavel.trainer.serving.errors import EndpointError
 
 pytestmark = pytest.mark.slow
 
