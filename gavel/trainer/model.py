@@ -20,6 +20,7 @@ from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
 from gavel.trainer.engines.protocol import deadline
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec
 from gavel.trainer.runs.checkpoint_retention import steps_to_keep
+from gavel.trainer.serving.capture import Capture
 
 _REQUEST_TIMEOUT = 600.0
 _LONGEST_TURN = 131_072
@@ -168,6 +169,14 @@ class TrainableModel(Model, TrainableSpec):
         there.
         """
         return await self.backend.export(self, form, dtype, step, None if out is None else Path(out))
+
+    def capture(self, *, patience: float = 60.0) -> Capture:
+        """Captures what any client and framework samples inside `async with` as one trajectory with exact tokens.
+
+        Inside, `capture.base_url` and `capture.api_key` are for the client; after it there is `capture.trajectory`, of
+        all requests with that key. At the end, requests in flight have `patience` seconds. Raises `CaptureError`.
+        """
+        return Capture(self.openai_client(), patience)
 
     def _address(self) -> tuple[str | None, str | None]:
         endpoint = self.backend.endpoint(self)
