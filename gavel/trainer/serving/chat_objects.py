@@ -55,6 +55,8 @@ def choice_object(
         "temperature": asked.temperature,
         "continues_sampled": prompt.continues,
     }
+    if asked.shaping is not None:
+        choice["shaped_by"] = sorted(asked.shaping.asked())
     if asked.logprobs and asked.compact:
         choice["token_logprobs"] = sampled.logprobs
     elif asked.logprobs:
