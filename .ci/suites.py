@@ -107,6 +107,20 @@ SUITES = (
         minutes=15,
         prepare="adapters",
     ),
+    Suite(
+        name="frameworks",
+        target="test-frameworks",
+        paths=(
+            ".ci/",
+            "Makefile",
+            "docs/capture.md",
+            "gavel/trainer/serving/",
+            "tests/trainer/serving/frameworks.txt",
+            "tests/trainer/serving/test_frameworks.py",
+        ),
+        minutes=8,
+        prepare=".venv-frameworks/.installed",
+    ),
 )
 
 

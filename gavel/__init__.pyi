@@ -29,6 +29,7 @@ from .scenarios.judgement import Judgement as Judgement
 from .scenarios.rollout import rollout as rollout
 from .scenarios.scenario import Scenario as Scenario
 from .scenarios.scenario import find_scenario as find_scenario
+from .scenarios.simulated_user import SimulatedUser as SimulatedUser
 from .scenarios.task import Task as Task
 from .scenarios.tools import Toolbox as Toolbox
 from .scenarios.tools import done as done

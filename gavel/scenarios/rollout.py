@@ -21,6 +21,7 @@ from gavel.scenarios.episode import Episode
 from gavel.scenarios.episode_tools import EpisodeTools, episode_tools
 from gavel.scenarios.run_members import run_member
 from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.simulated_user import Person
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import arguments_for
 from gavel.scenarios.trajectory import Trajectory
@@ -72,6 +73,7 @@ class _Play:
         self._trajectory.metrics = {"turns": 0, "tool_errors": 0}
         make = scenario.environment
         self._world = None if make is None else World(make, episode, scenario.call_seconds)
+        self._person: Person | None = None
         self._steps = 0
         self._tokens = 0
 
@@ -96,7 +98,11 @@ class _Play:
     async def _act(self) -> None:
         """From the first message to the last."""
         observation = None if self._world is None else await self._world.reset()
-        opening = "\n\n".join(text for text in (self._episode.task.user, observation) if text)
+        words = self._episode.task.user
+        if self._scenario.user is not None:
+            self._person = self._scenario.user.meet(self._episode)
+            words = words or await self._person.open()
+        opening = "\n\n".join(text for text in (words, observation) if text)
         messages: list[Message] = [{"role": "user", "content": opening}]
         if self._scenario.system:
             messages.insert(0, {"role": "system", "content": self._scenario.system})
@@ -162,9 +168,12 @@ class _Play:
         return over
 
     async def _is_over_after_words(self, words: str) -> bool:
-        if self._world is None or not self._world.observes:
+        if self._person is not None:
+            observation, over = await self._person.observe(words)
+        elif self._world is not None and self._world.observes:
+            observation, over = await self._world.observe(words)
+        else:
             return True
-        observation, over = await self._world.observe(words)
         self._steps += 1
         if observation is not None:
             self._trajectory.messages_and_choices.append({"role": "user", "content": observation})

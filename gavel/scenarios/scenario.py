@@ -23,6 +23,7 @@ from gavel.llm.errors import GavelError
 from gavel.scenarios.bridges.mcp import McpServer
 from gavel.scenarios.environment import REWARD, SUCCESS, EnvironmentFactory, tools_of
 from gavel.scenarios.own_imports import neighbours_first
+from gavel.scenarios.simulated_user import SimulatedUser
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import Toolbox, ToolFunction
 from gavel.scenarios.trajectory import Trajectory
@@ -48,6 +49,7 @@ class Scenario:
         held_out: Sequence[Task] | float = 0.2,
         tools: Sequence[ToolFunction | McpServer] = (),
         environment: EnvironmentFactory | None = None,
+        user: SimulatedUser | None = None,
         rollout: OwnRollout | None = None,
         max_turns: int = 8,
         max_steps: int | None = None,
@@ -62,8 +64,10 @@ class Scenario:
         """`held_out` is a list of tasks, or the share of `tasks` to hold out (chosen by task id).
 
         `tools`: functions, and MCP servers (`gavel.mcp`). `environment`: a class, or anything that makes an object when
-        called without arguments, see `gavel.scenarios.environment`. `rollout`: `async def play(model, task)` that
-        returns a Trajectory, instead of the built-in loop; a parameter annotated `Episode` gets seed and temperature.
+        called without arguments, see `gavel.scenarios.environment`. `user`: a simulated one answers turns without tool
+        calls, in place of the environment's `observe`, and opens a task without words. `rollout`: an async function of
+        model and task that gives a Trajectory, instead of the built-in loop; its parameter annotated `Episode` has the
+        seed.
 
         An episode is truncated after `max_turns` turns of the agent, `max_steps` tool calls and observations,
         `max_tokens` tokens of conversation (prompt and replies), or `max_seconds`. A call of a tool that waits longer
@@ -77,16 +81,17 @@ class Scenario:
         Raises `ScenarioError` for no tasks, a task that stands in both splits, or an own rollout beside what only the
         built-in loop uses; `ToolDefinitionError` for a tool that cannot be described.
         """
-        if rollout is not None and (tools or environment is not None):
+        if rollout is not None and (tools or environment is not None or user is not None):
             raise ScenarioError(
-                f"the scenario {name} has a rollout of its own, which is given no tools and no environment",
-                "Leave tools= and environment= out, and use them within the rollout.",
+                f"the scenario {name} has a rollout of its own, which is given no tools, environment or user",
+                "Leave tools=, environment= and user= out, and use them within the rollout.",
             )
         self.name = name
         self.system = system
         self.toolbox = Toolbox([tool for tool in tools if not isinstance(tool, McpServer)])
         self.servers = [tool for tool in tools if isinstance(tool, McpServer)]
         self.environment = environment
+        self.user = user
         self.rollout = rollout
         self.max_turns = max_turns
         self.max_steps = max_steps
@@ -95,6 +100,11 @@ class Scenario:
         self.call_seconds = call_seconds
         self.rubric = rubric
         kind = environment if isinstance(environment, type) else None
+        if user is not None and getattr(kind, "observe", None) is not None:
+            raise ScenarioError(
+                f"the scenario {name} has an environment that observes and a simulated user: both would answer",
+                "Leave user= out and ask it within observe: await user.meet(episode).answer(action).",
+            )
         if kind is not None:
             tools_of(kind)  # a mistake is told before anything runs
             success = success or _recorded(kind, "success", SUCCESS)

@@ -20,6 +20,7 @@ from renderers import ParsedResponse, Renderer, ToolCallParseStatus
 
 from gavel.llm.types import Message
 from gavel.trainer.engines.protocol import AdapterGone, ContextOverflow, Engine, Sampled, SamplingRequest
+from gavel.trainer.serving.capture_book import current_capture
 from gavel.trainer.serving.chat_chunks import ChoiceChunks
 from gavel.trainer.serving.chat_objects import (
     choice_object,
@@ -192,6 +193,10 @@ class ChatCompletions:
     def _remember(self, chat: "_Chat", reply: Message, turn: Sampled) -> None:
         asked = chat.asked
         self.turn_cache.sampled(asked.messages, asked.tools, reply, chat.prompt.token_ids, turn.token_ids, chat.form)
+        capture = current_capture.get()
+        if capture is not None:
+            whole = replace(asked, logprobs=True, compact=True, token_ids=True)
+            capture.add(asked.messages, asked.tools, choice_object(whole, 0, reply, chat.prompt, turn, self._decode))
 
     def _chunks_of(self, chat: "_Chat", index: int) -> ChoiceChunks:
         text = StreamedText(chat.parsed, chat.asked.stop, tools=chat.asked.tools is not None)
@@ -199,6 +204,10 @@ class ChatCompletions:
 
     def _name(self, turn: Sampled) -> str:
         return f"{self._model}@{turn.adapter_version}"
+
+    def prompt_tokens(self, body: Mapping[str, Any]) -> int:
+        """Tokens of the prompt of a request. Raises as `complete` does."""
+        return len(self._open(body).prompt.token_ids)
 
     def _version(self, name: str) -> int | None:
         """Of the adapter that a request names; None: the live one."""

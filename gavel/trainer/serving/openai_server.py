@@ -17,14 +17,19 @@ from typing import Any
 import uvicorn
 from renderers import Renderer
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gavel.trainer.engines.protocol import Engine
+from gavel.trainer.serving.capture_api import CaptureApi, CaptureMiddleware
+from gavel.trainer.serving.capture_book import CaptureBook
 from gavel.trainer.serving.chat import ChatCompletions
 from gavel.trainer.serving.errors import ANSWERED, EndpointError, UnknownModel, error_answer
-from gavel.trainer.serving.sse import event, json_answer, streamed_answer
+from gavel.trainer.serving.messages_api import MessagesApi
+from gavel.trainer.serving.responses_api import ResponsesApi
+from gavel.trainer.serving.sse import event, json_answer, refused, streamed_answer
 
 _START_DEADLINE = 30.0
 
@@ -53,12 +58,17 @@ class EndpointServer:
         )
         listener = _listen(host, port)
         self.base_url = f"http://{host}:{listener.getsockname()[1]}/v1"
+        captures = CaptureBook()
         app = Starlette(
             routes=[
                 Route("/v1/models", self._models),
                 Route("/v1/models/{name:path}", self._one_model),
                 Route("/v1/chat/completions", self._chat_completions, methods=["POST"]),
-            ]
+                *ResponsesApi(self.chat).routes,
+                *MessagesApi(self.chat).routes,
+                *CaptureApi(captures).routes,
+            ],
+            middleware=[Middleware(CaptureMiddleware, captures=captures)],
         )
         config = uvicorn.Config(app, log_level="warning", lifespan="off", access_log=False, timeout_keep_alive=600)
         self._server = uvicorn.Server(config)
@@ -91,8 +101,7 @@ class EndpointServer:
             body = json.loads(await request.body())
             streams = body.get("stream") is True
         except ANSWERED as error:
-            status, said = error_answer(error)
-            return JSONResponse(said, status)
+            return refused(error)
         if streams:
             return await streamed_answer(request, _events(self.chat.stream(body)))
         return await json_answer(request, self.chat.complete(body))

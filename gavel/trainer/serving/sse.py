@@ -14,7 +14,13 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from gavel.trainer.serving.errors import ANSWERED, CLIENT_GONE, ClientGone, error_answer
 
 T = TypeVar("T")
+ErrorForm = Callable[[dict[str, Any]], dict[str, Any]]
+"""Makes of an error object of OpenAI's API that of another one."""
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+def _as_it_is(body: dict[str, Any]) -> dict[str, Any]:
+    return body
 
 
 def event(data: Any, name: str | None = None) -> bytes:
@@ -23,13 +29,22 @@ def event(data: Any, name: str | None = None) -> bytes:
     return (f"event: {name}\n" if name else "").encode() + f"data: {text}\n\n".encode()
 
 
-async def json_answer(request: Request, work: Coroutine[Any, Any, dict[str, Any]]) -> Response:
+def refused(error: BaseException, form: ErrorForm = _as_it_is) -> Response:
+    """The answer to one of `ANSWERED`."""
+    status, body = error_answer(error)
+    return JSONResponse(form(body), status)
+
+
+async def json_answer(
+    request: Request, work: Coroutine[Any, Any, dict[str, Any]], form: ErrorForm = _as_it_is
+) -> Response:
     """The object that `work` gives, or the error that it raises; the request's body must have been read."""
     try:
-        return JSONResponse(await until_gone(request, work))
+        made = await until_gone(request, work)
+        # In ASCII: sampled arguments may hold half a surrogate pair, which no other encoding takes.
+        return Response(json.dumps(made), media_type="application/json")
     except ANSWERED as error:
-        status, body = error_answer(error)
-        return JSONResponse(body, status)
+        return refused(error, form)
     except ClientGone:
         return Response(status_code=CLIENT_GONE)
 
@@ -38,13 +53,13 @@ async def streamed_answer(
     request: Request,
     events: AsyncGenerator[bytes, None],
     failed: Callable[[dict[str, Any]], bytes] = event,
+    form: ErrorForm = _as_it_is,
 ) -> Response:
     """`events` as they come; `failed` makes the last one of an error's body. The request's body must have been read."""
     try:
         first = await until_gone(request, anext(events))
     except ANSWERED as error:
-        status, body = error_answer(error)
-        return JSONResponse(body, status)
+        return refused(error, form)
     except ClientGone:
         await events.aclose()
         return Response(status_code=CLIENT_GONE)
