@@ -38,7 +38,7 @@ class LeftOut(StrEnum):
     INVALID_LOGPROBS = "invalid_logprobs", "members whose sampler gave invalid log-probs"
     SHAPED_SAMPLING = (
         "shaped_sampling",
-        "members with a turn that was not sampled from the policy's own distribution (top_p, penalties, logit_bias)",
+        "members with a turn of another distribution than the policy's (top_p, penalties, the base model)",
     )
     RAN_OUT = "ran_out", "members that ran out of tokens or turns"
     TOO_LONG = "too_long", "members longer than the model's context"

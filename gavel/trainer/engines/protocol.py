@@ -20,6 +20,10 @@ _TOKEN_SECONDS = 0.25
 """What each token that a request may sample adds: sampling that is slower hangs."""
 
 
+BASE = -1
+"""The version by which requests name the base model without an adapter, where an engine serves it."""
+
+
 def deadline(*max_tokens: int) -> float:
     """Seconds that requests for so many tokens each may take: two and a half hours for a thinking turn of 32,768."""
     return DEADLINE + _TOKEN_SECONDS * max(max_tokens, default=0)
@@ -61,7 +65,7 @@ class SamplingRequest:
     seed: int
     """The same seed and prompt give the same tokens on the same adapter."""
     adapter_version: int | None = None
-    """One of the adapters that the engine keeps; None = the live one."""
+    """One of the adapters that the engine keeps; None = the live one; `BASE` = none."""
     shaping: Shaping | None = None
     """Sampling from another distribution than the policy's; None = from the policy's."""
     on_tokens: OnTokens | None = field(default=None, compare=False)
@@ -95,6 +99,11 @@ class Engine(Protocol):
     @property
     def adapter_versions(self) -> list[int]:
         """Those that requests can name, the live one last."""
+        ...
+
+    @property
+    def serves_base(self) -> bool:
+        """Whether requests can name `BASE`."""
         ...
 
     @property

@@ -43,10 +43,8 @@ _WORTH_WAITING = 16
 
 _PATIENCE = 3
 """Passes between two admissions; requests that arrive in between are prefilled together."""
-
 _DENSE = 0.6
 """Share of busy slots above which computing idle slots too is cheaper than gathering the busy ones."""
-
 _SEED_BITS = 2**64 - 1
 
 
@@ -118,6 +116,10 @@ class TransformersEngine:
     @property
     def adapter_versions(self) -> list[int]:
         return [adapter.version for adapter in self._adapters.published]
+
+    @property
+    def serves_base(self) -> bool:
+        return True
 
     @property
     def closed(self) -> bool:

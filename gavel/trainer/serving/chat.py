@@ -19,7 +19,7 @@ from typing import Any, cast
 from renderers import ParsedResponse, Renderer, ToolCallParseStatus
 
 from gavel.llm.types import Message
-from gavel.trainer.engines.protocol import AdapterGone, ContextOverflow, Engine, Sampled, SamplingRequest
+from gavel.trainer.engines.protocol import BASE, AdapterGone, ContextOverflow, Engine, Sampled, SamplingRequest
 from gavel.trainer.serving.capture_book import current_capture
 from gavel.trainer.serving.chat_chunks import ChoiceChunks
 from gavel.trainer.serving.chat_objects import (
@@ -54,9 +54,10 @@ class ChatCompletions:
         *,
         model: str,
         max_context: int,
+        base_model: str | None = None,
         rendering_by: Callable[[Mapping[str, Any]], Renderer] | None = None,
     ) -> None:
-        """`decode` gives the text of token ids.
+        """`decode` gives the text of token ids; `base_model` names the model without an adapter.
 
         `rendering_by` makes the renderer of a request's `chat_template_kwargs`, or raises ValueError.
         """
@@ -64,6 +65,7 @@ class ChatCompletions:
         self._decode = decode
         self._model = model
         self._max_context = max_context
+        self._base = [base_model] if base_model not in (None, model) and engine.serves_base else []
         self.turn_cache = TurnCache(renderer, decode)
         self._own_format = ChatFormat(renderer)
         self._rendering_by = rendering_by
@@ -73,7 +75,8 @@ class ChatCompletions:
     @property
     def names(self) -> list[str]:
         """The models that requests can name."""
-        return [self._model, *(f"{self._model}@{version}" for version in self._engine.adapter_versions)]
+        versions = [f"{self._model}@{version}" for version in self._engine.adapter_versions]
+        return [self._model, *versions, *self._base]
 
     async def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The completion. Raises one of `errors.ANSWERED`; cancelling it ends the sampling."""
@@ -203,7 +206,7 @@ class ChatCompletions:
         return ChoiceChunks(chat.asked, index, chat.prompt, self._decode, text)
 
     def _name(self, turn: Sampled) -> str:
-        return f"{self._model}@{turn.adapter_version}"
+        return self._base[0] if turn.adapter_version == BASE else f"{self._model}@{turn.adapter_version}"
 
     def prompt_tokens(self, body: Mapping[str, Any]) -> int:
         """Tokens of the prompt of a request. Raises as `complete` does."""
@@ -213,6 +216,8 @@ class ChatCompletions:
         """Of the adapter that a request names; None: the live one."""
         if name not in self.names:
             raise UnknownModel(name, self.names)
+        if name in self._base:
+            return BASE
         step = name.removeprefix(self._model)
         return int(step[1:]) if step else None
 

@@ -47,6 +47,7 @@ class EndpointServer:
         max_context: int,
         host: str = "127.0.0.1",
         port: int = 0,
+        base_model: str | None = None,
         rendering_by: Callable[[Mapping[str, Any]], Renderer] | None = None,
     ) -> None:
         """`decode` gives the text of token ids; `port` 0 takes a free one. Raises `EndpointError`.
@@ -54,7 +55,13 @@ class EndpointServer:
         `rendering_by` makes the renderer of a request's `chat_template_kwargs`, or raises ValueError.
         """
         self.chat = ChatCompletions(
-            engine, renderer, decode, model=model, max_context=max_context, rendering_by=rendering_by
+            engine,
+            renderer,
+            decode,
+            model=model,
+            max_context=max_context,
+            base_model=base_model,
+            rendering_by=rendering_by,
         )
         listener = _listen(host, port)
         self.base_url = f"http://{host}:{listener.getsockname()[1]}/v1"

@@ -46,6 +46,7 @@ class Recited:
         self.requests: list[SamplingRequest] = []
         self.adapter_version = 0
         self.adapter_versions = [0]
+        self.serves_base = False
         self.closed = False
         self.max_context = MAX_CONTEXT
 
@@ -585,3 +586,20 @@ async def test_a_policy_that_does_not_call_is_asked_again_behind_the_tokens_that
 async def test_a_turn_that_calls_by_itself_is_the_policys_own(client):
     plain, required = await ask(client), await ask(client, tool_choice="required")
     assert (plain.token_ids, plain.prompt_token_ids) == (required.token_ids, required.prompt_token_ids)
+
+
+async def test_the_base_models_own_name_is_the_base_without_an_adapter(policy, embedded_base):
+    engine = TransformersEngine(load_base("embedded/returns-desk", policy.dtype, policy.device), max_context=256)
+    engine.publish(policy, VERSION)
+    server = serve(policy, engine, base_model="embedded/returns-desk", max_context=256)
+    async with client_of(server) as client:
+        assert (await client.models.retrieve("embedded/returns-desk")).id == "embedded/returns-desk"
+        short = [{"role": "user", "content": "hi"}]
+        completion = await client.chat.completions.create(model="embedded/returns-desk", messages=short, max_tokens=4)
+    turn = turn_of(completion.choices[0])
+    expected = full_logprobs(embedded_base, turn.prompt_ids + turn.token_ids)[len(turn.prompt_ids) - 1 :]
+    assert turn.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+    assert completion.model == "embedded/returns-desk"
+    assert completion.choices[0].shaped_by == ["model"]
+    server.close()
+    engine.close()
