@@ -549,7 +549,7 @@ async def test_a_streamed_turn_adds_up_to_the_turn_that_is_not_streamed(client, 
 )
 async def test_a_turn_that_is_sampled_from_another_distribution_is_marked(client, setting):
     choice = await ask(client, temperature=1.0, max_tokens=4, **setting)
-    assert choice.shaped_by == sorted({*setting, *setting.get("extra_body", {})} - {"extra_body"})
+    assert choice.model_extra["shaped_by"] == sorted({*setting, *setting.get("extra_body", {})} - {"extra_body"})
     assert "shaped_by" not in (await ask(client, max_tokens=1, top_p=1.0)).model_extra
 
 
@@ -600,6 +600,6 @@ async def test_the_base_models_own_name_is_the_base_without_an_adapter(policy, e
     expected = full_logprobs(embedded_base, turn.prompt_ids + turn.token_ids)[len(turn.prompt_ids) - 1 :]
     assert turn.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
     assert completion.model == "embedded/returns-desk"
-    assert completion.choices[0].shaped_by == ["model"]
+    assert (completion.choices[0].model_extra or {})["shaped_by"] == ["model"]
     server.close()
     engine.close()
