@@ -118,6 +118,7 @@ class TrainingRun:
                 max_context=self._engine.max_context,
                 host=host,
                 port=port,
+                base_model=model.base_model,
                 rendering_by=self.policy.rendering_by,
             )
             with saving(self.step):

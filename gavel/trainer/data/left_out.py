@@ -36,6 +36,10 @@ class LeftOut(StrEnum):
     )
     NOTHING_SAMPLED = "nothing_sampled", "members with nothing sampled"
     INVALID_LOGPROBS = "invalid_logprobs", "members whose sampler gave invalid log-probs"
+    SHAPED_SAMPLING = (
+        "shaped_sampling",
+        "members with a turn of another distribution than the policy's (top_p, penalties, the base model)",
+    )
     RAN_OUT = "ran_out", "members that ran out of tokens or turns"
     TOO_LONG = "too_long", "members longer than the model's context"
     RETOKENISATION = "retokenisation", "members whose sampled text came back in other tokens"

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from gavel.trainer.engines.lora_layers import set_factors
-from gavel.trainer.engines.protocol import AdapterGone
+from gavel.trainer.engines.protocol import BASE, AdapterGone
 from gavel.trainer.policy.adapter import Adapter, LoraFactors
 from gavel.trainer.policy.loading import is_quantized
 
@@ -49,6 +49,7 @@ class AdapterCache:
         self._numbers = itertools.count()
         plain = self._swap_weights(self._parameters.items()) if self._merges else self._set_factors([])
         base = CachedAdapter(0, next(self._numbers), plain)
+        self._base = CachedAdapter(BASE, next(self._numbers), plain)
         self.published = [base]
         """Those that requests can name, the live one last; the list is replaced, never modified."""
         self._retired: list[CachedAdapter] = []
@@ -69,7 +70,9 @@ class AdapterCache:
         self.published = kept
 
     def find(self, version: int | None) -> CachedAdapter:
-        """The adapter of a version, None for the live one. Raises `AdapterGone`."""
+        """The adapter of a version, None for the live one, `BASE` for none. Raises `AdapterGone`."""
+        if version == BASE:
+            return self._base
         for adapter in reversed(self.published):
             if version in (None, adapter.version):
                 return adapter

@@ -11,12 +11,17 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from gavel.llm.errors import GavelError
+from gavel.trainer.engines.shaping import Shaping
 from gavel.trainer.policy.adapter import Adapter
 
 DEADLINE = 600.0
 """Seconds that a publication, a scoring or a request for a single token may take, including its time in the queue."""
 _TOKEN_SECONDS = 0.25
 """What each token that a request may sample adds: sampling that is slower hangs."""
+
+
+BASE = -1
+"""The version by which requests name the base model without an adapter, where an engine serves it."""
 
 
 def deadline(*max_tokens: int) -> float:
@@ -60,7 +65,9 @@ class SamplingRequest:
     seed: int
     """The same seed and prompt give the same tokens on the same adapter."""
     adapter_version: int | None = None
-    """One of the adapters that the engine keeps; None = the live one."""
+    """One of the adapters that the engine keeps; None = the live one; `BASE` = none."""
+    shaping: Shaping | None = None
+    """Sampling from another distribution than the policy's; None = from the policy's."""
     on_tokens: OnTokens | None = field(default=None, compare=False)
     """Hears all tokens of the reply, in order and before the future is done."""
 
@@ -92,6 +99,11 @@ class Engine(Protocol):
     @property
     def adapter_versions(self) -> list[int]:
         """Those that requests can name, the live one last."""
+        ...
+
+    @property
+    def serves_base(self) -> bool:
+        """Whether requests can name `BASE`."""
         ...
 
     @property

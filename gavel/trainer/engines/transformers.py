@@ -43,10 +43,8 @@ _WORTH_WAITING = 16
 
 _PATIENCE = 3
 """Passes between two admissions; requests that arrive in between are prefilled together."""
-
 _DENSE = 0.6
 """Share of busy slots above which computing idle slots too is cheaper than gathering the busy ones."""
-
 _SEED_BITS = 2**64 - 1
 
 
@@ -118,6 +116,10 @@ class TransformersEngine:
     @property
     def adapter_versions(self) -> list[int]:
         return [adapter.version for adapter in self._adapters.published]
+
+    @property
+    def serves_base(self) -> bool:
+        return True
 
     @property
     def closed(self) -> bool:
@@ -345,7 +347,12 @@ class TransformersEngine:
 
     def _sample(self, sampling: list[_Running], logits: torch.Tensor) -> None:
         temperatures = torch.tensor([running.request.temperature for running in sampling], device=logits.device)
+        shaped = [(row, each.request.shaping) for row, each in enumerate(sampling) if each.request.shaping is not None]
+        for row, shaping in shaped:
+            logits[row] = shaping.logits(logits[row], sampling[row].request.prompt_ids, sampling[row].token_ids)
         logprobs = torch.log_softmax(logits / temperatures.where(temperatures > 0, 1.0)[:, None], -1)
+        for row, shaping in shaped:
+            logprobs[row] = shaping.logprobs(logprobs[row])
         uniforms = torch.from_numpy(
             uniform_numbers(
                 np.array([running.request.seed & _SEED_BITS for running in sampling], dtype=np.uint64),

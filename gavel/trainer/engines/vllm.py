@@ -31,7 +31,7 @@ from gavel.trainer.engines.protocol import (
     deadline,
 )
 from gavel.trainer.engines.vllm_adapter import ServedAdapter
-from gavel.trainer.engines.vllm_answers import error_message, streamed_choice
+from gavel.trainer.engines.vllm_answers import error_message, failed_future, streamed_choice
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -68,7 +68,7 @@ _GO_ON = "Register the model again: it goes on from the last checkpoint."
 
 
 class VllmEngine:
-    """An `Engine` over vLLM's HTTP API; it never samples from the plain base (inexact while adapters are loaded)."""
+    """An `Engine` over vLLM's HTTP API."""
 
     def __init__(
         self,
@@ -135,6 +135,10 @@ class VllmEngine:
         return [adapter.version for adapter in self._published]
 
     @property
+    def serves_base(self) -> bool:
+        return False  # inexact while adapters are loaded
+
+    @property
     def closed(self) -> bool:
         return self._error is not None or (self._process is not None and not self._process.running)
 
@@ -144,9 +148,9 @@ class VllmEngine:
 
     def submit(self, request: SamplingRequest) -> "Future[Sampled]":
         if not len(request.prompt_ids):
-            return _failed(EngineError("the prompt is empty"))
+            return failed_future(EngineError("the prompt is empty"))
         if len(request.prompt_ids) >= self._max_context:
-            return _failed(
+            return failed_future(
                 ContextOverflow(
                     f"the prompt has {len(request.prompt_ids)} tokens; the maximum context length is "
                     f"{self._max_context}",
@@ -154,7 +158,7 @@ class VllmEngine:
                 )
             )
         if request.temperature not in (0, 1) and not self._scaled:
-            return _failed(
+            return failed_future(
                 EngineError(
                     f"the server at {self._url} cannot tell log-probs at temperature {request.temperature:g}",
                     "Start it with --logprobs-mode processed_logprobs, or sample at temperature 1.",
@@ -210,7 +214,7 @@ class VllmEngine:
         with self._gate:
             if self._error is None:
                 return asyncio.run_coroutine_threadsafe(self._bounded(work, *given, **named), self._loop)
-        return _failed(self._error)
+        return failed_future(self._error)
 
     async def _bounded(self, work: Callable[P, Coroutine[Any, Any, T]], *given: P.args, **named: P.kwargs) -> T:
         seconds = deadline(*(min(r.max_tokens, self._max_context) for r in given if isinstance(r, SamplingRequest)))
@@ -267,6 +271,7 @@ class VllmEngine:
                 temperature=request.temperature,
                 seed=request.seed % _SEEDS,
                 stop_token_ids=sorted(request.stop_ids),
+                **(request.shaping.asked() if request.shaping else {}),
             )
         if (reason := choice["finish_reason"]) not in ("stop", "length"):
             if await self._dies_soon():
@@ -391,9 +396,3 @@ class VllmEngine:
         )
         self._error = self._error or lost
         return lost
-
-
-def _failed(error: EngineError) -> "Future[Any]":
-    future: Future[Any] = Future()
-    future.set_exception(error)
-    return future

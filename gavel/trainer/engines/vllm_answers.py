@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import httpx
@@ -42,6 +43,13 @@ def error_message(response: httpx.Response) -> str:
         return _message(response.json())
     except (ValueError, KeyError, TypeError):
         return response.text
+
+
+def failed_future(error: EngineError) -> "Future[Any]":
+    """What a request gets that is not even sent."""
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future
 
 
 def _message(body: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from renderers import ParsedResponse, ToolCallParseStatus
 
 from gavel.llm.types import Message
-from gavel.trainer.engines.protocol import Sampled
+from gavel.trainer.engines.protocol import BASE, Sampled
 from gavel.trainer.serving.chat_request import ChatRequest
 from gavel.trainer.serving.turn_cache import Prompt
 
@@ -55,6 +55,11 @@ def choice_object(
         "temperature": asked.temperature,
         "continues_sampled": prompt.continues,
     }
+    shaped_by = sorted(asked.shaping.asked()) if asked.shaping else []
+    if sampled.adapter_version == BASE:
+        shaped_by.append("model")
+    if shaped_by:
+        choice["shaped_by"] = shaped_by
     if asked.logprobs and asked.compact:
         choice["token_logprobs"] = sampled.logprobs
     elif asked.logprobs:

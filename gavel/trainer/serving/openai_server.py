@@ -26,7 +26,7 @@ from gavel.trainer.engines.protocol import Engine
 from gavel.trainer.serving.capture_api import CaptureApi, CaptureMiddleware
 from gavel.trainer.serving.capture_book import CaptureBook
 from gavel.trainer.serving.chat import ChatCompletions
-from gavel.trainer.serving.errors import ANSWERED, EndpointError
+from gavel.trainer.serving.errors import ANSWERED, EndpointError, UnknownModel, error_answer
 from gavel.trainer.serving.messages_api import MessagesApi
 from gavel.trainer.serving.responses_api import ResponsesApi
 from gavel.trainer.serving.sse import event, json_answer, refused, streamed_answer
@@ -47,6 +47,7 @@ class EndpointServer:
         max_context: int,
         host: str = "127.0.0.1",
         port: int = 0,
+        base_model: str | None = None,
         rendering_by: Callable[[Mapping[str, Any]], Renderer] | None = None,
     ) -> None:
         """`decode` gives the text of token ids; `port` 0 takes a free one. Raises `EndpointError`.
@@ -54,7 +55,13 @@ class EndpointServer:
         `rendering_by` makes the renderer of a request's `chat_template_kwargs`, or raises ValueError.
         """
         self.chat = ChatCompletions(
-            engine, renderer, decode, model=model, max_context=max_context, rendering_by=rendering_by
+            engine,
+            renderer,
+            decode,
+            model=model,
+            max_context=max_context,
+            base_model=base_model,
+            rendering_by=rendering_by,
         )
         listener = _listen(host, port)
         self.base_url = f"http://{host}:{listener.getsockname()[1]}/v1"
@@ -62,6 +69,7 @@ class EndpointServer:
         app = Starlette(
             routes=[
                 Route("/v1/models", self._models),
+                Route("/v1/models/{name:path}", self._one_model),
                 Route("/v1/chat/completions", self._chat_completions, methods=["POST"]),
                 *ResponsesApi(self.chat).routes,
                 *MessagesApi(self.chat).routes,
@@ -87,8 +95,13 @@ class EndpointServer:
         self._thread.join(timeout=_START_DEADLINE)
 
     async def _models(self, request: Request) -> Response:
-        models = [{"id": name, "object": "model", "created": 0, "owned_by": "gavel"} for name in self.chat.names]
-        return JSONResponse({"object": "list", "data": models})
+        return JSONResponse({"object": "list", "data": [_model(name) for name in self.chat.names]})
+
+    async def _one_model(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self.chat.names:
+            return JSONResponse(error_answer(UnknownModel(name, self.chat.names))[1], 404)
+        return JSONResponse(_model(name))
 
     async def _chat_completions(self, request: Request) -> Response:
         try:
@@ -99,6 +112,10 @@ class EndpointServer:
         if streams:
             return await streamed_answer(request, _events(self.chat.stream(body)))
         return await json_answer(request, self.chat.complete(body))
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "gavel"}
 
 
 async def _events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[bytes, None]:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from gavel.trainer.engines.kv_cache import Slots
 from gavel.trainer.engines.passes import BatchedPasses
-from gavel.trainer.engines.protocol import ContextOverflow, EngineError, Sampled
+from gavel.trainer.engines.protocol import BASE, ContextOverflow, EngineError, Sampled
 from gavel.trainer.engines.sampling import sample_tokens, uniform_numbers
+from gavel.trainer.engines.shaping import Shaping
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.tensor_bytes import TensorBytes
 from tests.limits import HANG_SECONDS
@@ -403,3 +404,27 @@ def test_a_bounded_pass_bounds_memory():
                 passes.logits(np.arange(8), np.zeros((8, width), dtype=np.int64), starts, counts)
         needed[most] = counted.peak
     assert needed[64] < needed[8192] / 3
+
+
+def test_the_base_can_be_named_beside_the_adapters(make_engine):
+    engine = make_engine()
+    engine.publish(other_weights(), 1)
+    ids = [5, 9, 3]
+    futures = [engine.submit(request_for(ids, adapter_version=version)) for version in (BASE, 1, BASE, None)]
+    found = [future.result(timeout=HANG_SECONDS) for future in futures]
+    assert [each.adapter_version for each in found] == [BASE, 1, BASE, 1]
+    for each, model in zip(found, [tiny_model(), tiny_model(OTHER_WEIGHTS)] * 2, strict=True):
+        expected = full_logprobs(model, ids + each.token_ids)[len(ids) - 1 :]
+        assert each.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_a_request_of_another_distribution_leaves_those_beside_it_alone(make_engine):
+    engine = make_engine()
+    ids = [5, 9, 3]
+    alone = engine.submit(request_for(ids)).result(timeout=HANG_SECONDS)
+    shaping = Shaping(top_k=1, frequency_penalty=1.0, logit_bias={7: 3.0, 10**6: 1.0})
+    futures = [engine.submit(request_for(ids, shaping=each)) for each in (None, shaping)]
+    plain, shaped = (future.result(timeout=HANG_SECONDS) for future in futures)
+    assert plain.token_ids == alone.token_ids
+    assert plain.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
+    assert shaped.logprobs == pytest.approx([0.0] * len(shaped.token_ids), abs=1e-6)
