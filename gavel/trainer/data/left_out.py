@@ -36,6 +36,10 @@ class LeftOut(StrEnum):
     )
     NOTHING_SAMPLED = "nothing_sampled", "members with nothing sampled"
     INVALID_LOGPROBS = "invalid_logprobs", "members whose sampler gave invalid log-probs"
+    SHAPED_SAMPLING = (
+        "shaped_sampling",
+        "members with a turn that was not sampled from the policy's own distribution (top_p, penalties, logit_bias)",
+    )
     RAN_OUT = "ran_out", "members that ran out of tokens or turns"
     TOO_LONG = "too_long", "members longer than the model's context"
     RETOKENISATION = "retokenisation", "members whose sampled text came back in other tokens"

@@ -163,6 +163,7 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
             unfit = _why_unfit(found, space)  # first: it refuses token ids that cannot be decoded
             kinds = mismatches(trajectory, space.decode)
             batch.token_mismatches += kinds
+            unfit = unfit or (LeftOut.SHAPED_SAMPLING if _shaped(trajectory) else None)
             ran_out = LeftOut.RAN_OUT if config.mask_truncated and _ran_out(trajectory) else None
             if reason := unfit or ran_out or _why_refused(kinds, config):
                 batch.left_out_members[reason] += 1
@@ -211,6 +212,10 @@ def _why_unfit(found: list[TokenSequence], space: TokenSpace) -> LeftOut | None:
     if any(not (math.isfinite(lp) and lp <= _ROUNDING) for tokens in found for lp in tokens.logprobs):
         return LeftOut.INVALID_LOGPROBS
     return None
+
+
+def _shaped(trajectory: Trajectory) -> bool:
+    return any((choice.model_extra or {}).get("shaped_by") for choice in trajectory.choices())
 
 
 def _ran_out(trajectory: Trajectory) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from gavel.llm.errors import GavelError
+from gavel.trainer.engines.shaping import Shaping
 from gavel.trainer.policy.adapter import Adapter
 
 DEADLINE = 600.0
@@ -61,6 +62,8 @@ class SamplingRequest:
     """The same seed and prompt give the same tokens on the same adapter."""
     adapter_version: int | None = None
     """One of the adapters that the engine keeps; None = the live one."""
+    shaping: Shaping | None = None
+    """Sampling from another distribution than the policy's; None = from the policy's."""
     on_tokens: OnTokens | None = field(default=None, compare=False)
     """Hears all tokens of the reply, in order and before the future is done."""
 

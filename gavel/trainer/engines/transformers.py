@@ -345,7 +345,12 @@ class TransformersEngine:
 
     def _sample(self, sampling: list[_Running], logits: torch.Tensor) -> None:
         temperatures = torch.tensor([running.request.temperature for running in sampling], device=logits.device)
+        shaped = [(row, each.request.shaping) for row, each in enumerate(sampling) if each.request.shaping is not None]
+        for row, shaping in shaped:
+            logits[row] = shaping.logits(logits[row], sampling[row].request.prompt_ids, sampling[row].token_ids)
         logprobs = torch.log_softmax(logits / temperatures.where(temperatures > 0, 1.0)[:, None], -1)
+        for row, shaping in shaped:
+            logprobs[row] = shaping.logprobs(logprobs[row])
         uniforms = torch.from_numpy(
             uniform_numbers(
                 np.array([running.request.seed & _SEED_BITS for running in sampling], dtype=np.uint64),

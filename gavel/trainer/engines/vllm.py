@@ -267,6 +267,7 @@ class VllmEngine:
                 temperature=request.temperature,
                 seed=request.seed % _SEEDS,
                 stop_token_ids=sorted(request.stop_ids),
+                **(request.shaping.asked() if request.shaping else {}),
             )
         if (reason := choice["finish_reason"]) not in ("stop", "length"):
             if await self._dies_soon():

@@ -29,8 +29,8 @@ def captured_trajectory(turns: Sequence[CapturedTurn]) -> Trajectory:
     """The trajectory of all turns, which are in the order in which they were sampled.
 
     The main history is the one that lasts longest, from its first turn to its last: that of an agent that waits for its
-    sub-agents, and of several attempts at a turn the last one. Where a client rewrites the conversation at every turn, it
-    is the one with the most messages.
+    sub-agents, and of several attempts at a turn the last one. Where a client rewrites the conversation at every turn,
+    it is the one with the most messages.
     """
     paths = sorted(_paths(turns), key=lambda path: _extent(turns, path), reverse=True)
     histories = _histories(turns, paths)

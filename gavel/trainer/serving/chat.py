@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from renderers import ParsedResponse, Renderer
+from renderers import ParsedResponse, Renderer, ToolCallParseStatus
 
 from gavel.llm.types import Message
 from gavel.trainer.engines.protocol import AdapterGone, ContextOverflow, Engine, Sampled, SamplingRequest
@@ -31,12 +31,12 @@ from gavel.trainer.serving.chat_objects import (
 )
 from gavel.trainer.serving.chat_request import ChatRequest, read_chat_request
 from gavel.trainer.serving.errors import BadRequest, UnknownModel
+from gavel.trainer.serving.forced_call import call_opening
 from gavel.trainer.serving.streamed_text import StreamedText
 from gavel.trainer.serving.turn_cache import ChatFormat, Prompt, TurnCache
 from gavel.trainer.serving.turn_ends import after_one_call, any_of, at_strings, without_stop
 from gavel.trainer.serving.turn_sampling import Ends, Heard, sample_turn
 
-_DEFAULT_MAX_TOKENS = 1024
 _FORMATS = 64
 """Renderers that are kept, for arguments of the chat template that requests give."""
 _SEED_STEP = 0x9E3779B97F4A7C15
@@ -83,31 +83,32 @@ class ChatCompletions:
                 sampling = [group.create_task(self._turn(chat, index)) for index in range(chat.asked.n)]
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
-        turns = [each.result() for each in sampling]
         choices: list[dict[str, Any]] = []
-        for index, turn in enumerate(turns):
-            reply = self._reply(chat, turn)
-            self._remember(chat, reply, turn)
-            choices.append(choice_object(chat.asked, index, reply, chat.prompt, turn, self._decode))
-        tokens = sum(len(turn.token_ids) for turn in turns)
-        return completion_object(chat.asked, self._name(turns[0]), choices, chat.prompt, tokens)
+        tokens, name = 0, self._model
+        for index, task in enumerate(sampling):
+            asked, turn = task.result()
+            reply = self._reply(asked, turn)
+            self._remember(asked, reply, turn)
+            choices.append(choice_object(asked.asked, index, reply, asked.prompt, turn, self._decode))
+            tokens, name = tokens + len(turn.token_ids), self._name(turn)
+        return completion_object(chat.asked, name, choices, chat.prompt, tokens)
 
     async def stream(self, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """The chunks of the completion as it is sampled; before the first one it raises as `complete` does. Closing it
         ends the sampling."""
         chat = self._open(body)
-        news: asyncio.Queue[tuple[int, Sampled, bool] | BaseException] = asyncio.Queue()
+        news: asyncio.Queue[tuple[int, Sampled, _Chat | None] | BaseException] = asyncio.Queue()
 
         async def sample(index: int) -> None:
             try:
-                turn = await self._turn(chat, index, lambda turn: news.put_nowait((index, turn, False)))
+                asked, turn = await self._turn(chat, index, lambda turn: news.put_nowait((index, turn, None)))
             except asyncio.CancelledError as error:
                 news.put_nowait(error)
                 raise
             except Exception as error:  # raised where the chunks are read
                 news.put_nowait(error)
             else:
-                news.put_nowait((index, turn, True))
+                news.put_nowait((index, turn, asked))
 
         choices = [self._chunks_of(chat, index) for index in range(chat.asked.n)]
         held: dict[int, list[dict[str, Any]]] = {}
@@ -120,15 +121,17 @@ class ChatCompletions:
                 told = await news.get()
                 if isinstance(told, BaseException):
                     raise told
-                index, turn, whole = told
+                index, turn, asked = told
                 head = head or head_object(self._name(turn), "chat.completion.chunk")
-                if whole:
-                    going, tokens = going - 1, tokens + len(turn.token_ids)
-                    reply = self._reply(chat, turn)
-                    made = choices[index].rest(reply, turn)
-                    self._remember(chat, reply, turn)
-                else:
+                if asked is None:
                     made = choices[index].more(turn)
+                else:
+                    going, tokens = going - 1, tokens + len(turn.token_ids)
+                    if asked.opening:
+                        choices[index] = self._chunks_of(asked, index)
+                    reply = self._reply(asked, turn)
+                    made = choices[index].rest(reply, turn)
+                    self._remember(asked, reply, turn)
                 held.setdefault(index, []).extend(made)
                 for ready in itertools.takewhile(lambda at: choices[at].opened, range(chat.asked.n)):
                     for choice in held.pop(ready, ()):
@@ -152,22 +155,34 @@ class ChatCompletions:
         request = SamplingRequest(
             prompt_ids=prompt.token_ids,
             stop_ids=form.stop_ids,
-            max_tokens=min(asked.max_tokens or _DEFAULT_MAX_TOKENS, room),
+            max_tokens=min(asked.max_tokens or room, room),
             temperature=asked.temperature,
             seed=secrets.randbits(62) if asked.seed is None else asked.seed,
             adapter_version=version,
+            shaping=asked.shaping,
         )
         return _Chat(asked, form, prompt, request)
 
-    async def _turn(self, chat: "_Chat", index: int, heard: Heard | None = None) -> Sampled:
+    async def _turn(self, chat: "_Chat", index: int, heard: Heard | None = None) -> "tuple[_Chat, Sampled]":
+        """A turn, and what was asked for it. One that must call a tool and does not is sampled once more, behind the
+        tokens that open a call."""
+        chat = replace(chat, request=replace(chat.request, seed=chat.request.seed + index * _SEED_STEP))
+        if not chat.asked.must_call:
+            return chat, await self._sampled(chat, heard)
+        turn = await self._sampled(chat)
+        if chat.calls_as_asked(turn):
+            return chat, turn
+        forced = chat.forced()
+        return forced, await self._sampled(forced)
+
+    async def _sampled(self, chat: "_Chat", heard: Heard | None = None) -> Sampled:
         ends: list[Ends] = []
         if chat.asked.stop:
             ends.append(at_strings(chat.asked.stop, self._decode))
         if chat.asked.one_call:
             ends.append(after_one_call(chat.parsed, self._decode))
-        request = replace(chat.request, seed=chat.request.seed + index * _SEED_STEP)
         try:
-            return await sample_turn(self._engine, request, any_of(ends), heard)
+            return await sample_turn(self._engine, chat.request, any_of(ends), heard)
         except AdapterGone as error:  # replaced since the request came in
             raise UnknownModel(chat.asked.model, self.names) from error
 
@@ -231,11 +246,30 @@ class _Chat:
     form: ChatFormat
     prompt: Prompt
     request: SamplingRequest
-    """Of the first turn."""
+    opening: tuple[int, ...] = ()
+    """Tokens at the prompt's end that the turn begins with."""
 
     def parsed(self, token_ids: Sequence[int]) -> ParsedResponse:
         return self.form.renderer.parse_response(
-            list(token_ids),
+            [*self.opening, *token_ids],
             tools=self.asked.tools,  # type: ignore[arg-type]
-            prompt_ids=self.prompt.token_ids,
+            prompt_ids=self.prompt.token_ids[: len(self.prompt.token_ids) - len(self.opening)],
         )
+
+    def calls_as_asked(self, turn: Sampled) -> bool:
+        calls = [call for call in self.parsed(turn.token_ids).tool_calls if call.status == ToolCallParseStatus.OK]
+        return bool(calls) and all(self.asked.call in (None, call.name) for call in calls)
+
+    def forced(self) -> "_Chat":
+        """The same behind the tokens that open a call. Raises `BadRequest`."""
+        opening = call_opening(self.form.renderer, self.asked.tools or [], self.asked.call)
+        if not opening:
+            raise BadRequest(
+                "the policy called no tool, and its chat format has no beginning by which it could be made to",
+                'Leave tool_choice at "auto".',
+            )
+        prompt_ids = [*self.prompt.token_ids, *opening]
+        request = replace(
+            self.request, prompt_ids=prompt_ids, max_tokens=max(1, self.request.max_tokens - len(opening))
+        )
+        return replace(self, prompt=Prompt(prompt_ids, self.prompt.continues), request=request, opening=tuple(opening))

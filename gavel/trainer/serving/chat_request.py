@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from gavel.llm.types import Message
+from gavel.trainer.engines.shaping import Shaping
 from gavel.trainer.serving.errors import BadRequest
 
 _MAX_TEMPERATURE = 2.0
@@ -29,6 +30,8 @@ _KNOWN = {
     "chat_template_kwargs",
     "stream",
     "stream_options",
+    "tool_choice",
+    "logit_bias",
 }
 _INERT = {
     "include_reasoning",
@@ -46,19 +49,19 @@ _INERT = {
     "verbosity",
 }
 """Parameters that say nothing about what is sampled here."""
-_HARMLESS = {
-    "top_p": (None, 1, 1.0),
-    "top_k": (None, 0, -1),
-    "min_p": (None, 0, 0.0),
-    "repetition_penalty": (None, 1, 1.0),
-    "frequency_penalty": (None, 0, 0.0),
-    "presence_penalty": (None, 0, 0.0),
-    "logit_bias": (None, {}),
-    "response_format": (None, {"type": "text"}),
-    "top_logprobs": (None, 0),
-    "tool_choice": (None, "auto", "none"),
+_HARMLESS = {"response_format": (None, {"type": "text"}), "top_logprobs": (None, 0)}
+"""Unsupported parameters, with the values that change nothing."""
+_SHAPING: dict[str, tuple[float, float]] = {
+    "top_p": (0.0, 1.0),
+    "top_k": (-1, 10**9),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.01, 100.0),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
 }
-"""Unsupported parameters (many would falsify the log-probs), with the values that change nothing."""
+"""Parameters that change the distribution, with their ranges."""
+_MAX_BIAS = 100.0
+"""As in OpenAI's API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,11 @@ class ChatRequest:
     """Strings that end a turn."""
     one_call: bool
     """A turn ends after its first tool call."""
+    must_call: bool
+    """A turn calls a tool."""
+    call: str | None
+    """The one that it calls; None: any."""
+    shaping: Shaping | None
     template_arguments: Any
     stream: bool
     include_usage: bool
@@ -95,7 +103,7 @@ def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
     for number, message in enumerate(body["messages"]):
         _check_message(number, message)
     for name, value in body.items():
-        if name not in _KNOWN and name not in _INERT and value not in _HARMLESS.get(name, (None,)):
+        if name not in _KNOWN | _INERT | _SHAPING.keys() and value not in _HARMLESS.get(name, (None,)):
             raise BadRequest(f"{name}={value!r} is not supported here", f"Leave {name} out.")
     temperature = body.get("temperature")
     if temperature is not None and not 0 <= temperature <= _MAX_TEMPERATURE:
@@ -109,6 +117,7 @@ def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
     wanted = body.get("max_completion_tokens") or body.get("max_tokens")
     seed = body.get("seed")
     tools = cast("list[Message] | None", body.get("tools")) or None
+    must_call, call = _tool_choice(body.get("tool_choice"), tools)
     return ChatRequest(
         model=body["model"],
         messages=body["messages"],
@@ -119,6 +128,9 @@ def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
         n=n or 1,
         stop=_stop_strings(body.get("stop")),
         one_call=body.get("parallel_tool_calls") is False,
+        must_call=must_call,
+        call=call,
+        shaping=_shaping(body),
         template_arguments=body.get("chat_template_kwargs"),
         stream=body.get("stream") is True,
         include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
@@ -126,6 +138,36 @@ def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
         compact=body.get("compact_logprobs") is True,
         token_ids=body.get("return_token_ids") is not False,
     )
+
+
+def _tool_choice(choice: Any, tools: list[Message] | None) -> tuple[bool, str | None]:
+    """Whether a tool must be called, and which."""
+    if choice in (None, "auto", "none"):
+        return False, None
+    names = [tool["function"]["name"] for tool in tools or ()]
+    if choice == "required" and names:
+        return True, None
+    match choice:
+        case {"type": "function", "function": {"name": str(name)}} if name in names:
+            return True, name
+        case _:
+            raise BadRequest(f"tool_choice={choice!r} names none of the tools: {', '.join(names) or 'there are none'}")
+
+
+def _shaping(body: Mapping[str, Any]) -> Shaping | None:
+    """None where the distribution stays the policy's."""
+    given = {name: body[name] for name in _SHAPING if body.get(name) is not None}
+    for name, value in given.items():
+        low, high = _SHAPING[name]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise BadRequest(f"{name}={value!r} is not between {low:g} and {high:g}")
+    if "top_k" in given:
+        given["top_k"] = max(0, int(given["top_k"]))
+    bias = {int(token): float(value) for token, value in (body.get("logit_bias") or {}).items()}
+    if not all(token >= 0 and abs(value) <= _MAX_BIAS for token, value in bias.items()):
+        raise BadRequest(f"logit_bias={body['logit_bias']!r} is not within {-_MAX_BIAS:g} and {_MAX_BIAS:g}")
+    shaping = Shaping(**given, logit_bias=bias)
+    return shaping if shaping.asked() else None
 
 
 def _stop_strings(stop: Any) -> tuple[str, ...]:

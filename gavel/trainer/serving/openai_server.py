@@ -26,7 +26,7 @@ from gavel.trainer.engines.protocol import Engine
 from gavel.trainer.serving.capture_api import CaptureApi, CaptureMiddleware
 from gavel.trainer.serving.capture_book import CaptureBook
 from gavel.trainer.serving.chat import ChatCompletions
-from gavel.trainer.serving.errors import ANSWERED, EndpointError
+from gavel.trainer.serving.errors import ANSWERED, EndpointError, UnknownModel, error_answer
 from gavel.trainer.serving.messages_api import MessagesApi
 from gavel.trainer.serving.responses_api import ResponsesApi
 from gavel.trainer.serving.sse import event, json_answer, refused, streamed_answer
@@ -62,6 +62,7 @@ class EndpointServer:
         app = Starlette(
             routes=[
                 Route("/v1/models", self._models),
+                Route("/v1/models/{name:path}", self._one_model),
                 Route("/v1/chat/completions", self._chat_completions, methods=["POST"]),
                 *ResponsesApi(self.chat).routes,
                 *MessagesApi(self.chat).routes,
@@ -87,8 +88,13 @@ class EndpointServer:
         self._thread.join(timeout=_START_DEADLINE)
 
     async def _models(self, request: Request) -> Response:
-        models = [{"id": name, "object": "model", "created": 0, "owned_by": "gavel"} for name in self.chat.names]
-        return JSONResponse({"object": "list", "data": models})
+        return JSONResponse({"object": "list", "data": [_model(name) for name in self.chat.names]})
+
+    async def _one_model(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self.chat.names:
+            return JSONResponse(error_answer(UnknownModel(name, self.chat.names))[1], 404)
+        return JSONResponse(_model(name))
 
     async def _chat_completions(self, request: Request) -> Response:
         try:
@@ -99,6 +105,10 @@ class EndpointServer:
         if streams:
             return await streamed_answer(request, _events(self.chat.stream(body)))
         return await json_answer(request, self.chat.complete(body))
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "gavel"}
 
 
 async def _events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[bytes, None]:

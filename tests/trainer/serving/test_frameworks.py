@@ -43,6 +43,7 @@ def program(*headings: str):
         pytest.param("LangGraph", "langchain", marks=pytest.mark.frameworks),
         pytest.param("OpenAI Agents SDK", "agents", marks=pytest.mark.frameworks),
         pytest.param("pydantic-ai", "pydantic_ai", marks=pytest.mark.frameworks),
+        pytest.param("smolagents", "smolagents", marks=pytest.mark.frameworks),
         ("Anthropic's SDK", "anthropic"),
         ("LiteLLM", "litellm"),
         ("Plain httpx", "httpx"),
@@ -62,7 +63,7 @@ async def test_every_token_that_an_agent_sampled_is_trained_once(heading, needs,
             async with capture:
                 await run_agent(capture, model.get_inference_name(), QUESTION)
 
-    async with gavel.LocalBackend(tmp_path, slots=EPISODES, max_context=1024) as backend:
+    async with gavel.LocalBackend(tmp_path, slots=EPISODES, max_context=8192) as backend:
         await model.register(backend)
         await asyncio.gather(*(episode() for _ in range(EPISODES)))
         trajectories = [capture.trajectory for capture in captures]

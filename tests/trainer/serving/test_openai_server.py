@@ -11,7 +11,7 @@ from concurrent.futures import Future
 
 import httpx
 import pytest
-from openai import APIStatusError, AsyncOpenAI, BadRequestError
+from openai import APIStatusError, AsyncOpenAI, BadRequestError, NotFoundError
 
 from gavel.scenarios.library.returns_desk import scenario
 from gavel.scenarios.trajectory import Trajectory
@@ -317,6 +317,12 @@ async def test_the_models_are_listed_with_and_without_their_step(client):
     assert (await ask(client, model=f"desk@{VERSION}", max_completion_tokens=1)).policy_version == VERSION
 
 
+async def test_a_model_is_told_by_its_name(client):
+    assert (await client.models.retrieve(f"desk@{VERSION}")).id == f"desk@{VERSION}"
+    with pytest.raises(NotFoundError, match="desk@2"):
+        await client.models.retrieve("desk@2")
+
+
 @pytest.mark.parametrize("model", ["desk@2", "gpt-5"])
 async def test_an_unknown_model_is_refused_naming_the_live_ones(client, model):
     error = await refused(client, model=model)
@@ -326,17 +332,18 @@ async def test_an_unknown_model_is_refused_naming_the_live_ones(client, model):
 @pytest.mark.parametrize(
     "setting",
     [
-        {"top_p": 0.5},
+        {"top_p": 1.5},
         {"n": 0},
         {"n": 129},
         {"stop": [""]},
         {"stop": [3]},
         {"top_logprobs": 3},
-        {"frequency_penalty": 0.5},
-        {"presence_penalty": 1.0},
-        {"logit_bias": {"5": 1}},
+        {"frequency_penalty": 2.5},
+        {"presence_penalty": "much"},
+        {"logit_bias": {"5": 101}},
         {"response_format": {"type": "json_object"}},
-        {"tool_choice": "required"},
+        {"tool_choice": "perhaps"},
+        {"tool_choice": {"type": "function", "function": {"name": "no_such_tool"}}},
         {"temperature": -0.5},
         {"temperature": 2.5},
         {"max_tokens": 0},
@@ -527,3 +534,54 @@ async def test_a_streamed_turn_adds_up_to_the_turn_that_is_not_streamed(client, 
         call.function.arguments for call in plain.message.tool_calls
     ]
     assert choice.finish_reason == "tool_calls"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"top_p": 0.5},
+        {"top_p": 0},
+        {"frequency_penalty": 0.5, "presence_penalty": 1.0},
+        {"logit_bias": {"5": 1, "99999999": 3}},
+        {"extra_body": {"top_k": 3, "min_p": 0.1, "repetition_penalty": 1.2}},
+    ],
+)
+async def test_a_turn_that_is_sampled_from_another_distribution_is_marked(client, setting):
+    choice = await ask(client, temperature=1.0, max_tokens=4, **setting)
+    assert choice.shaped_by == sorted({*setting, *setting.get("extra_body", {})} - {"extra_body"})
+    assert "shaped_by" not in (await ask(client, max_tokens=1, top_p=1.0)).model_extra
+
+
+async def test_a_turn_is_as_long_as_the_context_allows_unless_it_is_told_otherwise(recital, recited):
+    recited.text = "hi"
+    async with client_of(recital) as client:
+        choice = await ask(client)
+    assert recited.requests[0].max_tokens == MAX_CONTEXT - len(choice.prompt_token_ids)
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "refund"}}])
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_policy_that_does_not_call_is_asked_again_behind_the_tokens_that_open_a_call(
+    client, embedded_base, choice, streams
+):
+    unrelated = [{"role": "user", "content": "Thanks, bye."}]
+    if streams:
+        found = await streamed(client, unrelated, tool_choice=choice, max_tokens=48)
+    else:
+        found = await ask(client, unrelated, tool_choice=choice, max_tokens=48)
+    turn = turn_of(found)
+    expected = full_logprobs(embedded_base, turn.prompt_ids + turn.token_ids)[len(turn.prompt_ids) - 1 :]
+    assert turn.logprobs == pytest.approx(expected.tolist(), abs=1e-4), "those of the policy, in what it was shown"
+    if found.message.tool_calls:
+        name = found.message.tool_calls[0].function.name
+        assert choice == "required" or name == "refund"
+        said = found.message.model_dump(exclude={"parsed"})
+        answer = {"role": "tool", "tool_call_id": found.message.tool_calls[0].id, "content": "{}"}
+        after = await ask(client, [*unrelated, said, answer], tools=STRICT if streams else TOOLS, max_tokens=4)
+        before = turn.prompt_ids + turn.token_ids
+        assert after.prompt_token_ids[: len(before)] == before
+
+
+async def test_a_turn_that_calls_by_itself_is_the_policys_own(client):
+    plain, required = await ask(client), await ask(client, tool_choice="required")
+    assert (plain.token_ids, plain.prompt_token_ids) == (required.token_ids, required.prompt_token_ids)
