@@ -113,6 +113,7 @@ class TrainingRun:
                 host=host,
                 port=port,
                 rendering_by=self.policy.rendering_by,
+                encode=self.policy.encode,
             )
             undo.pop_all()
         directory.describe(description)
