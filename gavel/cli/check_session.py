@@ -24,6 +24,7 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.scripted_agent import talker, tool_user
+from gavel.scenarios.shared_state import changed_state, shared_state
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import LoopConfig
@@ -42,11 +43,21 @@ async def run_check(
     models = [tool_user(), talker()] if player is None else [_asking(player)] * 2
     names = "two scripts" if agent is None else agent
     _say(console, f"{scenario.name} · task {chosen.id} · played twice at once by {names}\n")
+    state = shared_state(scenario)
     episodes = await asyncio.gather(
         *(rollout(model, scenario, chosen, max_tokens=loop.max_tokens, seed=seed) for seed, model in enumerate(models))
     )
     for number, episode in enumerate(episodes, 1):
         _print_episode(console, number, episode, scenario)
+    for name in changed_state(state, scenario):
+        warning = (
+            f"warning: the tools have changed {name}, which all episodes share: attempts at one task see each other's"
+        )
+        _say(
+            console,
+            f"{warning} changes. Make the world a class: Scenario(environment=…), see docs/scenarios.md.",
+            "yellow",
+        )
     prompts: list[list[Message]] = []
     watched = judge.rehearsal(lambda client: _Watched.of(client, prompts))
     judged = await watched.score(TrajectoryGroup(episodes))

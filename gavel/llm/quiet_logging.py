@@ -25,10 +25,12 @@ _ORDINARY = {
     *("presence_penalty", "frequency_penalty", "logprobs", "top_logprobs", "num_ctx", "thinking", "prompt_cache_key"),
 }
 """Parameters that neither callbacks nor the price of a call depend on."""
-_CALLBACKS = (
+_SETTINGS = (
     *("callbacks", "input_callback", "success_callback", "failure_callback"),
     *("_async_input_callback", "_async_success_callback", "_async_failure_callback", "service_callback"),
+    *("pre_call_rules", "post_call_rules", "cache", "max_budget"),
 )
+"""Settings of LiteLLM that need its own logging object."""
 _COUNTED = {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details", "completion_tokens_details"}
 _STATED_COST = "llm_provider-x-litellm-response-cost"
 _RATES_SECONDS = 60.0
@@ -48,9 +50,10 @@ _rates: OrderedDict[tuple[object, ...], _Found] = OrderedDict()
 def quiet_logging(request: Mapping[str, Any]) -> dict[str, Any]:
     """Options of `litellm.acompletion` for a request: none where LiteLLM's own logging may be needed."""
     litellm = load_litellm()
-    if not request.keys() <= _ORDINARY or any(getattr(litellm, name, None) for name in _CALLBACKS):
+    if not request.keys() <= _ORDINARY or any(getattr(litellm, name, None) for name in _SETTINGS):
         return {}
-    if litellm.cache is not None or litellm.max_budget:
+    provider = request["model"].partition("/")[0]
+    if any(own["provider"] == provider for own in litellm.custom_provider_map):  # LiteLLM learns of them as it logs
         return {}
     logging = _logging_class()(
         model=request["model"],

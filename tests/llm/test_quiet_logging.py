@@ -85,7 +85,7 @@ def callback(name: str, value: Any) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("success_callback", [print]), ("callbacks", [print]), ("max_budget", 1.0), ("_async_failure_callback", [print])],
+    [("success_callback", [print]), ("callbacks", [print]), ("max_budget", 1.0), ("post_call_rules", [print])],
 )
 def test_litellm_logs_by_itself_where_somebody_listens(name: str, value: Any) -> None:
     request = {**REQUEST, "model": "openai/gpt-5-mini"}
@@ -97,3 +97,7 @@ def test_litellm_logs_by_itself_where_somebody_listens(name: str, value: Any) ->
 @pytest.mark.parametrize("parameter", ["metadata", "service_tier", "fallbacks", "input_cost_per_token", "tools"])
 def test_a_request_with_other_parameters_is_left_to_litellm(parameter: str) -> None:
     assert quiet_logging({**REQUEST, "model": "openai/gpt-5-mini", parameter: None}) == {}
+
+
+def test_a_model_of_a_provider_that_is_registered_here_is_left_to_litellm() -> None:
+    assert quiet_logging({**REQUEST, "model": "gavel/stand-in"}) == {}

@@ -1,7 +1,7 @@
 """`POST /v1/completions`: text in, text out, without a chat template.
 
-A choice carries `token_ids`, `prompt_token_ids`, `token_logprobs`, `policy_version` and `temperature`. In a capture it is
-a turn that answers its prompt, and continues no other.
+A choice carries `token_ids`, `prompt_token_ids`, `token_logprobs`, `policy_version` and `temperature`. In a capture it
+is a turn that answers its prompt, and continues no other.
 """
 
 import time

@@ -28,6 +28,16 @@ def test_what_would_teach_nothing_is_told(tmp_path: Path):
     assert "the judge is asked" not in checked.stdout
 
 
+def test_a_world_that_episodes_share_is_told(tmp_path: Path):
+    (tmp_path / "shop.py").write_text(
+        "import gavel\nSTOCK = {'lamp': 3}\n"
+        "def buy(item: str) -> int:\n    'Buy an item.'\n    STOCK[item] = 9 - 1\n    return STOCK[item]\n"
+        "shop = gavel.Scenario(name='shop', tools=[buy], tasks=[gavel.Task(user='A lamp, please.')], held_out=0)\n"
+    )
+    checked = gavel("check", "shop.py", "--judge", "constant", cwd=tmp_path, PYTHONDONTWRITEBYTECODE="1")
+    assert "changed STOCK of shop.py, which all episodes share" in " ".join(checked.stdout.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
