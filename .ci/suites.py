@@ -76,8 +76,15 @@ SUITES = (
     Suite(
         name="thorough",
         target="test-thorough",
-        paths=(".ci/", "Makefile", "gavel/judge/reply/", "tests/judge/reply/"),
-        minutes=3,
+        paths=(
+            ".ci/",
+            "Makefile",
+            "gavel/judge/reply/",
+            "gavel/trainer/runs/",
+            "tests/judge/reply/",
+            "tests/trainer/test_resume.py",
+        ),
+        minutes=4,
     ),
     Suite(
         name="postgres",

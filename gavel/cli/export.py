@@ -16,7 +16,7 @@ def export(
         ExportForm, typer.Option(help="merged: a plain model of transformers; adapter: the PEFT adapter alone.")
     ] = "merged",
     dtype: Annotated[ExportDtype, typer.Option(help="Of merged weights; auto: as the base's own files.")] = "auto",
-    step: Annotated[int | None, typer.Option(min=0, help="Default: the newest; 0 is the base.")] = None,
+    step: Annotated[int | None, typer.Option(min=0, help="Default: the newest; 0: before training.")] = None,
     out: Annotated[Path | None, typer.Option(help="Default: a directory under `exports` of the run.")] = None,
 ) -> None:
     """Write a run's policy as a plain model directory, with its adapter merged.

@@ -45,6 +45,7 @@ ENGINE_FLAGS = [
     Flag("backend.max_context", "--max-context"),
     Flag("backend.engine", "--engine"),
 ]
+START_FLAG = Flag("model.from_checkpoint", "--from-checkpoint")
 LORA_FLAGS = [
     Flag("model.lora.rank", "--lora-rank"),
     Flag("model.lora.alpha", "--lora-alpha"),
@@ -59,6 +60,7 @@ MEMORY_FLAGS = [
 ]
 RUN_FLAGS = [
     *MODEL_FLAGS,
+    START_FLAG,
     *LORA_FLAGS,
     *(replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS),
     Flag("loop.reward", "--reward", "judge=1"),

@@ -56,6 +56,14 @@ def _base_model(value: str, move: _Move, folder: Path) -> str:
     return move(value) if (folder / value).is_dir() else value
 
 
+def _checkpoint(value: str, move: _Move, folder: Path) -> str:
+    """A run's name may look like a path: it is one where there is such a directory."""
+    path, at, step = value.rpartition("@")
+    if at and step.isdecimal() and not (folder / value).is_dir():
+        return f"{_base_model(path, move, folder)}@{step}"
+    return _base_model(value, move, folder)
+
+
 def _reference(value: str, move: _Move, folder: Path) -> str:
     return value if value in ("base", "start") or value.isdecimal() else move(value)
 
@@ -73,6 +81,7 @@ _EVERY = "*"
 _PATHS: Mapping[tuple[str, ...], Callable[[str, _Move, Path], str]] = {
     ("scenario",): _scenario,
     ("model", "base_model"): _base_model,
+    ("model", "from_checkpoint"): _checkpoint,
     ("judge", "rubric"): _rubric,
     ("judge", "cassette"): _cassette,
     ("backend", "engine", "python"): _program,

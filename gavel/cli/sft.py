@@ -11,7 +11,7 @@ from gavel.cli.interrupts import RESUME, run_to_end
 from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import Flag, given, with_options
 from gavel.cli.run_file import merged, validated
-from gavel.cli.run_options import LORA_FLAGS, MEMORY_FLAGS, MODEL_FLAGS
+from gavel.cli.run_options import LORA_FLAGS, MEMORY_FLAGS, MODEL_FLAGS, START_FLAG
 from gavel.extras import need_extra
 from gavel.llm.counted import counted
 from gavel.llm.errors import GavelError
@@ -20,6 +20,7 @@ from gavel.trainer.sft.best_members import BestMembers, best_members
 
 FLAGS = [
     *MODEL_FLAGS,
+    START_FLAG,
     *LORA_FLAGS,
     Flag("choose.best", "--best"),
     Flag("choose.above", "--above"),

@@ -28,6 +28,7 @@ async def run_imitation(config: ImitationConfig, trajectories: Sequence[Trajecto
         base_model=config.model.base_model,
         lora=config.model.lora,
         policy=config.model.policy,
+        from_checkpoint=config.model.from_checkpoint,
         renderer=config.model.renderer,
     )
     backend = LocalBackend(engine=config.backend.engine, max_context=config.backend.max_context)

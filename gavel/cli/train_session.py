@@ -26,6 +26,7 @@ from gavel.trainer.loop.train_loop import EVALUATION, train_scenario
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.fresh_run import ReplacedRun, replacing_run
+from gavel.trainer.runs.named_checkpoint import find_checkpoint
 from gavel.trainer.runs.run_directory import RunDirectoryError, run_path, runs_root
 
 _COUNTS = ("step", "split", "time", "trajectories", "exceptions", "failed")
@@ -40,6 +41,7 @@ def _trainable(config: RunConfig, scenario: Scenario) -> TrainableModel:
         base_model=model.base_model,
         lora=model.lora,
         policy=model.policy,
+        from_checkpoint=model.from_checkpoint,
         renderer=model.renderer,
     )
 
@@ -110,6 +112,9 @@ async def run_evaluation(
     console = Console()
     model = _trainable(config, scenario)
     exists = (_directory(model) / "model.json").is_file()
+    if model.from_checkpoint is not None and not exists:
+        start = str(find_checkpoint(model.from_checkpoint, runs_root()))
+        model = model.model_copy(update={"from_checkpoint": start})
     if must_exist and not exists:
         runs = sorted(path.parent.name for path in _directory(model).parent.glob("*/model.json"))
         raise RunDirectoryError(

@@ -53,8 +53,8 @@ def quiet_logging(request: Mapping[str, Any]) -> dict[str, Any]:
     if not request.keys() <= _ORDINARY or any(getattr(litellm, name, None) for name in _SETTINGS):
         return {}
     provider = request["model"].partition("/")[0]
-    if any(own["provider"] == provider for own in litellm.custom_provider_map):  # LiteLLM learns of them as it logs
-        return {}
+    if any(entry["provider"] == provider for entry in litellm.custom_provider_map):
+        return {}  # LiteLLM makes such providers known to itself where it sets up its logging
     logging = _logging_class()(
         model=request["model"],
         messages=request["messages"],

@@ -3,7 +3,10 @@
 A spec has no methods that reach a backend. `gavel.Model` extends it with the calls that users make.
 """
 
-from pydantic import BaseModel, ConfigDict, Field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from gavel.trainer.config import LoraSettings, PolicySettings
 
@@ -29,5 +32,14 @@ class TrainableSpec(ModelSpec):
     """`embedded/returns-desk`, `smollm2-135m`, a directory, or a model id of the Hugging Face hub."""
     lora: LoraSettings = Field(default_factory=LoraSettings)
     policy: PolicySettings = Field(default_factory=PolicySettings)
+    from_checkpoint: str | None = None
+    """Begins with the adapter of a checkpoint, of `gavel sft` or of another run, in place of one that changes nothing:
+    a run (sft/qwen3-4b), a step of it (sft/qwen3-4b@12), or the directory of an adapter. Its LoRA settings must be
+    these. The run keeps a copy."""
     renderer: str | None = None
     """Chat format of the `renderers` library; only for a model that it does not know by name."""
+
+    @field_validator("from_checkpoint", mode="before")
+    @classmethod
+    def _accept_paths(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, Path) else value

@@ -31,6 +31,9 @@ class ModelConfig(_Config):
     the scenario returns_desk alone."""
     name: str | None = None
     """Name of the run. Default: made from the base model."""
+    from_checkpoint: str | None = None
+    """Begins with the adapter of a checkpoint, of `gavel sft` or of another run: a run (sft/qwen3-4b), a step of it
+    (sft/qwen3-4b@12), or the directory of an adapter. Its LoRA settings must be these."""
     renderer: str | None = None
     """Chat format of the `renderers` library; only for a model that it does not know by name."""
     lora: LoraSettings = LoraSettings()

@@ -85,7 +85,7 @@ def callback(name: str, value: Any) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("success_callback", [print]), ("callbacks", [print]), ("max_budget", 1.0), ("post_call_rules", [print])],
+    [("success_callback", [print]), ("callbacks", [print]), ("max_budget", 1.0), ("_async_failure_callback", [print])],
 )
 def test_litellm_logs_by_itself_where_somebody_listens(name: str, value: Any) -> None:
     request = {**REQUEST, "model": "openai/gpt-5-mini"}
@@ -99,5 +99,6 @@ def test_a_request_with_other_parameters_is_left_to_litellm(parameter: str) -> N
     assert quiet_logging({**REQUEST, "model": "openai/gpt-5-mini", parameter: None}) == {}
 
 
-def test_a_model_of_a_provider_that_is_registered_here_is_left_to_litellm() -> None:
+def test_a_provider_of_ones_own_is_left_to_litellm_which_makes_it_known_to_itself() -> None:
     assert quiet_logging({**REQUEST, "model": "gavel/stand-in"}) == {}
+    assert quiet_logging({**REQUEST, "model": "openai/gpt-5-mini"})

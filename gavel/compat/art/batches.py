@@ -21,7 +21,11 @@ async def trajectory_group_batches(
 
     `max_batch_exceptions` counts within a batch. Raises `GatherError` for a batch with more.
     """
-    waiting = list(groups)[batch_size * skip_batches :]
+    waiting = list(groups)
+    for skipped in waiting[: batch_size * skip_batches]:
+        if isinstance(skipped, TrajectoryGroup):
+            skipped.discard_pending()
+    waiting = waiting[batch_size * skip_batches :]
     batches = [waiting[start : start + batch_size] for start in range(0, len(waiting), batch_size)]
     running: list[asyncio.Task[list[TrajectoryGroup]]] = []
     try:

@@ -29,9 +29,9 @@ class MemorySettings:
 
     def filled(self, config: TrainConfig) -> TrainConfig:
         """The config with both settings; measures when the run does not know the number of tokens yet."""
+        kept = self._kept()
         if config.gradient_checkpointing is not None and config.micro_batch_tokens is not None:
             return config
-        kept = self._kept()
         on, tokens = config.gradient_checkpointing, config.micro_batch_tokens
         if on is None:
             on = bool(kept["gradient_checkpointing"])
@@ -45,7 +45,12 @@ class MemorySettings:
             return kept
         if self._begun:
             return {**_BEFORE}
-        return {"gradient_checkpointing": checkpoints_by_default(self._device), "micro_batch_tokens": {}}
+        chosen: dict[str, Any] = {
+            "gradient_checkpointing": checkpoints_by_default(self._device),
+            "micro_batch_tokens": {},
+        }
+        self._directory.describe(chosen, FILE)  # also when this call sets both: a later one may not, after a restart
+        return chosen
 
     def _measured(self, kept: dict[str, Any], on: bool) -> int:
         fitted = self._fit(on)

@@ -23,7 +23,7 @@ from gavel.trainer.policy.policy import source_of
 from gavel.trainer.runs.checkpoints import CARD, Checkpoints
 from gavel.trainer.runs.format_version import check_format_version
 from gavel.trainer.runs.model_card import model_card
-from gavel.trainer.runs.run_directory import RunDirectoryError, read_description
+from gavel.trainer.runs.run_directory import START, RunDirectoryError, read_description
 
 EXPORTS = "exports"
 _MARK = "gavel_export.json"
@@ -51,6 +51,8 @@ def export_run(
         )
     description = _description(run)
     step, checkpoint = _checkpoint(run, step)
+    if checkpoint is None and description.get("from_checkpoint"):
+        checkpoint = Checkpoints(run / START).path(0)
     if form == "adapter" and checkpoint is None:
         raise ExportError(f"the run in {run} has no adapter yet", "Train at least one step, or export it merged.")
     kept = export_dtype(description["base_model"], dtype) if form == "merged" else None
@@ -87,7 +89,7 @@ def _description(run: Path) -> dict[str, Any]:
 
 
 def _checkpoint(run: Path, step: int | None) -> tuple[int, Path | None]:
-    """A step and its whole checkpoint; step 0 has none, since its adapter changes nothing."""
+    """A step and its whole checkpoint; step 0 has none."""
     checkpoints = Checkpoints(run / "checkpoints")
     kept = checkpoints.steps()
     if step is None:

@@ -21,6 +21,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.memory_settings import MemorySettings
 from gavel.trainer.backends.protocol import Endpoint, TrainResult
 from gavel.trainer.backends.publish_proof import PublishCheck, PublishError, prove_engine
+from gavel.trainer.backends.run_start import RunStart
 from gavel.trainer.config import SftConfig, TrainConfig, VllmSettings
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import Batch, make_batch
@@ -83,6 +84,9 @@ class TrainingRun:
         """What divergences are from, as `TrainConfig.reference` names it."""
         self._description = description = model.model_dump(include=DESCRIBED)
         directory.check(description)
+        self._start = RunStart(model, directory)
+        if self._start.record is not None:
+            description["from_checkpoint"] = self._start.record
         if model.policy.loader == "unsloth" and vllm is None:
             raise BaseModelError(
                 "Unsloth exchanges the layers of transformers in the whole process, so the embedded engine cannot run",
@@ -103,7 +107,7 @@ class TrainingRun:
             self._engine = self._start_engine(model, vllm, slots, max_context, versions)
             undo.callback(self._engine.close)
             self._engine.publish(self.policy, self.step)
-            base = self._base_logprobs if self.step else None
+            base = self._base_logprobs if self.step or self._start.record is not None else None
             prove_engine(self._engine, self._team.logprobs, self.policy.vocabulary, self.policy.dtype, base)
             self._check = PublishCheck(self._engine, self.policy, self._team.logprobs)
             self._server = EndpointServer(
@@ -117,6 +121,8 @@ class TrainingRun:
                 rendering_by=self.policy.rendering_by,
                 encode=self.policy.encode,
             )
+            with saving(self.step):
+                self._start.keep(self._write_start)
             undo.pop_all()
         directory.describe(description)
 
@@ -248,6 +254,7 @@ class TrainingRun:
                     f"the run in {self.directory.path} was trained, but none of its checkpoints is whole",
                     "Restore one of them, or give the new run another name.",
                 )
+            self._start.load(self.policy)
             return
         path = checkpoints.path(latest)
         state = torch.load(path / _STATE, weights_only=True)
@@ -259,6 +266,11 @@ class TrainingRun:
         split = state.get("split", "train")
         if not any(row["step"] == latest for row in metrics.rows(split)):
             metrics.log(latest, split, state["metrics"])  # killed between checkpoint and metrics
+
+    def _write_start(self, directory: Path) -> None:
+        self.policy.save_adapter(directory)
+        self.policy.tokenizer.save_pretrained(str(directory))
+        (directory / CARD).write_text(self._card(0), encoding="utf-8")
 
     def _write(self, directory: Path, step: int, split: str, metrics: dict[str, float]) -> None:
         self.policy.save_adapter(directory)

@@ -5,8 +5,6 @@ place for a pass: there is no second copy of the base.
 """
 
 import hashlib
-import json
-import math
 import os
 import shutil
 from collections.abc import Callable
@@ -14,17 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from peft import load_peft_weights
-from safetensors import SafetensorError
 
 from gavel.llm.errors import GavelError
 from gavel.trainer.config import TrainConfig
+from gavel.trainer.policy.adapter_file import FILES, AdapterFileError, read_adapter
 
 if TYPE_CHECKING:
     from gavel.trainer.policy.policy import Policy
 
-FILES = ("adapter_config.json", "adapter_model.safetensors")
-"""Of a PEFT adapter."""
 _SAME = "Train with the same rank and layers as it, or choose reference='base' or 'start'."
 
 
@@ -88,14 +83,10 @@ def reference_weights(policy: "Policy", directory: Path) -> list[torch.Tensor]:
     """
     check_adapter(directory)
     try:
-        config = json.loads((directory / FILES[0]).read_text(encoding="utf-8"))
-        weights = load_peft_weights(str(directory), device=str(policy.device))
-        rank, alpha = int(config["r"]), float(config["lora_alpha"])
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise ReferencePolicyError(f"the reference {str(directory)!r} cannot be read: {error}", _SAME) from error
-    if config.get("rank_pattern") or config.get("alpha_pattern") or config.get("bias", "none") != "none":
-        raise ReferencePolicyError(f"the reference {str(directory)!r} has ranks or biases of single layers", _SAME)
-    scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+        adapter = read_adapter(directory, str(policy.device))
+    except AdapterFileError as error:
+        raise ReferencePolicyError(f"the reference {str(directory)!r} {error}", _SAME) from error
+    weights = dict(adapter.weights)
     found: list[torch.Tensor] = []
     for name, parameter in policy.adapter_parameters():
         weight = weights.pop(name, None)
@@ -105,7 +96,7 @@ def reference_weights(policy: "Policy", directory: Path) -> list[torch.Tensor]:
             shapes = f"{list(weight.shape)} in place of {list(parameter.shape)}"
             raise ReferencePolicyError(f"the reference {str(directory)!r} does not fit: {name} is {shapes}", _SAME)
         weight = weight.to(parameter.dtype)
-        found.append(weight * (scale / policy.lora_scale) if ".lora_B." in name else weight)
+        found.append(weight * (adapter.scale / policy.lora_scale) if ".lora_B." in name else weight)
     if weights:
         more = next(iter(weights))
         raise ReferencePolicyError(f"the reference {str(directory)!r} does not fit: it has {more}, say", _SAME)

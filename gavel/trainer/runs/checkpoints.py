@@ -18,7 +18,7 @@ from typing import Any, cast
 
 CARD = "README.md"
 """The model card, which no hash covers: evaluations of a checkpoint follow its saving."""
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
 _UNFINISHED = ".unfinished-"
 _DELETED = ".deleted-"
 
@@ -65,7 +65,7 @@ class Checkpoints:
         unfinished.mkdir(parents=True)
         write(unfinished)
         hashes = {str(file.relative_to(unfinished)): _sha256(file) for file in _files(unfinished) if file.name != CARD}
-        (unfinished / _MANIFEST).write_text(json.dumps(hashes, indent=1))
+        (unfinished / MANIFEST).write_text(json.dumps(hashes, indent=1))
         for path in [*unfinished.rglob("*"), unfinished]:
             _flush(path)
 
@@ -117,7 +117,7 @@ class Checkpoints:
 def _read_manifest(directory: Path) -> dict[str, Any]:
     """The hash of each file; empty where there is no manifest that can be read."""
     try:
-        hashes = json.loads((directory / _MANIFEST).read_text())
+        hashes = json.loads((directory / MANIFEST).read_text())
     except (OSError, ValueError):
         return {}
     return cast("dict[str, Any]", hashes) if isinstance(hashes, dict) else {}

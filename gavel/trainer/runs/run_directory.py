@@ -24,6 +24,8 @@ from gavel.trainer.runs.format_version import (
 from gavel.trainer.runs.metrics import MetricsLog
 
 _LOCK = ".lock"
+START = "start"
+"""Holds the adapter that a run began with, if that is another run's."""
 _LONGEST_NAME = 255
 _RESTORE = "Restore the file, start over with --fresh, or give the new run another --name."
 _DESCRIPTIONS = ("model", "experiment", "memory", "run", "summary", "metrics")
@@ -42,6 +44,7 @@ _OWN = frozenset(
         *(
             "trajectories",
             "checkpoints",
+            START,
             "reference",
             "exports",
             "adapters",

@@ -99,3 +99,12 @@ def test_a_configuration_that_is_written_elsewhere_reads_back_as_the_same(
     copy.parent.mkdir(parents=True)
     copy.write_text(to_toml(paths_seen_from(config, copy.parent), config))
     assert paths(run_config("runs/desk/run.toml", {})) == paths(config)
+
+
+def test_a_checkpoint_is_a_path_where_there_is_such_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "adapter").mkdir()
+    found = [
+        paths_beside({"model": {"from_checkpoint": named}}, tmp_path)["model"]["from_checkpoint"]
+        for named in ("adapter", "adapter@3", "sft/pupil", "sft/pupil@3")
+    ]
+    assert found == [str(tmp_path / "adapter"), f"{tmp_path / 'adapter'}@3", "sft/pupil", "sft/pupil@3"]

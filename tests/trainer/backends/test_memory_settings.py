@@ -54,7 +54,25 @@ def test_what_a_call_sets_itself_wins_and_is_not_kept(directory):
     assert settings.filled(whole) == whole
     assert settings.filled(TrainConfig(micro_batch_tokens=5)).gradient_checkpointing is False
     assert fit.asked == []
-    assert not (directory.path / FILE).exists()
+    kept = json.loads((directory.path / FILE).read_text())
+    assert (kept["gradient_checkpointing"], kept["micro_batch_tokens"]) == (False, {})
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("checkpointing", [{}, {"gradient_checkpointing": True}])
+def test_a_run_whose_first_steps_set_them_goes_on_alike_with_and_without_a_restart(tmp_path, device, checkpointing):
+    first = {"micro_batch_tokens": 5, **checkpointing}
+    chosen = []
+    for restarts in (False, True):
+        directory = RunDirectory(tmp_path, "tests", f"restarts-{restarts}")
+        settings = MemorySettings(directory, device, Fit(), begun=False)
+        settings.filled(TrainConfig(**first))
+        if restarts:
+            settings = MemorySettings(directory, "cpu", Fit(), begun=True)
+        chosen.append(settings.filled(OPEN))
+        directory.close()
+    assert chosen[0] == chosen[1]
+    assert (chosen[0].gradient_checkpointing, chosen[0].micro_batch_tokens) == (device == "cuda", 8000)
 
 
 def test_each_way_to_compute_is_measured_for_itself(directory):

@@ -348,7 +348,7 @@ async def test_a_request_gets_the_time_that_its_tokens_may_take(monkeypatch):
     class Limits:
         def timeout(self, seconds):
             asked.append(seconds)
-            return asyncio.timeout(5)
+            return asyncio.timeout(HANG_SECONDS)
 
         def __getattr__(self, name):
             return getattr(asyncio, name)

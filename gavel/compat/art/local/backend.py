@@ -134,7 +134,9 @@ class LocalBackend:
         )
 
     async def _experimental_deploy(self, *args: Any, **options: Any) -> None:
-        raise NotInGavelError("models are not deployed from here", "Use: gavel export, or gavel deploy.")
+        raise NotInGavelError(
+            "models are not deployed from here", "Use gavel export, and serve the directory with vLLM."
+        )
 
     async def _get_step(self, model: TrainableModel[Any]) -> int:
         return await model.get_step()

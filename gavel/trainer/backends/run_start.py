@@ -1,0 +1,79 @@
+"""Where a run begins: with an adapter that changes nothing, or with the checkpoint of another run.
+
+    model.json      "from_checkpoint": {"named": "sft/qwen3-4b", "directory": "/…/checkpoints/000012", …}
+    start/000000    a copy of that adapter, which is the run's step 0
+
+The other run is read when this one begins, and never again: it may go on, be moved or be deleted.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gavel.trainer.model_spec import TrainableSpec
+from gavel.trainer.policy.policy import Policy, source_of
+from gavel.trainer.policy.starting_adapter import adapter_base, check_base, start_from
+from gavel.trainer.runs.checkpoints import Checkpoints
+from gavel.trainer.runs.named_checkpoint import find_checkpoint, names_checkpoint
+from gavel.trainer.runs.run_directory import START, RunDirectory, RunDirectoryError, read_description
+
+
+class RunStart:
+    """The adapter of step 0."""
+
+    def __init__(self, model: TrainableSpec, directory: RunDirectory) -> None:
+        """Raises `NamedCheckpointError`, `BaseModelError`, or `RunDirectoryError` when the run began otherwise."""
+        asked, root = model.from_checkpoint, directory.path.parent.parent
+        begun = directory.description()
+        self._copies = Checkpoints(directory.path / START)
+        self._kept = bool(begun)
+        self.record: dict[str, Any] | None = begun.get("from_checkpoint")
+        """What model.json says of it; None for a run that begins with an adapter that changes nothing."""
+        if not begun and asked is not None:
+            found = find_checkpoint(asked, root)
+            description = _description_of(found)
+            base = description.get("base_model")
+            trained = source_of(base) if isinstance(base, str) else adapter_base(found)
+            check_base(source_of(model.base_model), trained, found)
+            self.record = {"named": asked, "directory": str(found), **_origin(found, description)}
+        elif begun and asked is not None and not _same(asked, self.record, root):
+            first = f"from {self.record['named']!r}" if self.record else "without another run's checkpoint"
+            raise RunDirectoryError(
+                f"the run in {directory.path} was begun {first}, not from {asked!r}",
+                "Give the new run another --name, start over with --fresh, or leave --from-checkpoint out to go on.",
+            )
+
+    def load(self, policy: Policy) -> None:
+        """Gives the policy the adapter of step 0. Raises `BaseModelError` when it does not fit."""
+        if self.record is None:
+            return
+        if self._kept and not self._copies.is_whole(0):
+            raise RunDirectoryError(
+                f"{self._copies.path(0)}, the adapter that the run began with, is damaged or missing",
+                "Start over with --fresh, or give the new run another --name.",
+            )
+        start_from(policy, self._copies.path(0) if self._kept else Path(self.record["directory"]))
+
+    def keep(self, write: Callable[[Path], None]) -> None:
+        """Copies the adapter into the run; `write` as of `Checkpoints.save`."""
+        if self.record is not None and not self._kept:
+            self._copies.save(0, write)
+            self._kept = True
+
+
+def _same(asked: str, record: dict[str, Any] | None, root: Path) -> bool:
+    return record is not None and (
+        asked == record["named"] or names_checkpoint(asked, Path(str(record["directory"])), root)
+    )
+
+
+def _description_of(checkpoint: Path) -> dict[str, Any]:
+    """The model.json of the checkpoint's run; empty for a directory that is in none."""
+    file = checkpoint.parent.parent / "model.json"
+    return read_description(file) if checkpoint.parent.name == "checkpoints" and file.is_file() else {}
+
+
+def _origin(checkpoint: Path, description: dict[str, Any]) -> dict[str, Any]:
+    if not description:
+        return {}
+    return {"run": f"{description.get('project')}/{description.get('name')}", "step": int(checkpoint.name)}

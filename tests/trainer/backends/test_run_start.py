@@ -1,0 +1,179 @@
+"""A run that begins with the checkpoint of another one: the same policy at step 0, kept with the run."""
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from gavel.llm.errors import GavelError
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.training_run import TrainingRun
+from gavel.trainer.config import LoraSettings, SftConfig, TrainConfig
+from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
+from gavel.trainer.model import TrainableModel
+from gavel.trainer.runs.run_directory import RunDirectoryError
+from tests.trainer.backends.test_local import a_group
+
+pytestmark = pytest.mark.slow
+_PROBE = [5, 9, 40, 7, 300, 12, 80, 61, 33]
+
+
+def a_model(name: str, start: str | Path | None = None, **lora: object) -> TrainableModel:
+    return TrainableModel(
+        name=name,
+        project="desk",
+        base_model=EMBEDDED_POLICY,
+        lora=LoraSettings.model_validate(lora),
+        from_checkpoint=start,  # type: ignore[arg-type]
+    )
+
+
+def a_demonstration() -> Trajectory:
+    said = [{"role": "user", "content": "May I return it?"}, {"role": "assistant", "content": "Yes, within a month."}]
+    return Trajectory(messages_and_choices=said)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the run sft/tuned of three steps."""
+    root = tmp_path_factory.mktemp("runs")
+
+    async def tune() -> None:
+        model = TrainableModel(name="tuned", project="sft", base_model=EMBEDDED_POLICY)
+        async with LocalBackend(root) as backend:
+            await model.register(backend)
+            for _ in range(3):
+                await model.train_sft([a_demonstration()], SftConfig(learning_rate=1e-2))
+
+    asyncio.run(tune())
+    return root
+
+
+def adapter(directory: Path) -> dict[str, torch.Tensor]:
+    return load_file(directory / "adapter_model.safetensors")
+
+
+def logprobs(run: TrainingRun) -> list[float]:
+    return run._engine.score(_PROBE)
+
+
+@pytest.mark.parametrize("named", ["sft/tuned", "sft/tuned@2", "directory", "directory@2", "checkpoint"])
+async def test_the_policy_of_step_0_is_the_checkpoint_bit_for_bit(runs: Path, tmp_path: Path, named: str) -> None:
+    shutil.copytree(runs, tmp_path, dirs_exist_ok=True)
+    tuned = tmp_path / "sft" / "tuned"
+    start = {"directory": str(tuned), "directory@2": f"{tuned}@2"}.get(named, named)
+    step = 2 if named.endswith("2") else 3
+    checkpoint = tuned / "checkpoints" / f"{step:06d}"
+    model = a_model("new", checkpoint if named == "checkpoint" else start)
+    async with LocalBackend(tmp_path) as backend:
+        source = TrainableModel(name="tuned", project="sft", base_model=EMBEDDED_POLICY)
+        await source.register(backend)
+        await model.register(backend)
+        assert await model.get_step() == 0
+        found, expected = backend._run(model), backend._run(source)
+        begun = {name: parameter.clone() for name, parameter in found.policy.adapter_parameters()}
+        assert all(torch.equal(begun[name], weight) for name, weight in adapter(checkpoint).items())
+        if step == 3:
+            assert logprobs(found) == logprobs(expected)
+        recorded = await a_group(model, [0.0, 1.0, 0.5])
+        first = await model.train([recorded], TrainConfig(learning_rate=1e-2, beta=0.1, reference="start"))
+        assert first.metrics["kl"] == pytest.approx(0, abs=1e-6)  # from the state after SFT
+    origin = json.loads((tmp_path / "desk" / "new" / "model.json").read_text())["from_checkpoint"]
+    assert (origin["run"], origin["step"], origin["directory"]) == ("sft/tuned", step, str(checkpoint))
+    card = (tmp_path / "desk" / "new" / "checkpoints" / "000001" / "README.md").read_text()
+    assert f"`sft/tuned`, step {step}" in card
+
+
+async def test_a_run_goes_on_without_the_checkpoint_that_it_began_with(runs: Path, tmp_path: Path) -> None:
+    """Before its first step, and after it; with the option and without it, by the same name and by another."""
+    shutil.copytree(runs, tmp_path, dirs_exist_ok=True)
+    tuned = tmp_path / "sft" / "tuned"
+    expected = adapter(tuned / "checkpoints" / "000003")
+    async with LocalBackend(tmp_path) as backend:
+        await a_model("new", "sft/tuned").register(backend)
+    tuned.rename(tmp_path / "gone")
+    for start in ("sft/tuned", None, str(tuned), "sft/tuned@3", str(tuned / "checkpoints" / "000003")):
+        model = a_model("new", start)
+        async with LocalBackend(tmp_path) as backend:
+            await model.register(backend)
+            found = {name: each.clone() for name, each in backend._run(model).policy.adapter_parameters()}
+            assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+    model = a_model("new", "sft/tuned")
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await model.train_sft([a_demonstration()])
+        out = await model.export("merged", step=0)
+        expected_logprobs = logprobs(backend._run(a_model("new")))
+    async with LocalBackend(tmp_path) as backend:
+        await (again := a_model("new", "sft/tuned")).register(backend)
+        assert await again.get_step() == 1
+        assert logprobs(backend._run(again)) == expected_logprobs
+    merged = AutoModelForCausalLM.from_pretrained(out)
+    base = AutoModelForCausalLM.from_pretrained(EMBEDDED_PATH)
+    weights = [dict(each.named_parameters()) for each in (merged, base)]
+    assert any(not torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+@pytest.mark.parametrize(
+    ("start", "lora", "said", "remedy"),
+    [
+        ("sft/none", {}, "there is no run", "gavel runs"),
+        ("sft/tuned@9", {}, "step 9", "Kept beside it: 1, 2, 3"),
+        ("sft", {}, "neither a run nor an adapter", "Name a run"),
+        ("", {}, "there is no run", "Name a run"),
+        ("@3", {}, "there is no run", "Name a run"),
+        ("sft/tuned", {"rank": 8}, "rank 16", "--lora-rank 16 --lora-alpha 32"),
+        ("sft/tuned", {"alpha": 16}, "alpha 32", "LoraSettings(rank=16, alpha=32, rslora=False)"),
+        ("sft/tuned", {"rslora": True}, "this run has rank 16 and alpha 32 with rsLoRA", "--no-rslora"),
+        ("sft/tuned", {"targets": ["q_proj"]}, "only it has", "--lora-target q_proj"),
+    ],
+)
+async def test_what_cannot_be_begun_with_is_refused_and_leaves_no_run(
+    runs: Path, start: str, lora: dict[str, object], said: str, remedy: str
+) -> None:
+    async with LocalBackend(runs) as backend:
+        with pytest.raises(GavelError) as error:
+            await a_model("refused", start, **lora).register(backend)
+    assert said in error.value.message
+    assert remedy in str(error.value)
+    assert not (runs / "desk" / "refused").exists()
+
+
+async def test_a_damaged_checkpoint_is_refused(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs, tmp_path, dirs_exist_ok=True)
+    checkpoint = tmp_path / "sft" / "tuned" / "checkpoints" / "000003"
+    file = checkpoint / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-8])
+    async with LocalBackend(tmp_path) as backend:
+        for start in ("sft/tuned@3", str(checkpoint)):
+            with pytest.raises(GavelError, match="damaged"):
+                await a_model("refused", start).register(backend)
+        await (model := a_model("new", "sft/tuned")).register(backend)  # the newest that is whole
+        origin = json.loads((tmp_path / "desk" / "new" / "model.json").read_text())["from_checkpoint"]
+        assert (await model.get_step(), origin["step"]) == (0, 2)
+
+
+async def test_a_run_that_began_otherwise_is_refused(runs: Path) -> None:
+    async with LocalBackend(runs) as backend:
+        await a_model("plain").register(backend)
+        await a_model("from-2", "sft/tuned@2").register(backend)
+    async with LocalBackend(runs) as backend:
+        with pytest.raises(RunDirectoryError, match="without another run's checkpoint"):
+            await a_model("plain", "sft/tuned").register(backend)
+        with pytest.raises(RunDirectoryError, match="from 'sft/tuned@2'"):
+            await a_model("from-2", "sft/tuned@3").register(backend)
+
+
+async def test_a_copy_that_is_damaged_before_the_first_step_is_refused(runs: Path) -> None:
+    async with LocalBackend(runs) as backend:
+        await a_model("damaged", "sft/tuned").register(backend)
+    (runs / "desk" / "damaged" / "start" / "000000" / "adapter_model.safetensors").unlink()
+    async with LocalBackend(runs) as backend:
+        with pytest.raises(RunDirectoryError, match="damaged or missing"):
+            await a_model("damaged", "sft/tuned").register(backend)
