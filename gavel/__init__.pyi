@@ -18,6 +18,9 @@ from .judge.service.client import JudgeClient as JudgeClient
 from .llm.budget import Budget as Budget
 from .llm.cassette import Cassette as Cassette
 from .llm.errors import GavelError as GavelError
+from .scenarios.bridges.mcp import mcp as mcp
+from .scenarios.environment import not_a_tool as not_a_tool
+from .scenarios.episode import Episode as Episode
 from .scenarios.gather import gather_trajectories as gather_trajectories
 from .scenarios.gather import gather_trajectory_groups as gather_trajectory_groups
 from .scenarios.group import TrajectoryGroup as TrajectoryGroup
@@ -26,6 +29,7 @@ from .scenarios.judgement import Judgement as Judgement
 from .scenarios.rollout import rollout as rollout
 from .scenarios.scenario import Scenario as Scenario
 from .scenarios.scenario import find_scenario as find_scenario
+from .scenarios.simulated_user import SimulatedUser as SimulatedUser
 from .scenarios.task import Task as Task
 from .scenarios.tools import Toolbox as Toolbox
 from .scenarios.tools import done as done

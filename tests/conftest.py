@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from pytest_timeout import Settings
 
 from gavel.llm.providers import load_litellm
 from tests.endpoint import Endpoint
+from tests.limits import SLOW_TEST_SECONDS
 
 MANY_TESTS = 1000
 
@@ -61,6 +63,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("it takes long, and says little more than the test before it; `make test-thorough` runs it")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Tearing down has a limit of its own: the test's ends where the test fails, and what made it hang may go on."""
+    marker = item.get_closest_marker("timeout")
+    seconds = float(marker.args[0] if marker else item.config.getini("timeout"))
+    limit = Settings(seconds, "signal", func_only=False, disable_debugger_detection=False)
+    item.config.hook.pytest_timeout_set_timer(item=item, settings=limit)
+
+
 _SLOW_FILE = re.compile(r"^pytestmark = (pytest\.mark\.slow|\[.*\bpytest\.mark\.slow\b.*\])$", re.MULTILINE)
 
 
@@ -88,4 +99,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first, the trainer's before others: what takes longest does not end the run."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TEST_SECONDS))
     items.sort(key=lambda item: (item.path not in slow, "trainer" not in item.path.parts))

@@ -72,9 +72,14 @@ def gavel(*arguments: str, cwd: Path, **environment: str) -> "CompletedProcess[s
     return start_gavel(*arguments, cwd=cwd, **environment).end()
 
 
+def start_script(path: Path, *arguments: str, cwd: Path) -> Running:
+    """`python PATH ARGUMENTS`, with none of the caller's settings in its environment."""
+    return Running([str(path), *arguments], cwd, _environment(), path)
+
+
 def script(path: Path, *arguments: str, cwd: Path) -> "CompletedProcess[str]":
     """Runs `python PATH ARGUMENTS` to its end."""
-    return Running([str(path), *arguments], cwd, _environment(), path).end()
+    return start_script(path, *arguments, cwd=cwd).end()
 
 
 def _environment() -> dict[str, str]:

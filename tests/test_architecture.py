@@ -24,6 +24,7 @@ OF_A_WHOLE_WING = {
     "trainer/engines/test_conformance.py",
     "trainer/learner/test_parity_trl.py",
     "trainer/loop/test_staleness.py",
+    "trainer/serving/test_frameworks.py",
 }
 
 

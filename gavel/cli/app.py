@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 COMMANDS = {
     "demo": "Train a tiny agent on this machine: no GPU, no key, a few minutes.",
     "train": "Train an agent on a scenario, with a judge's scores as the reward.",
+    "new": "Write the beginning of a scenario of your own, with a test.",
+    "check": "Play two episodes of a scenario, and show what the judge sees and says, before anything is trained.",
     "plan": "Show what a model needs of memory and what to set, before anything is loaded.",
     "evaluate": "Measure a run's newest policy (or its base, before training) on held-out tasks.",
     "score": "Score trajectories from a file with a judge.",

@@ -243,7 +243,7 @@ def _print(console: Console, job: DemoJob, outcome: Outcome, report: Path, texts
     for reason, count in outcome.left_out.most_common():
         console.print(f"left out: {count} {sentence_of(reason)}", highlight=False)
     console.print(_what_happened(job, outcome), highlight=False)
-    console.print(f"Report: {report}      Next: gavel train my_scenario.py --judge openai/gpt-5-mini", **_PLAIN)
+    console.print(f"Report: {report}      Next: gavel train my_scenario.py --model Qwen/Qwen3-0.6B", **_PLAIN)
 
 
 def _write_whole(path: Path, text: str) -> None:

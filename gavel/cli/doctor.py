@@ -185,7 +185,7 @@ def _next_step(settings: Settings, *, can_train: bool) -> str:
         return f"{install_line('train')} to train, or `gavel score FILE` to judge what you have."
     if settings.judge_model is None:
         return "`gavel demo`, or set GAVEL_JUDGE_MODEL to judge with a real model."
-    return "`gavel train my_scenario.py`, or `gavel demo` first."
+    return "`gavel train my_scenario.py --model MODEL`, or `gavel demo` first."
 
 
 app = single_command(with_options(doctor, JudgeConfig, _JUDGE_FLAGS))

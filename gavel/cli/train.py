@@ -10,6 +10,7 @@ from gavel.cli.cassette_option import with_cassette
 from gavel.cli.dry_run import print_run_estimate
 from gavel.cli.interrupts import RESUME, run_interruptibly, run_to_end
 from gavel.cli.lazy_commands import single_command
+from gavel.cli.model_choice import check_model
 from gavel.cli.model_options import with_options
 from gavel.cli.named_scenario import scenario_named
 from gavel.cli.run_options import (
@@ -63,8 +64,9 @@ def train(
         announce_stand_in(judge.names)
         if config.judge.models == STAND_IN:
             check_tasks(judge.rubric, [task.truth for task in scenario.tasks()])
-        if "RANK" not in os.environ:  # which launched processes have
-            run_interruptibly(judge.probe(replayed=False))  # before torch is loaded: a mistake is reported at once
+    check_model(config, given, scenario)
+    if judge is not None and "RANK" not in os.environ:  # which launched processes have
+        run_interruptibly(judge.probe(replayed=False))  # before torch is loaded: a mistake is reported at once
     if config.backend.processes > 1:
         from gavel.trainer.distributed import launch, launched
 

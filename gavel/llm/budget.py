@@ -37,7 +37,7 @@ class Size:
     """Whether the request can limit its reply."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Reservation:
     """The budget reserved for a call in flight."""
 
@@ -228,6 +228,8 @@ class Budget:
 
     def _fits(self, amount: tuple[float, int], beside_others: bool = True) -> bool:
         """Whether the amount fits in the rest of the budget (minus the reservations of calls in flight)."""
+        if self.max_cost_usd is None and self.max_tokens is None:
+            return True
         others = [reservation.most for reservation in self._in_flight] if beside_others else []
         usd = self.spent_usd + amount[0] + sum(most[0] for most in others)
         tokens = self.spent_tokens + amount[1] + sum(most[1] for most in others)

@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 import openai
 
 from gavel.llm.providers import load_litellm, timed_out
+from gavel.llm.quiet_logging import quiet_logging
 from gavel.llm.retry import is_in_parts
 from gavel.llm.types import Message
 
@@ -37,7 +38,8 @@ async def completion(**request: Any) -> tuple[Any, Counter[str]]:
             bodies.append(body)
 
     try:
-        return await litellm.acompletion(logger_fn=listen, **request), Counter()
+        heard = {**request, "logger_fn": listen}
+        return await litellm.acompletion(**heard, **quiet_logging(heard)), Counter()
     except openai.OpenAIError as error:
         if not is_in_parts(error) or not bodies:
             if bodies and isinstance(error, openai.BadRequestError):

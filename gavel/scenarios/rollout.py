@@ -1,21 +1,32 @@
 """The agent loop: a model works on a task of a scenario, which gives a trajectory.
 
-It never raises for what the agent or a tool does: a bad tool call is answered with a tool error, running out
-of turns gives status `truncated`, and a model that cannot be reached, or that answers with anything but a
-completion, gives status `failed` with the reason.
+It never raises for what the agent, a tool or the world does: a bad tool call is answered with a tool error, running out
+of turns, steps, tokens or seconds gives status `truncated`, and a model that cannot be reached, or a world that fails,
+gives status `failed` with the reason. The world is always closed.
 """
 
+import asyncio
 from collections.abc import Mapping
 from json import JSONDecodeError
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from openai import AsyncOpenAI, OpenAIError, omit
 from openai.types.chat.chat_completion import ChatCompletion, Choice
 from openai.types.chat.chat_completion_message import ChatCompletionMessage
 
+from gavel.llm.errors import GavelError
+from gavel.llm.types import Message
+from gavel.scenarios.environment import World
+from gavel.scenarios.episode import Episode
+from gavel.scenarios.episode_tools import EpisodeTools, episode_tools
+from gavel.scenarios.run_members import run_member
 from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.simulated_user import Person
 from gavel.scenarios.task import Task
+from gavel.scenarios.tools import arguments_for
 from gavel.scenarios.trajectory import Trajectory
+
+Status = Literal["finished", "truncated", "failed"]
 
 
 class ChatModel(Protocol):
@@ -36,58 +47,178 @@ async def rollout(
     seed: int | None = None,
     fields: Mapping[str, Any] | None = None,
 ) -> Trajectory:
-    """Lets `model` work on `task` until it answers without a tool call, a tool ends the episode, or turns run out.
+    """Lets `model` work on `task` until it answers without a tool call that the world has no word for, a tool or the
+    world ends the episode, or a limit is reached.
 
-    `max_tokens` bounds each turn. With a `seed` the sampled turns are the same for the same policy. Each request's body
-    gets `fields` too.
+    `max_tokens` bounds each turn. With a `seed` the sampled turns are the same for the same policy, and the world's
+    chance is. Each request's body gets `fields` too. A scenario with a rollout of its own is left to that.
     """
-    client = model.openai_client()
-    name = model.get_inference_name()
-    tools = scenario.toolbox.schemas
-    trajectory = Trajectory(
-        messages_and_choices=[
-            {"role": "system", "content": scenario.system},
-            {"role": "user", "content": task.user},
-        ],
-        tools=tools or None,
-        metadata={"scenario": scenario.name, "task": task.model_dump(mode="json")},
-        metrics={"turns": 0, "tool_errors": 0},
-    )
-    offered = {**({"tools": tools} if tools else {}), **(fields or {})}
-    for turn in range(scenario.max_turns):
+    episode = Episode(task, seed=seed, temperature=temperature, max_tokens=max_tokens)
+    episode.trajectory.metadata = {"scenario": scenario.name, "task": task.model_dump(mode="json")}
+    if scenario.rollout is not None:
+        return await _own_rollout(model, scenario, episode)
+    return await _Play(model, scenario, episode, fields or {}).play()
+
+
+class _Play:
+    """One episode of the loop below."""
+
+    def __init__(self, model: ChatModel, scenario: Scenario, episode: Episode, fields: Mapping[str, Any]) -> None:
+        self._client = model.openai_client()
+        self._name = model.get_inference_name()
+        self._scenario = scenario
+        self._episode = episode
+        self._fields = fields
+        self._trajectory = episode.trajectory
+        self._trajectory.metrics = {"turns": 0, "tool_errors": 0}
+        make = scenario.environment
+        self._world = None if make is None else World(make, episode, scenario.call_seconds)
+        self._person: Person | None = None
+        self._steps = 0
+        self._tokens = 0
+
+    async def play(self) -> Trajectory:
+        limit = asyncio.timeout(self._scenario.max_seconds)
         try:
-            reply = await client.chat.completions.create(
-                model=name,
+            try:
+                async with limit:
+                    await self._act()
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                self._end("truncated", f"the episode took longer than {self._scenario.max_seconds:g} s")
+            if self._world is not None and self._trajectory.status != "failed":
+                self._trajectory.metrics |= await self._world.outcome()
+        except GavelError as error:  # of the world, or of a server of tools
+            self._end("failed", error.message)
+        finally:
+            await self._close()
+        return self._trajectory
+
+    async def _act(self) -> None:
+        """From the first message to the last."""
+        observation = None if self._world is None else await self._world.reset()
+        words = self._episode.task.user
+        if self._scenario.user is not None:
+            self._person = self._scenario.user.meet(self._episode)
+            words = words or await self._person.open()
+        opening = "\n\n".join(text for text in (words, observation) if text)
+        messages: list[Message] = [{"role": "user", "content": opening}]
+        if self._scenario.system:
+            messages.insert(0, {"role": "system", "content": self._scenario.system})
+        self._trajectory.messages_and_choices = [*messages]
+        scenario = self._scenario
+        async with episode_tools(
+            scenario.toolbox, scenario.servers, self._world, self._episode, scenario.call_seconds
+        ) as tools:
+            self._trajectory.tools = tools.schemas or None
+            for turn in range(scenario.max_turns):
+                choice = await self._turn(turn, tools)
+                if choice is None or await self._is_over_after(choice, tools):
+                    return
+                if self._reached_limit():
+                    return
+        self._end("truncated", f"{scenario.max_turns} turns were used up")
+
+    async def _turn(self, turn: int, tools: EpisodeTools) -> Choice | None:
+        """The agent's next turn; None when the episode ended without one."""
+        episode = self._episode
+        offered = {**({"tools": tools.schemas} if tools.schemas else {}), **self._fields}
+        try:
+            reply = await self._client.chat.completions.create(
+                model=self._name,
                 messages=[],
-                temperature=temperature,
-                max_completion_tokens=omit if max_tokens is None else max_tokens,
-                seed=omit if seed is None else seed + turn,
+                temperature=episode.temperature,
+                max_completion_tokens=omit if episode.max_tokens is None else episode.max_tokens,
+                seed=omit if episode.seed is None else episode.seed + turn,
                 # They are plain JSON already; as typed arguments the client would walk all of them at every turn.
-                extra_body={"messages": trajectory.messages(), **offered},
+                extra_body={"messages": self._trajectory.messages(), **offered},
             )
         except (OpenAIError, JSONDecodeError, UnicodeEncodeError) as error:  # the client lets the last two through
-            return _ended(trajectory, "failed", f"{type(error).__name__}: {error}")
+            self._end("failed", f"{type(error).__name__}: {error}")
+            return None
         choice = _first_choice(reply)
         if choice is None:
-            return _ended(trajectory, "failed", f"the model returned no choice: {reply!s:.200}")
-        trajectory.messages_and_choices.append(choice)
-        trajectory.metrics["turns"] = turn + 1
-        trajectory.policy_version = (choice.model_extra or {}).get("policy_version")
+            self._end("failed", f"the model returned no choice: {reply!s:.200}")
+            return None
+        self._tokens = reply.usage.total_tokens if reply.usage else 0
+        self._trajectory.messages_and_choices.append(choice)
+        self._trajectory.metrics["turns"] = turn + 1
+        self._trajectory.policy_version = (choice.model_extra or {}).get("policy_version")
+        return choice
+
+    async def _is_over_after(self, choice: Choice, tools: EpisodeTools) -> bool:
+        """Runs the turn's tool calls, or lets the world answer its words; whether the episode ended by that."""
         if choice.finish_reason == "length":
-            return _ended(trajectory, "truncated", "a turn reached its token limit")
+            self._end("truncated", "a turn reached its token limit")
+            return True
         if not choice.message.tool_calls:
-            return trajectory
+            return await self._is_over_after_words(choice.message.content or "")
         over = False
         for call in choice.message.tool_calls:
             if call.type != "function":
-                return _ended(trajectory, "failed", f"tool calls of type {call.type} are not supported")
-            result = await scenario.toolbox.call(call.function.name, call.function.arguments, task)
-            trajectory.metrics["tool_errors"] += result.error
+                self._end("failed", f"tool calls of type {call.type} are not supported")
+                return True
+            result = await tools.call(call.function.name, call.function.arguments)
+            self._steps += 1
+            self._trajectory.metrics["tool_errors"] += result.error
             over = over or result.done
-            trajectory.messages_and_choices.append({"role": "tool", "tool_call_id": call.id, "content": result.content})
-        if over:
-            return trajectory
-    return _ended(trajectory, "truncated", f"{scenario.max_turns} turns were used up")
+            answer = {"role": "tool", "tool_call_id": call.id, "content": result.content}
+            self._trajectory.messages_and_choices.append(answer)
+        return over
+
+    async def _is_over_after_words(self, words: str) -> bool:
+        if self._person is not None:
+            observation, over = await self._person.observe(words)
+        elif self._world is not None and self._world.observes:
+            observation, over = await self._world.observe(words)
+        else:
+            return True
+        self._steps += 1
+        if observation is not None:
+            self._trajectory.messages_and_choices.append({"role": "user", "content": observation})
+        return over
+
+    def _reached_limit(self) -> bool:
+        steps, tokens = self._scenario.max_steps, self._scenario.max_tokens
+        if steps is not None and self._steps >= steps:
+            self._end("truncated", f"{steps} steps of the world were used up")
+        elif tokens is not None and self._tokens >= tokens:
+            self._end("truncated", f"the conversation has {self._tokens:,} tokens, at most {tokens:,} are allowed")
+        else:
+            return False
+        return True
+
+    async def _close(self) -> None:
+        if self._world is not None and (problem := await self._world.close()) is not None:
+            self._trajectory.log(f"the environment was not closed: {problem}")
+
+    def _end(self, status: Status, reason: str) -> None:
+        self._trajectory.status = status
+        self._trajectory.status_reason = reason
+
+
+async def _own_rollout(model: ChatModel, scenario: Scenario, episode: Episode) -> Trajectory:
+    """The trajectory of the scenario's own rollout; one with status `failed` for what it raises."""
+    assert scenario.rollout is not None
+    known = {Episode: episode, Task: episode.task, Scenario: scenario}
+    limit = asyncio.timeout(scenario.max_seconds)
+    try:
+        arguments = arguments_for(scenario.rollout, (model, episode.task), known)
+        async with limit:
+            trajectory = await run_member(scenario.rollout(**arguments))
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        if limit.expired():
+            reason = f"the rollout took longer than {scenario.max_seconds:g} s"
+        failed = episode.trajectory
+        failed.status, failed.status_reason = "failed", reason
+        return failed
+    trajectory.metadata = episode.trajectory.metadata | trajectory.metadata
+    if trajectory.policy_version is None:
+        versions = [(choice.model_extra or {}).get("policy_version") for choice in trajectory.choices()]
+        trajectory.policy_version = versions[-1] if versions else None
+    return trajectory
 
 
 def _first_choice(reply: object) -> Choice | None:
@@ -97,9 +228,3 @@ def _first_choice(reply: object) -> Choice | None:
             return choice
         case _:
             return None
-
-
-def _ended(trajectory: Trajectory, status: str, reason: str) -> Trajectory:
-    trajectory.status = status  # type: ignore[assignment]
-    trajectory.status_reason = reason
-    return trajectory

@@ -1,5 +1,9 @@
 """What an agent is asked: a scenario, its two splits of tasks, and where scenarios are found.
 
+    Scenario("shop", system="…", tools=[look_up], tasks=[…])        # plain functions
+    Scenario("shop", system="…", environment=Shop, tasks=[…])       # a world with a state, made anew for each episode
+    Scenario("shop", rollout=play, tasks=[…])                       # an agent loop of one's own
+
 A task is either trained on or held out, never both. `success` and `hand_reward` measure trajectories; they are trained
 on only when `LoopConfig.reward` gives them a weight.
 """
@@ -11,17 +15,22 @@ import pkgutil
 import random
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from gavel.llm.errors import GavelError
+from gavel.scenarios.bridges.mcp import McpServer
+from gavel.scenarios.environment import REWARD, SUCCESS, EnvironmentFactory, tools_of
 from gavel.scenarios.own_imports import neighbours_first
+from gavel.scenarios.simulated_user import SimulatedUser
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import Toolbox, ToolFunction
 from gavel.scenarios.trajectory import Trajectory
 
 Split = Literal["train", "held_out"]
+OwnRollout = Callable[..., Awaitable[Trajectory]]
+"""`async def play(model, task)`, with further parameters annotated `Episode` or `Scenario`."""
 
 
 class ScenarioError(GavelError):
@@ -35,11 +44,18 @@ class Scenario:
         self,
         name: str,
         *,
-        system: str,
+        system: str = "",
         tasks: Sequence[Task],
         held_out: Sequence[Task] | float = 0.2,
-        tools: Sequence[ToolFunction] = (),
+        tools: Sequence[ToolFunction | McpServer] = (),
+        environment: EnvironmentFactory | None = None,
+        user: SimulatedUser | None = None,
+        rollout: OwnRollout | None = None,
         max_turns: int = 8,
+        max_steps: int | None = None,
+        max_tokens: int | None = None,
+        max_seconds: float | None = None,
+        call_seconds: float = 120.0,
         rubric: str | None = None,
         success: Callable[[Trajectory], bool] | None = None,
         hand_reward: Callable[[Trajectory], float] | None = None,
@@ -47,17 +63,52 @@ class Scenario:
     ) -> None:
         """`held_out` is a list of tasks, or the share of `tasks` to hold out (chosen by task id).
 
+        `tools`: functions, and MCP servers (`gavel.mcp`). `environment`: a class, or anything that makes an object when
+        called without arguments, see `gavel.scenarios.environment`. `user`: a simulated one answers turns without tool
+        calls, in place of the environment's `observe`, and opens a task without words. `rollout`: an async function of
+        model and task that gives a Trajectory, instead of the built-in loop; its parameter annotated `Episode` has the
+        seed.
+
+        An episode is truncated after `max_turns` turns of the agent, `max_steps` tool calls and observations,
+        `max_tokens` tokens of conversation (prompt and replies), or `max_seconds`. A call of a tool that waits longer
+        than `call_seconds` is a tool error, and one of the world fails the episode. An own rollout keeps to
+        `max_seconds` alone.
+
         `rubric` tells the judge what good work is. `success`, `hand_reward` and the named
         `measures` are functions of a finished trajectory, reported beside the judge's scores. A
         training loop uses `success` and `hand_reward` as rewards only where its `reward` says so.
 
-        Raises `ScenarioError` for no tasks, or a task that stands in both splits.
+        Raises `ScenarioError` for no tasks, a task that stands in both splits, or an own rollout beside what only the
+        built-in loop uses; `ToolDefinitionError` for a tool that cannot be described.
         """
+        if rollout is not None and (tools or environment is not None or user is not None):
+            raise ScenarioError(
+                f"the scenario {name} has a rollout of its own, which is given no tools, environment or user",
+                "Leave tools=, environment= and user= out, and use them within the rollout.",
+            )
         self.name = name
         self.system = system
-        self.toolbox = Toolbox(tools)
+        self.toolbox = Toolbox([tool for tool in tools if not isinstance(tool, McpServer)])
+        self.servers = [tool for tool in tools if isinstance(tool, McpServer)]
+        self.environment = environment
+        self.user = user
+        self.rollout = rollout
         self.max_turns = max_turns
+        self.max_steps = max_steps
+        self.max_tokens = max_tokens
+        self.max_seconds = max_seconds
+        self.call_seconds = call_seconds
         self.rubric = rubric
+        kind = environment if isinstance(environment, type) else None
+        if user is not None and getattr(kind, "observe", None) is not None:
+            raise ScenarioError(
+                f"the scenario {name} has an environment that observes and a simulated user: both would answer",
+                "Leave user= out and ask it within observe: await user.meet(episode).answer(action).",
+            )
+        if kind is not None:
+            tools_of(kind)  # a mistake is told before anything runs
+            success = success or _recorded(kind, "success", SUCCESS)
+            hand_reward = hand_reward or _recorded(kind, "reward", REWARD)
         self.success = success
         self.hand_reward = hand_reward
         self.measures = dict(measures or {})
@@ -75,6 +126,11 @@ class Scenario:
             )
         chooser = random.Random(f"{self.name}/{split}/{seed}/{step}")
         return [tasks[i] for i in chooser.sample(range(len(tasks)), min(count, len(tasks)))]
+
+
+def _recorded(kind: type, method: str, metric: str) -> Callable[[Trajectory], Any] | None:
+    """What a world said of its episode before it was closed; None for a world that says nothing."""
+    return (lambda trajectory: trajectory.metrics[metric]) if getattr(kind, method, None) is not None else None
 
 
 def find_scenario(reference: str) -> Scenario:

@@ -5,12 +5,13 @@ its arguments. Nothing that the agent writes raises here: a bad call, or a tool 
 tool error.
 """
 
+import asyncio
 import inspect
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
@@ -18,6 +19,7 @@ from pydantic_core import to_jsonable_python
 
 from gavel.llm.errors import GavelError
 from gavel.llm.types import Message
+from gavel.scenarios.episode import Episode
 from gavel.scenarios.task import Task
 
 ToolFunction = Callable[..., Any]
@@ -52,21 +54,23 @@ class ToolResult:
 class Tool:
     """One function: its name, its OpenAI schema and its checked execution.
 
-    A parameter annotated as `Task` (or `Task | None`) is not shown to the agent; the rollout fills it in. A plain
-    function runs on the event loop: write `async def` for a tool that waits.
+    A parameter annotated as `Task` or `Episode` (or `Task | None`) is not shown to the agent; the rollout fills it in.
+    A plain function runs on the event loop: write `async def` for a tool that waits. `bound`: the function is a method,
+    whose first argument is the environment.
 
     Raises `ToolDefinitionError` for a function that has no schema.
     """
 
-    def __init__(self, function: ToolFunction) -> None:
+    def __init__(self, function: ToolFunction, *, bound: bool = False) -> None:
         self.function = function
+        self._bound = bound
         self.name = getattr(function, "__name__", "")
         if not self.name.isidentifier():
             raise ToolDefinitionError(
                 f"{function!r} has no usable name, so the agent could not call it", "Use a function made with def."
             )
         try:
-            self._arguments, self._task_parameter = _argument_model(function, self.name)
+            self._arguments, self._filled_in = _argument_model(function, self.name, bound=bound)
             self.schema = self._schema()
             """The OpenAI tool schema: `{"type": "function", "function": {name, description, parameters}}`."""
         except (NameError, PydanticUserError) as error:
@@ -86,35 +90,62 @@ class Tool:
         function = {"name": self.name, "description": description, "parameters": parameters}
         return {"type": "function", "function": function}
 
-    async def call(self, arguments: str, task: Task | None = None) -> ToolResult:
-        """Checks `arguments` (JSON text, as the agent wrote it), runs the function, renders its result."""
+    async def call(
+        self,
+        arguments: str,
+        task: Task | None = None,
+        *,
+        episode: Episode | None = None,
+        environment: object = None,
+        seconds: float | None = None,
+    ) -> ToolResult:
+        """Checks `arguments` (JSON text, as the agent wrote it), runs the function, renders its result.
+
+        `environment`: what a method is called on. A call that waits longer than `seconds` is a tool error.
+        """
         try:
             given = json.loads(arguments or "{}")
         except (ValueError, TypeError, RecursionError) as error:  # huge numbers, an object for the text, deep nesting
-            return _error(f"the arguments of {self.name} are not valid JSON: {error}")
+            return tool_error(f"the arguments of {self.name} are not valid JSON: {error}")
         try:
             checked = self._arguments.model_validate(given)
         except ValidationError as error:
-            return _error(f"{self.name}: {_plain(error)}")
+            return tool_error(f"{self.name}: {_plain(error)}")
         values = {name: getattr(checked, name) for name in type(checked).model_fields}
-        if self._task_parameter is not None:
-            values[self._task_parameter] = task
+        known: dict[type, object] = {Task: task if episode is None else episode.task, Episode: episode}
+        values |= {name: known[kind] for name, kind in self._filled_in.items()}
+        limit = asyncio.timeout(seconds)
         try:
-            result = self.function(**values)
-            if inspect.isawaitable(result):
-                result = await result
+            async with limit:
+                result = self.function(environment, **values) if self._bound else self.function(**values)
+                if inspect.isawaitable(result):
+                    result = await result
             if isinstance(result, Done):
-                return ToolResult(content=_text(result.value), done=True)
-            return ToolResult(content=_text(result))
+                return ToolResult(content=text_of_result(result.value), done=True)
+            return ToolResult(content=text_of_result(result))
         except Exception as error:
-            return _error(f"{self.name} failed: {type(error).__name__}: {error}")
+            if limit.expired():
+                return tool_error(f"{self.name} did not answer within {seconds:g} s")
+            return tool_error(f"{self.name} failed: {type(error).__name__}: {error}")
 
 
 class Toolbox:
     """The tools of one scenario, by name."""
 
     def __init__(self, functions: Iterable[ToolFunction]) -> None:
-        tools = [Tool(function) for function in functions]
+        self._set([Tool(function) for function in functions])
+
+    @classmethod
+    def of(cls, tools: Iterable[Tool]) -> "Toolbox":
+        """The toolbox of tools that are made already."""
+        toolbox = cls(())
+        toolbox._set(list(tools))
+        return toolbox
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
+
+    def _set(self, tools: list[Tool]) -> None:
         self._tools = {tool.name: tool for tool in tools}
         if len(self._tools) < len(tools):
             names = [tool.name for tool in tools]
@@ -125,9 +156,7 @@ class Toolbox:
     async def call(self, name: str, arguments: str, task: Task | None = None) -> ToolResult:
         """Runs the tool called `name`; an unknown name is a tool error too."""
         tool = self._tools.get(name)
-        if tool is None:
-            return _error(f"there is no tool {name!r}; the tools are {', '.join(self._tools) or 'none'}")
-        return await tool.call(arguments, task)
+        return no_such_tool(name, self._tools) if tool is None else await tool.call(arguments, task)
 
     async def answer(self, call: Any, task: Task | None = None) -> Message:
         """The tool message that answers an OpenAI tool call (an object with `id` and `function`)."""
@@ -135,19 +164,46 @@ class Toolbox:
         return {"role": "tool", "tool_call_id": call.id, "content": result.content}
 
 
-def _argument_model(function: ToolFunction, name: str) -> tuple[type[BaseModel], str | None]:
+def no_such_tool(name: str, names: Iterable[str]) -> ToolResult:
+    return tool_error(f"there is no tool {name!r}; the tools are {', '.join(names) or 'none'}")
+
+
+def arguments_for(
+    function: Callable[..., Any], positional: Iterable[object], given: Mapping[type, object]
+) -> dict[str, Any]:
+    """Arguments by name for a function of the user's: what its annotations ask for among `given`, and `positional`, but
+    for what was given so, in order for the other parameters that have no default."""
+    hints = get_type_hints(function)
+    parameters = inspect.signature(function).parameters
+    kinds = {name: _kind_among(hints.get(name), given) for name in parameters}
+    arguments = {name: given[kind] for name, kind in kinds.items() if kind is not None}
+    left = [value for value in positional if not any(value is each for each in arguments.values())]
+    others = [
+        name
+        for name, parameter in parameters.items()
+        if name not in arguments and parameter.default is parameter.empty and parameter.kind in _NAMED
+    ]
+    return {**arguments, **dict(zip(others, left, strict=False))}
+
+
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def _argument_model(
+    function: ToolFunction, name: str, *, bound: bool
+) -> tuple[type[BaseModel], dict[str, type[Task | Episode]]]:
     hints = get_type_hints(function, include_extras=True)
     docs = {p.arg_name: p.description for p in docstring_parser.parse(inspect.getdoc(function) or "").params}
     fields: dict[str, Any] = {}
-    task_parameter = None
-    for parameter in inspect.signature(function).parameters.values():
+    filled_in: dict[str, type[Task | Episode]] = {}
+    for parameter in list(inspect.signature(function).parameters.values())[bound:]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise ToolDefinitionError(
                 f"the tool {name} takes {parameter}, which has no schema", "Give every argument a name and a type."
             )
         hint = hints.get(parameter.name)
-        if _is_task(hint):
-            task_parameter = parameter.name
+        if kind := _kind_among(hint, (Task, Episode)):
+            filled_in[parameter.name] = kind
             continue
         if hint is None:
             raise ToolDefinitionError(
@@ -160,13 +216,16 @@ def _argument_model(function: ToolFunction, name: str) -> tuple[type[BaseModel],
     model = create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
     if lost := fields.keys() - model.model_fields.keys():
         raise ToolDefinitionError(f"the argument {min(lost)} of the tool {name} has a reserved name", "Rename it.")
-    return model, task_parameter
+    return model, filled_in
 
 
-def _is_task(hint: Any) -> bool:
-    if get_origin(hint) in (Union, UnionType):
-        return Task in get_args(hint)
-    return hint is Task
+_K = TypeVar("_K", bound=type)
+
+
+def _kind_among(hint: Any, kinds: Iterable[_K]) -> _K | None:
+    """Which of `kinds` the annotation is, or has as one of its alternatives."""
+    alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return next((kind for kind in kinds if kind in alternatives), None)
 
 
 def _plain(error: ValidationError) -> str:
@@ -177,7 +236,8 @@ def _plain(error: ValidationError) -> str:
     return "; ".join(problems)
 
 
-def _text(value: Any) -> str:
+def text_of_result(value: Any) -> str:
+    """What an agent reads of a value: a text as it is, anything else as JSON."""
     if not isinstance(value, str):
         value = json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
     return _sendable(value)
@@ -188,5 +248,5 @@ def _sendable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _error(message: str) -> ToolResult:
-    return ToolResult(content=_text({"error": message}), error=True)
+def tool_error(message: str) -> ToolResult:
+    return ToolResult(content=text_of_result({"error": message}), error=True)

@@ -2,7 +2,8 @@
 
 A trajectory is a list of OpenAI message dicts (context, never trained) and OpenAI `Choice`s
 (sampled, trained). A `Choice` from a Gavel endpoint has, besides the standard `logprobs`, the
-extra fields `token_ids`, `prompt_token_ids` and `policy_version`. JSON round trips are lossless.
+extra fields `token_ids`, `prompt_token_ids` and `policy_version`. Choices of LiteLLM, whole completions and responses
+of the Responses API are understood too. JSON round trips are lossless.
 """
 
 import json
@@ -11,35 +12,25 @@ import time
 import traceback
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self
 
 from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 from pydantic_core import to_jsonable_python
 
 from gavel.llm.types import Message
+from gavel.scenarios.foreign_choices import as_item
 from gavel.scenarios.judgement import Judgement
 
-
-def _message_or_choice(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    fields = cast(dict[str, Any], value)
-    if isinstance(fields.get("message"), dict) and "finish_reason" in fields:
-        # As tolerant as the OpenAI client: servers send choices (finish_reason "abort", a null log-prob) that the
-        # model's own validation would refuse, and a stored choice must be readable again.
-        return Choice.construct(**fields)
-    return fields
-
-
-MessageOrChoice = Annotated[Choice | Message, BeforeValidator(_message_or_choice)]
+MessageOrChoice = Annotated[Choice | Message, BeforeValidator(as_item)]
 MessagesAndChoices = list[MessageOrChoice]
 
 
 def to_messages(items: Iterable[Choice | Message]) -> list[Message]:
     """The conversation as plain OpenAI message dicts."""
+    known = map(as_item, items)  # what was appended was never validated
     return [
-        item.message.model_dump(exclude_none=True, mode="json") if isinstance(item, Choice) else item for item in items
+        item.message.model_dump(exclude_none=True, mode="json") if isinstance(item, Choice) else item for item in known
     ]
 
 

@@ -20,6 +20,7 @@ from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
 from gavel.trainer.engines.protocol import deadline
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec
 from gavel.trainer.runs.checkpoint_retention import steps_to_keep
+from gavel.trainer.serving.capture import Capture
 
 _REQUEST_TIMEOUT = 600.0
 _LONGEST_TURN = 131_072
@@ -47,6 +48,7 @@ class Model(ModelSpec):
         """Makes the model ready in `backend`; a trainable one resumes from its newest checkpoint."""
         await backend.register(self)
         self._backend = backend
+        self.inference_base_url, self.inference_api_key = self._address()
         self._clients.clear()  # the address may have changed; the old clients close with their loop
 
     @property
@@ -98,7 +100,12 @@ class Model(ModelSpec):
 
 
 class TrainableModel(Model, TrainableSpec):
-    """A base model with a LoRA adapter that is trained on judged groups."""
+    """A base model with a LoRA adapter that is trained on judged groups.
+
+    `register` fills `inference_base_url` and `inference_api_key` for clients of your own.
+    """
+
+    model_config = ConfigDict(frozen=False)
 
     _request_seconds: float = PrivateAttr(default=deadline(_LONGEST_TURN))
 
@@ -135,14 +142,14 @@ class TrainableModel(Model, TrainableSpec):
         self, best_checkpoint_metric: str = "val/reward", keep_last: int = 1, keep_best: int = 1
     ) -> None:
         """Deletes all checkpoints but the newest `keep_last` and the `keep_best` with the highest `split/metric` in
-        metrics.jsonl (from a step's last row; the newer among equals).
+        metrics.jsonl (from a step's last row that has it; the newer among equals).
 
         The current step's checkpoint always stays.
         """
         live = self.backend.step(self)
         saved = [step for step in self.backend.checkpoints(self) if step <= live]  # a later one is damaged
         split, _, metric = best_checkpoint_metric.partition("/")
-        values = {row["step"]: row.get(metric) for row in self.backend.history(self, split)}
+        values = {row["step"]: row[metric] for row in self.backend.history(self, split) if metric in row}
         kept = {live, *steps_to_keep(saved, values, keep_last=keep_last, keep_best=keep_best)}
         await self.backend.delete_checkpoints(self, [step for step in saved if step not in kept])
 
@@ -162,6 +169,14 @@ class TrainableModel(Model, TrainableSpec):
         there.
         """
         return await self.backend.export(self, form, dtype, step, None if out is None else Path(out))
+
+    def capture(self, *, patience: float = 60.0) -> Capture:
+        """Captures what any client and framework samples inside `async with` as one trajectory with exact tokens.
+
+        Inside, `capture.base_url` and `capture.api_key` are for the client; after it there is `capture.trajectory`, of
+        all requests with that key. At the end, requests in flight have `patience` seconds. Raises `CaptureError`.
+        """
+        return Capture(self.openai_client(), patience)
 
     def _address(self) -> tuple[str | None, str | None]:
         endpoint = self.backend.endpoint(self)

@@ -27,7 +27,8 @@ class ModelConfig(_Config):
     """The model that is trained."""
 
     base_model: str = EMBEDDED_POLICY
-    """Base model: a directory, a hub id, smollm2-135m (a small real model, for a laptop), or embedded/returns-desk."""
+    """Base model: a directory, a hub id, smollm2-135m (a small real model, for a laptop), or embedded/returns-desk, for
+    the scenario returns_desk alone."""
     name: str | None = None
     """Name of the run. Default: made from the base model."""
     from_checkpoint: str | None = None

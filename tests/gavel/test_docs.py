@@ -34,6 +34,17 @@ def test_the_judge_s_page_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_scenarios_page_runs(tmp_path: Path) -> None:
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "scenarios.md").read_text(), re.DOTALL)
+    told = [line for program in programs for line in re.findall(r"print\(.*\)  # (.*)", program)]
+    said: list[str] = []
+    for number, program in enumerate(programs):
+        (tmp_path / f"program_{number}.py").write_text(program)
+        said += script(tmp_path / f"program_{number}.py", cwd=tmp_path).stdout.splitlines()
+    assert said == ["['look_up_order', 'give_up']", *told]
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_the_service_s_page_runs(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "service.md").read_text()

@@ -13,6 +13,7 @@ from gavel.llm.budget import Budget
 from gavel.scenarios.group import TrajectoryGroup
 from tests.endpoint import Answer, Endpoint, Request, fails, labels_in, says, scores
 from tests.judge.groups import saying
+from tests.limits import HANG_SECONDS
 from tests.vendors import PASSING, retry_after
 
 GOOD = (0.75, 0.25)
@@ -83,7 +84,7 @@ async def test_two_hundred_groups_at_forty_percent_faults(endpoint: Endpoint, mo
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["openai/o3", "openai/gpt-5-mini"])
 async def test_a_small_budget_keeps_its_calls_in_flight_by_a_cap_that_is_sent(endpoint: Endpoint, model: str):
-    together = threading.Barrier(32, timeout=30)
+    together = threading.Barrier(32, timeout=HANG_SECONDS)
 
     def all_at_once(request: Request) -> Answer:
         together.wait()

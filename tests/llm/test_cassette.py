@@ -345,7 +345,7 @@ def test_checking_a_new_cassette_makes_no_file(tmp_path):
 async def test_an_asker_that_gives_up_while_it_claims_leaves_no_claim():
     shelf, may_look = Shelf(), threading.Event()
     plain = shelf.replies
-    shelf.replies = lambda key: plain(key) if may_look.wait(10) else []
+    shelf.replies = lambda key: plain(key) if may_look.wait(HANG_SECONDS) else []
     cassette = Cassette(lambda: shelf)
     asking = asyncio.create_task(cassette.answer(question(), never))
     await asyncio.sleep(0.05)

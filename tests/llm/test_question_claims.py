@@ -91,7 +91,7 @@ assert asyncio.run(Cassette(sys.argv[1]).answer(question(), never)).text == "the
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Claims that expire soon."""
-    monkeypatch.setattr(question_claims, "EXPIRY", 0.5)
+    monkeypatch.setattr(question_claims, "EXPIRY", 1.0)
     monkeypatch.setattr(storage_thread, "BEAT", 0.05)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
+from gavel.scenarios.episode import Episode
 from gavel.scenarios.rollout import rollout
-from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory
@@ -328,3 +329,67 @@ async def test_rollouts_of_one_model_do_not_mix(endpoint: Endpoint, model: Serve
     tasks = [Task(user=f"task {number}") for number in range(8)]
     trajectories = await asyncio.gather(*(rollout(model, SCENARIO, task) for task in tasks))
     assert [trajectory.messages()[-1]["content"] for trajectory in trajectories] == [f"TASK {n}" for n in range(8)]
+
+
+def own(function: Any, **options: Any) -> Scenario:
+    return Scenario("own", rollout=function, tasks=[TASK], held_out=[], **options)
+
+
+async def test_an_own_rollout_is_given_the_model_the_task_and_the_episode(endpoint: Endpoint):
+    async def play(model: Any, task: Task, episode: Episode, scenario: Scenario) -> Trajectory:
+        create = model.openai_client().chat.completions.create
+        messages: Any = [{"role": "user", "content": task.user}]
+        reply = await create(model=model.get_inference_name(), messages=messages, seed=episode.seed)
+        return Trajectory(messages_and_choices=[*messages, reply.choices[0]], metadata={"note": scenario.name})
+
+    endpoint.script = [lambda request: says(f"seed {request['seed']}")]
+    trajectory = await rollout(Served(f"{endpoint.url}/v1"), own(play), TASK, seed=5)
+    assert trajectory.messages()[-1]["content"] == "seed 5"
+    assert trajectory.metadata["note"] == "own"
+    assert Task.of(trajectory.metadata) == TASK
+
+
+async def test_an_own_rollout_may_name_its_parameters_as_it_likes():
+    async def play(policy: Any, question: Any) -> Trajectory:
+        return Trajectory(messages_and_choices=[{"role": "user", "content": f"{policy.get_inference_name()}?"}])
+
+    trajectory = await rollout(Served("http://127.0.0.1:9/v1"), own(play), TASK)
+    assert trajectory.messages()[0]["content"] == "adder@7?"
+
+
+async def _raises(model: Any, task: Task) -> Trajectory:
+    raise OSError("out of order")
+
+
+async def _hangs(model: Any, task: Task) -> Trajectory:
+    await asyncio.sleep(60)
+    return Trajectory()
+
+
+async def _gives_text(model: Any, task: Task) -> Any:
+    return "an answer"
+
+
+async def _wants_too_much(model: Any, task: Task, colour: str) -> Trajectory:
+    return Trajectory()
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (_raises, "OSError: out of order"),
+        (_hangs, "took longer than 0.05 s"),
+        (_gives_text, "must return a Trajectory"),
+        (_wants_too_much, "colour"),
+    ],
+)
+async def test_an_own_rollout_that_fails_costs_its_own_episode(function: Any, reason: str):
+    trajectory = await rollout(Served("http://127.0.0.1:9/v1"), own(function, max_seconds=0.05), TASK)
+    assert trajectory.status == "failed"
+    assert reason in (trajectory.status_reason or "")
+    assert Task.of(trajectory.metadata) == TASK
+
+
+def test_an_own_rollout_beside_tools_is_refused():
+    with pytest.raises(ScenarioError, match="rollout of its own"):
+        own(_raises, tools=[add])

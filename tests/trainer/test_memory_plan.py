@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from gavel.trainer import memory_plan
 from gavel.trainer.config import TrainConfig, VllmSettings
 from gavel.trainer.device_memory import GIB
-from gavel.trainer.learner.step_bytes import MARGIN
+from gavel.trainer.learner.step_bytes import MARGIN, PassBytes
+from gavel.trainer.memory.planned_policy import PlannedPolicy
 from gavel.trainer.memory_plan import Device, MemoryPlan, make_plan
 from gavel.trainer.run_config import RunConfig
 from tests.trainer.families import FAMILIES
@@ -30,6 +32,22 @@ def directory(tmp_path_factory):
         return str(path)
 
     return make
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _a_learner_s_steps_are_counted_once():
+    """Plans differ in what they make of them."""
+    count, counted = memory_plan.learner_bytes, {}
+
+    def once(policy: PlannedPolicy, *, device: str, checkpointing: bool) -> PassBytes:
+        key = repr(policy.model), policy.dtype, policy.base_bytes, policy.max_context, device, checkpointing
+        if key not in counted:
+            counted[key] = count(policy, device=device, checkpointing=checkpointing)
+        return counted[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory_plan, "learner_bytes", once)
+        yield
 
 
 def plan(source: str, size: int, kind: Any = "cuda", **settings: Any) -> MemoryPlan:
@@ -115,6 +133,6 @@ def test_on_a_cpu_nothing_is_recomputed_and_weights_are_merged(directory):
 
 @pytest.mark.parametrize("name", ["DeepSeek V3", "Qwen3-MoE", "LFM2"])
 def test_every_kind_of_family_has_a_plan(directory, name):
-    found = plan(directory(name), GIB)
+    found = plan(directory(name, max_position_embeddings=4096), GIB)  # as few sequences as can be
     assert found.fits
     assert found.pass_checkpointed < found.pass_whole

@@ -33,7 +33,6 @@ from tests.trainer.resume_run import live
 pytestmark = pytest.mark.slow
 
 KILLED = -signal.SIGKILL
-KILLS = 20
 STEPS = 6
 
 
@@ -132,19 +131,20 @@ def whole_seconds(runs: Runs) -> float:
     return time.monotonic() - started
 
 
-def test_runs_that_are_killed_at_twenty_random_moments_end_as_if_they_had_not_been(
-    runs: Runs, whole_seconds: float
+@pytest.mark.parametrize("wanted", [8, pytest.param(20, marks=pytest.mark.thorough)])
+def test_runs_that_are_killed_at_random_moments_end_as_if_they_had_not_been(
+    runs: Runs, whole_seconds: float, wanted: int
 ) -> None:
-    draw = random.Random(0)
+    draw = random.Random(wanted)
     kills = number = 0
-    while kills < KILLS:
+    while kills < wanted:
         number += 1
         while status := runs.live(
-            f"random-{number}", f"seconds {draw.uniform(0, 0.6 * whole_seconds)}" if kills < KILLS else "whole"
+            f"{wanted}-{number}", f"seconds {draw.uniform(0, 0.6 * whole_seconds)}" if kills < wanted else "whole"
         ):
             assert status == KILLED
             kills += 1
-        runs.assert_same(f"random-{number}", "whole")
+        runs.assert_same(f"{wanted}-{number}", "whole")
 
 
 def test_a_run_that_is_killed_in_front_of_every_change_to_its_files_ends_the_same(runs: Runs) -> None:

@@ -5,6 +5,9 @@ registering it again resumes from the last checkpoint.
 """
 
 import asyncio
+import logging
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,18 +17,24 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import Endpoint, NotRegisteredError, TrainResult
 from gavel.trainer.backends.publish_proof import PublishError
 from gavel.trainer.backends.run_export import export_run
-from gavel.trainer.backends.training_run import SaveError, TrainingRun, saving
+from gavel.trainer.backends.training_run import DESCRIBED, SaveError, TrainingRun, saving
 from gavel.trainer.config import EngineChoice, ExportDtype, ExportForm, SftConfig, TrainConfig, VllmSettings
 from gavel.trainer.distributed import World, join
 from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.learner.replicas import follow_leader
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec
 from gavel.trainer.runs.metrics import MetricsError, trajectory_means
-from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError, runs_root
+from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError, run_path, runs_root
 
 _Key = tuple[str, str]
 _Done = TypeVar("_Done")
 _EXPERIMENT = "experiment.json"
+_registering = threading.Lock()
+"""Models are loaded one after another: `from_pretrained` in two threads at once breaks both."""
+_holders: "weakref.WeakValueDictionary[Path, LocalBackend]" = weakref.WeakValueDictionary()
+"""The backend of this process that holds a run directory."""
+
+logger = logging.getLogger(__name__)
 
 
 class LocalBackend:
@@ -78,24 +87,12 @@ class LocalBackend:
         await self.close()
 
     async def register(self, model: ModelSpec) -> None:
+        """Makes the model ready. A run that another backend of this process holds is taken over from it, saved."""
         world = join()
         if world.rank:
             follow_leader(world)
             raise SystemExit
-        key = model.key
-        if key in self._directories:
-            if not isinstance(model, TrainableSpec) or self._training[key].alive:
-                return
-            await self._release(key)  # its engine has stopped: restart from the last checkpoint
-        directory = await asyncio.to_thread(RunDirectory, self._root, model.project, model.name)
-        try:
-            if isinstance(model, TrainableSpec):
-                self._training[key] = await asyncio.to_thread(self._start, model, directory, world)
-        except BaseException:
-            directory.close()
-            directory.discard_if_new()
-            raise
-        self._directories[key] = directory
+        await asyncio.to_thread(self._register, model, world)
 
     async def prepare(self, model: TrainableSpec, config: TrainConfig) -> None:
         await self._step(model, lambda run: run.prepare(config))
@@ -112,18 +109,29 @@ class LocalBackend:
     async def train_sft(self, model: TrainableSpec, trajectories: list[Trajectory], config: SftConfig) -> TrainResult:
         return await self._step(model, lambda run: run.train_sft(trajectories, config))
 
-    async def log(self, model: ModelSpec, groups: list[TrajectoryGroup], split: str) -> dict[str, float]:
+    async def log(
+        self,
+        model: ModelSpec,
+        groups: list[TrajectoryGroup],
+        split: str,
+        metrics: Mapping[str, float] | None = None,
+    ) -> dict[str, float]:
         directory, step = self._directory(model), self.step(model)
         # Trajectories without a metrics row were left by a process that was killed before it wrote the row.
         has_row = any(row["step"] == step for row in directory.metrics.rows(split))
         store = (directory.trajectories if has_row else directory.fresh_trajectories)(split, step)
         with saving(step):
             await asyncio.to_thread(store.extend, groups)
-        means = trajectory_means(groups)
+        means = trajectory_means(groups) | dict(metrics or {})
         directory.metrics.log(step, split, means)
         if isinstance(model, TrainableSpec):
             self._run(model).update_card()
         return means
+
+    def store(self, model: ModelSpec, groups: list[TrajectoryGroup], split: str, step: int) -> None:
+        """Stores trajectories under any step of a split, without a row of metrics."""
+        with saving(step):
+            self._directory(model).trajectories(split, step).extend(groups)
 
     def endpoint(self, model: TrainableSpec) -> Endpoint:
         return self._run(model).endpoint
@@ -165,20 +173,48 @@ class LocalBackend:
 
     async def close(self) -> None:
         for key in list(self._directories):
-            await self._release(key)
+            await asyncio.to_thread(self._release, key)
 
     async def _step(self, model: TrainableSpec, step: Callable[[TrainingRun], _Done]) -> _Done:
         try:
             return await asyncio.to_thread(step, self._run(model))
         except (EngineError, MetricsError, PublishError, RunDirectoryError, SaveError):
-            await self._release(model.key)
+            await asyncio.to_thread(self._release, model.key)
             raise
 
-    async def _release(self, key: _Key) -> None:
+    def _register(self, model: ModelSpec, world: World) -> None:
+        key = model.key
+        with _registering:
+            if key in self._directories:
+                if not isinstance(model, TrainableSpec):
+                    return
+                if key in self._training and self._training[key].alive:
+                    self._directories[key].check(model.model_dump(include=DESCRIBED))
+                    return
+                self._release(
+                    key
+                )  # its engine has stopped (restart from the last checkpoint), or it was a prompted model
+            path = run_path(self._root, *key).resolve()
+            holder = _holders.get(path)
+            if holder is not None and key in holder._directories:
+                logger.warning("the run in %s goes on in the backend that registered it last", path)
+                holder._release(key)
+            directory = RunDirectory(self._root, model.project, model.name)
+            try:
+                if isinstance(model, TrainableSpec):
+                    self._training[key] = self._start(model, directory, world)
+            except BaseException:
+                directory.close()
+                directory.discard_if_new()
+                raise
+            self._directories[key] = directory
+            _holders[path] = self
+
+    def _release(self, key: _Key) -> None:
         run, directory = self._training.pop(key, None), self._directories.pop(key)
         if run is not None:
-            await asyncio.to_thread(run.close)
-        await asyncio.to_thread(directory.close)
+            run.close()
+        directory.close()
 
     def _start(self, model: TrainableSpec, directory: RunDirectory, world: World) -> TrainingRun:
         return TrainingRun(

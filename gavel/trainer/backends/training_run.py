@@ -47,6 +47,8 @@ from gavel.trainer.sft.sft_batch import METRICS, as_training, make_sft_batch
 
 logger = logging.getLogger(__name__)
 
+DESCRIBED = {"name", "project", "base_model", "lora", "policy"}
+"""Fields of a model that its run keeps for good."""
 _STATE = Path("trainer_state") / "state.pt"
 
 
@@ -80,7 +82,7 @@ class TrainingRun:
         self._lock = threading.Lock()
         self._reference = "base"
         """What divergences are from, as `TrainConfig.reference` names it."""
-        self._description = description = model.model_dump(include={"name", "project", "base_model", "lora", "policy"})
+        self._description = description = model.model_dump(include=DESCRIBED)
         directory.check(description)
         self._start = RunStart(model, directory)
         if self._start.record is not None:

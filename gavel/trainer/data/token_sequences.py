@@ -19,6 +19,7 @@ from gavel.scenarios.trajectory import History, Trajectory
 COMPACT = {"compact_logprobs": True}
 """The field of a request by which Gavel's endpoint gives log-probs as a plain list, `token_logprobs`: OpenAI's client
 makes an object of each token else, which takes longer than sampling it from a small policy."""
+_STREAMED = ("token_ids", "token_logprobs")
 
 
 class TokenError(GavelError):
@@ -79,8 +80,13 @@ class Turn:
 
 
 def turn_of(choice: Choice, number: int = 0) -> Turn:
-    """Raises `TokenError` when the choice has no token ids, prompt ids or log-probs, or they do not fit."""
-    extra = choice.model_extra or {}
+    """Raises `TokenError` when the choice has no token ids, prompt ids or log-probs, or they do not fit.
+
+    OpenAI's client joins what the chunks of a stream add to the message, so a streamed choice has its ids there.
+    """
+    extra = (choice.model_extra or {}) | {
+        name: value for name, value in (choice.message.model_extra or {}).items() if name in _STREAMED
+    }
     prompt_ids, token_ids = extra.get("prompt_token_ids"), extra.get("token_ids")
     logprobs: list[float] | None = extra.get("token_logprobs")
     if logprobs is None and choice.logprobs is not None and choice.logprobs.content is not None:

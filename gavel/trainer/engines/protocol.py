@@ -4,10 +4,10 @@ Every sampler used for training implements it, so one endpoint serves them all. 
 that was sampled from (temperature applied).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from gavel.llm.errors import GavelError
@@ -43,6 +43,11 @@ class AdapterGone(EngineError):
         )
 
 
+OnTokens = Callable[[Sequence[int], Sequence[float], int], None]
+"""Takes tokens as they are sampled, their log-probs, and the version of the adapter; called in the engine's thread, it
+must return at once and raise nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingRequest:
     """One turn to sample."""
@@ -56,6 +61,8 @@ class SamplingRequest:
     """The same seed and prompt give the same tokens on the same adapter."""
     adapter_version: int | None = None
     """One of the adapters that the engine keeps; None = the live one."""
+    on_tokens: OnTokens | None = field(default=None, compare=False)
+    """Hears all tokens of the reply, in order and before the future is done."""
 
 
 @dataclass(frozen=True, slots=True)

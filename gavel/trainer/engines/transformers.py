@@ -359,6 +359,8 @@ class TransformersEngine:
         for running, token, logprob in zip(sampling, chosen.tolist(), chosen_logprobs, strict=True):
             running.token_ids.append(token)
             running.logprobs.append(logprob)
+            if running.request.on_tokens is not None:
+                running.request.on_tokens([token], [logprob], running.adapter.version)
         self._running = [running for running in self._running if not self._finished(running)]
 
     def _finished(self, running: _Running) -> bool:

@@ -12,7 +12,6 @@ import shutil
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -26,10 +25,13 @@ from gavel.trainer.engines.protocol import (
     AdapterGone,
     ContextOverflow,
     EngineError,
+    OnTokens,
     Sampled,
     SamplingRequest,
     deadline,
 )
+from gavel.trainer.engines.vllm_adapter import ServedAdapter
+from gavel.trainer.engines.vllm_answers import error_message, streamed_choice
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -63,17 +65,6 @@ _TOO_OLD = "It must be a vLLM that knows return_token_ids, 0.10.2 or newer."
 _NO_SLEEP = "It must run with --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1; or leave sleep off."
 _NOT_THERE = "Start it, or name the address of one that runs."
 _GO_ON = "Register the model again: it goes on from the last checkpoint."
-
-
-@dataclass(slots=True, eq=False)
-class _ServedAdapter:
-    """An adapter that is loaded at the server; used by the engine's event loop only."""
-
-    name: str
-    version: int
-    directory: Path
-    users: int = 0
-    """Requests in flight."""
 
 
 class VllmEngine:
@@ -110,9 +101,9 @@ class VllmEngine:
         self._awake.set()
         self._idle = asyncio.Event()
         self._versions = versions
-        self._published: list[_ServedAdapter] = []
+        self._published: list[ServedAdapter] = []
         """The live one last; the list is replaced, never modified, since other threads read it."""
-        self._retired: list[_ServedAdapter] = []
+        self._retired: list[ServedAdapter] = []
         """No longer published, but still used by requests in flight."""
         self._scaled = True if process is not None else None
         """Whether log-probs are those of the sampling temperature: true for our own server, None: not known yet."""
@@ -177,7 +168,7 @@ class VllmEngine:
         name = f"gavel@{version}-{secrets.token_hex(4)}"
         directory = self._adapters / name
         adapter.save_adapter(directory)
-        self._spawn(self._publish, _ServedAdapter(name, version, directory)).result()
+        self._spawn(self._publish, ServedAdapter(name, version, directory)).result()
         if self._scaled is None:
             self._scaled = self._spawn(self._scales).result()
 
@@ -271,6 +262,7 @@ class VllmEngine:
             choice = await self._complete(
                 adapter,
                 request.prompt_ids,
+                request.on_tokens,
                 max_tokens=min(request.max_tokens, room),
                 temperature=request.temperature,
                 seed=request.seed % _SEEDS,
@@ -289,12 +281,23 @@ class VllmEngine:
         entries = choice["prompt_logprobs"][1:]
         return [entry[str(token)]["logprob"] for entry, token in zip(entries, token_ids[1:], strict=True)]
 
-    async def _complete(self, adapter: _ServedAdapter, prompt_ids: Sequence[int], **asked: Any) -> dict[str, Any]:
+    async def _complete(
+        self, adapter: ServedAdapter, prompt_ids: Sequence[int], on_tokens: OnTokens | None = None, **asked: Any
+    ) -> dict[str, Any]:
         body = _PLAIN | {"model": adapter.name, "prompt": list(prompt_ids)} | asked
-        return (await self._call("POST", "/v1/completions", body)).json()["choices"][0]
+        if on_tokens is None:
+            return (await self._call("POST", "/v1/completions", body)).json()["choices"][0]
+        try:
+            async with self._client.stream("POST", "/v1/completions", json=body | {"stream": True}) as response:
+                if response.is_success:
+                    return await streamed_choice(response, on_tokens, adapter.version)
+                await response.aread()
+        except httpx.HTTPError as error:
+            raise self._lost(f"{type(error).__name__} {error}") from error
+        raise await self._refused(response, "/v1/completions")
 
     @contextlib.asynccontextmanager
-    async def _turn(self, version: int | None) -> AsyncIterator[_ServedAdapter]:
+    async def _turn(self, version: int | None) -> AsyncIterator[ServedAdapter]:
         """The adapter of a version (None: the live one), kept loaded until the exit; waits while the server sleeps."""
         await self._awake.wait()
         if not self._published:
@@ -309,7 +312,7 @@ class VllmEngine:
             adapter.users -= 1
             self._idle.set()
 
-    async def _publish(self, new: _ServedAdapter) -> None:
+    async def _publish(self, new: ServedAdapter) -> None:
         await self._awake.wait()
         await self._call(
             "POST", "/v1/load_lora_adapter", {"lora_name": new.name, "lora_path": str(new.directory)}, _NO_ADAPTERS
@@ -322,7 +325,7 @@ class VllmEngine:
             if not adapter.users:
                 await self._unload(adapter)
 
-    async def _unload(self, adapter: _ServedAdapter) -> None:
+    async def _unload(self, adapter: ServedAdapter) -> None:
         await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": adapter.name})
         shutil.rmtree(adapter.directory, ignore_errors=True)
 
@@ -355,11 +358,15 @@ class VllmEngine:
             raise self._lost(f"{type(error).__name__} {error}") from error
         if response.is_success:
             return response
+        raise await self._refused(response, path, remedy)
+
+    async def _refused(self, response: httpx.Response, path: str, remedy: str = "") -> EngineError:
+        told = f"{path} answered {response.status_code}: {error_message(response)}"
         if response.is_server_error and await self._is_dead():
-            raise self._lost(f"{path} answered {response.status_code}: {_said(response)}")
+            return self._lost(told)
         if "maximum context length" in response.text:
-            raise ContextOverflow(_said(response), "Shorten the conversation, or raise max_context.")
-        raise EngineError(f"{self._url}{path} answered {response.status_code}: {_said(response)}", remedy)
+            return ContextOverflow(error_message(response), "Shorten the conversation, or raise max_context.")
+        return EngineError(f"{self._url}{told}", remedy)
 
     async def _is_dead(self) -> bool:
         """Whether the server fails its health check, as vLLM does between its engine's death and its own."""
@@ -384,14 +391,6 @@ class VllmEngine:
         )
         self._error = self._error or lost
         return lost
-
-
-def _said(response: httpx.Response) -> str:
-    """The message of an error response."""
-    try:
-        return response.json()["error"]["message"]
-    except (ValueError, KeyError, TypeError):
-        return response.text
 
 
 def _failed(error: EngineError) -> "Future[Any]":

@@ -194,6 +194,16 @@ class RunDirectory:
             )
 
     def trajectories(self, split: str, step: int) -> TrajectoryStore:
+        """Where the trajectories of a split are kept. Raises `RunDirectoryError` for a split that no directory can be.
+
+        A split may have parts, such as `val/hard`; it never leaves the run directory.
+        """
+        for part in split.split("/"):
+            if part in ("", ".", "..") or "\0" in part or len(os.fsencode(part)) > _LONGEST_NAME:
+                raise RunDirectoryError(
+                    f"{split!r} cannot be the name of a split",
+                    "Choose a plain name, such as val, or one with parts, such as val/hard.",
+                )
         return TrajectoryStore(self.path / "trajectories" / split / f"{step:06d}.jsonl.zst")
 
     def fresh_trajectories(self, split: str, step: int) -> TrajectoryStore:

@@ -1,22 +1,19 @@
 """Remembers the token ids of sampled turns, so that a conversation continues from exactly these.
 
-A request that extends a conversation sampled here gets a prompt that starts with the sampled ids. Where the renderer
-cannot bridge to the next turn, the messages are rendered again, and the sampled ids replace the rendered ones if both
-decode to the same text. Messages that a client changed are rendered. Least recently used turns are dropped first.
+A request that extends a conversation sampled here gets a prompt that starts with the sampled ids, also where its client
+has rewritten the messages without changing what they say. Where the renderer cannot bridge to the next turn, the
+messages are rendered again, and the sampled ids replace the rendered ones if both decode to the same text. Messages
+that say something else are rendered. Least recently used turns are dropped first.
 """
 
-import hashlib
-import json
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
 
 from renderers import Renderer
 
 from gavel.llm.types import Message
-
-T = TypeVar("T")
+from gavel.trainer.serving.conversation import Meaning, digest, meaning, plain_message
 
 _REMEMBERED_TURNS = 8192
 
@@ -43,6 +40,16 @@ class ChatFormat:
         return frozenset(self.renderer.get_stop_token_ids())
 
 
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A sampled turn."""
+
+    meaning: Meaning
+    """Of the conversation up to it."""
+    ids: dict[bytes, tuple[list[int], list[int]]] = field(default_factory=dict[bytes, tuple[list[int], list[int]]])
+    """Of prompt and turn, by the tools and arguments of the template."""
+
+
 class TurnCache:
     """Renders requests to prompt ids; a bounded cache of sampled turns."""
 
@@ -50,8 +57,10 @@ class TurnCache:
         """`decode` gives the text of token ids, special tokens included."""
         self._renderer = renderer
         self._decode = decode
-        self._turns: OrderedDict[bytes, dict[bytes, tuple[list[int], list[int]]]] = OrderedDict()
-        """Prompt and sampled ids, by the messages up to the turn, and by the tools and arguments of the template."""
+        self._turns: OrderedDict[bytes, _Turn] = OrderedDict()
+        """By the exact messages up to the turn."""
+        self._alike: dict[bytes, dict[bytes, None]] = {}
+        """The keys of turns after messages that say the same, the newest last."""
         self._openings: OrderedDict[bytes, list[int]] = OrderedDict()
 
     def prompt(
@@ -59,16 +68,19 @@ class TurnCache:
     ) -> Prompt:
         """The prompt of the next assistant turn, in the chat format of the request."""
         chat = chat or ChatFormat(self._renderer)
+        messages = [plain_message(message) for message in messages]
         last = max((i for i, message in enumerate(messages) if message["role"] == "assistant"), default=None)
-        if last is None or last + 1 == len(messages):
+        turn = None if last is None else self._turn(messages[: last + 1], messages[last + 1 :])
+        if last is None or turn is None:
             return Prompt(self._rendered(messages, tools, chat), False)
-        turns = _recall(self._turns, _key(messages[: last + 1])) or {}
-        known = turns.get(_offered(tools, chat))
+        known = turn.ids.get(_offered(tools, chat))
         if known is None:
-            return Prompt(self._rendered(messages, tools, chat), bool(turns))
+            return Prompt(self._rendered(messages, tools, chat), True)
+        if last + 1 == len(messages):
+            return Prompt(self._asked_again(known, self._rendered(messages, tools, chat), chat), True)
         bridged = chat.renderer.bridge_to_next_turn(
             *known,
-            list(messages[last + 1 :]),  # type: ignore[arg-type]
+            messages[last + 1 :],  # type: ignore[arg-type]
             tools=tools,  # type: ignore[arg-type]
         )
         if bridged is not None:
@@ -85,23 +97,53 @@ class TurnCache:
         chat: ChatFormat | None = None,
     ) -> None:
         """Remembers that `reply` to `messages` was sampled as `token_ids` after `prompt_ids`."""
-        key = _key([*messages, reply])
-        offered = _offered(tools, chat or ChatFormat(self._renderer))
-        turns = self._turns.get(key, {}) | {offered: (prompt_ids, token_ids)}
-        _remember(self._turns, key, turns)
+        said = meaning([plain_message(message) for message in (*messages, reply)])
+        turn = self._turns.setdefault(said.exact, _Turn(said))
+        turn.ids[_offered(tools, chat or ChatFormat(self._renderer))] = (prompt_ids, token_ids)
+        self._turns.move_to_end(said.exact)
+        alike = self._alike.setdefault(said.key, {})
+        alike.pop(said.exact, None)
+        alike[said.exact] = None
+        while len(self._turns) > _REMEMBERED_TURNS:
+            exact, dropped = self._turns.popitem(last=False)
+            others = self._alike[dropped.meaning.key]
+            del others[exact]
+            if not others:
+                del self._alike[dropped.meaning.key]
 
-    def _rendered(self, messages: Sequence[Message], tools: list[Message] | None, chat: ChatFormat) -> list[int]:
-        key = _key(messages) + _offered(tools, chat)
-        opening = _recall(self._openings, key)
+    def _turn(self, messages: Sequence[Message], following: Sequence[Message]) -> _Turn | None:
+        """The sampled turn that `messages` end with."""
+        said = meaning(messages)
+        found = self._turns.get(said.exact)
+        if found is None:
+            alike = [self._turns[exact] for exact in self._alike.get(said.key, ())]
+            origins = [turn for turn in reversed(alike) if said.is_rewritten(turn.meaning, following)]
+            found = max(origins, key=lambda turn: said.likeness(turn.meaning), default=None)
+        if found is not None:
+            self._turns.move_to_end(found.meaning.exact)
+        return found
+
+    def _rendered(self, messages: list[Message], tools: list[Message] | None, chat: ChatFormat) -> list[int]:
+        key = digest(messages) + _offered(tools, chat)
+        opening = self._openings.get(key)
         if opening is None:
             rendered = chat.renderer.render_ids(
-                [_renderable(message) for message in messages],  # type: ignore[arg-type]
+                messages,  # type: ignore[arg-type]
                 tools=tools,  # type: ignore[arg-type]
                 add_generation_prompt=True,
             )
-            opening = list(rendered)
-            _remember(self._openings, key, opening)
+            opening = self._openings[key] = list(rendered)
+        self._openings.move_to_end(key)
+        while len(self._openings) > _REMEMBERED_TURNS:
+            self._openings.popitem(last=False)
         return opening
+
+    def _asked_again(self, known: tuple[list[int], list[int]], rendered: list[int], chat: ChatFormat) -> list[int]:
+        """The sampled tokens, and what opens another turn of the assistant after them; `rendered` if a turn that was
+        cut has no end."""
+        ends = [at for at, token in enumerate(rendered, 1) if token in chat.stop_ids]
+        sampled = known[0] + known[1]
+        return sampled + rendered[ends[-1] :] if ends and sampled[-1] in chat.stop_ids else rendered
 
     def _spliced(self, sampled: list[int], rendered: list[int], chat: ChatFormat) -> list[int]:
         """`rendered` with its beginning replaced by `sampled`, if both decode to the same text; else `rendered`."""
@@ -114,45 +156,5 @@ class TurnCache:
         return sampled + rendered[end:] if same else rendered
 
 
-def _recall(memory: OrderedDict[bytes, T], key: bytes) -> T | None:
-    if key in memory:
-        memory.move_to_end(key)
-    return memory.get(key)
-
-
-def _remember(memory: OrderedDict[bytes, T], key: bytes, value: T) -> None:
-    memory[key] = value
-    memory.move_to_end(key)
-    while len(memory) > _REMEMBERED_TURNS:
-        memory.popitem(last=False)
-
-
-def _key(messages: Sequence[Message]) -> bytes:
-    return _digest(
-        [
-            (
-                message["role"],
-                message.get("content") or "",
-                message.get("reasoning_content") or "",
-                message.get("tool_call_id"),
-                [
-                    (call["id"], call["function"]["name"], call["function"]["arguments"])
-                    for call in message.get("tool_calls") or ()
-                ],
-            )
-            for message in messages
-        ]
-    )
-
-
 def _offered(tools: list[Message] | None, chat: ChatFormat) -> bytes:
-    return _digest([tools, chat.arguments] if chat.arguments else tools)
-
-
-def _digest(value: object) -> bytes:
-    return hashlib.sha256(json.dumps(value).encode()).digest()
-
-
-def _renderable(message: Message) -> Message:
-    """OpenAI's null contents as the empty text that renderers expect."""
-    return message | {"content": ""} if message.get("content") is None else message
+    return digest([tools, chat.arguments] if chat.arguments else tools)

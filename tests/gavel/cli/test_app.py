@@ -13,6 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from gavel.cli.app import COMMANDS, app
+from tests.limits import HANG_SECONDS
 
 TREE = Path(__file__).parents[3]
 
@@ -69,7 +70,7 @@ def test_completion_knows_commands_and_options() -> None:
             },
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=HANG_SECONDS,
         )
         assert expected in done.stdout.split(), done
 

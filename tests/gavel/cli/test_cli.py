@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,8 +86,28 @@ def test_a_broken_line_of_a_file_to_score_is_named(tmp_path: Path) -> None:
     assert "rows.jsonl:2" in mistake("score", "rows.jsonl", cwd=tmp_path)
 
 
+def test_the_built_in_model_is_not_trained_on_another_job_unasked(tmp_path: Path) -> None:
+    message = mistake("train", str(EXAMPLES / "returns.py"), cwd=tmp_path)
+    assert "knows the scenario returns_desk alone" in message
+    assert "--model smollm2-135m" in message
+    assert gavel("train", str(EXAMPLES / "returns.py"), "--dry-run", cwd=tmp_path).returncode == 0
+
+
 def test_a_scenario_file_trains_from_the_command_line_and_by_itself(tmp_path: Path) -> None:
-    small = ["--steps", "1", "--tasks", "2", "--group-size", "3", "--evaluation-tasks", "4", "--max-tokens", "32"]
+    model = ["--model", "embedded/returns-desk"]
+    small = [
+        "--steps",
+        "1",
+        "--tasks",
+        "2",
+        "--group-size",
+        "3",
+        "--evaluation-tasks",
+        "4",
+        "--max-tokens",
+        "32",
+        *model,
+    ]
     trained = gavel("train", str(EXAMPLES / "returns.py"), *small, cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     assert "held-out tasks" in trained.stdout
@@ -97,7 +118,20 @@ def test_a_scenario_file_trains_from_the_command_line_and_by_itself(tmp_path: Pa
 
 
 def test_a_run_is_not_continued_as_another_experiment_and_a_mistyped_name_makes_none(tmp_path: Path) -> None:
-    small = ["--steps", "1", "--tasks", "2", "--group-size", "2", "--evaluation-tasks", "2", "--max-tokens", "16"]
+    model = ["--model", "embedded/returns-desk"]
+    small = [
+        "--steps",
+        "1",
+        "--tasks",
+        "2",
+        "--group-size",
+        "2",
+        "--evaluation-tasks",
+        "2",
+        "--max-tokens",
+        "16",
+        *model,
+    ]
     trained = gavel("train", str(EXAMPLES / "returns.py"), *small, cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     assert "seed 0, not 1" in mistake("train", str(EXAMPLES / "returns.py"), *small, "--seed", "1", cwd=tmp_path)
@@ -114,7 +148,8 @@ def test_a_run_is_not_continued_as_another_experiment_and_a_mistyped_name_makes_
     afresh = gavel("train", str(run_file), "--seed", "1", "--fresh", cwd=tmp_path)
     assert "my-notes.txt" in afresh.stdout
     assert afresh.returncode == 0, afresh.stderr
-    (said,) = afresh.stderr.splitlines()
+    note, said = afresh.stderr.splitlines()
+    assert note.startswith("Note: the built-in model")
     assert said.startswith("The judge is the stand-in")
     assert "seed = 1" in run_file.read_text()
     assert "returns-desk" in mistake("evaluate", str(EXAMPLES / "returns.py"), "--name", "typo", cwd=tmp_path)
@@ -131,25 +166,51 @@ def test_an_error_in_a_scenario_of_ones_own_is_told_plainly(tmp_path: Path) -> N
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("judge", ["stand-in", "constant"])
-def test_the_demo_leaves_a_report_and_a_summary(tmp_path: Path, judge: str) -> None:
-    result = gavel("demo", "--steps", "1", "--judge", judge, "--seed", "3", cwd=tmp_path)
+def test_the_demo_leaves_a_report_and_a_summary(tmp_path: Path) -> None:
+    result = gavel("demo", "--steps", "1", "--judge", "stand-in", "--seed", "3", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     (summary_file,) = tmp_path.glob("runs/demo/*/summary.json")
     summary = json.loads(summary_file.read_text())
+    assert summary["heldout_tasks"] >= 256
+    assert 0.30 <= summary["base"]["heldout_success"] <= 0.55
+    assert summary["trained_steps"] == 1
+    assert_whole(summary, summary_file)
+
+
+SMALL_DEMO = """
+from dataclasses import replace
+from gavel.cli import main
+from gavel.cli.demo_jobs import RETURNS_DESK
+import gavel.cli.demo
+
+loop = RETURNS_DESK.loop.model_copy(update={"tasks_per_step": 4, "evaluation_tasks": 32, "final_tasks": 32})
+gavel.cli.demo.RETURNS_DESK = replace(RETURNS_DESK, loop=loop)
+main()
+"""
+
+
+def test_a_demo_whose_judge_sees_no_difference_says_that_nothing_was_trained(tmp_path: Path) -> None:
+    (tmp_path / "small.py").write_text(SMALL_DEMO)
+    arguments = ["demo", "--steps", "1", "--judge", "constant", "--seed", "3"]
+    result = script(tmp_path / "small.py", *arguments, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    (summary_file,) = tmp_path.glob("runs/demo/*/summary.json")
+    summary = json.loads(summary_file.read_text())
+    assert summary["trained_steps"] == 0
+    assert summary["trained"]["heldout_success"] == summary["base"]["heldout_success"]
+    assert "Nothing was trained" in " ".join(result.stdout.split())
+    assert "members all have the same score" in result.stdout
+    assert_whole(summary, summary_file)
+
+
+def assert_whole(summary: dict[str, Any], summary_file: Path) -> None:
+    """Of a demo of one step with seed 3."""
     assert summary["seed"] == 3
     assert summary["steps"] == 1
-    assert summary["heldout_tasks"] >= 256
     assert set(summary["seconds"]) == {"setup", "rollout", "judge", "train", "total"}
     assert [point["step"] for point in summary["curve"]] == [0, 1]
-    assert 0.30 <= summary["base"]["heldout_success"] <= 0.55
     report = summary_file.with_name("report.html").read_text()
     assert "http://" not in report.replace("http://www.w3.org", "")
-    if judge == "constant":
-        assert summary["trained_steps"] == 0
-        assert summary["trained"]["heldout_success"] == summary["base"]["heldout_success"]
-        assert "Nothing was trained" in " ".join(result.stdout.split())
-        assert "members all have the same score" in result.stdout
 
 
 def test_a_rubric_that_the_stand_in_cannot_check_is_refused_before_anything_is_trained(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import socket
 from pathlib import Path
@@ -28,8 +29,8 @@ from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.model import Model, NotRegisteredError, TrainableModel
 from gavel.trainer.policy.policy import BaseModelError
-from gavel.trainer.runs.run_directory import RunDirectoryError
-from gavel.trainer.serving.openai_server import EndpointError
+from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
+from gavel.trainer.serving.errors import EndpointError
 
 pytestmark = pytest.mark.slow
 
@@ -338,10 +339,57 @@ async def test_an_occupied_port_is_named_and_leaves_nothing_behind(tmp_path: Pat
 
 
 async def test_two_processes_cannot_train_the_same_run(tmp_path: Path) -> None:
+    held_elsewhere = RunDirectory(tmp_path, "tests", "clerk")
+    with pytest.raises(RunDirectoryError, match="another process"):
+        await a_model().register(LocalBackend(tmp_path))
+    held_elsewhere.close()
+
+
+async def test_a_notebook_s_cell_that_registers_can_be_run_again(tmp_path: Path) -> None:
+    first, again, anew = a_model(), a_model(), a_model()
+    backend = LocalBackend(tmp_path)
+    await first.register(backend)
+    await first.train([await a_group(first, [0.0, 1.0])])
+    await again.register(backend)
+    assert (await again.get_step(), again.inference_base_url) == (1, first.inference_base_url)
+    async with LocalBackend(tmp_path) as new_backend:
+        await anew.register(new_backend)
+        assert await anew.get_step() == 1
+        assert await a_group(anew, [0.0, 1.0])
+        with pytest.raises(NotRegisteredError, match="register"):
+            await first.get_step()
+    await backend.close()
+
+
+async def test_other_settings_under_a_registered_name_are_refused(tmp_path: Path) -> None:
+    other = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY, lora=LoraSettings(rank=4))
     async with LocalBackend(tmp_path) as backend:
         await a_model().register(backend)
-        with pytest.raises(RunDirectoryError, match="another process"):
-            await a_model().register(LocalBackend(tmp_path))
+        with pytest.raises(RunDirectoryError, match="lora"):
+            await other.register(backend)
+
+
+async def test_models_that_are_registered_at_once_all_serve(tmp_path: Path) -> None:
+    models = [a_model(f"clerk-{number}") for number in range(2)]
+    async with LocalBackend(tmp_path) as backend:
+        await asyncio.gather(*(model.register(backend) for model in models))
+        assert len({model.inference_base_url for model in models}) == 2
+        assert all(model.inference_api_key for model in models)
+        for model in models:
+            assert len(await a_group(model, [0.0, 1.0])) == 2
+
+
+async def test_what_is_logged_stays_inside_the_run_directory(tmp_path: Path) -> None:
+    model = Model(name="prompted", project="tests")
+    group = TrajectoryGroup([Trajectory(reward=1.0)])
+    async with LocalBackend(tmp_path / "runs") as backend:
+        await model.register(backend)
+        for split in ("../x", "/tmp/x", "", "val/../../../../x", "."):
+            with pytest.raises(RunDirectoryError, match="split"):
+                await model.log([group], split=split)
+        await model.log([group], split="val/hard")
+    assert (tmp_path / "runs/tests/prompted/trajectories/val/hard/000000.jsonl.zst").is_file()
+    assert os.listdir(tmp_path) == ["runs"]
 
 
 async def test_a_run_goes_on_only_with_the_settings_that_it_began_with(tmp_path: Path) -> None:

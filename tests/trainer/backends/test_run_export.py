@@ -2,11 +2,8 @@
 
 import asyncio
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,7 +18,7 @@ from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.policy.merged_model import ExportError
 from gavel.trainer.runs.run_directory import RunDirectoryError
-from tests.limits import HANG_SECONDS
+from tests.forked import gavel, start_script
 from tests.trainer.backends.test_local import a_group
 
 pytestmark = pytest.mark.slow
@@ -119,16 +116,16 @@ run_export.export_run(Path(sys.argv[1]), out=Path(sys.argv[2]))
 
 def test_a_kill_leaves_no_half_export_and_the_next_one_succeeds(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    process = subprocess.Popen([sys.executable, "-c", _SLOW, str(run), str(out)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "written\n"
+    (tmp_path / "slow.py").write_text(_SLOW)
+    exporting = start_script(tmp_path / "slow.py", str(run), str(out), cwd=tmp_path)
+    exporting.wait_for("written\n")
     with pytest.raises(ExportError, match="another process is writing"):
         export_run(run, out=out)
-    process.send_signal(signal.SIGKILL)
-    process.wait(HANG_SECONDS)
+    exporting.send(signal.SIGKILL)
+    assert exporting.end().returncode == -signal.SIGKILL
     assert not out.exists()
     assert export_run(run, out=out) == out
-    assert {entry.name for entry in tmp_path.iterdir()} == {"runs", "out"}
+    assert {entry.name for entry in tmp_path.iterdir()} == {"runs", "out", "slow.py"}
 
 
 @pytest.mark.parametrize("step", [1, 7])
@@ -168,8 +165,7 @@ async def test_a_model_exports_its_live_step(run: Path) -> None:
 
 
 def test_the_command_prints_where_it_is(run: Path) -> None:
-    environment = {**os.environ, "GAVEL_RUNS": str(run.parent.parent)}
-    command = [sys.executable, "-m", "gavel", "export", "desk/clerk", "--dtype", "float16"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG_SECONDS)
+    runs = run.parent.parent
+    done = gavel("export", "desk/clerk", "--dtype", "float16", cwd=runs.parent, GAVEL_RUNS=str(runs))
     assert done.stdout.strip() == str(run / "exports" / "000002-merged-float16")
     assert done.returncode == 0

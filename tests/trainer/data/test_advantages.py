@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gavel.trainer.data.advantages import advantages, group_advantages, score_reliability
 from gavel.trainer.data.left_out import LeftOut
+from tests.limits import HANG_SECONDS
 
 rewards = st.lists(st.floats(-10, 10), min_size=2, max_size=16)
 kinds = st.sampled_from(["mean", "std", "rloo", "rank", "shrunk"])
@@ -159,4 +160,4 @@ def test_each_kind_alone_equals_shaping_of_that_kind_followed_by_mean_advantages
 
 def test_no_model_library_is_loaded_for_it():
     program = "import sys, gavel.trainer.data.advantages; print('torch' in sys.modules, 'transformers' in sys.modules)"
-    assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=120) == "False False\n"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=HANG_SECONDS) == "False False\n"

@@ -14,6 +14,7 @@ from huggingface_hub import constants
 
 from gavel.trainer.embedded import small_model
 from gavel.trainer.embedded.small_model import HUB_NAME, SMALL_MODEL, SmallModelError, small_model_path, source_text
+from tests.limits import HANG_SECONDS
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {"config.json": b"{}", "model.safetensors": b"weights", "tokenizer.json": b"{}"}
@@ -151,7 +152,7 @@ def test_two_at_once_make_one_model(hub: type[Hub]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(HANG_SECONDS)
     assert len(paths) == 4
     assert len({*paths}) == 1
     assert sum(path.endswith("/model.safetensors") for path in hub.asked) <= 2  # its head and its body

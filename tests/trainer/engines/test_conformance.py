@@ -235,6 +235,22 @@ def test_sampling_ends_at_a_stop_token_which_is_kept(engine):
     assert len(stopped.logprobs) == len(until)
 
 
+def test_tokens_are_heard_in_order_before_the_reply_is_done(engine):
+    heard: list[tuple[int, float, int]] = []
+
+    def on_tokens(token_ids, logprobs, version):
+        heard.extend((token, logprob, version) for token, logprob in zip(token_ids, logprobs, strict=True))
+
+    plain = engine.submit(request_for(prompt(3, 20), seed=4)).result(timeout=HANG_SECONDS)
+    future = engine.submit(request_for(prompt(3, 20), seed=4, on_tokens=on_tokens))
+    done: list[int] = []
+    future.add_done_callback(lambda _: done.append(len(heard)))
+    found = future.result(timeout=HANG_SECONDS)
+    assert found.token_ids == plain.token_ids
+    assert heard == [(token, value, 0) for token, value in zip(found.token_ids, found.logprobs, strict=True)]
+    assert done == [len(found.token_ids)]
+
+
 def test_nothing_stops_the_sampling_but_the_stop_tokens_of_the_request(engine, base):
     found = ask(engine, prompt(0, 4), max_tokens=40)
     assert len(found.token_ids) == 40

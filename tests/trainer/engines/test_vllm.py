@@ -74,6 +74,32 @@ def test_the_address_may_be_the_one_that_openai_clients_take(server, policy, tmp
     engine.close()
 
 
+def test_tokens_are_heard_as_the_server_streams_them(connect, policy):
+    engine = connect()
+    engine.publish(policy, 4)
+    heard: list[tuple[list[int], list[float], int]] = []
+    plain = ask(engine)
+    found = ask(engine, on_tokens=lambda ids, logprobs, version: heard.append((list(ids), list(logprobs), version)))
+    assert found.token_ids == plain.token_ids
+    assert [len(ids) for ids, *_ in heard] == [2] * 6
+    assert [token for ids, *_ in heard for token in ids] == found.token_ids
+    assert [value for _, values, _ in heard for value in values] == found.logprobs
+    assert {version for *_, version in heard} == {4}
+
+
+@pytest.mark.parametrize(
+    ("ailment", "told"), [("error", "EngineCore died"), ("cuts off", "does not answer as vLLM"), ("fails", "500")]
+)
+def test_a_stream_that_fails_fails_the_request(server, connect, policy, ailment, told):
+    engine = connect()
+    engine.publish(policy, 0)
+    server.breaks_off = ailment == "error"
+    server.ails = None if ailment == "error" else ailment
+    with pytest.raises(EngineError) as error:
+        ask(engine, on_tokens=lambda *_: None)
+    assert told in str(error.value) or "is gone" in str(error.value)
+
+
 def test_a_server_of_another_model_is_refused_naming_both(server, tmp_path):
     with pytest.raises(EngineError, match="serves served, not org/other") as error:
         VllmEngine(server.url, "org/other", tmp_path / "adapters", max_context=256)
@@ -322,7 +348,7 @@ async def test_a_request_gets_the_time_that_its_tokens_may_take(monkeypatch):
     class Limits:
         def timeout(self, seconds):
             asked.append(seconds)
-            return asyncio.timeout(5)
+            return asyncio.timeout(HANG_SECONDS)
 
         def __getattr__(self, name):
             return getattr(asyncio, name)

@@ -4,6 +4,7 @@ The real one runs in `test_conformance.py`; this one has the faults that a real 
 """
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -90,7 +91,11 @@ class StandIn:
         if path == "/v1/completions" and self.ails in ("fails", "dying"):
             return JSONResponse({"error": {"message": "EngineCore encountered an issue.", "code": 500}}, 500)
         if path == "/v1/completions":
-            return JSONResponse({"choices": [await self._complete(await request.json())]})
+            body = await request.json()
+            choice = await self._complete(body)
+            if body.get("stream"):
+                return StreamingResponse(_events(choice, self.breaks_off), media_type="text/event-stream")
+            return JSONResponse({"choices": [choice]})
         if path.endswith("lora_adapter"):
             self._note(path, await request.json())
         return Response("done")
@@ -130,6 +135,25 @@ class StandIn:
             choice["prompt_logprobs"] = [None, *entries]
         self.asked.append("completed")
         return choice
+
+
+async def _events(choice: dict[str, Any], breaks_off: bool) -> AsyncIterator[str]:
+    """Two tokens in an event, the first with the prompt's ids; the last one has the reason of the end."""
+    ids, logprobs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
+    for at in range(0, len(ids), 2):
+        part = {
+            "index": 0,
+            "text": "",
+            "prompt_token_ids": [1] if at == 0 else None,
+            "token_ids": ids[at : at + 2],
+            "logprobs": {"token_logprobs": logprobs[at : at + 2]},
+            "finish_reason": None if at + 2 < len(ids) else choice["finish_reason"],
+        }
+        yield f"data: {json.dumps({'choices': [part]})}\n\n"
+        if breaks_off:
+            yield f"data: {json.dumps({'error': {'message': 'EngineCore died', 'code': 500}})}\n\n"
+            return
+    yield "data: [DONE]\n\n"
 
 
 async def _cut_off() -> AsyncIterator[bytes]:

@@ -62,16 +62,17 @@ def trained(tmp_path, policy):
 def test_a_merged_family_has_the_log_probs_of_base_and_adapter(family, trained, tmp_path):
     expected = logprobs(trained(family))
     out = tmp_path / "out"
-    write_merged(str(tmp_path / "base"), PolicySettings(), tmp_path / "checkpoint", out, torch.float32)
+    gap = write_merged(str(tmp_path / "base"), PolicySettings(), tmp_path / "checkpoint", out, torch.float32)
     again: Any = auto_class(family.read_config()).from_pretrained(out, dtype="auto").eval()
     assert again.dtype == torch.float32
+    assert gap < merged_model._TOLERANCE[torch.float32]
     torch.testing.assert_close(logprobs(again), expected, atol=NATS[torch.float32], rtol=0)
     assert not [file for file in out.iterdir() if "adapter" in file.name]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", ["SmolLM2", "Qwen3", "Gemma 2", "Granite 3", "Cohere 2", "GPT-OSS", "DeepSeek V3"])
-def test_every_dtype_keeps_its_tolerance(name, dtype, trained, tmp_path):
+def test_smaller_dtypes_keep_their_tolerances(name, dtype, trained, tmp_path):
     family = next(each for each in FAMILIES if each.name == name)
     expected = logprobs(trained(family))
     gap = write_merged(str(tmp_path / "base"), PolicySettings(), tmp_path / "checkpoint", tmp_path / "out", dtype)

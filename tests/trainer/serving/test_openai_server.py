@@ -15,12 +15,13 @@ from openai import APIStatusError, AsyncOpenAI, BadRequestError
 
 from gavel.scenarios.library.returns_desk import scenario
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.data.token_sequences import COMPACT, sequences
+from gavel.trainer.data.token_sequences import COMPACT, sequences, turn_of
 from gavel.trainer.data.turn_mismatch import mismatches
 from gavel.trainer.engines.protocol import Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.policy.policy import Policy, load_base
-from gavel.trainer.serving.openai_server import EndpointError, EndpointServer
+from gavel.trainer.serving.errors import EndpointError
+from gavel.trainer.serving.openai_server import EndpointServer
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import attempt, full_logprobs
 
@@ -31,6 +32,8 @@ MAX_CONTEXT = 512
 TASK = scenario.tasks("train")[0]
 OPENING = [{"role": "system", "content": scenario.system}, {"role": "user", "content": TASK.user}]
 TOOLS = scenario.toolbox.schemas
+STRICT = [{"type": "function", "function": tool["function"] | {"strict": True}} for tool in TOOLS]
+"""As the client's streaming helper wants them."""
 
 
 class Recited:
@@ -213,7 +216,7 @@ async def test_arguments_that_the_template_does_not_read_are_a_400_with_what_it_
 async def test_many_different_arguments_do_not_fill_the_memory(client, server):
     for number in range(3):
         await refused(client, extra_body={"chat_template_kwargs": {f"unread_{number}": number}})
-    assert not any("unread" in key for key in server._formats)
+    assert not any("unread" in key for key in server.chat._formats)
     await ask(client, extra_body={"chat_template_kwargs": {}}, max_tokens=1)
 
 
@@ -324,9 +327,11 @@ async def test_an_unknown_model_is_refused_naming_the_live_ones(client, model):
     "setting",
     [
         {"top_p": 0.5},
-        {"n": 2},
-        {"stop": ["\n"]},
-        {"stream": True},
+        {"n": 0},
+        {"n": 129},
+        {"stop": [""]},
+        {"stop": [3]},
+        {"top_logprobs": 3},
         {"frequency_penalty": 0.5},
         {"presence_penalty": 1.0},
         {"logit_bias": {"5": 1}},
@@ -498,3 +503,27 @@ def test_a_closed_endpoint_gives_its_port_and_its_thread_back(policy, recited):
     assert threading.active_count() == before
     again = serve(policy, recited, port=port)
     again.close()
+
+
+async def streamed(client: AsyncOpenAI, messages=OPENING, **settings):
+    settings = {"model": "desk", "tools": STRICT, "temperature": 0} | settings
+    async with client.chat.completions.stream(messages=messages, **settings) as stream:
+        async for _ in stream:
+            pass
+        return (await stream.get_final_completion()).choices[0]
+
+
+@pytest.mark.parametrize("fields", [None, COMPACT])
+async def test_a_streamed_turn_adds_up_to_the_turn_that_is_not_streamed(client, fields):
+    plain = await ask(client, tools=STRICT, extra_body=fields)
+    choice = await streamed(client, extra_body=fields)
+    one, other = turn_of(choice), turn_of(plain)
+    assert (one.prompt_ids, one.token_ids) == (other.prompt_ids, other.token_ids)
+    assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)  # the prompt is computed in other parts
+    assert sequences(Trajectory.model_validate_json(attempt(choice).model_dump_json())) == sequences(attempt(choice))
+    assert (choice.model_extra or {})["policy_version"] == VERSION
+    assert choice.message.content == plain.message.content
+    assert [call.function.arguments for call in choice.message.tool_calls or ()] == [
+        call.function.arguments for call in plain.message.tool_calls
+    ]
+    assert choice.finish_reason == "tool_calls"

@@ -121,3 +121,55 @@ def test_the_longest_unused_turns_are_forgotten_first(conversations, said, monke
     assert remembered(openings[0])
     conversations.sampled(openings[2], TOOLS, REPLY, conversations.prompt(openings[2], TOOLS).token_ids, said)
     assert [remembered(opening) for opening in openings] == [True, False, True]
+
+
+RENAMED = REPLY | {"tool_calls": [CALL | {"id": "toolu_9"}]}
+COMPACTED = REPLY | {"tool_calls": [CALL | {"function": CALL["function"] | {"arguments": '{"order_id":"7890"}'}}]}
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [*OPENING, RENAMED, ANSWER | {"tool_call_id": "toolu_9"}],
+        [*OPENING, COMPACTED, ANSWER],
+        [*OPENING, REPLY | {"content": [{"type": "text", "text": ""}]}, ANSWER],
+        [OPENING[0] | {"role": "developer"}, OPENING[1], REPLY, ANSWER],
+        [*({"content": [{"type": "text", "text": m["content"]}], "role": m["role"]} for m in OPENING), REPLY, ANSWER],
+    ],
+)
+def test_a_conversation_that_says_the_same_goes_on(conversations, said, messages):
+    prompt = conversations.prompt(OPENING, TOOLS).token_ids
+    conversations.sampled(OPENING, TOOLS, REPLY | {"reasoning_content": "Well."}, prompt, said)
+    found = conversations.prompt(messages, TOOLS)
+    assert found.continues
+    assert found.token_ids[: len(prompt) + len(said)] == prompt + said
+
+
+def test_of_turns_that_say_the_same_the_one_with_the_same_ids_goes_on(conversations, said):
+    prompt = conversations.prompt(OPENING, TOOLS).token_ids
+    others = [[*said[:at], said[at], *said[at:]] for at in range(3)]
+    for number, tokens in enumerate(others):
+        reply = REPLY | {"tool_calls": [CALL | {"id": f"call_{number}"}], "reasoning_content": f"Thought {number}."}
+        conversations.sampled(OPENING, TOOLS, reply, prompt, tokens)
+    for number, tokens in enumerate(others):
+        without_reasoning = REPLY | {"tool_calls": [CALL | {"id": f"call_{number}"}]}
+        found = conversations.prompt([*OPENING, without_reasoning, ANSWER | {"tool_call_id": f"call_{number}"}], TOOLS)
+        assert found.token_ids[len(prompt) :][: len(tokens)] == tokens
+
+
+def test_a_conversation_that_ends_with_the_sampled_turn_goes_on_after_it(conversations, policy, said):
+    prompt = conversations.prompt(OPENING, TOOLS).token_ids
+    conversations.sampled(OPENING, TOOLS, REPLY, prompt, said)
+    found = conversations.prompt([*OPENING, REPLY], TOOLS)
+    assert found.continues
+    assert found.token_ids[: len(prompt) + len(said)] == prompt + said
+    assert policy.decode(found.token_ids[len(prompt) + len(said) :]).strip() == "<|im_start|>assistant"
+    assert not conversations.prompt([*OPENING, REPLY | {"content": "Well."}], TOOLS).continues
+
+
+def test_forgotten_turns_leave_nothing_behind(conversations, said, monkeypatch):
+    monkeypatch.setattr(room, "_REMEMBERED_TURNS", 2)
+    for number in range(5):
+        opening = [{"role": "user", "content": f"order {number}"}]
+        conversations.sampled(opening, TOOLS, REPLY, conversations.prompt(opening, TOOLS).token_ids, said)
+    assert len(conversations._turns) == len(conversations._alike) == len(conversations._openings) == 2

@@ -63,15 +63,22 @@ class Worker:
         """Of the groups whose judge is being asked."""
         self._ending: set[asyncio.Task[None]] = set()
         self._reserved = 0
+        self.on_change: Callable[[], None] = _nothing
+        """Called when `groups` has changed."""
         self._wake = asyncio.Event()
         self._is_queued = True
         """Whether the database may hold groups that nobody judges, as far as this process knows."""
         self._loops: list[asyncio.Task[None]] = []
 
     @property
+    def groups(self) -> int:
+        """Groups that are judged here, or wait here for that."""
+        return len(self._running) + len(self._backlog)
+
+    @property
     def room(self) -> int:
         """Groups that can be begun now."""
-        return self._limits.concurrent_groups - len(self._running) - len(self._backlog) - self._reserved
+        return self._limits.concurrent_groups - self.groups - self._reserved
 
     def has(self, judgement: str) -> bool:
         """Whether this process has leased it, and is judging it or about to."""
@@ -119,6 +126,7 @@ class Worker:
             self._spawn(record.id, self._run(record, request))
         else:
             self._backlog[record.id] = record, request
+            self.on_change()
 
     def cancel(self, judgement: str) -> None:
         """Ends the judging of a group, which is left to others if it is still wanted.
@@ -139,6 +147,7 @@ class Worker:
     def _spawn(self, judgement: str, work: Coroutine[None, None, None]) -> None:
         task = self._running[judgement] = asyncio.create_task(work)
         task.add_done_callback(partial(self._ended, judgement))
+        self.on_change()
 
     def _ended(self, judgement: str, task: asyncio.Task[None]) -> None:
         self._running.pop(judgement, None)
@@ -150,6 +159,7 @@ class Worker:
             self._spawn(following, self._run(record, request))
         if self._is_queued:
             self._wake.set()
+        self.on_change()
 
     def wake(self) -> None:
         """Looks for work now: there is some."""
@@ -281,6 +291,10 @@ class Worker:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, longest)
         self._on_finished(record.id, finished)
+
+
+def _nothing() -> None:
+    pass
 
 
 _REPORT = "Report it with the service's log, which has the place and no transcript."

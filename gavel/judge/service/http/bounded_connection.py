@@ -17,6 +17,8 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl, service_unavailable
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from gavel.judge.service.http.handover import Handover
+from gavel.judge.service.http.late_answer import LATE
 from gavel.judge.service.http.problems import MEDIA_TYPE, Problem
 
 _MAX_FRAMING = 64 * 2**10
@@ -63,15 +65,22 @@ class BoundedConnection(HttpToolsProtocol):
         "_answered",
         "_between_requests",
         "_body",
+        "_counts",
         "_deadline",
+        "_first",
         "_head",
         "_received",
         "_stalled",
     )  # beside them, uvicorn's fit a dictionary that shares its keys: 1.2 KiB less for each connection
     _header_seconds = 20.0
+    _handover: Handover | None = None
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, *arguments: Any, first: bytes = b"", **options: Any) -> None:
+        """`first`: what another process has read of the connection."""
         super().__init__(*arguments, **options)
+        self._first = first
+        self._counts = bool(first)
+        """Whether its request counts as one that this process works on."""
         self.pipeline: Any = _Pipeline()
         self._deadline: asyncio.TimerHandle | None = None
         """When the head must be complete."""
@@ -90,13 +99,30 @@ class BoundedConnection(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = _Flow(transport)
         self._await_headers()
+        if first := self._first:
+            self._first = b""
+            self._read(first)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._no_longer_counts()
         self._cancel()
         self._cancel_stalled()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._handover is not None and self._is_handed_over(self._handover, data):
+            self.transport.abort()  # closes this process's descriptor, not the connection
+        else:
+            self._read(data)
+
+    def _is_handed_over(self, handover: Handover, data: bytes) -> bool:
+        is_idle = self.cycle is None or self.cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison]
+        if not (is_idle and self._between_requests) or self.transport.get_write_buffer_size():
+            return False
+        connection = self.transport.get_extra_info("socket")
+        return handover.hand_over(connection.fileno(), data)
+
+    def _read(self, data: bytes) -> None:
         if self._answered:
             self._answered = False
             self._await_headers()
@@ -126,7 +152,21 @@ class BoundedConnection(HttpToolsProtocol):
             raise ValueError("the headers are too large")
         if self.parser and self.parser.should_upgrade():  # CONNECT, or an offer whose headers came in pieces
             raise ValueError("the request asks for another protocol")
+        if self._handover is not None:
+            self._begin_to_count(self._handover)
         super().on_headers_complete()
+
+    def _begin_to_count(self, handover: Handover) -> None:
+        if not self._counts:
+            self._counts = True
+            handover.begin()
+        scope: Any = self.scope
+        scope[LATE] = self._no_longer_counts
+
+    def _no_longer_counts(self) -> None:
+        if self._handover is not None and self._counts:
+            self._counts = False
+            self._handover.end()
 
     def on_body(self, body: bytes) -> None:
         self._body += len(body)
@@ -137,6 +177,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        self._no_longer_counts()
         self._answered = True
         super().on_response_complete()
 
@@ -219,9 +260,10 @@ _TOO_MANY: Any = _too_many
 """uvicorn has types of its own for the same messages."""
 
 
-def bounded_connection(header_seconds: float) -> type[BoundedConnection]:
-    """The connections of one server."""
-    return type("BoundedConnection", (BoundedConnection,), {"_header_seconds": header_seconds})
+def bounded_connection(header_seconds: float, handover: Handover | None = None) -> type[BoundedConnection]:
+    """The connections of one server. `handover`: to the other processes that serve on its port."""
+    settings = {"_header_seconds": header_seconds, "_handover": handover}
+    return type("BoundedConnection", (BoundedConnection,), settings)
 
 
 def _without_offer(data: bytes) -> bytes:

@@ -18,6 +18,8 @@ from gavel.judge.service.http.disconnect import while_connected
 from gavel.judge.service.http.problems import Problem, problem_of
 
 Later = Callable[[], Coroutine[Any, Any, Response]]
+LATE = "gavel.late"
+"""In the scope of a request: what is called when it does nothing any more but wait."""
 _KEY = "gavel.late_answer"
 _LEFT = "gavel.left"
 """In the scope of a request."""
@@ -30,6 +32,8 @@ class Application(FastAPI):
         scope[_LEFT] = left = list[ASGIApp]()
         await super().__call__(scope, receive, send)
         if left:
+            if waits := scope.pop(LATE, None):
+                waits()
             headers: Any = scope["headers"]  # read by nobody from here on; the server keeps the list
             if isinstance(headers, list):
                 headers.clear()

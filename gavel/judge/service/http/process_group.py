@@ -3,8 +3,8 @@
     await serve_in_processes(config, print, silence_libraries)
 
 This process listens, answers nothing itself, and starts another one for each that ends. They are forked from one that
-has loaded the libraries, so that they share its memory and start at once. They end when this process does, however it
-ends.
+has loaded the libraries, so that they share its memory and start at once. They spread the requests among themselves
+(handover.py), and end when this process does, however it ends.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.admission import Admission
 from gavel.judge.service.engine.metrics import MULTIPROCESS_VARIABLE
 from gavel.judge.service.errors import ServiceError
+from gavel.judge.service.http.handover import Handover, Handovers
 from gavel.judge.service.http.server import CLOSING_SECONDS, listen, serve
 from gavel.judge.service.store.database import Database
 from gavel.llm.errors import GavelError
@@ -67,6 +68,7 @@ class ProcessGroup:
         self._ending_seconds = config.limits.shutdown_seconds + CLOSING_SECONDS + _KILL_SECONDS
         self._context = get_context("forkserver")
         self._context.set_forkserver_preload(["gavel.judge.service.http.preload"])
+        self._handovers = Handovers(self._number, self._context)
         self._work = partial(_work, config.share().model_dump_json(), listener, prepare)
         self._children: list[_Child] = []
 
@@ -85,14 +87,18 @@ class ProcessGroup:
             serving.cancel()
             stopped.cancel()
             await asyncio.gather(*(child.end(self._ending_seconds) for child in self._children))
+            self._handovers.close()
             for number in _SIGNALS:
                 loop.remove_signal_handler(number)
 
     async def _serve(self, announce: Callable[[str], None]) -> None:
-        self._children = [_Child(self._context, self._work) for _ in range(self._number)]
+        self._children = [self._child(place) for place in range(self._number)]
         words = await asyncio.gather(*(child.started() for child in self._children))
         announce(f"{words[0]} · {self._number} processes")
         await asyncio.gather(*(self._keep(place) for place in range(self._number)))
+
+    def _child(self, place: int) -> "_Child":
+        return _Child(self._context, partial(self._work, self._handovers.of(place)))
 
     async def _keep(self, place: int) -> None:
         """Starts another process whenever the one at this place has ended."""
@@ -100,9 +106,10 @@ class ProcessGroup:
         pause = first
         while True:
             status = await self._children[place].ended()
+            self._handovers.load.close(place)
             _LOG.warning("a process of the service ended (status %s); another one is started", status)
             await asyncio.sleep(pause)
-            child = self._children[place] = _Child(self._context, self._work)
+            child = self._children[place] = self._child(place)
             try:
                 await child.started()
                 pause = first
@@ -164,13 +171,15 @@ async def _readable(descriptor: int) -> None:
         loop.remove_reader(descriptor)
 
 
-def _work(config: str, listener: socket.socket, prepare: Callable[[], None], pipe: Connection) -> None:
+def _work(
+    config: str, listener: socket.socket, prepare: Callable[[], None], handover: Handover, pipe: Connection
+) -> None:
     """What a process does: it serves until it is told to stop, or the process that started it has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; they are told to stop by the one
     prepare()
     threading.Thread(target=_stop_when_alone, args=(pipe,), daemon=True).start()
     try:
-        asyncio.run(serve(ServiceConfig.model_validate_json(config), pipe.send, listener))
+        asyncio.run(serve(ServiceConfig.model_validate_json(config), pipe.send, listener, handover))
     except GavelError as error:
         pipe.send(error)
 

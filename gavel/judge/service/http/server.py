@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Generator
+from typing import Any
 
 import uvicorn
 
@@ -16,7 +17,8 @@ from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.engine import Engine
 from gavel.judge.service.errors import ServiceError
 from gavel.judge.service.http.app import create_app
-from gavel.judge.service.http.bounded_connection import bounded_connection
+from gavel.judge.service.http.bounded_connection import BoundedConnection, bounded_connection
+from gavel.judge.service.http.handover import Handover
 from gavel.judge.service.http.request_guard import is_loopback
 from gavel.judge.service.store.database import Database
 from gavel.llm.loop_turns import work_without_turns
@@ -32,14 +34,22 @@ are for throughput, 0.1 s now and then; both take 4 % of the time."""
 _SWITCH_SECONDS = 0.001
 """After which a thread that computes lets another one run. The database's thread needs the interpreter some ten times
 for a transaction, and each time waits as long for a busy event loop."""
+_FULL = 0.9
+"""The part of the connections that it may have with which a process takes none from others."""
 _OTHER_FILES = 256
 """Files that a service has open besides its connections: the database, and connections to judges."""
 
 
-async def serve(config: ServiceConfig, announce: Callable[[str], None], listener: socket.socket | None = None) -> None:
+async def serve(
+    config: ServiceConfig,
+    announce: Callable[[str], None],
+    listener: socket.socket | None = None,
+    handover: Handover | None = None,
+) -> None:
     """Serves until SIGTERM or SIGINT; then finishes what is being judged. `announce` is told where, once it answers.
 
-    `listener`: a socket to use instead of one of its own. Raises a `GavelError` when the service cannot start.
+    `listener`: a socket to use instead of one of its own, with `handover` where other processes serve on it too. Raises
+    a `GavelError` when the service cannot start.
     """
     _allow_open_files(config.limits.connections + _OTHER_FILES)
     database = await asyncio.to_thread(Database.open, config.database)
@@ -55,7 +65,7 @@ async def serve(config: ServiceConfig, announce: Callable[[str], None], listener
             sys.setswitchinterval(_SWITCH_SECONDS)
             work_without_turns()
             try:
-                await _serve(engine, listener, announce)
+                await _serve(engine, listener, announce, handover)
             finally:
                 await engine.stop()
     finally:
@@ -70,7 +80,9 @@ def _allow_open_files(number: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(engine: Engine, listener: socket.socket, announce: Callable[[str], None]) -> None:
+async def _serve(
+    engine: Engine, listener: socket.socket, announce: Callable[[str], None], handover: Handover | None
+) -> None:
     limits = engine.config.limits
 
     def started() -> None:
@@ -79,7 +91,7 @@ async def _serve(engine: Engine, listener: socket.socket, announce: Callable[[st
     server = _Server(
         uvicorn.Config(
             create_app(engine.config, engine),
-            http=bounded_connection(limits.header_seconds),
+            http=bounded_connection(limits.header_seconds, handover),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -98,15 +110,31 @@ async def _serve(engine: Engine, listener: socket.socket, announce: Callable[[st
 
     def stop() -> None:
         server.should_exit = True
+        if handover is not None:
+            handover.stop_taking()
         engine.begin_stopping()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     try:
-        await server.serve(sockets=[listener])
+        with _sharing(engine, server, handover):
+            await server.serve(sockets=[listener])
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+
+
+@contextlib.contextmanager
+def _sharing(engine: Engine, server: "_Server", handover: Handover | None) -> Generator[None]:
+    """Shares requests with the other processes of the port, if there are any."""
+    if handover is None:
+        yield
+        return
+    worker, connections = engine.worker, server.server_state.connections
+    most = int(engine.config.limits.connections * _FULL)
+    with handover.taking(server.adopt, lambda: worker.groups, lambda: len(connections) < most):
+        worker.on_change = handover.update
+        yield
 
 
 class _Server(uvicorn.Server):
@@ -115,6 +143,18 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_started = on_started
+        self._adopting = set[asyncio.Task[Any]]()
+
+    def adopt(self, connection: socket.socket, data: bytes) -> None:
+        """Goes on with a connection that another process has accepted, and read this data of."""
+
+        def protocol() -> BoundedConnection:
+            adopted: Any = self.config.http_protocol_class
+            return adopted(self.config, self.server_state, self.lifespan.state, first=data)
+
+        adopting = asyncio.create_task(_connected(protocol, connection))
+        self._adopting.add(adopting)
+        adopting.add_done_callback(self._adopting.discard)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -123,6 +163,10 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
+
+
+async def _connected(protocol: Callable[[], BoundedConnection], connection: socket.socket) -> None:
+    await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)
 
 
 def _words(engine: Engine, listener: socket.socket) -> str:

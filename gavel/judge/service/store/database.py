@@ -24,7 +24,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError
-from gavel.judge.service.store.connections import READERS, engine_of
+from gavel.judge.service.store.connections import READERS, WRITE, engine_of
 from gavel.judge.service.store.migrate import migrate
 from gavel.judge.service.store.outages import is_conflict, is_outage, no_answer, reason
 from gavel.judge.service.store.sqlite_place import check_place
@@ -76,8 +76,8 @@ class Database:
         self.is_sqlite = url.get_backend_name() == "sqlite"
         if self.is_sqlite:
             check_place(Path(url.database or ""))
-        self._write_engine = engine_of(url, "BEGIN IMMEDIATE")
-        self._hasty_engine = engine_of(url, "BEGIN IMMEDIATE", durable=False)
+        self._write_engine = engine_of(url, WRITE)
+        self._hasty_engine = engine_of(url, WRITE, durable=False)
         """For writes that need not survive a power cut."""
         self._read_engine = engine_of(url, "BEGIN")
         try:

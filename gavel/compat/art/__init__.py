@@ -1,0 +1,88 @@
+"""Code written for OpenPipe ART, with its imports changed: `import gavel.compat.art as art`.
+
+    from gavel.compat.art.local import LocalBackend
+    from gavel.compat.art.rewards import ruler_score_group
+
+What ART's objects say and take is kept; Gavel judges, trains and stores. docs/art.md lists what is the same, what
+differs and what is missing. A setting that has no effect here is named once, in a warning.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from gavel.compat.art import dev, errors, rewards, types, utils
+from gavel.compat.art.auto_trajectory import auto_trajectory, capture_auto_trajectory
+from gavel.compat.art.batches import trajectory_group_batches
+from gavel.compat.art.gather import gather_trajectories, gather_trajectory_groups
+from gavel.compat.art.model import Backend, Model, TrainableModel
+from gavel.compat.art.trajectories import History, Trajectory, TrajectoryGroup
+from gavel.compat.art.types import (
+    LocalTrainResult,
+    LoRAConfig,
+    Messages,
+    MessagesAndChoices,
+    ServerlessTrainResult,
+    Tools,
+    TrainConfig,
+    TrainResult,
+    TrainSFTConfig,
+)
+from gavel.compat.art.utils.retry import retry
+from gavel.compat.art.yield_trajectory import capture_yielded_trajectory, yield_trajectory
+
+if TYPE_CHECKING:
+    from gavel.compat.art import langgraph, local, mcp, serverless, skypilot
+    from gavel.compat.art.local.backend import LocalBackend
+    from gavel.compat.art.serverless.backend import ServerlessBackend
+
+__all__ = [
+    "Backend",
+    "History",
+    "LoRAConfig",
+    "LocalBackend",
+    "LocalTrainResult",
+    "Messages",
+    "MessagesAndChoices",
+    "Model",
+    "ServerlessBackend",
+    "ServerlessTrainResult",
+    "Tools",
+    "TrainConfig",
+    "TrainResult",
+    "TrainSFTConfig",
+    "TrainableModel",
+    "Trajectory",
+    "TrajectoryGroup",
+    "auto_trajectory",
+    "capture_auto_trajectory",
+    "capture_yielded_trajectory",
+    "dev",
+    "errors",
+    "gather_trajectories",
+    "gather_trajectory_groups",
+    "langgraph",
+    "local",
+    "mcp",
+    "retry",
+    "rewards",
+    "serverless",
+    "skypilot",
+    "trajectory_group_batches",
+    "types",
+    "utils",
+    "yield_trajectory",
+]
+
+_LATER = {
+    "LocalBackend": "local.backend",
+    "ServerlessBackend": "serverless.backend",
+    **{module: module for module in ("langgraph", "local", "mcp", "serverless", "skypilot")},
+}
+"""What is imported on first use: it needs libraries that not every script has, or training's."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"art.{name} is not in gavel.compat.art; docs/art.md says what is")
+    module = importlib.import_module(f"{__name__}.{_LATER[name]}")
+    return module if name == _LATER[name] else getattr(module, name)

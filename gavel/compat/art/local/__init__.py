@@ -1,0 +1,5 @@
+"""`from gavel.compat.art.local import LocalBackend`."""
+
+from gavel.compat.art.local.backend import LocalBackend
+
+__all__ = ["LocalBackend"]

@@ -1,0 +1,170 @@
+"""ART's `LocalBackend`: trains and serves here, by Gavel's backend.
+
+Runs are Gavel's run directories under `path`. Beside them, `<path>/<project>/models/<name>/checkpoints/<step>` leads to
+each checkpoint where ART's scripts look for it.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+import gavel.trainer.backends.local as core
+from gavel.compat.art.errors import NotInGavelError
+from gavel.compat.art.ignored import ignored
+from gavel.compat.art.local.art_directory import link_checkpoints
+from gavel.compat.art.local.sft_parts import sft_parts
+from gavel.compat.art.local.train_log import TrainLog
+from gavel.compat.art.model import Model, TrainableModel
+from gavel.compat.art.train_settings import train_config
+from gavel.compat.art.types import LocalTrainResult, TrainSFTConfig
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.config import EngineChoice
+from gavel.trainer.model import Model as CoreModel
+from gavel.trainer.model import TrainableModel as CoreTrainable
+
+_CONTEXT = 4096
+"""Tokens of a conversation, unless `max_seq_length` says otherwise."""
+_INTERNAL = frozenset({"init_args", "engine_args", "peft_args", "trainer_args", "chat_template_kwargs"})
+
+
+class LocalBackend:
+    """Trains and serves models on this machine; for `with`, `async with` or neither."""
+
+    def __init__(
+        self,
+        *,
+        in_process: bool = False,
+        path: str | None = None,
+        gpu_cost_per_hour_usd: float | None = None,
+        engine: EngineChoice = "transformers",
+    ) -> None:
+        """`path`: where runs are kept (default `.art`). `engine`, which ART does not have: "vllm" samples with vLLM."""
+        if gpu_cost_per_hour_usd is not None:
+            ignored("LocalBackend(gpu_cost_per_hour_usd=…)", "the costs that are counted are the judge's")
+        self._path = path or ".art"
+        self._engine: EngineChoice = engine
+        self._cores: dict[int, core.LocalBackend] = {}
+        """Gavel's backends, by the context length that they serve."""
+        self._logs: dict[tuple[str, str], TrainLog] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        # A loop may be running in this thread, which cannot wait for another one.
+        closing = threading.Thread(target=lambda: asyncio.run(self.close()), name="close-backend")
+        closing.start()
+        closing.join()
+
+    async def close(self) -> None:
+        """Stops serving; the runs stay."""
+        for backend in self._cores.values():
+            await backend.close()
+
+    async def register(self, model: Model[Any]) -> None:
+        """Makes a model ready, and fills its inference fields."""
+        model.base_path = self._path
+        inner, backend = model.gavel_model(), self._core_of(model)
+        await inner.register(backend)
+        self._logs[inner.key] = TrainLog(inner, backend)
+        if isinstance(model, TrainableModel):
+            model.inference_base_url = inner.inference_base_url
+            model.inference_api_key = inner.inference_api_key
+            model.inference_model_name = inner.name
+            self._link(model)
+
+    async def train(
+        self, model: TrainableModel[Any], trajectory_groups: Iterable[TrajectoryGroup], **settings: Any
+    ) -> LocalTrainResult:
+        """One training step on judged groups; its trajectories and metrics are stored."""
+        groups = list(trajectory_groups)
+        inner = cast("CoreTrainable", model.gavel_model())
+        trainer = model.internal_config.get("trainer_args") or {}
+        trajectories = sum(map(len, groups))
+        config = train_config(
+            settings, cast("Mapping[str, Any]", trainer), groups=len(groups), trajectories=trajectories
+        )
+        result = await inner.train(groups, config)
+        self._log_of(inner).trained(groups, result.metrics, result.step)
+        return LocalTrainResult(result.step, dict(result.metrics), self._link(model))
+
+    async def train_sft(
+        self, model: TrainableModel[Any], trajectories: Iterable[Trajectory], config: TrainSFTConfig
+    ) -> LocalTrainResult:
+        """Supervised training; a schedule with many rates is several steps (see `sft_parts`)."""
+        inner = cast("CoreTrainable", model.gavel_model())
+        members = list(trajectories)
+        results = [await inner.train_sft(part, settings) for part, settings in sft_parts(members, config)]
+        if not results:
+            return LocalTrainResult(await inner.get_step(), {}, self._link(model))
+        return LocalTrainResult(results[-1].step, dict(results[-1].metrics), self._link(model))
+
+    async def log(
+        self,
+        model: Model[Any],
+        groups: list[TrajectoryGroup] | None,
+        split: str,
+        metrics: Mapping[str, float],
+        step: int | None,
+    ) -> None:
+        """See `Model.log`."""
+        await self._log_of(model.gavel_model()).log(groups, split, metrics, step)
+
+    async def _experimental_pull_from_s3(self, model: Model[Any], **options: Any) -> None:
+        ignored("_experimental_pull_from_s3(…)", f"runs are kept in {self._path} alone; copy the directory yourself")
+
+    async def _experimental_push_to_s3(self, model: Model[Any], **options: Any) -> None:
+        ignored("_experimental_push_to_s3(…)", f"runs are kept in {self._path} alone; copy the directory yourself")
+
+    async def _experimental_fork_checkpoint(self, model: Model[Any], from_model: str, **options: Any) -> None:
+        raise NotInGavelError(
+            f"a model cannot begin with the checkpoint of another one ({from_model})",
+            "Export that one (model.export()), and give its directory as base_model.",
+        )
+
+    async def _experimental_deploy(self, *args: Any, **options: Any) -> None:
+        raise NotInGavelError(
+            "models are not deployed from here", "Use gavel export, and serve the directory with vLLM."
+        )
+
+    async def _get_step(self, model: TrainableModel[Any]) -> int:
+        return await model.get_step()
+
+    def _core_of(self, model: Model[Any]) -> core.LocalBackend:
+        context = _context(model) if isinstance(model, TrainableModel) else _CONTEXT
+        if context not in self._cores:
+            self._cores[context] = core.LocalBackend(self._path, engine=self._engine, max_context=context)
+        return self._cores[context]
+
+    def _log_of(self, inner: CoreModel) -> TrainLog:
+        _ = inner.backend  # raises before it is registered
+        return self._logs[inner.key]
+
+    def _link(self, model: TrainableModel[Any]) -> str | None:
+        inner = model.gavel_model()
+        checkpoints = Path(self._path, *inner.key, "checkpoints")
+        linked = link_checkpoints(checkpoints, model.output_dir / "checkpoints")
+        return os.fspath(linked) if linked else None
+
+
+def _context(model: TrainableModel[Any]) -> int:
+    """Tokens of a conversation; names the settings without a counterpart."""
+    internal = cast("dict[str, dict[str, Any]]", model.internal_config)
+    init, engine = internal.get("init_args") or {}, internal.get("engine_args") or {}
+    for name in set(internal) - _INTERNAL:
+        ignored(f"_internal_config[{name!r}]", "this machine's devices are shared by learner and sampler")
+    for group, args, known in (("init_args", init, "max_seq_length"), ("engine_args", engine, "max_model_len")):
+        for name in set(args) - {known}:
+            ignored(f"{group}[{name!r}]", "memory is planned by itself; engine= of LocalBackend sets up vLLM")
+    return int(init.get("max_seq_length") or engine.get("max_model_len") or _CONTEXT)

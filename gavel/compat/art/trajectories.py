@@ -1,0 +1,93 @@
+"""Trajectories as ART's scripts make them: a reward of 0.0 from the start, durations, and messages with content.
+
+A group is Gavel's own. A trajectory whose judge failed is no number: it leaves the group (see rewards.ruler).
+"""
+
+import time
+from collections.abc import Iterable
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+from openai.types.chat.chat_completion import Choice
+from pydantic import Field, PrivateAttr
+
+import gavel.scenarios.trajectory as core
+from gavel.llm.types import Message
+from gavel.scenarios.foreign_choices import as_item
+from gavel.scenarios.group import TrajectoryGroup as TrajectoryGroup
+from gavel.scenarios.trajectory import RolloutError
+
+
+def get_messages(messages_and_choices: Iterable[Any]) -> list[Message]:
+    """The conversation as message dicts, each with a content."""
+    return [message | {"content": message.get("content") or ""} for message in core.to_messages(messages_and_choices)]
+
+
+PydanticException = RolloutError
+
+
+class History(core.History):
+    """A further conversation of the same trajectory."""
+
+    def messages(self) -> list[Message]:
+        return get_messages(self.messages_and_choices)
+
+
+class Duration:
+    """Adds the seconds of a block to a metric; for `with` and for `async with`."""
+
+    def __init__(self, metrics: dict[str, float | int | bool], key: str) -> None:
+        self._metrics = metrics
+        self._key = key
+        self._started = 0.0
+
+    def __enter__(self) -> None:
+        self._started = time.monotonic()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._metrics[self._key] = self._metrics.get(self._key, 0.0) + time.monotonic() - self._started
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, at)
+
+
+class Trajectory(core.Trajectory):
+    """One attempt; scripts may extend it with fields of their own."""
+
+    reward: float | None = 0.0
+    initial_policy_version: int | None = None
+    final_policy_version: int | None = None
+    start_time: datetime = Field(default_factory=datetime.now, exclude=True)
+
+    _began: float = PrivateAttr(default_factory=time.monotonic)
+
+    def messages(self) -> list[Message]:
+        return get_messages(self.messages_and_choices)
+
+    def finish(self) -> Self:
+        """Stores the seconds since the trajectory was made in `metrics["duration"]`."""
+        self.metrics["duration"] = time.monotonic() - self._began
+        return super().finish()
+
+    def track_duration(self, metric_name: str) -> Duration:  # type: ignore[override]
+        """Adds the block's seconds to `metrics["<metric_name>_duration"]`, in `with` and in `async with`."""
+        return Duration(self.metrics, f"{metric_name}_duration")
+
+    def for_logging(self) -> dict[str, Any]:
+        """The trajectory as one dict; every message says whether it is trained."""
+        items = [as_item(item) for item in self.messages_and_choices]
+        messages = [
+            {**message, "trainable": isinstance(item, Choice)}
+            for message, item in zip(self.messages(), items, strict=True)
+        ]
+        shown = ("reward", "initial_policy_version", "final_policy_version", "metrics", "metadata", "tools", "logs")
+        return {name: getattr(self, name) for name in shown} | {"messages": messages}
+
+    def __str__(self) -> str:
+        return f"Trajectory(reward={self.reward}, metrics={self.metrics}, metadata={self.metadata})"

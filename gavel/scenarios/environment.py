@@ -1,0 +1,157 @@
+"""Worlds with a state: a class of the user's, made anew for every episode.
+
+    class Counter:
+        async def reset(self, task: gavel.Task) -> str | None: …    # the first observation, after the task's own text
+        async def add(self, amount: int) -> int: …                  # public, annotated, with a docstring: a tool
+        async def observe(self, action: str) -> str | None: …       # answers words with the next user turn
+        def success(self, trajectory: gavel.Trajectory) -> bool: …  # and reward(…): for comparison only
+        async def close(self) -> None: …
+
+All of them are optional, and may be plain functions. `observe` without a result, and `gavel.done(value)` from a tool
+or from `observe`, end the episode. What a world raises, and what takes too long, costs its own episode alone.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from functools import cache
+from types import FunctionType
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+from gavel.llm.errors import GavelError
+from gavel.scenarios.episode import Episode
+from gavel.scenarios.task import Task
+from gavel.scenarios.tools import Done, Tool, Toolbox, arguments_for, text_of_result
+
+_OWN_METHODS = ("reset", "observe", "success", "reward", "close")
+CLOSE_SECONDS = 10.0
+"""That closing a world may take."""
+
+EnvironmentFactory = Callable[[], Any]
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+class WorldError(GavelError):
+    """A world failed: the episode ends, and what the agent did is not to blame."""
+
+
+_NO_TOOLS: "WeakSet[Callable[..., Any]]" = WeakSet()
+
+
+def not_a_tool(method: _Method) -> _Method:
+    """Decorates a public method of an environment that agents must not call."""
+    _NO_TOOLS.add(method)
+    return method
+
+
+@cache
+def tools_of(kind: type) -> Toolbox:
+    """The tools of an environment's class: its public methods that have a docstring.
+
+    Raises `ToolDefinitionError` for one whose arguments have no types.
+    """
+    tools: list[Tool] = []
+    names = dict.fromkeys(name for base in reversed(kind.__mro__) for name in vars(base))  # as they are written
+    for name in names:
+        method: object = inspect.getattr_static(kind, name)
+        function: Any = method.__func__ if isinstance(method, staticmethod) else method
+        if name.startswith("_") or name in _OWN_METHODS or not isinstance(function, FunctionType):
+            continue
+        if function not in _NO_TOOLS and inspect.getdoc(function):
+            tools.append(Tool(function, bound=function is method))
+    return Toolbox.of(tools)
+
+
+class World:
+    """The environment of one episode. Not yet made before `reset`."""
+
+    def __init__(self, make: EnvironmentFactory, episode: Episode, call_seconds: float) -> None:
+        self._make = make
+        self._episode = episode
+        self._seconds = call_seconds
+        self._environment: Any = None
+        self._is_made = False
+
+    @property
+    def environment(self) -> Any:
+        return self._environment
+
+    @property
+    def tools(self) -> Toolbox:
+        return tools_of(type(self._environment))  # pyright: ignore[reportUnknownArgumentType]
+
+    @property
+    def observes(self) -> bool:
+        """Whether the world answers turns without tool calls."""
+        return self._method("observe") is not None
+
+    async def reset(self) -> str | None:
+        """Makes the world; its first observation, if it has one. Raises `WorldError`."""
+        try:
+            self._environment = self._make()
+        except Exception as error:
+            raise _failed("the environment", "cannot be made", error) from error
+        self._is_made = True
+        observation = await self._call("reset", self._episode.task)
+        return None if observation is None else text_of_result(observation)
+
+    async def observe(self, action: str) -> tuple[str | None, bool]:
+        """What the world says to the agent's words, and whether the episode is over. Raises `WorldError`."""
+        observation = await self._call("observe", action)
+        if isinstance(observation, Done):
+            return (None if observation.value is None else text_of_result(observation.value)), True
+        return (None if observation is None else text_of_result(observation)), observation is None
+
+    async def outcome(self) -> dict[str, float]:
+        """`success` and `reward` of the world as it stands, where it has them. Raises `WorldError`."""
+        found: dict[str, float] = {}
+        for method, name in (("success", SUCCESS), ("reward", REWARD)):
+            if self._method(method) is None:
+                continue
+            value = await self._call(method, self._episode.trajectory)
+            try:
+                found[name] = float(value)
+            except (TypeError, ValueError) as error:
+                raise _failed(method, "gives no number", error) from error
+        return found
+
+    async def close(self) -> str | None:
+        """Closes the world, within a bounded time; why that failed, if it did."""
+        if not self._is_made or self._method("close") is None:
+            return None
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._call("close")
+        except TimeoutError:
+            return f"close took longer than {CLOSE_SECONDS:g} s"
+        except WorldError as error:
+            return error.message
+        return None
+
+    def _method(self, name: str) -> Callable[..., Any] | None:
+        return getattr(self._environment, name, None)
+
+    async def _call(self, name: str, *arguments: object) -> Any:
+        """One of the world's own methods, with the parameters that it wants filled in."""
+        method = self._method(name)
+        if method is None:
+            return None
+        given = {Episode: self._episode, Task: self._episode.task}
+        try:
+            async with asyncio.timeout(self._seconds):
+                result = method(**arguments_for(method, arguments, given))
+                return await result if inspect.isawaitable(result) else result
+        except TimeoutError as error:
+            raise WorldError(f"{name} of the environment took longer than {self._seconds:g} s") from error
+        except Exception as error:
+            raise _failed(f"{name} of the environment", "failed", error) from error
+
+
+SUCCESS = "success"
+REWARD = "environment_reward"
+"""Names of what a world says of an episode, among the trajectory's metrics."""
+
+
+def _failed(what: str, how: str, error: Exception) -> WorldError:
+    return WorldError(f"{what} {how}: {type(error).__name__}: {error}")

@@ -1,0 +1,37 @@
+"""One attempt at a task while it runs: what the world and the tools may know of it.
+
+A parameter of a tool, of a method of an environment or of an own rollout that is annotated `Episode` is given it; the
+agent is not shown it.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from random import Random, SystemRandom
+
+from gavel.scenarios.task import Task
+from gavel.scenarios.trajectory import Trajectory
+
+
+@dataclass(slots=False)
+class Episode:
+    """One attempt at a task."""
+
+    task: Task
+    trajectory: Trajectory = field(default_factory=Trajectory)
+    """What was said and done so far; it grows."""
+    seed: int | None = None
+    """The same for the same place in a run; None: the episode cannot be repeated."""
+    temperature: float = 1.0
+    """That the agent's turns are to be sampled with."""
+    max_tokens: int | None = None
+    """Of each turn of the agent, at most."""
+
+    @cached_property
+    def random(self) -> Random:
+        """Chance for the world: the same numbers for the same seed."""
+        return SystemRandom() if self.seed is None else Random(f"world {self.seed}")
+
+    @property
+    def turns(self) -> int:
+        """Turns that the agent has had."""
+        return sum(1 for _ in self.trajectory.choices())

@@ -1,0 +1,60 @@
+"""The tools of one episode: functions, methods of its environment, and those of MCP servers.
+
+Sessions with MCP servers begin with the episode and end with it.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+
+from gavel.llm.types import Message
+from gavel.scenarios.bridges.mcp import McpServer
+from gavel.scenarios.environment import World
+from gavel.scenarios.episode import Episode
+from gavel.scenarios.tools import Toolbox, ToolDefinitionError, ToolResult, no_such_tool
+
+
+class EpisodeTools:
+    """What the agent can call. `schemas` are the tools as it is shown them."""
+
+    def __init__(self) -> None:
+        self.schemas: list[Message] = []
+        self._calls: dict[str, Callable[[str], Awaitable[ToolResult]]] = {}
+
+    async def call(self, name: str, arguments: str) -> ToolResult:
+        """Runs a tool with arguments as the agent wrote them. Raises `McpError` when its server is lost."""
+        call = self._calls.get(name)
+        return no_such_tool(name, self._calls) if call is None else await call(arguments)
+
+    def add(self, schema: Message, call: Callable[[str], Awaitable[ToolResult]]) -> None:
+        name = schema["function"]["name"]
+        if name in self._calls:
+            raise ToolDefinitionError(
+                f"two tools of an episode are called {name}",
+                "Rename one, or leave one out: gavel.mcp(…, without=[…]), @gavel.not_a_tool.",
+            )
+        self._calls[name] = call
+        self.schemas.append(schema)
+
+
+@asynccontextmanager
+async def episode_tools(
+    toolbox: Toolbox, servers: Sequence[McpServer], world: World | None, episode: Episode, seconds: float
+) -> AsyncGenerator[EpisodeTools]:
+    """The tools of an episode whose world is made. A call that waits longer than `seconds` is a tool error.
+
+    Raises `McpError` for a server without a session, `ToolDefinitionError` for two tools of one name.
+    """
+    tools = EpisodeTools()
+    for tool in toolbox:
+        tools.add(tool.schema, partial(tool.call, episode=episode, seconds=seconds))
+    if world is not None:
+        for tool in world.tools:
+            call = partial(tool.call, episode=episode, environment=world.environment, seconds=seconds)
+            tools.add(tool.schema, call)
+    async with AsyncExitStack() as sessions:
+        for server in servers:
+            session = await sessions.enter_async_context(server.session())
+            for schema in session.schemas:
+                tools.add(schema, partial(session.call, schema["function"]["name"]))
+        yield tools

@@ -1,0 +1,171 @@
+"""A language model that plays the person whom an agent talks to.
+
+    user = gavel.SimulatedUser("openai/gpt-5-mini", persona="in a hurry", goal=lambda task: task.data["goal"])
+    scenario = gavel.Scenario("desk", system="…", tools=[…], user=user, tasks=[…])
+
+The person answers every turn of the agent that calls no tool, until it is done. Its words are user messages: they are
+never trained. With a cassette the same episode, by task and seed, gets the same words for nothing.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gavel.llm.budget import Budget
+from gavel.llm.cassette import Cassette
+from gavel.llm.client import Client
+from gavel.llm.errors import LlmError
+from gavel.llm.prices import Prices, prices_from_environment
+from gavel.llm.types import Message, ModelCallable, Reply
+from gavel.prompts import render
+from gavel.scenarios.environment import WorldError
+from gavel.scenarios.episode import Episode
+from gavel.scenarios.task import Task
+from gavel.scenarios.tools import Done
+
+_SCHEMA = {
+    "type": "object",
+    "properties": {"message": {"type": "string"}, "done": {"type": "boolean"}},
+    "required": ["message", "done"],
+    "additionalProperties": False,
+}
+_TRIES = 3
+"""Requests for one thing that the person says, when a reply cannot be read."""
+COST, CALLS = "user_cost_usd", "user_calls"
+"""Among a trajectory's metrics. A cost that is not known leaves no number."""
+
+Words = str | Callable[[Task], str]
+
+
+class SimulatedUser:
+    """Who plays the person, and who the person is."""
+
+    def __init__(
+        self,
+        model: str | ModelCallable,
+        persona: Words = "",
+        goal: Words = "",
+        *,
+        params: Mapping[str, Any] | None = None,
+        cassette: Cassette | str | Path | None = None,
+        budget: Budget | None = None,
+        prices: Prices | None = None,
+    ) -> None:
+        """`model`: a LiteLLM id, or an async callable `(messages, schema) -> str`. `persona` and `goal` are texts, or
+        functions of the task; what the agent may know belongs into `Task.user`, which both see.
+
+        `params`: more parameters of LiteLLM; the seed is that of the episode where it has one. `budget` may be shared
+        with a judge. Raises `LlmError` for a model that cannot be asked.
+        """
+        self._persona = persona
+        self._goal = goal
+        kept = Cassette(cassette) if isinstance(cassette, str | Path) else cassette
+        self._client = Client(
+            model,
+            dict(params or {}),
+            prices=prices_from_environment() if prices is None else prices,
+            budget=budget or Budget(),
+            cassette=kept,
+        )
+        self._client.check()
+
+    @property
+    def name(self) -> str:
+        return self._client.name
+
+    def meet(self, episode: Episode) -> "Person":
+        """The person of one episode."""
+        task, client = episode.task, self._client
+        if episode.seed is not None and isinstance(client.model, str):
+            client = replace(client, params={"seed": episode.seed % 2**31, **client.params})
+        system = render("scenarios/simulated_user.j2", persona=_said(self._persona, task), goal=_said(self._goal, task))
+        return Person(client, system.strip(), episode)
+
+
+class Person:
+    """A simulated user in one episode."""
+
+    def __init__(self, client: Client, system: str, episode: Episode) -> None:
+        self._client = client
+        self._episode = episode
+        self._messages: list[Message] = [{"role": "system", "content": system}]
+        if episode.task.user:
+            self._messages.append({"role": "assistant", "content": _as_reply(episode.task.user)})
+
+    async def open(self) -> str:
+        """The first thing that the person says, where the task has no words for it. Raises `WorldError`."""
+        self._messages.append({"role": "user", "content": "(The assistant waits for you to begin.)"})
+        return (await self._say())[0]
+
+    async def answer(self, action: str) -> str | Done:
+        """The same as `observe` for an environment to return: the last word ends the episode."""
+        words, is_done = await self.observe(action)
+        return Done(words) if is_done else words or ""
+
+    async def observe(self, action: str) -> tuple[str | None, bool]:
+        """The person's answer to what the agent said, and whether it was the last. Raises `WorldError`."""
+        self._messages.append({"role": "user", "content": action or "(The assistant says nothing.)"})
+        words, is_done = await self._say()
+        return words or None, is_done
+
+    async def _say(self) -> tuple[str, bool]:
+        unusable: list[tuple[list[Message], Reply]] = []
+        repair: list[Message] = []
+        for _ in range(_TRIES):
+            asked = self._messages + repair
+            try:
+                reply = await self._client.ask(asked, _SCHEMA, _is_readable, unusable)
+            except LlmError as error:
+                raise WorldError(f"the simulated user cannot be asked: {error.message}", error.remedy) from error
+            self._count(reply)
+            if (said := _read(reply.text)) is not None:
+                self._messages.append({"role": "assistant", "content": _as_reply(*said)})
+                return said
+            unusable.append((asked, reply))
+            repair = [
+                {"role": "assistant", "content": reply.text.strip() or "(no reply)"},
+                {"role": "user", "content": 'Reply with the JSON object alone: {"message": "…", "done": false}'},
+            ]
+        raise WorldError(f"the simulated user {self._client.name} gave no reply that can be read, {_TRIES} times.")
+
+    def _count(self, reply: Reply) -> None:
+        metrics = self._episode.trajectory.metrics
+        metrics[CALLS] = metrics.get(CALLS, 0) + 1
+        cost = 0.0 if reply.cached else reply.cost_usd
+        if cost is not None:
+            metrics[COST] = metrics.get(COST, 0.0) + cost
+
+
+def _said(words: Words, task: Task) -> str:
+    if isinstance(words, str):
+        return words
+    try:
+        return words(task)
+    except Exception as error:
+        raise WorldError(
+            f"the persona or goal of the simulated user failed for the task {task.id}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _as_reply(message: str, done: bool = False) -> str:
+    return json.dumps({"message": message, "done": done}, ensure_ascii=False)
+
+
+def _is_readable(reply: Reply) -> bool:
+    return _read(reply.text) is not None
+
+
+def _read(text: str) -> tuple[str, bool] | None:
+    """What is said, and whether the person is done; None for a reply that is not the one object that was asked for."""
+    start, end = text.find("{"), text.rfind("}")
+    try:
+        found: object = json.loads(text[start : end + 1])
+    except ValueError:
+        return None
+    match found:
+        case {"message": str(message), "done": bool(done)} if message.strip() or done:
+            return message.strip(), done
+        case _:
+            return None

@@ -1,0 +1,75 @@
+"""Captures over HTTP: every request belongs to the capture whose key it has; two routes open and close captures.
+
+`POST /v1/captures` -> {"api_key"}; `DELETE /v1/captures/{api_key}?patience=SECONDS` -> {"trajectory", "unfinished"}.
+"""
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gavel.llm.types import Message
+from gavel.trainer.serving.capture_book import CaptureBook, UnknownCapture, current_capture
+from gavel.trainer.serving.captured_trajectory import captured_trajectory
+
+_MAX_PATIENCE = 3600.0
+
+
+class CaptureMiddleware:
+    """Sets `current_capture`; a request with the key of no open capture is answered with 401."""
+
+    def __init__(self, app: ASGIApp, captures: CaptureBook) -> None:
+        self._app = app
+        self._captures = captures
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        try:
+            capture = self._captures.of(_key(Headers(scope=scope)))
+        except UnknownCapture as error:
+            return await _unauthorized(error)(scope, receive, send)
+        if capture is None:
+            return await self._app(scope, receive, send)
+        with capture.request():
+            before = current_capture.set(capture)
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                current_capture.reset(before)
+
+
+class CaptureApi:
+    """The routes that open and close captures."""
+
+    def __init__(self, captures: CaptureBook) -> None:
+        self._captures = captures
+        self.routes = [
+            Route("/v1/captures", self._open, methods=["POST"]),
+            Route("/v1/captures/{key}", self._close, methods=["DELETE"]),
+        ]
+
+    async def _open(self, request: Request) -> Response:
+        return JSONResponse({"api_key": self._captures.open()})
+
+    async def _close(self, request: Request) -> Response:
+        patience = min(max(float(request.query_params.get("patience", 0)), 0.0), _MAX_PATIENCE)
+        try:
+            capture = await self._captures.close(request.path_params["key"], patience)
+        except UnknownCapture as error:
+            return _unauthorized(error)
+        trajectory = captured_trajectory(capture.turns)
+        content = f'{{"trajectory": {trajectory.to_json()}, "unfinished": {capture.in_flight}}}'
+        return Response(content, media_type="application/json")
+
+
+def _key(headers: Headers) -> str:
+    """Of OpenAI's clients, or of Anthropic's."""
+    return headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ").strip()
+
+
+def _unauthorized(error: UnknownCapture) -> Response:
+    """In the form of OpenAI's API and of Anthropic's at once."""
+    fault: Message = {"type": "authentication_error", "message": str(error), "code": "invalid_api_key"}
+    return JSONResponse({"type": "error", "error": fault}, 401)

@@ -1,0 +1,241 @@
+"""Chat completions over any engine: a body in, a completion or the chunks of a stream out.
+
+    completion = await chat.complete(body)             # a dict, as OpenAI's API gives it
+    async for chunk in chat.stream(body): ...          # dicts, ditto
+
+Every other API of the endpoint translates to and from these two. Each sampled turn is remembered as a turn of its
+conversation, which then goes on from the very tokens.
+"""
+
+import asyncio
+import itertools
+import json
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from renderers import ParsedResponse, Renderer
+
+from gavel.llm.types import Message
+from gavel.trainer.engines.protocol import AdapterGone, ContextOverflow, Engine, Sampled, SamplingRequest
+from gavel.trainer.serving.capture_book import current_capture
+from gavel.trainer.serving.chat_chunks import ChoiceChunks
+from gavel.trainer.serving.chat_objects import (
+    choice_object,
+    completion_object,
+    head_object,
+    reply_message,
+    usage_object,
+)
+from gavel.trainer.serving.chat_request import ChatRequest, read_chat_request
+from gavel.trainer.serving.errors import BadRequest, UnknownModel
+from gavel.trainer.serving.streamed_text import StreamedText
+from gavel.trainer.serving.turn_cache import ChatFormat, Prompt, TurnCache
+from gavel.trainer.serving.turn_ends import after_one_call, any_of, at_strings, without_stop
+from gavel.trainer.serving.turn_sampling import Ends, Heard, sample_turn
+
+_DEFAULT_MAX_TOKENS = 1024
+_FORMATS = 64
+"""Renderers that are kept, for arguments of the chat template that requests give."""
+_SEED_STEP = 0x9E3779B97F4A7C15
+"""Between the seeds of a request's turns."""
+
+
+class ChatCompletions:
+    """One model's chat completions, for any number of concurrent requests of one event loop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        renderer: Renderer,
+        decode: Callable[[Sequence[int]], str],
+        *,
+        model: str,
+        max_context: int,
+        rendering_by: Callable[[Mapping[str, Any]], Renderer] | None = None,
+    ) -> None:
+        """`decode` gives the text of token ids.
+
+        `rendering_by` makes the renderer of a request's `chat_template_kwargs`, or raises ValueError.
+        """
+        self._engine = engine
+        self._decode = decode
+        self._model = model
+        self._max_context = max_context
+        self.turn_cache = TurnCache(renderer, decode)
+        self._own_format = ChatFormat(renderer)
+        self._rendering_by = rendering_by
+        self._formats: OrderedDict[str, ChatFormat] = OrderedDict()
+        """Those of requests with arguments of the chat template."""
+
+    @property
+    def names(self) -> list[str]:
+        """The models that requests can name."""
+        return [self._model, *(f"{self._model}@{version}" for version in self._engine.adapter_versions)]
+
+    async def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The completion. Raises one of `errors.ANSWERED`; cancelling it ends the sampling."""
+        chat = self._open(body)
+        try:
+            async with asyncio.TaskGroup() as group:
+                sampling = [group.create_task(self._turn(chat, index)) for index in range(chat.asked.n)]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        turns = [each.result() for each in sampling]
+        choices: list[dict[str, Any]] = []
+        for index, turn in enumerate(turns):
+            reply = self._reply(chat, turn)
+            self._remember(chat, reply, turn)
+            choices.append(choice_object(chat.asked, index, reply, chat.prompt, turn, self._decode))
+        tokens = sum(len(turn.token_ids) for turn in turns)
+        return completion_object(chat.asked, self._name(turns[0]), choices, chat.prompt, tokens)
+
+    async def stream(self, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+        """The chunks of the completion as it is sampled; before the first one it raises as `complete` does. Closing it
+        ends the sampling."""
+        chat = self._open(body)
+        news: asyncio.Queue[tuple[int, Sampled, bool] | BaseException] = asyncio.Queue()
+
+        async def sample(index: int) -> None:
+            try:
+                turn = await self._turn(chat, index, lambda turn: news.put_nowait((index, turn, False)))
+            except asyncio.CancelledError as error:
+                news.put_nowait(error)
+                raise
+            except Exception as error:  # raised where the chunks are read
+                news.put_nowait(error)
+            else:
+                news.put_nowait((index, turn, True))
+
+        choices = [self._chunks_of(chat, index) for index in range(chat.asked.n)]
+        held: dict[int, list[dict[str, Any]]] = {}
+        """Chunks of choices whose predecessors have not begun: clients expect choices to begin in order."""
+        head: dict[str, Any] = {}
+        going, tokens = chat.asked.n, 0
+        sampling = [asyncio.create_task(sample(index)) for index in range(chat.asked.n)]
+        try:
+            while going:
+                told = await news.get()
+                if isinstance(told, BaseException):
+                    raise told
+                index, turn, whole = told
+                head = head or head_object(self._name(turn), "chat.completion.chunk")
+                if whole:
+                    going, tokens = going - 1, tokens + len(turn.token_ids)
+                    reply = self._reply(chat, turn)
+                    made = choices[index].rest(reply, turn)
+                    self._remember(chat, reply, turn)
+                else:
+                    made = choices[index].more(turn)
+                held.setdefault(index, []).extend(made)
+                for ready in itertools.takewhile(lambda at: choices[at].opened, range(chat.asked.n)):
+                    for choice in held.pop(ready, ()):
+                        yield head | {"choices": [choice]}
+            if chat.asked.include_usage:
+                yield head | {"choices": [], "usage": usage_object(chat.prompt, tokens)}
+        finally:
+            for task in sampling:
+                task.cancel()
+
+    def _open(self, body: Mapping[str, Any]) -> "_Chat":
+        asked = read_chat_request(body)
+        version = self._version(asked.model)
+        form = self._chat_format(asked.template_arguments)
+        prompt = self.turn_cache.prompt(asked.messages, asked.tools, form)
+        room = self._max_context - len(prompt.token_ids)
+        if room <= 0:
+            raise ContextOverflow(
+                f"the prompt has {len(prompt.token_ids)} tokens; the maximum context length is {self._max_context}"
+            )
+        request = SamplingRequest(
+            prompt_ids=prompt.token_ids,
+            stop_ids=form.stop_ids,
+            max_tokens=min(asked.max_tokens or _DEFAULT_MAX_TOKENS, room),
+            temperature=asked.temperature,
+            seed=secrets.randbits(62) if asked.seed is None else asked.seed,
+            adapter_version=version,
+        )
+        return _Chat(asked, form, prompt, request)
+
+    async def _turn(self, chat: "_Chat", index: int, heard: Heard | None = None) -> Sampled:
+        ends: list[Ends] = []
+        if chat.asked.stop:
+            ends.append(at_strings(chat.asked.stop, self._decode))
+        if chat.asked.one_call:
+            ends.append(after_one_call(chat.parsed, self._decode))
+        request = replace(chat.request, seed=chat.request.seed + index * _SEED_STEP)
+        try:
+            return await sample_turn(self._engine, request, any_of(ends), heard)
+        except AdapterGone as error:  # replaced since the request came in
+            raise UnknownModel(chat.asked.model, self.names) from error
+
+    def _reply(self, chat: "_Chat", turn: Sampled) -> Message:
+        reply = reply_message(chat.parsed(turn.token_ids))
+        return without_stop(reply, chat.asked.stop) if chat.asked.stop else reply
+
+    def _remember(self, chat: "_Chat", reply: Message, turn: Sampled) -> None:
+        asked = chat.asked
+        self.turn_cache.sampled(asked.messages, asked.tools, reply, chat.prompt.token_ids, turn.token_ids, chat.form)
+        capture = current_capture.get()
+        if capture is not None:
+            whole = replace(asked, logprobs=True, compact=True, token_ids=True)
+            capture.add(asked.messages, asked.tools, choice_object(whole, 0, reply, chat.prompt, turn, self._decode))
+
+    def _chunks_of(self, chat: "_Chat", index: int) -> ChoiceChunks:
+        text = StreamedText(chat.parsed, chat.asked.stop, tools=chat.asked.tools is not None)
+        return ChoiceChunks(chat.asked, index, chat.prompt, self._decode, text)
+
+    def _name(self, turn: Sampled) -> str:
+        return f"{self._model}@{turn.adapter_version}"
+
+    def prompt_tokens(self, body: Mapping[str, Any]) -> int:
+        """Tokens of the prompt of a request. Raises as `complete` does."""
+        return len(self._open(body).prompt.token_ids)
+
+    def _version(self, name: str) -> int | None:
+        """Of the adapter that a request names; None: the live one."""
+        if name not in self.names:
+            raise UnknownModel(name, self.names)
+        step = name.removeprefix(self._model)
+        return int(step[1:]) if step else None
+
+    def _chat_format(self, arguments: Any) -> ChatFormat:
+        """Raises `BadRequest` for arguments that the chat template does not read."""
+        if arguments is None or arguments == {}:
+            return self._own_format
+        if not isinstance(arguments, dict) or self._rendering_by is None:
+            raise BadRequest(f"chat_template_kwargs={arguments!r} is not supported here", "Leave it out, or give {}.")
+        given = cast("dict[str, Any]", arguments)
+        key = json.dumps(given, sort_keys=True)
+        known = self._formats.get(key)
+        if known is None:
+            try:
+                renderer = self._rendering_by(given)
+            except ValueError as error:
+                raise BadRequest(str(error), "Leave it out of chat_template_kwargs.") from error
+            known = self._own_format if renderer is self._own_format.renderer else ChatFormat(renderer, key)
+            self._formats[key] = known
+        self._formats.move_to_end(key)
+        while len(self._formats) > _FORMATS:
+            self._formats.popitem(last=False)
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class _Chat:
+    """A request that is being answered."""
+
+    asked: ChatRequest
+    form: ChatFormat
+    prompt: Prompt
+    request: SamplingRequest
+    """Of the first turn."""
+
+    def parsed(self, token_ids: Sequence[int]) -> ParsedResponse:
+        return self.form.renderer.parse_response(
+            list(token_ids),
+            tools=self.asked.tools,  # type: ignore[arg-type]
+            prompt_ids=self.prompt.token_ids,
+        )

@@ -1,0 +1,99 @@
+"""A sampled turn as OpenAI's objects: message, choice, completion, and the chunks of a stream.
+
+A choice, and the last chunk of a streamed one, carries what exact training needs: `token_ids`, `prompt_token_ids`,
+`policy_version`, `temperature`, `logprobs` and `continues_sampled`.
+"""
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from renderers import ParsedResponse, ToolCallParseStatus
+
+from gavel.llm.types import Message
+from gavel.trainer.engines.protocol import Sampled
+from gavel.trainer.serving.chat_request import ChatRequest
+from gavel.trainer.serving.turn_cache import Prompt
+
+Decode = Callable[[Sequence[int]], str]
+
+
+def reply_message(parsed: ParsedResponse) -> Message:
+    """The assistant message; a tool call that cannot be read stays in the text, for the agent to see."""
+    calls = [call for call in parsed.tool_calls if call.status == ToolCallParseStatus.OK]
+    broken = [call.raw for call in parsed.tool_calls if call.status != ToolCallParseStatus.OK]
+    reply: Message = {"role": "assistant", "content": "\n".join(part for part in (parsed.content, *broken) if part)}
+    if parsed.reasoning_content:
+        reply["reasoning_content"] = parsed.reasoning_content
+    if calls:
+        reply["tool_calls"] = [
+            {
+                "id": f"call_{uuid.uuid4().hex[:24]}",
+                "type": "function",
+                "function": {
+                    "name": call.name or "",
+                    "arguments": call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments),
+                },
+            }
+            for call in calls
+        ]
+    return reply
+
+
+def choice_object(
+    asked: ChatRequest, index: int, reply: Message, prompt: Prompt, sampled: Sampled, decode: Decode
+) -> dict[str, Any]:
+    called = reply.get("tool_calls") and sampled.finish_reason == "stop"
+    choice: dict[str, Any] = {
+        "index": index,
+        "finish_reason": "tool_calls" if called else sampled.finish_reason,
+        "message": reply,
+        "logprobs": None,
+        "policy_version": sampled.adapter_version,
+        "temperature": asked.temperature,
+        "continues_sampled": prompt.continues,
+    }
+    if asked.logprobs and asked.compact:
+        choice["token_logprobs"] = sampled.logprobs
+    elif asked.logprobs:
+        choice["logprobs"] = logprobs_object(sampled.token_ids, sampled.logprobs, decode)
+    if asked.token_ids:
+        choice["token_ids"] = sampled.token_ids
+        choice["prompt_token_ids"] = prompt.token_ids
+    return choice
+
+
+def logprobs_object(token_ids: Sequence[int], logprobs: Sequence[float], decode: Decode) -> dict[str, Any]:
+    return {"content": [_token(*pair, decode) for pair in zip(token_ids, logprobs, strict=True)]}
+
+
+def completion_object(
+    asked: ChatRequest, model: str, choices: list[dict[str, Any]], prompt: Prompt, completion_tokens: int
+) -> dict[str, Any]:
+    completion = head_object(model, "chat.completion") | {
+        "choices": choices,
+        "usage": usage_object(prompt, completion_tokens),
+    }
+    if asked.token_ids and not asked.compact:  # vLLM has them here
+        completion["prompt_token_ids"] = prompt.token_ids
+    return completion
+
+
+def usage_object(prompt: Prompt, completion_tokens: int) -> dict[str, int]:
+    asked = len(prompt.token_ids)
+    return {
+        "prompt_tokens": asked,
+        "completion_tokens": completion_tokens,
+        "total_tokens": asked + completion_tokens,
+    }
+
+
+def head_object(model: str, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": model}
+
+
+def _token(token_id: int, logprob: float, decode: Decode) -> dict[str, Any]:
+    text = decode([token_id])
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}

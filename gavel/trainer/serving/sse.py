@@ -1,0 +1,103 @@
+"""Answers to requests: JSON or server-sent events, given up when the client closes the connection.
+
+What fails before the first event is a plain HTTP error; what fails later is an event of its own.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from gavel.trainer.serving.errors import ANSWERED, CLIENT_GONE, ClientGone, error_answer
+
+T = TypeVar("T")
+ErrorForm = Callable[[dict[str, Any]], dict[str, Any]]
+"""Makes of an error object of OpenAI's API that of another one."""
+_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+def _as_it_is(body: dict[str, Any]) -> dict[str, Any]:
+    return body
+
+
+def event(data: Any, name: str | None = None) -> bytes:
+    """One server-sent event."""
+    text = data if isinstance(data, str) else json.dumps(data)
+    return (f"event: {name}\n" if name else "").encode() + f"data: {text}\n\n".encode()
+
+
+def refused(error: BaseException, form: ErrorForm = _as_it_is) -> Response:
+    """The answer to one of `ANSWERED`."""
+    status, body = error_answer(error)
+    return JSONResponse(form(body), status)
+
+
+async def json_answer(
+    request: Request, work: Coroutine[Any, Any, dict[str, Any]], form: ErrorForm = _as_it_is
+) -> Response:
+    """The object that `work` gives, or the error that it raises; the request's body must have been read."""
+    try:
+        made = await until_gone(request, work)
+        # In ASCII: sampled arguments may hold half a surrogate pair, which no other encoding takes.
+        return Response(json.dumps(made), media_type="application/json")
+    except ANSWERED as error:
+        return refused(error, form)
+    except ClientGone:
+        return Response(status_code=CLIENT_GONE)
+
+
+async def streamed_answer(
+    request: Request,
+    events: AsyncGenerator[bytes, None],
+    failed: Callable[[dict[str, Any]], bytes] = event,
+    form: ErrorForm = _as_it_is,
+) -> Response:
+    """`events` as they come; `failed` makes the last one of an error's body. The request's body must have been read."""
+    try:
+        first = await until_gone(request, anext(events))
+    except ANSWERED as error:
+        return refused(error, form)
+    except ClientGone:
+        await events.aclose()
+        return Response(status_code=CLIENT_GONE)
+    return StreamingResponse(_all(first, events, failed), media_type="text/event-stream", headers=_HEADERS)
+
+
+async def until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives. It is cancelled when the client closes the connection, which raises `ClientGone`."""
+    working = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            working.cancel()
+            await asyncio.wait({working})
+            raise ClientGone
+        return working.result()
+    finally:
+        gone.cancel()
+        working.cancel()  # no effect on one that is done
+
+
+async def _all(
+    first: bytes, events: AsyncGenerator[bytes, None], failed: Callable[[dict[str, Any]], bytes]
+) -> AsyncIterator[bytes]:
+    try:
+        yield first
+        async for each in events:
+            yield each
+    except ANSWERED as error:
+        if isinstance(error, asyncio.CancelledError):
+            raise
+        yield failed(error_answer(error)[1])
+    finally:
+        await events.aclose()
+
+
+async def _gone(request: Request) -> None:
+    """Returns when the client has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

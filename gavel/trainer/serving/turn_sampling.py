@@ -1,0 +1,79 @@
+"""Samples one turn, and may end it before the engine does: at a stop string, or after its first tool call.
+
+Where a turn ends depends on its tokens alone, so the same request gives the same turn however fast they come. A turn
+that ends early keeps the tokens and log-probs that were sampled, as one that reaches its token limit does.
+"""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from gavel.trainer.engines.protocol import Engine, EngineError, Sampled, SamplingRequest
+
+Ends = Callable[[Sequence[int]], bool]
+"""Whether a turn ends with these tokens; asked after each one."""
+Heard = Callable[[Sampled], None]
+"""Takes the turn so far, whenever there is more of it; its lists grow."""
+
+
+async def sample_turn(
+    engine: Engine, request: SamplingRequest, ends: Ends | None = None, heard: Heard | None = None
+) -> Sampled:
+    """The turn. Raises what the engine raises; cancelling it ends the sampling."""
+    if ends is None and heard is None:
+        return _finite(await asyncio.wrap_future(engine.submit(request)))
+    loop = asyncio.get_running_loop()
+    news: asyncio.Queue[tuple[Sequence[int], Sequence[float], int] | None] = asyncio.Queue()
+
+    def on_tokens(token_ids: Sequence[int], logprobs: Sequence[float], version: int) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for the turn
+            loop.call_soon_threadsafe(news.put_nowait, (token_ids, logprobs, version))
+
+    future = asyncio.wrap_future(engine.submit(replace(request, on_tokens=on_tokens)))
+    future.add_done_callback(lambda _: news.put_nowait(None))
+    turn = _Turn()
+    try:
+        while (told := await news.get()) is not None:
+            if turn.extend(*told, ends):
+                return _finite(turn.sampled())
+            if heard is not None and news.empty():
+                heard(turn.sampled())
+        whole = _finite(future.result())
+        at = len(turn.token_ids)
+        ended = turn.extend(whole.token_ids[at:], whole.logprobs[at:], whole.adapter_version, ends)
+        return turn.sampled() if ended else whole
+    finally:
+        future.cancel()  # no effect on one that is done
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A turn so far."""
+
+    token_ids: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    version: int = 0
+
+    def extend(self, token_ids: Sequence[int], logprobs: Sequence[float], version: int, ends: Ends | None) -> bool:
+        """Appends tokens, up to the one that ends the turn; whether there was one."""
+        self.version = version
+        for token, logprob in zip(token_ids, logprobs, strict=True):
+            self.token_ids.append(token)
+            self.logprobs.append(logprob)
+            if ends is not None and ends(self.token_ids):
+                return True
+        return False
+
+    def sampled(self) -> Sampled:
+        return Sampled(self.token_ids, self.logprobs, "stop", self.version)
+
+
+def _finite(sampled: Sampled) -> Sampled:
+    if not all(map(math.isfinite, sampled.logprobs)):
+        raise EngineError(
+            "the engine gave a log-prob that is not a finite number, so its weights or its arithmetic overflow",
+            "Go on from an earlier checkpoint with a smaller learning rate, or sample in a wider dtype.",
+        )
+    return sampled

@@ -1,0 +1,75 @@
+"""`gavel check`: scenarios as their authors first try them."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.endpoint import Endpoint, says
+from tests.forked import gavel
+
+pytestmark = pytest.mark.slow
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def test_a_scenario_is_played_without_a_model(tmp_path: Path):
+    checked = gavel("check", str(EXAMPLES / "returns.py"), cwd=tmp_path)
+    assert checked.returncode == 0, checked.stderr
+    for shown in ("look_up_order(", "the judge is asked", "trajectory_id", "episode 1: ", "16 groups of 8 episodes"):
+        assert shown in checked.stdout
+    assert "judge is the stand-in" in checked.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_would_teach_nothing_is_told(tmp_path: Path):
+    checked = gavel("check", "returns_desk", "--judge", "constant", "--no-prompt", cwd=tmp_path)
+    assert checked.returncode == 0, checked.stderr
+    assert "teaches nothing" in checked.stdout
+    assert "the judge is asked" not in checked.stdout
+
+
+def test_a_world_that_episodes_share_is_told(tmp_path: Path):
+    (tmp_path / "shop.py").write_text(
+        "import gavel\nSTOCK = {'lamp': 3}\n"
+        "def buy(item: str) -> int:\n    'Buy an item.'\n    STOCK[item] = 9 - 1\n    return STOCK[item]\n"
+        "shop = gavel.Scenario(name='shop', tools=[buy], tasks=[gavel.Task(user='A lamp, please.')], held_out=0)\n"
+    )
+    checked = gavel("check", "shop.py", "--judge", "constant", cwd=tmp_path, PYTHONDONTWRITEBYTECODE="1")
+    assert "changed STOCK of shop.py, which all episodes share" in " ".join(checked.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("returns_desk", "--task", "nobody"), "no task with the id 'nobody'"),
+        (("missing.py",), "there is no file"),
+        (("returns_desk", "--agent", "no-such-provider/x"), "no-such-provider"),
+        (("returns_desk", "--agent", "openai/gpt-5-mini"), "OPENAI_API_KEY"),
+    ],
+)
+def test_mistakes_are_told_plainly(tmp_path: Path, arguments: tuple[str, ...], said: str):
+    checked = gavel("check", *arguments, cwd=tmp_path)
+    assert checked.returncode == 1
+    assert said in checked.stderr
+    assert "Traceback" not in checked.stderr
+
+
+def test_a_model_plays_through_litellm_and_its_cost_is_told(tmp_path: Path, endpoint: Endpoint):
+    usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+    endpoint.script = [lambda request: says("I cannot help with that.", usage)]
+    checked = gavel(
+        "check", "returns_desk", "--agent", "openai/gpt-4o-mini", "--judge", "constant", cwd=tmp_path,
+        OPENAI_API_KEY="k", OPENAI_BASE_URL=f"{endpoint.url}/v1",
+    )  # fmt: skip
+    assert "assistant: I cannot help with that." in checked.stdout, checked.stderr
+    assert "These two episodes cost 0.0000" in checked.stdout
+    assert endpoint.requests[0]["tools"]
+
+
+def test_an_agent_that_cannot_be_reached_fails_the_check(tmp_path: Path):
+    checked = gavel(
+        "check", "returns_desk", "--agent", "openai/gpt-4o-mini", cwd=tmp_path, OPENAI_API_KEY="k",
+        OPENAI_BASE_URL="http://127.0.0.1:9/v1",
+    )  # fmt: skip
+    assert checked.returncode == 1
+    assert "failed: " in checked.stdout

@@ -1,0 +1,93 @@
+import asyncio
+import json
+import re
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavel.scenarios.library.booking_desk import scenario
+from gavel.scenarios.library.booking_desk.hotel import Booking, Hotel, Room
+from gavel.scenarios.library.booking_desk.wishes import draw_task
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.task import Task
+from tests.scenarios.library.scripts import script
+
+Steps = Generator[Any, str, None]
+TASKS = [*scenario.tasks("train")[:40], *scenario.tasks("held_out")[:24]]
+
+
+def expert(task: Task) -> Any:
+    def steps() -> Steps:
+        guest = re.findall(r"I am (\w+)", task.user)[0]
+        nights = [int(night) for night in re.findall(r"night (\d+)", task.user)]
+        people = [int(number) for number in re.findall(r"for (\d+) p", task.user)]
+        if "cancel" in task.user or "instead" in task.user:
+            found = json.loads((yield "find_bookings", {"guest": guest}))
+            yield "cancel_booking", {"booking": next(b["booking"] for b in found if b["first_night"] == nights[0])}
+            nights = nights[1:]
+        if people:
+            stay = {"first_night": nights[0], "last_night": nights[-1]}
+            rooms = json.loads((yield "find_rooms", {"people": people[0], **stay}))
+            if rooms:
+                cheapest = min(rooms, key=lambda room: room["price"])
+                yield "book_room", {"room": cheapest["number"], "guest": guest, **stay}
+        yield "It is done, if there was a room."
+
+    return script(steps)
+
+
+def fool(task: Task) -> Any:
+    def steps() -> Steps:
+        guest = re.findall(r"I am (\w+)", task.user)[0]
+        yield "book_room", {"room": "101", "guest": guest, "first_night": 1, "last_night": 1}
+        yield "Booked!"
+
+    return script(steps)
+
+
+async def test_an_expert_succeeds_at_every_wish_and_a_fool_at_hardly_any():
+    experts = await asyncio.gather(*(rollout(expert(task), scenario, task) for task in TASKS))
+    assert [episode.status_reason for episode in experts if not episode.metrics["success"]] == []
+    assert {episode.metrics["environment_reward"] for episode in experts} == {1.0}
+    fools = await asyncio.gather(*(rollout(fool(task), scenario, task) for task in TASKS))
+    assert sum(episode.metrics["success"] for episode in fools) <= 16  # a full house is left as it is
+    assert all(episode.metrics["tool_errors"] <= 1 for episode in fools)
+
+
+def test_every_kind_of_wish_is_there_and_no_task_is_in_both_splits():
+    texts = " ".join(task.user for task in scenario.tasks())
+    assert all(word in texts for word in ("cancel", "instead", "need a room"))
+    unmet = [task for task in scenario.tasks() if "need" in task.user and _unchanged(task)]
+    assert 0.1 < len(unmet) / len(scenario.tasks()) < 0.35
+
+
+def _unchanged(task: Task) -> bool:
+    before = Hotel.model_validate(task.data["hotel"]).books
+    return before == set(map(tuple, task.data["right"]))  # type: ignore[arg-type]
+
+
+def test_a_task_follows_from_its_number():
+    assert draw_task(7) == draw_task(7) != draw_task(8)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("AB"), st.integers(1, 9), st.integers(1, 9)).map(lambda t: (t[0], *sorted(t[1:]))),
+        max_size=12,
+    )
+)
+def test_no_room_is_ever_booked_twice_for_a_night(wishes: list[tuple[str, int, int]]):
+    hotel = Hotel(rooms=[Room(number="A", beds=1, price=1), Room(number="B", beds=2, price=2)])
+    taken: set[tuple[str, int]] = set()
+    for room, first, last in wishes:
+        nights = {(room, night) for night in range(first, last + 1)}
+        booking = Booking(room=room, guest="Ada", first_night=first, last_night=last)
+        if nights & taken:
+            with pytest.raises(ValueError, match="taken"):
+                hotel.book(booking)
+        else:
+            hotel.book(booking)
+            taken |= nights

@@ -1,0 +1,308 @@
+"""Worlds with a state: one for each episode, always closed, and what they do wrong stays within their episode."""
+
+import asyncio
+import functools
+import json
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+
+from gavel.llm.types import Message
+from gavel.scenarios import environment as environments
+from gavel.scenarios.environment import not_a_tool, tools_of
+from gavel.scenarios.episode import Episode
+from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.task import Task
+from gavel.scenarios.tools import ToolDefinitionError, done
+from gavel.scenarios.trajectory import Trajectory
+
+TASK = Task(user="Fill the box.", data={"wanted": 3})
+
+
+class Box:
+    """A box that is filled, and remembers what happened to it."""
+
+    made: ClassVar[list["Box"]] = []
+
+    def __init__(self) -> None:
+        self.content = 0
+        self.is_closed = False
+        Box.made.append(self)
+
+    async def reset(self, task: Task, episode: Episode) -> str:
+        self.wanted = task.data["wanted"]
+        self.lucky = episode.random.randrange(10**9)
+        return f"The box is empty. Your number is {self.lucky}."
+
+    async def put(self, amount: int) -> int:
+        """Put something in."""
+        await asyncio.sleep(0)
+        self.content += amount
+        return self.content
+
+    def look(self, task: Task, episode: Episode) -> dict[str, Any]:
+        """Look into the box."""
+        return {"content": self.content, "turns": episode.turns, "task": task.user}
+
+    @staticmethod
+    def size() -> int:
+        """Its size."""
+        return 10
+
+    def seal(self) -> Any:
+        """Seal the box."""
+        return done("sealed")
+
+    @not_a_tool
+    def shake(self, hard: bool) -> None:
+        """Not for agents."""
+
+    def undocumented(self) -> None: ...
+
+    def _hidden(self) -> None:
+        """Hidden."""
+
+    def success(self, trajectory: Trajectory) -> bool:
+        return self.content == self.wanted and not self.is_closed
+
+    def reward(self, trajectory: Trajectory) -> float:
+        return self.content / 10
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+def calls(*steps: tuple[str, dict[str, Any]] | str) -> FunctionModel:
+    """An agent that makes one call, or says one thing, in each turn."""
+
+    async def reply(request: ChatRequest) -> Message:
+        turn = sum(message["role"] == "assistant" for message in request.messages)
+        step = steps[min(turn, len(steps) - 1)]
+        if isinstance(step, str):
+            return {"content": step}
+        function = {"name": step[0], "arguments": json.dumps(step[1])}
+        return {"tool_calls": [{"id": f"c{turn}", "type": "function", "function": function}]}
+
+    return FunctionModel("script", reply)
+
+
+def scenario(environment: Any = Box, **options: Any) -> Scenario:
+    return Scenario("boxes", environment=environment, tasks=[TASK], held_out=0, **options)
+
+
+async def play(model: FunctionModel, environment: Any = Box, seed: int | None = 1, **options: Any) -> Trajectory:
+    return await rollout(model, scenario(environment, **options), TASK, seed=seed)
+
+
+def test_tools_are_the_public_documented_methods():
+    assert {tool.name for tool in tools_of(Box)} == {"put", "look", "size", "seal"}
+    (put,) = (tool.schema["function"] for tool in tools_of(Box) if tool.name == "put")
+    assert put["parameters"]["required"] == ["amount"]
+
+
+def test_a_documented_method_without_types_is_refused_when_the_scenario_is_made():
+    class Loose:
+        def put(self, amount):
+            """Put something in."""
+
+    with pytest.raises(ToolDefinitionError, match="amount"):
+        scenario(Loose)
+
+
+async def test_an_episode_acts_on_its_own_world_and_closes_it():
+    Box.made.clear()
+    episode = await play(calls(("put", {"amount": 3}), ("look", {}), "Done."))
+    assert episode.status == "finished"
+    assert episode.metrics["success"] == 1
+    assert episode.metrics["environment_reward"] == 0.3
+    (box,) = Box.made
+    assert box.is_closed
+    assert episode.messages()[0] == {
+        "role": "user",
+        "content": f"Fill the box.\n\nThe box is empty. Your number is {box.lucky}.",
+    }
+    assert json.loads(episode.messages()[4]["content"]) == {"content": 3, "turns": 2, "task": "Fill the box."}
+    made = scenario()
+    assert made.success is not None
+    assert made.success(episode) == 1
+    assert made.hand_reward is not None
+    assert made.hand_reward(episode) == 0.3
+
+
+async def test_a_tool_may_end_the_episode():
+    episode = await play(calls(("seal", {})))
+    assert episode.metrics["turns"] == 1
+    assert episode.messages()[-1]["content"] == "sealed"
+
+
+async def test_the_world_s_chance_is_that_of_the_seed():
+    first, again, other = [(await play(calls("Done."), seed=seed)).messages()[0] for seed in (1, 1, 2)]
+    assert first == again != other
+
+
+async def test_64_episodes_at_once_have_64_worlds():
+    Box.made.clear()
+    amounts = range(64)
+    episodes = await asyncio.gather(
+        *(play(calls(("put", {"amount": n}), ("put", {"amount": n}), "Done.")) for n in amounts)
+    )
+    assert [episode.messages()[-2]["content"] for episode in episodes] == [str(2 * n) for n in amounts]
+    assert len(Box.made) == 64
+    assert all(box.is_closed for box in Box.made)
+
+
+class Story:
+    """Observations as user turns."""
+
+    def __init__(self, ending: Any = None) -> None:
+        self.said: list[str] = []
+        self.ending = ending
+
+    async def observe(self, action: str) -> Any:
+        self.said.append(action)
+        return {"room": len(self.said)} if len(self.said) < 3 else self.ending
+
+
+@pytest.mark.parametrize(("ending", "last"), [(None, "go"), (done("You win."), "You win."), (done(None), "go")])
+async def test_the_world_answers_words_until_it_has_no_more(ending: Any, last: str):
+    episode = await play(calls("go"), functools.partial(Story, ending))
+    assert episode.status == "finished"
+    assert [message["role"] for message in episode.messages()][:5] == ["user", "assistant"] * 2 + ["user"]
+    assert episode.messages()[2]["content"] == '{"room": 1}'
+    assert episode.messages()[-1]["content"] == last
+    assert episode.metrics["turns"] == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"max_turns": 2}, "2 turns were used up"),
+        ({"max_steps": 1}, "1 steps of the world were used up"),
+    ],
+)
+async def test_an_episode_is_truncated_by_its_limits(options: dict[str, Any], reason: str):
+    episode = await play(calls(("put", {"amount": 1})), **options)
+    assert episode.status == "truncated"
+    assert episode.status_reason == reason
+    assert episode.metrics["success"] == 0
+
+
+def broken(method: str, error: Callable[[], Any]) -> type:
+    """A world one of whose methods fails."""
+
+    async def fails(self: Any, *arguments: Any) -> Any:
+        return await error()
+
+    return type("Broken", (Box,), {method: fails})
+
+
+async def _raises() -> None:
+    raise OSError("out of order")
+
+
+async def _hangs() -> None:
+    await asyncio.sleep(60)
+
+
+async def _lies() -> object:
+    return object()
+
+
+@pytest.mark.parametrize("method", ["reset", "observe", "success", "reward"])
+@pytest.mark.parametrize(("how", "reason"), [(_raises, "OSError: out of order"), (_hangs, "took longer than 0.05 s")])
+async def test_a_world_that_fails_costs_its_own_episode(method: str, how: Callable[[], Any], reason: str):
+    Box.made.clear()
+    failed, well = await asyncio.gather(
+        play(calls("Done."), broken(method, how), call_seconds=0.05), play(calls(("put", {"amount": 3}), "Done."))
+    )
+    assert failed.status == "failed"
+    assert failed.status_reason is not None
+    assert reason in failed.status_reason
+    assert well.metrics["success"] == 1
+    assert all(box.is_closed for box in Box.made)
+
+
+async def test_a_world_that_cannot_be_made_fails_its_episode():
+    failed = await play(calls("Done."), lambda: 1 / 0)
+    assert failed.status == "failed"
+    assert "ZeroDivisionError" in (failed.status_reason or "")
+
+
+async def test_what_is_no_json_becomes_text():
+    episode = await play(calls("Done.", "Done."), broken("observe", _lies), max_turns=2)
+    assert "object object" in episode.messages()[2]["content"]
+
+
+async def test_a_success_that_is_no_number_fails_the_episode():
+    assert "gives no number" in ((await play(calls("Done."), broken("success", _lies))).status_reason or "")
+
+
+async def test_a_tool_that_hangs_is_a_tool_error():
+    class Slow(Box):
+        async def wait(self) -> str:
+            """Wait."""
+            await asyncio.sleep(60)
+            return ""
+
+    episode = await play(calls(("wait", {}), "Done."), Slow, call_seconds=0.05)
+    assert "did not answer within 0.05 s" in episode.messages()[2]["content"]
+    assert episode.metrics["tool_errors"] == 1
+    assert episode.status == "finished"
+
+
+async def test_an_episode_that_takes_too_long_is_truncated_and_measured():
+    class Slow(Box):
+        async def wait(self) -> str:
+            """Wait."""
+            await asyncio.sleep(60)
+            return ""
+
+    episode = await play(calls(("put", {"amount": 3}), ("wait", {})), Slow, max_seconds=0.2)
+    assert episode.status == "truncated"
+    assert episode.status_reason == "the episode took longer than 0.2 s"
+    assert episode.metrics["success"] == 1
+
+
+@pytest.mark.parametrize("how", [_raises, _hangs])
+async def test_a_world_that_cannot_be_closed_is_told_in_the_logs(how: Callable[[], Any], monkeypatch: Any):
+    monkeypatch.setattr(environments, "CLOSE_SECONDS", 0.05)
+    episode = await play(calls(("put", {"amount": 3}), "Done."), broken("close", how))
+    assert episode.status == "finished"
+    assert episode.metrics["success"] == 1
+    assert episode.logs[0].startswith("the environment was not closed: close")
+
+
+async def test_a_cancelled_episode_closes_its_world():
+    Box.made.clear()
+    started = asyncio.Event()
+
+    async def reply(request: ChatRequest) -> Message:
+        started.set()
+        await asyncio.sleep(60)
+        return {}
+
+    task = asyncio.create_task(play(FunctionModel("slow", reply)))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert Box.made[0].is_closed
+
+
+async def test_tools_stand_beside_those_of_the_world_and_two_of_a_name_are_told():
+    def weigh(what: str) -> int:
+        """Weigh something."""
+        return 5
+
+    def put(amount: int) -> int:
+        """Another one."""
+        return amount
+
+    episode = await play(calls(("weigh", {"what": "box"}), "Done."), tools=[weigh])
+    assert episode.messages()[2]["content"] == "5"
+    twice = await play(calls("Done."), tools=[put])
+    assert twice.status == "failed"
+    assert "two tools of an episode are called put" in (twice.status_reason or "")

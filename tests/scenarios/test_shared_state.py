@@ -1,0 +1,73 @@
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.shared_state import changed_state, shared_state
+from gavel.scenarios.task import Task
+
+ORDERS = {"1": "open"}
+CONSTANT = {"lamp": 12}
+SEEN: Counter[str] = Counter()
+_LOCK = open(__file__)  # noqa: SIM115 - what cannot be pickled
+
+
+def cancel(order: str) -> str:
+    """Cancel an order."""
+    _note(order)
+    return "cancelled"
+
+
+def _note(order: str) -> None:
+    ORDERS[order] = "cancelled"
+
+
+def price(item: str) -> int:
+    """Look up a price."""
+    assert _LOCK
+    return CONSTANT[item]
+
+
+def count(item: str) -> int:
+    """Count an item."""
+    return [SEEN.update([item]) for _ in range(1)] and SEEN[item]
+
+
+class Shop:
+    def __init__(self) -> None:
+        self.sold = 0
+
+    def sell(self, item: str) -> int:
+        """Sell an item."""
+        self.sold += 1
+        return self.sold
+
+
+def closure() -> Any:
+    basket: list[str] = []
+
+    def put(item: str) -> int:
+        """Put something in."""
+        basket.append(item)
+        return len(basket)
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "changed"),
+    [
+        (cancel, {"order": "1"}, ["ORDERS of test_shared_state.py"]),
+        (price, {"item": "lamp"}, []),
+        (count, {"item": "lamp"}, ["SEEN of test_shared_state.py"]),
+        (Shop().sell, {"item": "lamp"}, ["Shop that sell belongs to"]),
+        (closure(), {"item": "lamp"}, ["basket of test_shared_state.py"]),
+    ],
+)
+def test_what_a_tool_changes_outside_of_its_call_is_named(tool: Any, arguments: dict[str, str], changed: list[str]):
+    scenario = Scenario("shop", system="", tools=[tool], tasks=[Task(user="Go.")], held_out=0)
+    before = shared_state(scenario)
+    assert changed_state(before, scenario) == []
+    tool(**arguments)
+    assert changed_state(before, scenario) == changed

@@ -1,0 +1,89 @@
+"""The embedded policy behind a real endpoint, as model.register makes it, for tests of the APIs and of captures."""
+
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from contextlib import contextmanager
+
+from openai import AsyncOpenAI, DefaultAioHttpClient
+
+from gavel.scenarios.library.returns_desk import scenario
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.engines.protocol import Sampled, SamplingRequest
+from gavel.trainer.engines.transformers import TransformersEngine
+from gavel.trainer.policy.policy import Policy, load_base
+from gavel.trainer.serving.openai_server import EndpointServer
+from tests.limits import HANG_SECONDS
+
+VERSION = 3
+MAX_CONTEXT = 1024
+TASK = scenario.tasks("train")[0]
+SYSTEM = scenario.system
+QUESTION = TASK.user
+TOOLS = scenario.toolbox.schemas
+
+
+class Gate:
+    """Keeps replies of the engine back while it is shut."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._open = threading.Event()
+        self._open.set()
+
+    def shut(self) -> None:
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+    def keep(self, engine: TransformersEngine) -> None:
+        submit = engine.submit
+
+        def submit_later(request: SamplingRequest) -> "Future[Sampled]":
+            self.asked += 1
+            if self._open.is_set():
+                return submit(request)
+            held: Future[Sampled] = Future()
+            threading.Thread(target=self._answer, args=(held, lambda: submit(request).result(HANG_SECONDS))).start()
+            return held
+
+        engine.submit = submit_later  # type: ignore[method-assign]
+
+    def _answer(self, held: "Future[Sampled]", work: Callable[[], Sampled]) -> None:
+        self._open.wait(HANG_SECONDS)
+        if held.set_running_or_notify_cancel():
+            held.set_result(work())
+
+
+@contextmanager
+def serving(policy: Policy, gate: Gate | None = None) -> Generator[EndpointServer]:
+    base = load_base(EMBEDDED_POLICY, policy.dtype, policy.device)
+    engine = TransformersEngine(base, slots=16, max_context=MAX_CONTEXT)
+    engine.publish(policy, VERSION)
+    if gate is not None:
+        gate.keep(engine)
+    server = EndpointServer(
+        engine,
+        policy.renderer,
+        policy.decode,
+        model="desk",
+        max_context=MAX_CONTEXT,
+        rendering_by=policy.rendering_by,
+    )
+    try:
+        yield server
+    finally:
+        server.close()
+        engine.close()
+
+
+def client_of(server: EndpointServer, api_key: str = "gavel") -> AsyncOpenAI:
+    """To be closed by `async with`."""
+    return AsyncOpenAI(
+        base_url=server.base_url, api_key=api_key, max_retries=0, http_client=DefaultAioHttpClient(trust_env=False)
+    )
+
+
+async def tool_result(name: str, arguments: str) -> str:
+    return (await scenario.toolbox.call(name, arguments, TASK)).content

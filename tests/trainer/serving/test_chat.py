@@ -1,0 +1,318 @@
+"""Turns that are streamed, sampled several times, or ended early: through OpenAI's own client."""
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import Future
+
+import httpx
+import pytest
+from openai import APIError, APIStatusError, AsyncOpenAI
+
+from gavel.trainer.data.token_sequences import COMPACT, sequences, turn_of
+from gavel.trainer.engines.protocol import EngineError, Sampled, SamplingRequest
+from gavel.trainer.serving.openai_server import EndpointServer
+from tests.limits import HANG_SECONDS
+from tests.trainer.conftest import OPENING, TOOLS, attempt
+from tests.trainer.serving.test_openai_server import Recited, client_of, serve
+
+pytestmark = pytest.mark.slow
+
+
+class Paced(Recited):
+    """Says its text token by token, as far as a test lets it."""
+
+    def __init__(self, policy) -> None:
+        super().__init__(policy)
+        self.replies: list[Reply] = []
+
+    def submit(self, request: SamplingRequest) -> "Future[Sampled]":
+        whole = super().submit(request).result()
+        self.replies.append(Reply(request, whole))
+        return self.replies[-1].future
+
+
+class Reply:
+    def __init__(self, request: SamplingRequest, whole: Sampled) -> None:
+        self.request, self.whole, self.said = request, whole, 0
+        self.future: Future[Sampled] = Future()
+
+    def say(self, tokens: int) -> None:
+        assert self.request.on_tokens is not None
+        new = slice(self.said, self.said + tokens)
+        self.request.on_tokens(self.whole.token_ids[new], self.whole.logprobs[new], self.whole.adapter_version)
+        self.said += tokens
+
+    def end(self) -> None:
+        if self.request.on_tokens is not None and self.said < len(self.whole.token_ids):
+            self.say(len(self.whole.token_ids) - self.said)
+        if not self.future.cancelled():
+            self.future.set_result(self.whole)
+
+
+@pytest.fixture
+def paced(policy) -> Paced:
+    return Paced(policy)
+
+
+@pytest.fixture
+def server(policy, paced) -> Iterator[EndpointServer]:
+    running = serve(policy, paced)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+async def client(server) -> AsyncIterator[AsyncOpenAI]:
+    async with client_of(server) as client:
+        yield client
+
+
+async def reply_of(paced: Paced, number: int = 0) -> Reply:
+    async with asyncio.timeout(HANG_SECONDS):
+        while len(paced.replies) <= number:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    return paced.replies[number]
+
+
+async def create(client: AsyncOpenAI, messages=OPENING, **settings):
+    settings = {"model": "desk", "tools": TOOLS} | settings
+    return await client.chat.completions.create(messages=messages, **settings)
+
+
+CALL = '<tool_call>\n{{"name": "look_up_order", "arguments": {{"order_id": "{}"}}}}\n</tool_call>'
+
+
+async def test_text_goes_out_while_the_turn_is_still_sampled(client, paced):
+    paced.text = "The lamp is on its way. It comes on Monday."
+    stream = asyncio.create_task(create(client, stream=True))
+    reply = await reply_of(paced)
+    reply.say(10)
+    chunks = aiter(await stream)
+    shown = ""
+    async with asyncio.timeout(HANG_SECONDS):
+        while not shown:
+            shown += (await anext(chunks)).choices[0].delta.content or ""
+    assert paced.text.startswith(shown)
+    assert not reply.future.done()
+    reply.end()
+    async for chunk in chunks:
+        shown += chunk.choices[0].delta.content or ""
+    assert shown == paced.text
+
+
+TEXTS = [
+    "",
+    "Well.",
+    "  Spaces around.  \n",
+    "Ünïcödé – 漢字 🙂 end",
+    "a < b and [c] and {d} and `e`",
+    "<think>\nWhat now?\n</think>\n\nThe answer.",
+    "<think>\nNever ends",
+    "First this.\n" + CALL.format(7890),
+    "<think>\nHm.\n</think>\n\n" + CALL.format(1) + "\n" + CALL.format(2),
+    'Broken.\n<tool_call>\n{"name": "refund", "arguments": {"order\n</tool_call>',
+    '<tool_call>\n{"name": "refund", "argum',
+    '{"answer": [1, 2, {"a": "b"}]}',
+    "[TOOL_CALLS] not ours",
+    "ends with <",
+    "STO STOP here",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("fields", [{}, {"stop": ["STOP"]}, {"extra_body": COMPACT}])
+async def test_a_stream_adds_up_to_the_whole_turn(client, paced, text, fields):
+    paced.text = text
+    plain = asyncio.create_task(create(client, **fields))
+    (await reply_of(paced)).end()
+    expected = (await plain).choices[0]
+
+    async def accumulated():
+        async with client.chat.completions.stream(model="desk", messages=OPENING, **fields) as stream:
+            return (await stream.get_final_completion()).choices[0]
+
+    streaming = asyncio.create_task(accumulated())
+    reply = await reply_of(paced, 1)
+    for _ in reply.whole.token_ids:
+        reply.say(1)
+        await asyncio.sleep(0.001)
+    reply.end()
+    found = await streaming
+    assert (found.message.content or "") == expected.message.content
+    said = [(getattr(each.message, "reasoning_content", None) or "").lstrip() for each in (found, expected)]
+    assert said[0] == said[1]
+    calls = [[call.function for call in each.message.tool_calls or ()] for each in (found, expected)]
+    assert [(one.name, one.arguments) for one in calls[0]] == [(one.name, one.arguments) for one in calls[1]]
+    assert found.finish_reason == expected.finish_reason
+    assert turn_of(found).token_ids == turn_of(expected).token_ids
+    assert turn_of(found).logprobs == turn_of(expected).logprobs
+
+
+async def test_a_streamed_turn_goes_on_from_its_tokens(client, paced):
+    paced.text = "<think>\nHm.\n</think>\n\n" + CALL.format(7890)
+    streaming = asyncio.create_task(create(client, stream=True, stream_options={"include_usage": True}))
+    (await reply_of(paced)).end()
+    chunks = [chunk async for chunk in await streaming]
+    assert [len(chunk.choices) for chunk in chunks[-2:]] == [1, 0]
+    assert chunks[-1].usage.completion_tokens == len(paced.replies[0].whole.token_ids)
+    last = chunks[-2].choices[0]
+    assert last.token_ids == paced.replies[0].whole.token_ids
+    (call,) = last.delta.tool_calls
+    said = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.function.name, "arguments": call.function.arguments.replace(" ", "")},
+            }
+        ],
+    }
+    messages = [*OPENING, said, {"role": "tool", "tool_call_id": call.id, "content": "found"}]
+    plain = asyncio.create_task(create(client, messages))
+    (await reply_of(paced, 1)).end()
+    after = (await plain).choices[0]
+    before = last.prompt_token_ids + last.token_ids
+    assert after.continues_sampled
+    assert after.prompt_token_ids[: len(before)] == before
+
+
+async def test_what_fails_before_the_first_token_is_a_plain_error(client, paced):
+    with pytest.raises(APIStatusError, match="desk@7") as error:
+        await create(client, model="desk@7", stream=True)
+    assert error.value.status_code == 400
+    streaming = asyncio.create_task(create(client, stream=True))
+    (await reply_of(paced)).future.set_exception(EngineError("the engine stopped"))
+    with pytest.raises(APIStatusError, match="the engine stopped") as error:
+        await streaming
+    assert error.value.status_code == 503
+
+
+async def test_what_fails_later_is_an_error_in_the_stream(client, paced):
+    paced.text = "Well, that is that."
+    streaming = asyncio.create_task(create(client, stream=True))
+    reply = await reply_of(paced)
+    reply.say(5)
+    stream = await streaming
+    reply.future.set_exception(EngineError("the engine stopped"))
+    with pytest.raises(APIError, match="the engine stopped"):
+        async for _ in stream:
+            pass
+
+
+async def test_a_logprob_that_is_not_finite_fails_the_stream(client, paced):
+    paced.text, paced.logprob = "Well.", math.nan
+    streaming = asyncio.create_task(create(client, stream=True, logprobs=False))
+    (await reply_of(paced)).future.set_result(paced.replies[0].whole)
+    with pytest.raises(APIError, match="not a finite number"):
+        async for _ in await streaming:
+            pass
+
+
+async def test_a_client_that_goes_away_ends_the_sampling(server, paced):
+    paced.text = "A long answer that nobody waits for."
+    async with client_of(server) as hasty:
+        streaming = asyncio.create_task(create(hasty, stream=True))
+        reply = await reply_of(paced)
+        reply.say(5)
+        stream = await streaming
+        await anext(aiter(stream))
+        await stream.close()
+        async with asyncio.timeout(HANG_SECONDS):
+            while not reply.future.cancelled():  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_several_turns_are_sampled_with_different_seeds_and_each_can_go_on(client, paced, streams):
+    paced.text = CALL.format(7890)
+    asking = asyncio.create_task(create(client, n=3, seed=5, stream=streams))
+    await reply_of(paced, 2)
+    for number in (2, 0, 1):
+        paced.replies[number].end()
+    assert paced.replies[0].request.seed == 5
+    assert len({reply.request.seed for reply in paced.replies}) == 3
+    if streams:
+        chunks = [chunk async for chunk in await asking]
+        begun = [chunk.choices[0].index for chunk in chunks if chunk.choices[0].delta.role]
+        assert begun == [0, 1, 2]
+        choices = [chunk.choices[0] for chunk in chunks if chunk.choices[0].finish_reason]
+        calls = [choice.delta.tool_calls[0] for choice in sorted(choices, key=lambda choice: choice.index)]
+    else:
+        completion = await asking
+        assert completion.usage.completion_tokens == sum(len(choice.token_ids) for choice in completion.choices)
+        calls = [choice.message.tool_calls[0] for choice in completion.choices]
+    assert len({call.id for call in calls}) == 3
+    for at, call in enumerate(calls):
+        said = {"role": "assistant", "content": "", "tool_calls": [call.model_dump(exclude={"index"})]}
+        messages = [*OPENING, said, {"role": "tool", "tool_call_id": call.id, "content": "found"}]
+        after = asyncio.create_task(create(client, messages))
+        (await reply_of(paced, 3 + at)).end()
+        assert (await after).choices[0].continues_sampled
+
+
+async def ended(client, paced, text: str, **settings):
+    """The choice of a turn that the engine would go on with."""
+    paced.text = text
+    asking = asyncio.create_task(create(client, **settings))
+    reply = await reply_of(paced, len(paced.replies))
+    reply.say(len(reply.whole.token_ids) - 1)
+    choice = (await asking).choices[0]
+    assert reply.future.cancelled()
+    return choice, reply
+
+
+@pytest.mark.parametrize("stop", ["Observation:", ["nothing", "Observation:"], ["Observation:", "vation:"]])
+async def test_a_turn_ends_at_the_first_stop_string_with_the_tokens_up_to_it(client, paced, policy, stop):
+    choice, reply = await ended(client, paced, "I look.\nObservation: a lamp. Observation: two.", stop=stop)
+    assert choice.message.content == "I look.\n"
+    assert choice.finish_reason == "stop"
+    assert choice.token_ids == reply.whole.token_ids[: len(choice.token_ids)]
+    assert policy.decode(choice.token_ids).startswith("I look.\nObservation:")
+    assert "Observation:" not in policy.decode(choice.token_ids[:-1])
+    assert len(choice.logprobs.content) == len(choice.token_ids)
+    messages = [*OPENING, choice.message.model_dump(), {"role": "tool", "tool_call_id": "none", "content": "lamp"}]
+    after = asyncio.create_task(create(client, messages))
+    (await reply_of(paced, 1)).end()
+    found = (await after).choices[0]
+    assert found.continues_sampled
+    (sequence,) = sequences(attempt(choice, found))
+    assert sequence.trained_tokens == len(choice.token_ids) + len(found.token_ids)
+
+
+async def test_a_turn_of_one_call_ends_after_it(client, paced):
+    text = "Both.\n" + CALL.format(11) + "\n" + CALL.format(22)
+    choice, reply = await ended(client, paced, text, parallel_tool_calls=False)
+    (call,) = choice.message.tool_calls
+    assert json.loads(call.function.arguments) == {"order_id": "11"}
+    assert choice.finish_reason == "tool_calls"
+    assert choice.token_ids == reply.whole.token_ids[: len(choice.token_ids)]
+
+
+async def test_an_engine_that_tells_nothing_before_the_end_ends_at_the_stop_string_too(policy):
+    recited = Recited(policy)
+    recited.text = "one STOP two"
+    server = serve(policy, recited)
+    async with client_of(server) as client:
+        choice = (await create(client, stop="STOP")).choices[0]
+        assert choice.message.content == "one "
+        assert policy.decode(choice.token_ids) == "one STOP"
+    server.close()
+
+
+async def test_events_are_those_of_the_protocol(server, paced):
+    paced.text = "Well."
+    body = {"model": "desk", "messages": OPENING, "stream": True}
+    async with httpx.AsyncClient(trust_env=False) as plain:
+        asking = asyncio.create_task(plain.post(f"{server.base_url}/chat/completions", json=body))
+        (await reply_of(paced)).end()
+        answer = await asking
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    lines: Sequence[str] = [line for line in answer.text.split("\n") if line]
+    assert lines[-1] == "data: [DONE]"
+    chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    assert len({chunk["id"] for chunk in chunks}) == 1

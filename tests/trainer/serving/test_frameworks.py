@@ -1,0 +1,80 @@
+"""The examples of docs/capture.md: agents of released frameworks, captured and trained.
+
+Frameworks that are not installed here are tested by `make test-frameworks`, in an environment of its own.
+"""
+
+import asyncio
+import contextlib
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+import gavel
+from gavel.scenarios.library.returns_desk import scenario
+from gavel.trainer.data.turn_mismatch import mismatches
+from gavel.trainer.embedded import EMBEDDED_POLICY
+
+PAGE = Path(__file__).parents[3] / "docs" / "capture.md"
+QUESTION = "Hello, I would like to return order 1001 for a refund."
+EPISODES = 8
+
+pytestmark = pytest.mark.slow
+
+
+def section(heading: str) -> str:
+    return re.split(r"\n##+ ", PAGE.read_text().partition(f"# {heading}\n")[2])[0]
+
+
+def program(*headings: str):
+    """What the Python programs under these headings define."""
+    names: dict = {}
+    for heading in headings:
+        for code in re.findall(r"```python\n(.*?)```", section(heading), re.DOTALL):
+            code = code.replace('"You run the returns desk."', repr(scenario.system))
+            exec(compile(code, str(PAGE), "exec"), names)
+    return names["run_agent"]
+
+
+@pytest.mark.parametrize(
+    ("heading", "needs"),
+    [
+        pytest.param("LangGraph", "langchain", marks=pytest.mark.frameworks),
+        pytest.param("OpenAI Agents SDK", "agents", marks=pytest.mark.frameworks),
+        pytest.param("pydantic-ai", "pydantic_ai", marks=pytest.mark.frameworks),
+        ("Anthropic's SDK", "anthropic"),
+        ("LiteLLM", "litellm"),
+        ("Plain httpx", "httpx"),
+    ],
+)
+async def test_every_token_that_an_agent_sampled_is_trained_once(heading, needs, tmp_path, monkeypatch, policy):
+    if importlib.util.find_spec(needs) is None:
+        pytest.skip(f"make test-frameworks installs {needs}")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    run_agent = program("Frameworks", heading)
+    model = gavel.TrainableModel(name="desk", project="captures", base_model=EMBEDDED_POLICY)
+    captures = []
+
+    async def episode() -> None:
+        captures.append(capture := model.capture())
+        with contextlib.suppress(Exception):  # what a framework says of the nonsense that a tiny model samples
+            async with capture:
+                await run_agent(capture, model.get_inference_name(), QUESTION)
+
+    async with gavel.LocalBackend(tmp_path, slots=EPISODES, max_context=1024) as backend:
+        await model.register(backend)
+        await asyncio.gather(*(episode() for _ in range(EPISODES)))
+        trajectories = [capture.trajectory for capture in captures]
+        for number, trajectory in enumerate(trajectories):
+            trajectory.reward = number / EPISODES
+        choices = [list(trajectory.choices()) for trajectory in trajectories]
+        result = await model.train(gavel.TrajectoryGroup(trajectories))
+
+    later = [turn for turns in choices for turn in turns[1:]]
+    assert later, "some episode has a tool's result"
+    assert all(turn.continues_sampled for turn in later)
+    assert {kind for trajectory in trajectories for kind in mismatches(trajectory, policy.decode)} <= {"template"}
+    assert result.metrics["trajectories_trained"] == EPISODES
+    assert result.metrics["tokens_trained"] == sum(len(turn.token_ids) for turns in choices for turn in turns)
+    assert not {name for name in result.metrics if name.startswith("left_out/")}

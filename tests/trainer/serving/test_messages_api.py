@@ -1,0 +1,125 @@
+"""The Messages API over the embedded policy, through Anthropic's own client."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from anthropic import APIStatusError, AsyncAnthropic, DefaultAsyncHttpxClient
+from anthropic.types import Message
+
+from gavel.trainer.data.token_sequences import sequences
+from gavel.trainer.data.turn_mismatch import mismatches
+from gavel.trainer.serving.capture import Capture
+from gavel.trainer.serving.openai_server import EndpointServer
+from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, client_of, serving, tool_result
+
+pytestmark = pytest.mark.slow
+
+OWN_TOOLS = [
+    {
+        "name": tool["function"]["name"],
+        "description": tool["function"]["description"],
+        "input_schema": tool["function"]["parameters"],
+        "cache_control": {"type": "ephemeral"},
+    }
+    for tool in TOOLS
+]
+ASKING = {"model": "desk", "system": SYSTEM, "tools": OWN_TOOLS, "max_tokens": 64, "extra_body": {"temperature": 0}}
+ASKED = [{"role": "user", "content": [{"type": "text", "text": QUESTION, "cache_control": {"type": "ephemeral"}}]}]
+
+
+@pytest.fixture(scope="module")
+def server(policy) -> Iterator[EndpointServer]:
+    with serving(policy) as running:
+        yield running
+
+
+def anthropic_of(server: EndpointServer, api_key: str = "gavel", base_url: str = "") -> AsyncAnthropic:
+    """To be closed by `async with`."""
+    return AsyncAnthropic(
+        base_url=base_url or server.base_url.removesuffix("/v1"),
+        api_key=api_key,
+        max_retries=0,
+        http_client=DefaultAsyncHttpxClient(trust_env=False),
+    )
+
+
+@pytest.fixture
+async def client(server) -> AsyncIterator[AsyncAnthropic]:
+    async with anthropic_of(server) as client:
+        yield client
+
+
+async def reply(client: AsyncAnthropic, streamed: bool, **settings) -> Message:
+    if not streamed:
+        return await client.messages.create(**(ASKING | settings))
+    async with client.messages.stream(**(ASKING | settings)) as stream:
+        return await stream.get_final_message()
+
+
+async def results_of(message: Message) -> list[dict]:
+    return [
+        {
+            "type": "tool_result",
+            "tool_use_id": block.id,
+            "content": [{"type": "text", "text": await tool_result(block.name, json.dumps(block.input))}],
+        }
+        for block in message.content
+        if block.type == "tool_use"
+    ]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_conversation_with_tools_goes_on_from_the_very_tokens_that_were_sampled(server, policy, streamed):
+    async with (
+        client_of(server) as owner,
+        Capture(owner) as capture,
+        anthropic_of(server, capture.api_key, capture.environment["ANTHROPIC_BASE_URL"]) as client,
+    ):
+        first = await reply(client, streamed, messages=ASKED)
+        said = {"role": "assistant", "content": first.content}
+        answered = {"role": "user", "content": await results_of(first)}
+        second = await reply(client, streamed, messages=[*ASKED, said, answered])
+    assert [message.stop_reason for message in (first, second)] == ["tool_use", "end_turn"]
+    assert [block.type for block in second.content] == ["text"]
+    one, other = capture.trajectory.choices()
+    assert other.continues_sampled
+    before = one.prompt_token_ids + one.token_ids
+    assert other.prompt_token_ids[: len(before)] == before
+    (found,) = sequences(capture.trajectory)
+    assert found.trained_tokens == first.usage.output_tokens + second.usage.output_tokens
+    assert not mismatches(capture.trajectory, policy.decode)
+
+
+async def test_the_prompt_is_that_of_the_same_chat_and_can_be_counted(server, client):
+    message = await client.messages.create(**(ASKING | {"max_tokens": 1}), messages=ASKED)
+    counted = await client.messages.count_tokens(model="desk", system=SYSTEM, tools=OWN_TOOLS, messages=ASKED)
+    async with client_of(server) as owner:
+        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
+        chat = await owner.chat.completions.create(model="desk", messages=messages, tools=TOOLS, max_tokens=1)
+    assert message.usage.input_tokens == counted.input_tokens == chat.usage.prompt_tokens
+    assert message.stop_reason == "max_tokens"
+
+
+async def test_a_base_url_that_ends_with_the_version_is_served_too(server):
+    async with anthropic_of(server, base_url=server.base_url) as client:
+        assert (await client.messages.create(**(ASKING | {"max_tokens": 1}), messages=ASKED)).id
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"model": "claude"}, "claude"),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "bash_20250124"),
+        ({"messages": []}, "no messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "text only"),
+        ({"extra_body": {"unheard_of": 1}}, "unheard_of"),
+        ({"extra_body": {"messages": "Hello"}}, "cannot be read"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_cannot_be_served_is_refused_before_the_stream_begins(client, settings, said, stream):
+    with pytest.raises(APIStatusError, match=said) as error:
+        await client.messages.create(**(ASKING | {"messages": ASKED, "stream": stream} | settings))
+    assert error.value.status_code == 400
+    assert error.value.body["error"]["type"] == "invalid_request_error"
