@@ -54,6 +54,8 @@ HEALTHY = 5
 """Steps before a sampler gets stuck."""
 STUCK = 60
 JITTER = 1e-3
+_STATE = ("_probe", "_gaps")
+"""What a check remembers from publication to publication."""
 
 
 def deep_model() -> Any:
@@ -121,13 +123,13 @@ class Run:
 
     def lost(self) -> bool:
         """Whether the check finds that the new adapter was not published; the check is as before afterwards."""
-        kept = copy.copy(self.check._probe)
+        kept = {name: copy.copy(value) for name, value in vars(self.check).items() if name in _STATE}
         try:
             self.check.after()
         except PublishError:
             return True
         finally:
-            self.check._probe = kept
+            vars(self.check).update(kept)
         return False
 
 
