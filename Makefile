@@ -110,7 +110,7 @@ adapters: $(DEV)
 
 test-frameworks: $(DEV) $(FRAMEWORKS)
 	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-frameworks/bin/python -m pytest --quiet -m frameworks \
-		tests/trainer/serving/test_frameworks.py
+		tests/trainer/serving/test_frameworks.py tests/gavel/compat/art/test_langgraph.py
 
 test-vllm: $(DEV)
 	@if $(MAKE) --no-print-directory $(VLLM); then \

@@ -8,8 +8,9 @@ result = await model.train(groups, config=art.TrainConfig(learning_rate=1e-5))
 import json
 import os
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 from openai import AsyncOpenAI
 from pydantic import BaseModel, ConfigDict, PrivateAttr
@@ -82,6 +83,10 @@ class Model(BaseModel, Generic[Config]):
                 ignored(f"{name}=…", "metrics go to metrics.jsonl, and to W&B when WANDB_API_KEY or WANDB_MODE is set")
         super().__init__(**fields)
 
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """A model of the same fields that is not registered: scripts copy one to change its name."""
+        return type(self)(**{name: deepcopy(value, memo) for name, value in self})
+
     def backend(self) -> Backend:
         """Raises `NotRegisteredError` before `register`."""
         if self._backend is None:
@@ -99,7 +104,7 @@ class Model(BaseModel, Generic[Config]):
 
     def gavel_model(self) -> core.Model:
         """Gavel's model under this one."""
-        if self._core is None:
+        if self._core is None or self._core.key != (_plain(self.project), _plain(self.name)):
             self._core = self._as_core()
         return self._core
 
@@ -195,6 +200,11 @@ class TrainableModel(Model[Config], Generic[Config]):
     def __init__(self, *, _internal_config: InternalModelConfig | None = None, **fields: Any) -> None:
         super().__init__(**fields)
         self._internal_config = _internal_config
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        copied = super().__deepcopy__(memo)
+        copied._internal_config = deepcopy(self._internal_config, memo)
+        return copied
 
     @property
     def internal_config(self) -> InternalModelConfig:

@@ -120,6 +120,7 @@ class TrainingRun:
                 port=port,
                 base_model=model.base_model,
                 rendering_by=self.policy.rendering_by,
+                encode=self.policy.encode,
             )
             with saving(self.step):
                 self._start.keep(self._write_start)

@@ -209,6 +209,10 @@ class Policy:
         """The text of the tokens, including special ones."""
         return self.tokenizer.decode(list(token_ids))
 
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text, with those that the tokenizer puts before every text."""
+        return self.tokenizer.encode(text)
+
     def plain_model(self) -> Any:
         """The base model without the adapter, for a sampler in this process: an instance over the same storage.
 

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gavel.llm.types import Message
 from gavel.trainer.serving.capture_book import CaptureBook, UnknownCapture, current_capture
 from gavel.trainer.serving.captured_trajectory import captured_trajectory
+from gavel.trainer.serving.sse import refused
 
 _MAX_PATIENCE = 3600.0
 
@@ -54,11 +55,13 @@ class CaptureApi:
         return JSONResponse({"api_key": self._captures.open()})
 
     async def _close(self, request: Request) -> Response:
-        patience = min(max(float(request.query_params.get("patience", 0)), 0.0), _MAX_PATIENCE)
         try:
+            patience = min(max(float(request.query_params.get("patience", 0)), 0.0), _MAX_PATIENCE)
             capture = await self._captures.close(request.path_params["key"], patience)
         except UnknownCapture as error:
             return _unauthorized(error)
+        except ValueError as error:
+            return refused(error)
         trajectory = captured_trajectory(capture.turns)
         content = f'{{"trajectory": {trajectory.to_json()}, "unfinished": {capture.in_flight}}}'
         return Response(content, media_type="application/json")

@@ -29,9 +29,10 @@ def captured_trajectory(turns: Sequence[CapturedTurn]) -> Trajectory:
     """The trajectory of all turns, which are in the order in which they were sampled.
 
     The main history is the one that lasts longest, from its first turn to its last: that of an agent that waits for its
-    sub-agents, and of several attempts at a turn the last one.
+    sub-agents, and of several attempts at a turn the last one. Where a client rewrites the conversation at every turn,
+    it is the one with the most messages.
     """
-    paths = sorted(_paths(turns), key=lambda path: (path[0] - path[-1], -len(path)))
+    paths = sorted(_paths(turns), key=lambda path: _extent(turns, path), reverse=True)
     histories = _histories(turns, paths)
     if not histories:
         return Trajectory(
@@ -49,6 +50,10 @@ def captured_trajectory(turns: Sequence[CapturedTurn]) -> Trajectory:
         status_reason="a turn reached its token limit" if cut else None,
         policy_version=min(versions, default=None),
     )
+
+
+def _extent(turns: Sequence[CapturedTurn], path: Sequence[int]) -> tuple[int, int, int]:
+    return path[-1] - path[0], len(path), sum(len(turns[number].context) for number in path)
 
 
 def _paths(turns: Sequence[CapturedTurn]) -> list[list[int]]:

@@ -145,11 +145,32 @@ class ChatCompletions:
             for task in sampling:
                 task.cancel()
 
-    def _open(self, body: Mapping[str, Any]) -> "_Chat":
+    async def complete_text(self, body: Mapping[str, Any], prompt_ids: list[int]) -> list[dict[str, Any]]:
+        """Chat choices, and the `tokens` of each, that continue a prompt as it is; `body` says how they are sampled.
+
+        Raises as `complete` does.
+        """
+        messages = [{"role": "user", "content": self._decode(prompt_ids)}]
+        shown = {"compact_logprobs": True, "logprobs": None, "return_token_ids": True}
+        chat = self._open({**body, "messages": messages, **shown}, Prompt(prompt_ids, False))
+        choices: list[dict[str, Any]] = []
+        for index in range(chat.asked.n):
+            _, turn = await self._turn(chat, index)
+            ended = turn.token_ids[-1:] and turn.token_ids[-1] in chat.form.stop_ids
+            text = self._decode(turn.token_ids[:-1] if ended else turn.token_ids)
+            reply = without_stop({"role": "assistant", "content": text}, chat.asked.stop)
+            choice = choice_object(chat.asked, index, reply, chat.prompt, turn, self._decode)
+            if capture := current_capture.get():
+                capture.add(messages, None, choice)
+            choices.append(choice | {"tokens": [self._decode([token]) for token in turn.token_ids]})
+        return choices
+
+    def _open(self, body: Mapping[str, Any], prompt: Prompt | None = None) -> "_Chat":
+        """`prompt`: in place of the rendered messages."""
         asked = read_chat_request(body)
         version = self._version(asked.model)
         form = self._chat_format(asked.template_arguments)
-        prompt = self.turn_cache.prompt(asked.messages, asked.tools, form)
+        prompt = prompt or self.turn_cache.prompt(asked.messages, asked.tools, form)
         room = self._max_context - len(prompt.token_ids)
         if room <= 0:
             raise ContextOverflow(

@@ -60,6 +60,8 @@ def choice_object(
         shaped_by.append("model")
     if shaped_by:
         choice["shaped_by"] = shaped_by
+    if asked.stop and sampled.finish_reason == "stop":  # as vLLM calls it
+        choice["stop_reason"] = first_of(asked.stop, decode(sampled.token_ids))
     if asked.logprobs and asked.compact:
         choice["token_logprobs"] = sampled.logprobs
     elif asked.logprobs:
@@ -68,6 +70,11 @@ def choice_object(
         choice["token_ids"] = sampled.token_ids
         choice["prompt_token_ids"] = prompt.token_ids
     return choice
+
+
+def first_of(stop: Sequence[str], text: str) -> str | None:
+    """The stop string that comes first in a text."""
+    return min((each for each in stop if each in text), key=text.find, default=None)
 
 
 def logprobs_object(token_ids: Sequence[int], logprobs: Sequence[float], decode: Decode) -> dict[str, Any]:

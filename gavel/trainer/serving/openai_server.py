@@ -26,6 +26,7 @@ from gavel.trainer.engines.protocol import Engine
 from gavel.trainer.serving.capture_api import CaptureApi, CaptureMiddleware
 from gavel.trainer.serving.capture_book import CaptureBook
 from gavel.trainer.serving.chat import ChatCompletions
+from gavel.trainer.serving.completions_api import CompletionsApi, Encode
 from gavel.trainer.serving.errors import ANSWERED, EndpointError, UnknownModel, error_answer
 from gavel.trainer.serving.messages_api import MessagesApi
 from gavel.trainer.serving.responses_api import ResponsesApi
@@ -49,10 +50,12 @@ class EndpointServer:
         port: int = 0,
         base_model: str | None = None,
         rendering_by: Callable[[Mapping[str, Any]], Renderer] | None = None,
+        encode: Encode | None = None,
     ) -> None:
         """`decode` gives the text of token ids; `port` 0 takes a free one. Raises `EndpointError`.
 
         `rendering_by` makes the renderer of a request's `chat_template_kwargs`, or raises ValueError.
+        `encode` gives the tokens of a text; without it there is no `/v1/completions`.
         """
         self.chat = ChatCompletions(
             engine,
@@ -73,6 +76,7 @@ class EndpointServer:
                 Route("/v1/chat/completions", self._chat_completions, methods=["POST"]),
                 *ResponsesApi(self.chat).routes,
                 *MessagesApi(self.chat).routes,
+                *(CompletionsApi(self.chat, encode).routes if encode else ()),
                 *CaptureApi(captures).routes,
             ],
             middleware=[Middleware(CaptureMiddleware, captures=captures)],

@@ -59,10 +59,9 @@ def test_what_a_call_sets_itself_wins_and_is_not_kept(directory):
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize(
-    "first", [{"micro_batch_tokens": 5}, {"micro_batch_tokens": 5, "gradient_checkpointing": True}]
-)
-def test_a_run_whose_first_steps_set_them_goes_on_alike_with_and_without_a_restart(tmp_path, device, first):
+@pytest.mark.parametrize("checkpointing", [{}, {"gradient_checkpointing": True}])
+def test_a_run_whose_first_steps_set_them_goes_on_alike_with_and_without_a_restart(tmp_path, device, checkpointing):
+    first = {"micro_batch_tokens": 5, **checkpointing}
     chosen = []
     for restarts in (False, True):
         directory = RunDirectory(tmp_path, "tests", f"restarts-{restarts}")

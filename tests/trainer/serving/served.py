@@ -70,6 +70,7 @@ def serving(policy: Policy, gate: Gate | None = None) -> Generator[EndpointServe
         model="desk",
         max_context=MAX_CONTEXT,
         rendering_by=policy.rendering_by,
+        encode=policy.encode,
     )
     try:
         yield server

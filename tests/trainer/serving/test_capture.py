@@ -185,6 +185,12 @@ async def test_a_key_of_no_open_capture_is_a_401_for_every_api(server, key, path
             assert "model.capture()" in reply.json()["error"]["message"]
 
 
+async def test_a_patience_that_is_no_number_is_a_400(server, owner):
+    async with Capture(owner) as capture, httpx.AsyncClient(trust_env=False) as client:
+        reply = await client.delete(f"{server.base_url}/captures/{capture.api_key}", params={"patience": "long"})
+        assert (reply.status_code, "long" in reply.json()["error"]["message"]) == (400, True)
+
+
 async def test_the_key_ends_with_its_capture(server, owner):
     async with Capture(owner) as capture, client_of(server, capture.api_key) as client:
         await say(client, OPENING)

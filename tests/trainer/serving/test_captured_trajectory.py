@@ -53,6 +53,12 @@ def test_a_branch_shows_what_it_shares_and_trains_it_once():
     assert said(tree(None, 0, 1, 0)) == [["0*", "3*"], ["0", "1*", "2*"]]
 
 
+def test_of_a_conversation_that_is_rewritten_at_every_turn_the_longest_is_the_main_history():
+    turns = [turn(0), turn(1), turn(2)]
+    turns[1].context.append({"role": "user", "content": "more"})
+    assert said(captured_trajectory(turns)) == [["1*"], ["0*"], ["2*"]]
+
+
 def test_a_turn_that_reached_its_limit_truncates_the_trajectory_if_it_is_the_last():
     cut = turn(1, 0, finish_reason="length")
     assert captured_trajectory([turn(0), cut]).status == "truncated"

@@ -6,6 +6,7 @@ Frameworks that are not installed here are tested by `make test-frameworks`, in 
 import asyncio
 import contextlib
 import importlib.util
+import linecache
 import re
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from gavel.trainer.embedded import EMBEDDED_POLICY
 PAGE = Path(__file__).parents[3] / "docs" / "capture.md"
 QUESTION = "Hello, I would like to return order 1001 for a refund."
 EPISODES = 8
+REWRITE = {"smolagents"}
+"""What rewrites its conversations, of which each version is a history of its own."""
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +36,9 @@ def program(*headings: str):
     for heading in headings:
         for code in re.findall(r"```python\n(.*?)```", section(heading), re.DOTALL):
             code = code.replace('"You run the returns desk."', repr(scenario.system))
-            exec(compile(code, str(PAGE), "exec"), names)
+            name = f"{PAGE}#{heading}"
+            linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)  # smolagents reads it
+            exec(compile(code, name, "exec"), names)
     return names["run_agent"]
 
 
@@ -43,6 +48,7 @@ def program(*headings: str):
         pytest.param("LangGraph", "langchain", marks=pytest.mark.frameworks),
         pytest.param("OpenAI Agents SDK", "agents", marks=pytest.mark.frameworks),
         pytest.param("pydantic-ai", "pydantic_ai", marks=pytest.mark.frameworks),
+        pytest.param("smolagents", "smolagents", marks=pytest.mark.frameworks),
         ("Anthropic's SDK", "anthropic"),
         ("LiteLLM", "litellm"),
         ("Plain httpx", "httpx"),
@@ -62,7 +68,7 @@ async def test_every_token_that_an_agent_sampled_is_trained_once(heading, needs,
             async with capture:
                 await run_agent(capture, model.get_inference_name(), QUESTION)
 
-    async with gavel.LocalBackend(tmp_path, slots=EPISODES, max_context=1024) as backend:
+    async with gavel.LocalBackend(tmp_path, slots=EPISODES, max_context=8192) as backend:
         await model.register(backend)
         await asyncio.gather(*(episode() for _ in range(EPISODES)))
         trajectories = [capture.trajectory for capture in captures]
@@ -73,7 +79,8 @@ async def test_every_token_that_an_agent_sampled_is_trained_once(heading, needs,
 
     later = [turn for turns in choices for turn in turns[1:]]
     assert later, "some episode has a tool's result"
-    assert all(turn.continues_sampled for turn in later)
+    if heading not in REWRITE:
+        assert all(turn.continues_sampled for turn in later)
     assert {kind for trajectory in trajectories for kind in mismatches(trajectory, policy.decode)} <= {"template"}
     assert result.metrics["trajectories_trained"] == EPISODES
     assert result.metrics["tokens_trained"] == sum(len(turn.token_ids) for turns in choices for turn in turns)

@@ -101,6 +101,17 @@ async def test_the_prompt_is_that_of_the_same_chat_and_can_be_counted(server, cl
     assert message.stop_reason == "max_tokens"
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_message_that_ends_at_a_stop_sequence_names_it(client, streamed):
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": "refunded 1001"}
+    use = {"type": "tool_use", "id": "c1", "name": "refund", "input": {"order_id": "1001"}}
+    asked = [*ASKED, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    ends = {"messages": asked, "stop_sequences": ["nowhere", " your"]}
+    message = await reply(client, streamed, **ends)
+    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", " your")
+    assert message.content[0].text == "I have refunded"
+
+
 async def test_a_base_url_that_ends_with_the_version_is_served_too(server):
     async with anthropic_of(server, base_url=server.base_url) as client:
         assert (await client.messages.create(**(ASKING | {"max_tokens": 1}), messages=ASKED)).id

@@ -2,4 +2,7 @@
 
 from gavel.compat.art.local.backend import LocalBackend
 
-__all__ = ["LocalBackend"]
+__all__ = ["LocalAPI", "LocalBackend"]
+
+LocalAPI = LocalBackend
+"""Its name in ART's first versions."""

@@ -85,10 +85,10 @@ class LocalBackend:
             self._link(model)
 
     async def train(
-        self, model: TrainableModel[Any], trajectory_groups: Iterable[TrajectoryGroup], **settings: Any
+        self, model: TrainableModel[Any], trajectory_groups: Iterable[TrajectoryGroup | Trajectory], **settings: Any
     ) -> LocalTrainResult:
         """One training step on judged groups; its trajectories and metrics are stored."""
-        groups = list(trajectory_groups)
+        groups = [item if isinstance(item, TrajectoryGroup) else TrajectoryGroup([item]) for item in trajectory_groups]
         inner = cast("CoreTrainable", model.gavel_model())
         trainer = model.internal_config.get("trainer_args") or {}
         trajectories = sum(map(len, groups))

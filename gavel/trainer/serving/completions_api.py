@@ -1,0 +1,91 @@
+"""`POST /v1/completions`: text in, text out, without a chat template.
+
+A choice carries `token_ids`, `prompt_token_ids`, `token_logprobs`, `policy_version` and `temperature`. In a capture it
+is a turn that answers its prompt, and continues no other.
+"""
+
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gavel.llm.types import Message
+from gavel.trainer.serving.chat import ChatCompletions
+from gavel.trainer.serving.errors import ANSWERED, BadRequest
+from gavel.trainer.serving.sse import event, json_answer, refused, streamed_answer
+
+Encode = Callable[[str], list[int]]
+_DEFAULT_MAX_TOKENS = 16
+"""As in OpenAI's API."""
+_HARMLESS = {"echo": (None, False), "suffix": (None, ""), "best_of": (None, 1)}
+_OWN = {"prompt", "logprobs", "stream", "stream_options", *_HARMLESS}
+
+
+class CompletionsApi:
+    """The route."""
+
+    def __init__(self, chat: ChatCompletions, encode: Encode) -> None:
+        """`encode` gives the tokens of a text."""
+        self._chat = chat
+        self._encode = encode
+        self.routes = [Route("/v1/completions", self._create, methods=["POST"])]
+
+    async def _create(self, request: Request) -> Response:
+        try:
+            body: Message = await request.json()
+            prompts = self._prompts(body["prompt"])
+            _check(body)
+        except ANSWERED as error:
+            return refused(error)
+        if body.get("stream"):
+            return await streamed_answer(request, self._events(body, prompts))
+        return await json_answer(request, self._completion(body, prompts))
+
+    async def _events(self, body: Message, prompts: list[list[int]]) -> AsyncGenerator[bytes, None]:
+        """The whole text at once."""
+        yield event(await self._completion(body, prompts))
+        yield event("[DONE]")
+
+    async def _completion(self, body: Message, prompts: list[list[int]]) -> Message:
+        asked = {name: value for name, value in body.items() if name not in _OWN}
+        if body.get("max_tokens") is None:
+            asked["max_tokens"] = _DEFAULT_MAX_TOKENS
+        chosen = [choice for prompt in prompts for choice in await self._chat.complete_text(asked, prompt)]
+        choices = [_choice(index, choice, body) for index, choice in enumerate(chosen)]
+        read, said = sum(map(len, prompts)), sum(len(choice["token_ids"]) for choice in chosen)
+        return {
+            "id": f"cmpl-{uuid.uuid4().hex}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": body["model"],
+            "choices": choices,
+            "usage": {"prompt_tokens": read, "completion_tokens": said, "total_tokens": read + said},
+        }
+
+    def _prompts(self, given: Any) -> list[list[int]]:
+        """Of a text, or of a list of texts."""
+        texts: list[Any] = given if isinstance(given, list) else [given]
+        if not texts or not all(isinstance(text, str) and text for text in texts):
+            raise BadRequest("prompt is empty, or no text", "Give a text or a list of texts; token ids are not taken.")
+        return [self._encode(text) for text in texts]
+
+
+def _check(body: Message) -> None:
+    for name, values in _HARMLESS.items():
+        if body.get(name) not in values:
+            raise BadRequest(f"{name}={body[name]!r} is not supported here", f"Leave {name} out.")
+    if body.get("tools") or body.get("messages"):
+        raise BadRequest("a text completion takes neither messages nor tools", "Ask /v1/chat/completions.")
+
+
+def _choice(index: int, choice: Message, body: Message) -> Message:
+    """A chat choice as one of a text completion."""
+    logprobs = None
+    if body.get("logprobs") is not None:
+        logprobs = {"tokens": choice["tokens"], "token_logprobs": choice["token_logprobs"]}
+    kept = {name: value for name, value in choice.items() if name not in ("message", "tokens")}
+    return kept | {"index": index, "text": choice["message"]["content"], "logprobs": logprobs}
