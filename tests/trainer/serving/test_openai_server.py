@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
+from typing import Any
 
 import httpx
 import pytest
@@ -594,7 +595,7 @@ async def test_the_base_models_own_name_is_the_base_without_an_adapter(policy, e
     server = serve(policy, engine, base_model="embedded/returns-desk", max_context=256)
     async with client_of(server) as client:
         assert (await client.models.retrieve("embedded/returns-desk")).id == "embedded/returns-desk"
-        short = [{"role": "user", "content": "hi"}]
+        short: Any = [{"role": "user", "content": "hi"}]
         completion = await client.chat.completions.create(model="embedded/returns-desk", messages=short, max_tokens=4)
     turn = turn_of(completion.choices[0])
     expected = full_logprobs(embedded_base, turn.prompt_ids + turn.token_ids)[len(turn.prompt_ids) - 1 :]
