@@ -1,5 +1,5 @@
-"""A part of ART that Gavel does not have: importing it stops with one sentence."""
+"""A part of ART that Gavel does not have: its names can be imported, and stop with one sentence when they are used."""
 
-from gavel.compat.art.errors import NotInGavelError
+from gavel.compat.art.missing import missing
 
-raise NotInGavelError("Gavel has no art.utils.deployment", "Use gavel export, and serve the directory with vLLM.")
+__getattr__ = missing("art.utils.deployment", "Use gavel export, and serve the directory with vLLM.")

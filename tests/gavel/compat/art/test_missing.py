@@ -1,0 +1,27 @@
+"""What Gavel does not have of ART: scripts that import it for later train first, and then stop with one sentence."""
+
+import importlib
+
+import pytest
+
+from gavel.compat.art.errors import NotInGavelError
+
+LATER = [
+    ("utils.deploy_model", "wait_for_together_job"),
+    ("utils.deployment", "TogetherDeploymentConfig"),
+    ("guided_completion", "get_guided_completion_params"),
+]
+
+
+@pytest.mark.parametrize(("module", "name"), LATER)
+def test_names_for_later_can_be_imported_and_stop_when_they_are_used(module: str, name: str):
+    found = getattr(importlib.import_module(f"gavel.compat.art.{module}"), name)
+    for use in (lambda: found(), lambda: found.QWEN, lambda: found["a"]):
+        with pytest.raises(NotInGavelError, match=rf"art\.{module.replace('.', '[.]')}\.{name}"):
+            use()
+
+
+async def test_skypilot_is_where_scripts_import_it_from():
+    backend = importlib.import_module("gavel.compat.art.skypilot.backend").SkyPilotBackend
+    with pytest.raises(NotInGavelError, match="LocalBackend"):
+        await backend.initialize_cluster(cluster_name="c", gpu="H100")
