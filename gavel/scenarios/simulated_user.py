@@ -57,7 +57,7 @@ class SimulatedUser:
         functions of the task; what the agent may know belongs into `Task.user`, which both see.
 
         `params`: more parameters of LiteLLM; the seed is that of the episode where it has one. `budget` may be shared
-        with a judge. Raises `LlmError` for a model that cannot be asked.
+        with a judge. A model that cannot be asked makes its episodes `failed`, with the reason.
         """
         self._persona = persona
         self._goal = goal
@@ -69,7 +69,6 @@ class SimulatedUser:
             budget=budget or Budget(),
             cassette=kept,
         )
-        self._client.check()
 
     @property
     def name(self) -> str:

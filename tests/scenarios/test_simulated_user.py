@@ -129,6 +129,12 @@ async def test_a_person_that_cannot_be_asked_fails_the_episode():
     assert "cannot be asked" in (episode.status_reason or "")
 
 
+async def test_a_model_without_its_key_can_be_named_and_fails_its_episodes():
+    episode = await play(SimulatedUser("openai/gpt-5-mini"))
+    assert episode.status == "failed"
+    assert "OPENAI_API_KEY" in (episode.status_reason or "")
+
+
 async def test_an_environment_may_ask_it_and_must_not_compete_with_it():
     model, _ = person(words("More."), words("Bye.", done=True))
 
