@@ -1,20 +1,22 @@
-"""Records what a coroutine asks of chat models, through any client over httpx, as one trajectory.
+"""Records what a coroutine asks of chat models, through any client over httpx or httpx2, as one trajectory.
 
     trajectory = await art.capture_auto_trajectory(answer(question))
     art.auto_trajectory().reward = 1.0            inside the coroutine
 
-httpx is patched while something is recorded, and only then. A request that goes on from a recorded conversation extends
+They are patched while something is recorded, and only then. A request that goes on from a recorded conversation extends
 it; any other one begins a further history.
 """
 
+import importlib
+import importlib.util
 import json
 import threading
-from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal, cast, overload
+from functools import cache
+from typing import Any, Literal, overload
 
-import httpx
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
 from openai.types.chat.chat_completion import Choice
@@ -25,8 +27,6 @@ from gavel.scenarios.foreign_choices import as_item
 _recording: ContextVar[Trajectory | None] = ContextVar("auto_trajectory", default=None)
 _lock = threading.Lock()
 _recordings = 0
-_send = httpx.Client.send
-_async_send = httpx.AsyncClient.send
 
 
 @overload
@@ -64,77 +64,98 @@ def recording(trajectory: Trajectory) -> Generator[Trajectory]:
         _recording.reset(token)
 
 
+class _Library:
+    """httpx, or httpx2, which has the same names: OpenAI's client uses the second from its version 3 on."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self._send = module.Client.send
+        self._async_send = module.AsyncClient.send
+        self._tees = _tees(module)
+
+    def patch(self, is_recording: bool) -> None:
+        sends = self._recorded_sends() if is_recording else (self._send, self._async_send)
+        self._module.Client.send, self._module.AsyncClient.send = sends
+
+    def _recorded_sends(self) -> tuple[Any, Any]:
+        send, async_send = self._send, self._async_send
+        tee, async_tee = self._tees
+
+        def recorded_send(client: Any, request: Any, **options: Any) -> Any:
+            response = send(client, request, **options)
+            _watch(response, request, tee)
+            return response
+
+        async def recorded_async_send(client: Any, request: Any, **options: Any) -> Any:
+            response = await async_send(client, request, **options)
+            _watch(response, request, async_tee)
+            return response
+
+        return recorded_send, recorded_async_send
+
+
+@cache
+def _libraries() -> list[_Library]:
+    names = [name for name in ("httpx", "httpx2") if importlib.util.find_spec(name) is not None]
+    return [_Library(importlib.import_module(name)) for name in names]
+
+
 def _patch(more: int) -> None:
     global _recordings
     with _lock:
         _recordings += more
-        httpx.Client.send = _recorded_send if _recordings else _send
-        httpx.AsyncClient.send = _recorded_async_send if _recordings else _async_send
+        for library in _libraries():
+            library.patch(_recordings > 0)
 
 
-def _recorded_send(self: httpx.Client, request: httpx.Request, **options: Any) -> httpx.Response:
-    response = _send(self, request, **options)
+def _watch(response: Any, request: Any, tee: Callable[..., Any]) -> None:
+    """Records the reply: now, or when its stream is closed."""
     trajectory = _recording.get()
-    if trajectory is not None and response.is_success:
-        if response.is_stream_consumed or response.is_closed:
-            _record(trajectory, request, response.content)
-        else:
-            response.stream = _SyncTee(cast("httpx.SyncByteStream", response.stream), trajectory, request)
-    return response
+    if trajectory is None or not response.is_success:
+        return
+    if response.is_stream_consumed or response.is_closed:
+        _record(trajectory, request, response.content)
+    else:
+        response.stream = tee(response.stream, trajectory, request)
 
 
-async def _recorded_async_send(self: httpx.AsyncClient, request: httpx.Request, **options: Any) -> httpx.Response:
-    response = await _async_send(self, request, **options)
-    trajectory = _recording.get()
-    if trajectory is not None and response.is_success:
-        if response.is_stream_consumed or response.is_closed:
-            _record(trajectory, request, response.content)
-        else:
-            response.stream = _AsyncTee(cast("httpx.AsyncByteStream", response.stream), trajectory, request)
-    return response
+def _tees(module: Any) -> tuple[type, type]:
+    """Streams of a library that record the reply when they are closed."""
+
+    class Tee(module.SyncByteStream):
+        def __init__(self, stream: Any, trajectory: Trajectory, request: Any) -> None:
+            self._stream, self._trajectory, self._request = stream, trajectory, request
+            self._seen: list[bytes] = []
+
+        def __iter__(self) -> Iterator[bytes]:
+            for part in self._stream:
+                self._seen.append(part)
+                yield part
+
+        def close(self) -> None:
+            self._stream.close()
+            seen, self._seen = b"".join(self._seen), []
+            _record(self._trajectory, self._request, seen)
+
+    class AsyncTee(module.AsyncByteStream):
+        def __init__(self, stream: Any, trajectory: Trajectory, request: Any) -> None:
+            self._stream, self._trajectory, self._request = stream, trajectory, request
+            self._seen: list[bytes] = []
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            async for part in self._stream:
+                self._seen.append(part)
+                yield part
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+            seen, self._seen = b"".join(self._seen), []
+            _record(self._trajectory, self._request, seen)
+
+    return Tee, AsyncTee
 
 
-class _SyncTee(httpx.SyncByteStream):
-    """Records a streamed reply when it is closed."""
-
-    def __init__(self, stream: httpx.SyncByteStream, trajectory: Trajectory, request: httpx.Request) -> None:
-        self._stream = stream
-        self._trajectory = trajectory
-        self._request = request
-        self._seen: list[bytes] = []
-
-    def __iter__(self) -> Iterator[bytes]:
-        for part in self._stream:
-            self._seen.append(part)
-            yield part
-
-    def close(self) -> None:
-        self._stream.close()
-        seen, self._seen = b"".join(self._seen), []
-        _record(self._trajectory, self._request, seen)
-
-
-class _AsyncTee(httpx.AsyncByteStream):
-    """Records a streamed reply when it is closed."""
-
-    def __init__(self, stream: httpx.AsyncByteStream, trajectory: Trajectory, request: httpx.Request) -> None:
-        self._stream = stream
-        self._trajectory = trajectory
-        self._request = request
-        self._seen: list[bytes] = []
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for part in self._stream:
-            self._seen.append(part)
-            yield part
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-        seen, self._seen = b"".join(self._seen), []
-        _record(self._trajectory, self._request, seen)
-
-
-def _record(trajectory: Trajectory, request: httpx.Request, reply: bytes) -> None:
+def _record(trajectory: Trajectory, request: Any, reply: bytes) -> None:
     """Adds a chat completion to the history that it goes on from; all other exchanges are none of this."""
     if not reply or not request.url.path.endswith("/chat/completions"):
         return
