@@ -14,6 +14,7 @@ from gavel.compat.art import dev, errors, rewards, types, utils
 from gavel.compat.art.auto_trajectory import auto_trajectory, capture_auto_trajectory
 from gavel.compat.art.batches import trajectory_group_batches
 from gavel.compat.art.gather import gather_trajectories, gather_trajectory_groups
+from gavel.compat.art.missing import install
 from gavel.compat.art.model import Backend, Model, TrainableModel
 from gavel.compat.art.trajectories import History, Trajectory, TrajectoryGroup
 from gavel.compat.art.types import (
@@ -29,6 +30,8 @@ from gavel.compat.art.types import (
 )
 from gavel.compat.art.utils.retry import retry
 from gavel.compat.art.yield_trajectory import capture_yielded_trajectory, yield_trajectory
+
+install()
 
 if TYPE_CHECKING:
     from gavel.compat.art import langgraph, local, mcp, serverless, skypilot

@@ -1,27 +1,60 @@
-"""Names of ART that can be imported and stop with one sentence when they are used.
+"""Parts of ART that Gavel does not have: they can be imported, and their names stop with one sentence when used.
 
-Scripts import what they need after training at their top; so they train before they stop.
+Scripts import at their top what they use after training, so they train first. The modules are made by a finder at the
+end of the import path, which answers for these names under `gavel.compat.art` alone.
 """
 
-from collections.abc import Callable
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 from gavel.compat.art.errors import NotInGavelError
 
-
-def missing(module: str, remedy: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a module of ART that Gavel does not have."""
-
-    def attribute(name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Missing(f"{module}.{name}", remedy)
-
-    return attribute
+_HERE = "gavel.compat.art."
+_TRAIN = "Train with LocalBackend(), or with gavel train."
+_DEPLOY = "Use gavel export, and serve the directory with vLLM."
+_MEASURE = "Read metrics.jsonl of the run directory."
+_REMEDIES = {
+    "api_costs": _MEASURE,
+    "cli": "Use the command gavel.",
+    "costs": _MEASURE,
+    "guided_completion": "Ask for the wanted form in the prompt, and let the judge rate it.",
+    "local.checkpoints": "A run's checkpoints are directories of PEFT adapters.",
+    "local.service": _TRAIN,
+    "loss": _TRAIN,
+    "megatron": _TRAIN,
+    "metrics": _MEASURE,
+    "metrics_taxonomy": _MEASURE,
+    "pipeline_trainer": _TRAIN,
+    "preprocessing": _TRAIN,
+    "test": _TRAIN,
+    "tinker": _TRAIN,
+    "tinker_native": _TRAIN,
+    "transformers": _TRAIN,
+    "unsloth": _TRAIN,
+    "utils.benchmark_rollout": _MEASURE,
+    "utils.benchmarking": _MEASURE,
+    "utils.convert_moe_lora": _DEPLOY,
+    "utils.deploy_model": _DEPLOY,
+    "utils.deployment": _DEPLOY,
+    "utils.get_repo_root_path": "Use pathlib.",
+    "utils.group_aggregate": _MEASURE,
+    "utils.old_benchmarking": _MEASURE,
+    "utils.output_dirs": "A run is the directory .art/PROJECT/NAME.",
+    "utils.record_provenance": _MEASURE,
+    "utils.s3": "Copy the run directory.",
+    "utils.trajectory_logging": "Read trajectories with gavel.TrajectoryStore.",
+    "vllm_runtime": _TRAIN,
+    "weight_transfer": _TRAIN,
+}
+"""What to do instead, by ART's module; of a package it holds for the modules in it too."""
 
 
 class Missing:
-    """One such name: a call, an attribute of it and an item raise `NotInGavelError`."""
+    """One name of such a module: a call, an attribute of it and an item raise `NotInGavelError`."""
 
     def __init__(self, name: str, remedy: str) -> None:
         self._name = name
@@ -40,3 +73,38 @@ class Missing:
 
     def _error(self) -> NotInGavelError:
         return NotInGavelError(f"Gavel has no {self._name}", self._remedy)
+
+
+class _MissingModule(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        part = self.__name__.removeprefix(_HERE)
+        return Missing(f"art.{part}.{name}", _remedy(part) or "")
+
+
+class _Finder(MetaPathFinder, Loader):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(_HERE) or _remedy(fullname.removeprefix(_HERE)) is None:
+            return None
+        return ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _MissingModule(spec.name, "A part of ART that Gavel does not have.")
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing: its names are made when they are asked for."""
+
+
+def _remedy(part: str) -> str | None:
+    """None for what is no such part."""
+    names = part.split(".")
+    return next((found for end in range(len(names), 0, -1) if (found := _REMEDIES.get(".".join(names[:end])))), None)
+
+
+def install() -> None:
+    """Makes the parts importable; installing them again does nothing."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())

@@ -1,15 +1,19 @@
 """What Gavel does not have of ART: scripts that import it for later train first, and then stop with one sentence."""
 
 import importlib
+import pkgutil
 
 import pytest
 
+import gavel.compat
 from gavel.compat.art.errors import NotInGavelError
 
 LATER = [
     ("utils.deploy_model", "wait_for_together_job"),
     ("utils.deployment", "TogetherDeploymentConfig"),
     ("guided_completion", "get_guided_completion_params"),
+    ("utils.benchmarking.charts", "percentage_comparison_bar_chart"),
+    ("megatron", "MegatronBackend"),
 ]
 
 
@@ -25,3 +29,11 @@ async def test_skypilot_is_where_scripts_import_it_from():
     backend = importlib.import_module("gavel.compat.art.skypilot.backend").SkyPilotBackend
     with pytest.raises(NotInGavelError, match="LocalBackend"):
         await backend.initialize_cluster(cluster_name="c", gpu="H100")
+
+
+def test_every_module_that_is_there_can_be_imported_and_a_misspelt_one_cannot():
+    for module in pkgutil.walk_packages(gavel.compat.__path__, "gavel.compat."):
+        importlib.import_module(module.name)
+    for name in ("locla", "utils.retries", "utilities"):
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module(f"gavel.compat.art.{name}")

@@ -126,8 +126,6 @@ async def test_what_cannot_be_stops_with_one_sentence() -> None:
     for refused in (art.ServerlessBackend, art.skypilot.SkyPilotBackend):
         with pytest.raises(NotInGavelError, match="Gavel"):
             refused()
-    with pytest.raises(NotInGavelError, match=r"art\.utils\.benchmarking"):
-        import gavel.compat.art.utils.benchmarking  # noqa: F401
     with pytest.raises(NotRegisteredError, match="register"):
         a_model().backend()
     with pytest.raises(AttributeError, match=r"docs/art\.md"):
