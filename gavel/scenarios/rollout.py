@@ -47,7 +47,7 @@ async def rollout(
     seed: int | None = None,
     fields: Mapping[str, Any] | None = None,
 ) -> Trajectory:
-    """Lets `model` work on `task` until it answers without a tool call that the world has no word for, a tool or the
+    """Lets `model` work on `task` until it answers without a tool call and the world says nothing to that, a tool or the
     world ends the episode, or a limit is reached.
 
     `max_tokens` bounds each turn. With a `seed` the sampled turns are the same for the same policy, and the world's
