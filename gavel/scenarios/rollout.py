@@ -47,8 +47,8 @@ async def rollout(
     seed: int | None = None,
     fields: Mapping[str, Any] | None = None,
 ) -> Trajectory:
-    """Lets `model` work on `task` until it answers without a tool call and the world is silent, a tool or the world ends
-    the episode, or a limit is reached.
+    """Lets `model` work on `task` until it answers without a tool call and the world is silent, a tool or the world
+    ends the episode, or a limit is reached.
 
     `max_tokens` bounds each turn. With a `seed` the sampled turns are the same for the same policy, and the world's
     chance is. Each request's body gets `fields` too. A scenario with a rollout of its own is left to that.
