@@ -1,7 +1,7 @@
 """Parts of ART that Gavel does not have: they can be imported, and their names stop with one sentence when used.
 
-Scripts import at their top what they use after training, so they train first. The modules are made by a finder at the
-end of the import path, which answers for these names under `gavel.compat.art` alone.
+Scripts import at their top what they use after training, so they train first. The modules are made by a finder that
+answers for these names under `gavel.compat.art` alone.
 """
 
 import sys
@@ -107,4 +107,4 @@ def _remedy(part: str) -> str | None:
 def install() -> None:
     """Makes the parts importable; installing them again does nothing."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())
+        sys.meta_path.insert(0, _Finder())  # before a folder that an earlier version left behind

@@ -6,8 +6,10 @@ Log-probs are then those of the distribution that was sampled from, which no lea
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:  # requests are made without it, as by a model that is only prompted
+    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,10 @@ class Shaping:
         plain = asdict(Shaping())
         return {name: value for name, value in asdict(self).items() if value != plain[name]}
 
-    def logits(self, logits: torch.Tensor, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> torch.Tensor:
+    def logits(self, logits: "torch.Tensor", prompt_ids: Sequence[int], token_ids: Sequence[int]) -> "torch.Tensor":
         """With biases and penalties; before the temperature. `[vocabulary]`"""
+        import torch
+
         found = logits.clone()
         if self.repetition_penalty != 1:
             seen = torch.tensor(sorted({*prompt_ids, *token_ids}), device=logits.device)
@@ -41,8 +45,10 @@ class Shaping:
                 found[token] += bias
         return found
 
-    def logprobs(self, logprobs: torch.Tensor) -> torch.Tensor:
+    def logprobs(self, logprobs: "torch.Tensor") -> "torch.Tensor":
         """Without the tail; after the temperature. `[vocabulary]`"""
+        import torch
+
         kept = torch.ones_like(logprobs, dtype=torch.bool)
         if 0 < self.top_k < len(logprobs):
             kept &= logprobs >= logprobs.topk(self.top_k).values[-1]

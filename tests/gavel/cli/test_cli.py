@@ -148,7 +148,7 @@ def test_a_run_is_not_continued_as_another_experiment_and_a_mistyped_name_makes_
     afresh = gavel("train", str(run_file), "--seed", "1", "--fresh", cwd=tmp_path)
     assert "my-notes.txt" in afresh.stdout
     assert afresh.returncode == 0, afresh.stderr
-    note, said = afresh.stderr.splitlines()
+    said, note = afresh.stderr.splitlines()
     assert note.startswith("Note: the built-in model")
     assert said.startswith("The judge is the stand-in")
     assert "seed = 1" in run_file.read_text()

@@ -17,7 +17,7 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
-from gavel.trainer.backends.protocol import TrainResult
+from gavel.trainer.backends.protocol import Endpoint, TrainResult
 from gavel.trainer.config import LoopConfig, TrainConfig, VllmSettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines.protocol import EngineError
@@ -194,7 +194,8 @@ class Ledger:
     async def log(self, model: Any, groups: list[TrajectoryGroup], split: str) -> dict[str, float]:
         return {}
 
-    def endpoint(self, model: Any) -> Any: ...
+    def endpoint(self, model: Any) -> Endpoint:
+        return Endpoint("http://127.0.0.1:9/v1", "none")
 
     def step(self, model: Any) -> int:
         return self.steps
