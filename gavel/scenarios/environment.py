@@ -13,16 +13,18 @@ or from `observe`, end the episode. What a world raises, and what takes too long
 
 import asyncio
 import inspect
+import math
 from collections.abc import Callable
 from functools import cache
 from types import FunctionType
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.errors import GavelError
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.task import Task
-from gavel.scenarios.tools import Done, Tool, Toolbox, arguments_for, text_of_result
+from gavel.scenarios.tools import Done, Tool, Toolbox, arguments_for, described, result_of, text_of_result
 
 _OWN_METHODS = ("reset", "observe", "success", "reward", "close")
 CLOSE_SECONDS = 10.0
@@ -41,7 +43,7 @@ _NO_TOOLS: "WeakSet[Callable[..., Any]]" = WeakSet()
 
 def not_a_tool(method: _Method) -> _Method:
     """Decorates a public method of an environment that agents must not call."""
-    _NO_TOOLS.add(method)
+    _NO_TOOLS.add(getattr(method, "__func__", method))  # of a static method, its function
     return method
 
 
@@ -90,18 +92,18 @@ class World:
         """Makes the world; its first observation, if it has one. Raises `WorldError`."""
         try:
             self._environment = self._make()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _failed("the environment", "cannot be made", error) from error
         self._is_made = True
         observation = await self._call("reset", self._episode.task)
-        return None if observation is None else text_of_result(observation)
+        return _text("reset", observation)
 
     async def observe(self, action: str) -> tuple[str | None, bool]:
         """What the world says to the agent's words, and whether the episode is over. Raises `WorldError`."""
         observation = await self._call("observe", action)
         if isinstance(observation, Done):
-            return (None if observation.value is None else text_of_result(observation.value)), True
-        return (None if observation is None else text_of_result(observation)), observation is None
+            return _text("observe", observation.value), True
+        return _text("observe", observation), observation is None
 
     async def outcome(self) -> dict[str, float]:
         """`success` and `reward` of the world as it stands, where it has them. Raises `WorldError`."""
@@ -111,9 +113,14 @@ class World:
                 continue
             value = await self._call(method, self._episode.trajectory)
             try:
-                found[name] = float(value)
+                number = float(value)
             except (TypeError, ValueError) as error:
                 raise _failed(method, "gives no number", error) from error
+            if not math.isfinite(number) or (name == SUCCESS and not 0 <= number <= 1):
+                raise WorldError(
+                    f"{method} of the environment gives {number}, not a finite number (success: from 0 to 1)"
+                )
+            found[name] = number
         return found
 
     async def close(self) -> str | None:
@@ -138,13 +145,13 @@ class World:
         if method is None:
             return None
         given = {Episode: self._episode, Task: self._episode.task}
+        limit = asyncio.timeout(self._seconds)
         try:
-            async with asyncio.timeout(self._seconds):
-                result = method(**arguments_for(method, arguments, given))
-                return await result if inspect.isawaitable(result) else result
-        except TimeoutError as error:
-            raise WorldError(f"{name} of the environment took longer than {self._seconds:g} s") from error
-        except Exception as error:
+            async with limit:
+                return await contain_cancellation(result_of(method, arguments_for(method, arguments, given)))
+        except (Exception, SystemExit) as error:
+            if limit.expired():
+                raise WorldError(f"{name} of the environment took longer than {self._seconds:g} s") from error
             raise _failed(f"{name} of the environment", "failed", error) from error
 
 
@@ -153,5 +160,12 @@ REWARD = "environment_reward"
 """Names of what a world says of an episode, among the trajectory's metrics."""
 
 
-def _failed(what: str, how: str, error: Exception) -> WorldError:
-    return WorldError(f"{what} {how}: {type(error).__name__}: {error}")
+def _text(method: str, observation: object) -> str | None:
+    try:
+        return None if observation is None else text_of_result(observation)
+    except Exception as error:
+        raise _failed(f"{method} of the environment", "gives what is no JSON", error) from error
+
+
+def _failed(what: str, how: str, error: BaseException) -> WorldError:
+    return WorldError(f"{what} {how}: {described(error)}")

@@ -23,7 +23,7 @@ from gavel.scenarios.run_members import run_member
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.simulated_user import Person
 from gavel.scenarios.task import Task
-from gavel.scenarios.tools import arguments_for
+from gavel.scenarios.tools import arguments_for, described
 from gavel.scenarios.trajectory import Trajectory
 
 Status = Literal["finished", "truncated", "failed"]
@@ -207,8 +207,8 @@ async def _own_rollout(model: ChatModel, scenario: Scenario, episode: Episode) -
         arguments = arguments_for(scenario.rollout, (model, episode.task), known)
         async with limit:
             trajectory = await run_member(scenario.rollout(**arguments))
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
+    except (Exception, SystemExit) as error:
+        reason = described(error)
         if limit.expired():
             reason = f"the rollout took longer than {scenario.max_seconds:g} s"
         failed = episode.trajectory

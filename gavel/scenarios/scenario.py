@@ -8,6 +8,7 @@ A task is either trained on or held out, never both. `success` and `hand_reward`
 on only when `LoopConfig.reward` gives them a weight.
 """
 
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -99,7 +100,8 @@ class Scenario:
         self.max_seconds = max_seconds
         self.call_seconds = call_seconds
         self.rubric = rubric
-        kind = environment if isinstance(environment, type) else None
+        made = environment.func if isinstance(environment, functools.partial) else environment
+        kind = made if isinstance(made, type) else None
         if user is not None and getattr(kind, "observe", None) is not None:
             raise ScenarioError(
                 f"the scenario {name} has an environment that observes and a simulated user: both would answer",

@@ -4,31 +4,34 @@
     …                                            # episodes are played
     changed_state(before, scenario)              # ["ORDERS of returns.py"]
 
-It looks at the global variables that a tool's code names, directly or through functions of the same module that it
-names, at its closure and at what a bound method belongs to. What cannot be compared is left out.
+It looks at the global variables that the code of a tool or of an environment's method names, directly or through
+functions and modules of the user's that it names, at its closure, its defaults, what a bound method belongs to, and at
+the attributes of an environment's class. What cannot be compared is left out.
 """
 
 import inspect
 import pickle
+import sysconfig
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 from gavel.scenarios.scenario import Scenario
 
-_PLAIN = (str, bytes, int, float, complex, bool, type(None), type, ModuleType, FunctionType, MethodType)
+_CODE = (type, ModuleType, FunctionType, MethodType, staticmethod, classmethod, property)
+_INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 def shared_state(scenario: Scenario) -> dict[str, bytes]:
-    """A fingerprint of each variable that the scenario's function tools share, by its name for people."""
+    """A fingerprint of each variable that the scenario's episodes share, by its name for people."""
     found: dict[str, bytes] = {}
-    for tool in scenario.toolbox:
-        for name, value in _reached(tool.function, set()):
-            try:
-                found[name] = pickle.dumps(value)
-            except Exception:
-                continue
+    for name, value in _variables(scenario):
+        try:
+            found[name] = pickle.dumps(value)
+        except Exception:
+            continue
     return found
 
 
@@ -38,24 +41,66 @@ def changed_state(before: dict[str, bytes], scenario: Scenario) -> list[str]:
     return sorted(name for name, fingerprint in before.items() if after.get(name, fingerprint) != fingerprint)
 
 
+def _variables(scenario: Scenario) -> Iterator[tuple[str, Any]]:
+    for tool in scenario.toolbox:
+        yield from _reached(tool.function, set())
+    make: Any = scenario.environment
+    if isinstance(make, partial):
+        make = cast("partial[Any]", make).func
+    if not isinstance(make, type):
+        yield from _reached(make, set())
+        return
+    for kind in make.__mro__:
+        attributes: dict[str, Any] = {} if kind is object else dict(vars(kind))
+        for name, value in attributes.items():
+            function: Any = getattr(value, "__func__", value)  # of a static or a class method
+            if isinstance(function, FunctionType):
+                yield from _reached(function, set())
+            elif not name.startswith("__") and not isinstance(value, _CODE):
+                yield f"{name} of the class {kind.__name__}", value
+
+
 def _reached(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
     """Variables that a function reads which outlive its call, with their names."""
     if isinstance(function, MethodType):
         yield f"{type(function.__self__).__name__} that {function.__name__} belongs to", function.__self__
         function = function.__func__
+    if not callable(function):
+        return
     function = inspect.unwrap(function)
     if not isinstance(function, FunctionType) or id(function) in seen:
         return
     seen.add(id(function))
-    where = Path(function.__code__.co_filename).name
-    variables = {name: function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__}
+    names = set(_names(function.__code__))
+    variables = {name: function.__globals__[name] for name in names if name in function.__globals__}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        variables[name] = cell.cell_contents
+        try:
+            variables[name] = cell.cell_contents
+        except ValueError:  # not yet given a value
+            continue
+    yield from _followed(variables, names, function.__code__.co_filename, seen)
+    if function.__defaults__ or function.__kwdefaults__:
+        yield f"defaults of {function.__name__}", (function.__defaults__, function.__kwdefaults__)
+
+
+def _followed(variables: dict[str, Any], names: set[str], file: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """The variables that hold values, and what own functions and modules among them lead to."""
     for name, value in variables.items():
-        if isinstance(value, FunctionType) and value.__globals__ is function.__globals__:
-            yield from _reached(value, seen)
-        elif not isinstance(value, _PLAIN):
-            yield f"{name} of {where}", value
+        if isinstance(value, FunctionType):
+            if _is_own(value.__code__.co_filename):
+                yield from _reached(value, seen)
+        elif isinstance(value, ModuleType):
+            place: str | None = vars(value).get("__file__")  # a built-in module has none
+            if id(value) not in seen and place is not None and _is_own(place):
+                inner = {each: vars(value)[each] for each in names if each in vars(value)}
+                yield from _followed(inner, names, place, seen | {id(value)})
+        elif not isinstance(value, _CODE):
+            yield f"{name} of {Path(file).name}", value
+
+
+def _is_own(file: str) -> bool:
+    """Whether a file belongs to the user, not to Python or to an installed package."""
+    return not file.startswith(_INSTALLED)
 
 
 def _names(code: CodeType) -> Iterator[str]:

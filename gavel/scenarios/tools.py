@@ -10,6 +10,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -17,6 +18,7 @@ import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 from pydantic_core import to_jsonable_python
 
+from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.errors import GavelError
 from gavel.llm.types import Message
 from gavel.scenarios.episode import Episode
@@ -117,16 +119,15 @@ class Tool:
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
-                result = self.function(environment, **values) if self._bound else self.function(**values)
-                if inspect.isawaitable(result):
-                    result = await result
+                function = partial(self.function, environment) if self._bound else self.function
+                result = await contain_cancellation(result_of(function, values))
             if isinstance(result, Done):
                 return ToolResult(content=text_of_result(result.value), done=True)
             return ToolResult(content=text_of_result(result))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if limit.expired():
                 return tool_error(f"{self.name} did not answer within {seconds:g} s")
-            return tool_error(f"{self.name} failed: {type(error).__name__}: {error}")
+            return tool_error(f"{self.name} failed: {described(error)}")
 
 
 class Toolbox:
@@ -162,6 +163,20 @@ class Toolbox:
         """The tool message that answers an OpenAI tool call (an object with `id` and `function`)."""
         result = await self.call(call.function.name, call.function.arguments, task)
         return {"role": "tool", "tool_call_id": call.id, "content": result.content}
+
+
+async def result_of(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """What a plain or an async function gives."""
+    result = function(**arguments)
+    return await result if inspect.isawaitable(result) else result
+
+
+def described(error: BaseException) -> str:
+    """The error's type and text; of one that cannot say what it is, the type alone."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__
 
 
 def no_such_tool(name: str, names: Iterable[str]) -> ToolResult:

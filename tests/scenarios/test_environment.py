@@ -306,3 +306,77 @@ async def test_tools_stand_beside_those_of_the_world_and_two_of_a_name_are_told(
     twice = await play(calls("Done."), tools=[put])
     assert twice.status == "failed"
     assert "two tools of an episode are called put" in (twice.status_reason or "")
+
+
+class _Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("it cannot say what it is")
+
+
+def _raising(error: BaseException) -> Callable[..., Any]:
+    def call(*_: object) -> Any:
+        raise error
+
+    return call
+
+
+_CIRCLE: list[Any] = []
+_CIRCLE.append(_CIRCLE)
+
+
+@pytest.mark.parametrize("error", [SystemExit(2), asyncio.CancelledError(), _Mute(), TimeoutError("mine")], ids=repr)
+@pytest.mark.parametrize("method", ["reset", "observe", "success"])
+async def test_whatever_a_world_raises_makes_its_own_episode_failed(method: str, error: BaseException):
+    kind = type("Bad", (), {method: _raising(error)})
+    episode = await play(calls("Hello."), kind)
+    assert episode.status == "failed"
+    told = "cancelled from within" if isinstance(error, asyncio.CancelledError) else type(error).__name__
+    assert told in (episode.status_reason or "")
+
+
+@pytest.mark.parametrize("error", [SystemExit(2), asyncio.CancelledError(), _Mute()], ids=repr)
+async def test_a_world_that_cannot_be_closed_leaves_the_episode_as_it_is(error: BaseException):
+    episode = await play(calls("Hello."), type("Bad", (), {"close": _raising(error)}))
+    assert episode.status == "finished"
+    assert any("not closed" in line for line in episode.logs)
+
+
+@pytest.mark.parametrize("method", ["reset", "observe"])
+async def test_an_observation_that_is_no_json_fails_the_episode(method: str):
+    episode = await play(calls("Hello."), type("Bad", (), {method: lambda *_: _CIRCLE}))
+    assert episode.status == "failed"
+    assert "no JSON" in (episode.status_reason or "")
+
+
+@pytest.mark.parametrize(("method", "value"), [("success", float("nan")), ("success", 7), ("reward", float("inf"))])
+async def test_an_outcome_that_is_no_usable_number_fails_the_episode(method: str, value: float):
+    episode = await play(calls("Hello."), type("Bad", (), {method: lambda *_: value}))
+    assert episode.status == "failed"
+    assert f"{method} of the environment" in (episode.status_reason or "")
+
+
+@pytest.mark.parametrize("error", [SystemExit(2), asyncio.CancelledError(), _Mute()], ids=repr)
+async def test_whatever_a_tool_raises_is_a_tool_error(error: BaseException):
+    class Bad:
+        def put(self) -> None:
+            """Put something in."""
+            raise error
+
+    episode = await play(calls(("put", {}), "Done."), Bad)
+    assert episode.status == "finished"
+    assert episode.metrics["tool_errors"] == 1
+
+
+def test_a_static_method_can_be_left_out_whichever_decorator_stands_first():
+    class Some:
+        @not_a_tool
+        @staticmethod
+        def first() -> None:
+            """First."""
+
+        @staticmethod
+        @not_a_tool
+        def second() -> None:
+            """Second."""
+
+    assert list(tools_of(Some)) == []

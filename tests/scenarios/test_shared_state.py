@@ -1,5 +1,6 @@
 from collections import Counter
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import pytest
 
@@ -70,4 +71,45 @@ def test_what_a_tool_changes_outside_of_its_call_is_named(tool: Any, arguments: 
     before = shared_state(scenario)
     assert changed_state(before, scenario) == []
     tool(**arguments)
+    assert changed_state(before, scenario) == changed
+
+
+class Desk:
+    """State of the class, of its module, and of a default."""
+
+    bookings: ClassVar[dict[str, int]] = {}
+
+    def book(self, name: str) -> int:
+        """Book."""
+        self.bookings[name] = len(self.bookings)
+        return len(self.bookings)
+
+    def note(self, name: str) -> None:
+        """Note."""
+        ORDERS[name] = "noted"
+
+    def remember(self, name: str, seen: list[str] = []) -> None:  # noqa: B006 - what is to be found
+        """Remember."""
+        seen.append(name)
+
+    def look(self, name: str) -> int:
+        """Look up."""
+        self.mine = name
+        return CONSTANT["lamp"]
+
+
+@pytest.mark.parametrize("make", [Desk, partial(Desk)])
+@pytest.mark.parametrize(
+    ("method", "changed"),
+    [
+        ("book", ["bookings of the class Desk"]),
+        ("note", ["ORDERS of test_shared_state.py"]),
+        ("remember", ["defaults of remember"]),
+        ("look", []),
+    ],
+)
+def test_what_worlds_of_one_class_share_is_named(make: Any, method: str, changed: list[str]):
+    scenario = Scenario("desk", environment=make, tasks=[Task(user="Go.")], held_out=0)
+    before = shared_state(scenario)
+    getattr(make(), method)(f"{method} {make}")
     assert changed_state(before, scenario) == changed

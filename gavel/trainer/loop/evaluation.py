@@ -30,7 +30,8 @@ class Evaluation:
 
     tasks: int
     measures: dict[str, float]
-    """`success` when the scenario can tell, the scenario's own measures, `truncated`, `turns`, `tool_errors`."""
+    """`success` when the scenario can tell, the scenario's own measures, `truncated`, `turns`, `tool_errors`; and
+    `failed` where rollouts did: their share of all, which the other means leave out."""
     trajectories: list[Trajectory]
 
     @property
@@ -64,12 +65,18 @@ def call_measure(
 ) -> float:
     """What the scenario's `function` gives for a trajectory; `ScenarioError` when it raises."""
     try:
-        return float(function(trajectory))
+        number = float(function(trajectory))
     except Exception as error:
         raise ScenarioError(
             f"{name} of the scenario {scenario.name} failed: {type(error).__name__}: {error}",
             "Mend the function; it is called with a Trajectory, also with one that was truncated.",
         ) from error
+    if not math.isfinite(number) or (name == "success" and not 0 <= number <= 1):
+        raise ScenarioError(
+            f"{name} of the scenario {scenario.name} gave {number}",
+            "Let success give True or False, or a share from 0 to 1, and every other function a finite number.",
+        )
+    return number
 
 
 async def evaluate(
@@ -112,4 +119,6 @@ async def evaluate(
         trajectory.metrics["truncated"] = trajectory.status == "truncated"
     names = dict.fromkeys(name for trajectory in trajectories for name in trajectory.metrics)
     means = {name: fmean(float(t.metrics.get(name, 0.0)) for t in trajectories) for name in names}
+    if failed:
+        means["failed"] = len(failed) / (len(failed) + len(trajectories))
     return Evaluation(len(trajectories), means, trajectories)
