@@ -23,6 +23,7 @@ import platform
 import random
 import resource
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -32,6 +33,9 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the PostgreSQL server is among the tests
+
 from service_servers import Server, bare, body, group, service, stub, worths
 
 _JSON = {"Content-Type": "application/json"}
