@@ -31,8 +31,8 @@ _FLAGS = [
 def demo(
     values: Mapping[str, Any],
     scenario: Annotated[
-        DemoScenario, typer.Argument(help="What is learned: one of the two desks by a tiny policy.")
-    ] = "returns_desk",
+        DemoScenario | None, typer.Argument(help="What a tiny policy learns. Default: returns_desk.")
+    ] = None,
     real: Annotated[
         bool,
         typer.Option("--real", help="Train a small real language model on one_sentence (`make real` fetches it)."),
@@ -42,11 +42,11 @@ def demo(
 ) -> None:
     """Train a tiny agent on this machine: no GPU, no key, a few minutes."""
     started = time.monotonic()
-    if real and scenario != RETURNS_DESK.scenario:
+    if real and scenario is not None:
         raise GavelError(
-            f"--real is not for {scenario}: it has a scenario of its own.", f"Leave out {scenario} or --real."
+            f"--real is not for {scenario}: it trains on one_sentence.", f"Leave out {scenario} or --real."
         )
-    job = ONE_SENTENCE if real else DESKS[scenario]
+    job = ONE_SENTENCE if real else DESKS[scenario or "returns_desk"]
     config = run_config(job.scenario, {**values, "steps": values["steps"] or job.steps}, flags=_FLAGS)
     judge = _judge_of(job, config, values["judge"])
     if dry_run and judge.models == LIKELIHOOD:

@@ -53,7 +53,7 @@ from gavel.trainer.policy.lora_targets import lora_targets
 logger = logging.getLogger(__name__)
 
 _HUB_SECONDS = 20.0
-_NAMES = f"Name a directory, a model of the Hugging Face hub, {SMALL_MODEL} or {' or '.join(SCENARIOS)}."
+_NAMES = f"Name a directory, a model of the Hugging Face hub, {', '.join((SMALL_MODEL, *SCENARIOS))}."
 
 LoadBase = Callable[[str, torch.dtype, str], Any]
 """Name, type and device -> a frozen model of transformers."""
