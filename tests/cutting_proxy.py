@@ -1,5 +1,6 @@
 """A proxy on loopback that delays what passes, and cuts lines after a random number of bytes in either direction."""
 
+import contextlib
 import random
 import socket
 import threading
@@ -11,22 +12,19 @@ _MOST_DELAY = 0.02
 
 
 class CuttingProxy:
-    def __init__(self, port: int, seed: int, most_bytes: int = 3000) -> None:
-        """`most_bytes`: that pass over a line before it is cut; every third line is let live."""
+    def __init__(self, port: int, seed: int, most_bytes: int = 9000) -> None:
+        """`most_bytes`: that pass over a line, at most, before it is cut."""
         self._port, self._most = port, most_bytes
         self._random = random.Random(seed)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.cuts = 0
-        self._lines = 0
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._listener.close()
 
     def _accept(self) -> None:
@@ -40,8 +38,7 @@ class CuttingProxy:
             except OSError:
                 client.close()
                 continue
-            self._lines += 1
-            left = [self._random.randrange(1, self._most) if self._lines % 3 else 1 << 40]
+            left = [self._random.randrange(1, self._most)]
             for source, target in ((client, server), (server, client)):
                 threading.Thread(target=self._pass, args=(source, target, left), daemon=True).start()
 
@@ -58,8 +55,6 @@ class CuttingProxy:
         except OSError:
             pass
         for each in (source, target):
-            try:
+            with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
             each.close()

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from openai.types.chat.chat_completion import Choice
 
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
@@ -58,7 +59,10 @@ async def test_a_step_is_trained_measured_saved_and_served(kind: str, tmp_path: 
         result = await model.train([group], TrainConfig(learning_rate=1e-3), metrics={"mine": 2.0})
         assert (result.step, result.trained, result.metrics["trajectories_trained"]) == (1, True, 2)
         assert model.get_inference_name() == "clerk@1"
-        assert [member.policy_version for member in await a_group(model, 0.0)] == [1]
+        (member,) = await a_group(model, 0.0)
+        turn = member.messages_and_choices[-1]
+        assert isinstance(turn, Choice)
+        assert (turn.model_extra or {})["policy_version"] == 1
         assert backend.checkpoints(model) == [1]
         means = await model.log([group], "val")
         assert means["reward"] == 0.5

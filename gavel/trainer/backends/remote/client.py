@@ -49,7 +49,7 @@ class RemoteBackend:
             raise RemoteBackendError("the backend's key is not given", f"Give it, or set {KEY_VARIABLE}.")
         self._url = url
         self._writer = uuid.uuid4().hex
-        self._connection = Connection(url, self._key, patience)
+        self.connection = Connection(url, self._key, patience)
         self._states: dict[tuple[str, str], ModelState] = {}
 
     async def __aenter__(self) -> Self:
@@ -114,7 +114,7 @@ class RemoteBackend:
     def history(self, model: ModelSpec, split: str | None = None) -> list[dict[str, Any]]:
         self._state(model)
         only = {} if split is None else {"split": split}
-        return cast("list[dict[str, Any]]", self._connection.get(f"{model_path(model.key)}/history", **only))
+        return cast("list[dict[str, Any]]", self.connection.get(f"{model_path(model.key)}/history", **only))
 
     async def delete_checkpoints(self, model: TrainableSpec, steps: Iterable[int]) -> None:
         await self._run(model, "delete_checkpoints", {"steps": list(steps)})
@@ -128,10 +128,14 @@ class RemoteBackend:
         await asyncio.to_thread(self._fetch, model, str(made["directory"]), made["files"], target)
         return target
 
+    def parameter_count(self, model: TrainableSpec) -> int:
+        """Parameters of the base model."""
+        return self._state(model).parameters
+
     async def close(self) -> None:
         """Ends this client; the server goes on, and keeps what it was asked for."""
         self._states.clear()
-        self._connection.close()
+        self.connection.close()
 
     def _state(self, model: ModelSpec) -> ModelState:
         if model.key not in self._states:
@@ -161,7 +165,7 @@ class RemoteBackend:
                 upload=upload,
                 arguments=arguments,
             )
-            state = self._connection.run(model.key, job, file)
+            state = self.connection.run(model.key, job, file)
         if state.model is not None:
             self._states[model.key] = state.model
         return state
@@ -173,7 +177,7 @@ class RemoteBackend:
             file = unfinished / name
             if not file.resolve().is_relative_to(unfinished.resolve()):
                 raise RemoteBackendError(f"the server names a file outside the export: {name}", "Is it to be trusted?")
-            self._connection.fetch(f"{model_path(model.key)}/files/{directory}/{name}", file)
+            self.connection.fetch(f"{model_path(model.key)}/files/{directory}/{name}", file)
             with file.open("rb") as stream:
                 if hashlib.file_digest(stream, "sha256").hexdigest() != sha256:
                     raise RemoteBackendError(f"{name} arrived with another SHA-256", "Export it again.")

@@ -73,7 +73,7 @@ class Connection:
         """Sends the job, with its file first, and waits until it is done. Raises what it failed with."""
         while True:
             if file is not None:
-                self._persist(lambda: self._upload(file))
+                self.upload(file)
             try:
                 state = self._persist(lambda: self._submit(key, job))
                 while state.state not in ("done", "failed"):
@@ -85,6 +85,10 @@ class Connection:
             if state.error is not None:
                 raise_fault(state.error)
             return state
+
+    def upload(self, file: BatchFile) -> None:
+        """Sends what is not there yet."""
+        self._persist(lambda: self._upload(file))
 
     def get(self, path: str, **parameters: str) -> Any:
         """The JSON that is there."""

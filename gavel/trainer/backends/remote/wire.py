@@ -49,6 +49,8 @@ class ModelState(_Wire):
     step: int
     versions: int
     checkpoints: list[int]
+    parameters: int = 0
+    """Of the base model."""
 
 
 class Fault(_Wire):

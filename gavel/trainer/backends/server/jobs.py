@@ -275,6 +275,7 @@ class Jobs:
             step=step,
             versions=self._backend.versions(model.spec),
             checkpoints=self._backend.checkpoints(model.spec),
+            parameters=self._backend.parameter_count(model.spec),
         )
 
 

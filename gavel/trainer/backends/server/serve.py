@@ -14,6 +14,8 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.server.app import create_app
 
 _IDLE_SECONDS = 600
+_CLOSING_SECONDS = 3
+"""That answers get to end; whoever waits for a job asks the next server."""
 
 
 class ServerError(GavelError):
@@ -37,14 +39,18 @@ async def serve(
     with contextlib.closing(_listen(host, port)) as listener:
         app = create_app(backend, key=key, root=root, most_upload_bytes=most_upload_bytes)
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, timeout_keep_alive=_IDLE_SECONDS
+            app,
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=_IDLE_SECONDS,
+            timeout_graceful_shutdown=_CLOSING_SECONDS,
         )
         server = _Server(config, lambda: announce(f"http://{host}:{listener.getsockname()[1]}"))
         loop = asyncio.get_running_loop()
 
         def stop() -> None:
             server.should_exit = True
-            server.force_exit = True  # those who wait for a job ask the next server
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)

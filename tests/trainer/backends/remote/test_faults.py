@@ -10,16 +10,18 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.remote.client import RemoteBackend
+from gavel.trainer.backends.server.app import create_app
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
-from tests.backend_server import KEY, BackendServer
+from tests.backend_server import KEY, BackendServer, serving
 from tests.cutting_proxy import CuttingProxy
 from tests.trainer.backends.test_conformance import a_group
 
@@ -99,16 +101,15 @@ def server(tmp_path: Path) -> Generator[BackendServer]:
         server.stop()
 
 
-def kills() -> list[int]:
-    """Moments to kill at, by seed: few, and with GAVEL_THOROUGH ten."""
-    return list(range(10 if os.environ.get("GAVEL_THOROUGH") else 2))
+KILLS = range(10)
 
 
+@pytest.mark.thorough
 def test_a_server_that_is_killed_at_any_moment_trains_each_step_once(
     recorded: tuple[Path, list[TrajectoryGroup], bytes, float], tmp_path: Path
 ) -> None:
     _, groups, expected, seconds = recorded
-    for seed in kills():
+    for seed in KILLS:
         runs = tmp_path / str(seed)
         server = BackendServer(runs, tmp_path / "server.log")
         server.start()
@@ -136,6 +137,7 @@ def test_a_server_that_is_killed_at_any_moment_trains_each_step_once(
         assert trained_steps(runs) == [1] * STEPS
 
 
+@pytest.mark.thorough
 def test_a_client_that_is_killed_at_any_moment_goes_on_and_trains_each_step_once(
     recorded: tuple[Path, list[TrajectoryGroup], bytes, float], server: BackendServer, tmp_path: Path
 ) -> None:
@@ -143,7 +145,7 @@ def test_a_client_that_is_killed_at_any_moment_goes_on_and_trains_each_step_once
     moments = random.Random(0)
     command = [sys.executable, "-c", SCRIPT, server.url, str(file)]
     environment = {**os.environ, "GAVEL_BACKEND_KEY": KEY, "PYTHONPATH": os.pathsep.join(sys.path)}
-    for _ in kills():
+    for _ in KILLS:
         client = subprocess.Popen(command, env=environment)
         try:
             client.wait(moments.uniform(0.3, 2.0) * seconds)
@@ -156,10 +158,12 @@ def test_a_client_that_is_killed_at_any_moment_goes_on_and_trains_each_step_once
 
 
 def test_a_line_that_is_slow_and_cut_again_and_again_costs_time_alone(
-    recorded: tuple[Path, list[TrajectoryGroup], bytes, float], server: BackendServer, tmp_path: Path
+    recorded: tuple[Path, list[TrajectoryGroup], bytes, float], tmp_path: Path
 ) -> None:
     _, groups, expected, _ = recorded
-    with CuttingProxy(server.port, seed=1) as proxy:
+    runs = tmp_path / "runs"
+    app = create_app(LocalBackend(runs), key=KEY, root=runs)
+    with serving(app) as url, CuttingProxy(httpx.URL(url).port or 0, seed=1) as proxy:
 
         async def train() -> None:
             async with RemoteBackend(proxy.url, KEY) as backend:
