@@ -69,7 +69,8 @@ all-tests: $(DEV)
 	@$(PYTEST) -m 'not real'
 
 test-thorough: $(DEV)
-	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/judge/reply tests/trainer/test_resume.py
+	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/judge/reply tests/trainer/test_resume.py \
+		tests/trainer/backends/remote
 
 test-postgres: $(DEV)
 	@$(BIN)/python -m pytest -m postgres tests/judge/service

@@ -43,6 +43,9 @@ class ModelConfig(_Config):
 class BackendConfig(_Config):
     """Where the model is trained and sampled."""
 
+    url: str | None = None
+    """Address of a `gavel backend` that trains and samples instead of this machine; GAVEL_BACKEND_KEY is its key. The
+    other settings here are then its own."""
     engine: EngineChoice = "transformers"
     """Engine of the rollouts: transformers (in this process), vllm, or the address of a vLLM server."""
     max_context: int = Field(default=4096, ge=16)

@@ -25,6 +25,8 @@ class Endpoint:
 
     base_url: str
     api_key: str
+    repeats: int = 2
+    """Times that a client sends a request again which the server could not take."""
 
 
 @dataclass(frozen=True, slots=True)
