@@ -20,7 +20,7 @@ from gavel.trainer.embedded import EMBEDDED_POLICY
 PAGE = Path(__file__).parents[3] / "docs" / "capture.md"
 QUESTION = "Hello, I would like to return order 1001 for a refund."
 EPISODES = 8
-REWRITE = {"smolagents"}
+REWRITE = {"smolagents", "smolagents' CodeAgent"}
 """What rewrites its conversations, of which each version is a history of its own."""
 
 pytestmark = pytest.mark.slow
@@ -49,6 +49,8 @@ def program(*headings: str):
         pytest.param("OpenAI Agents SDK", "agents", marks=pytest.mark.frameworks),
         pytest.param("pydantic-ai", "pydantic_ai", marks=pytest.mark.frameworks),
         pytest.param("smolagents", "smolagents", marks=pytest.mark.frameworks),
+        pytest.param("smolagents' CodeAgent", "smolagents", marks=pytest.mark.frameworks),
+        pytest.param("A command-line agent", "llm", marks=pytest.mark.frameworks),
         ("Anthropic's SDK", "anthropic"),
         ("LiteLLM", "litellm"),
         ("Plain httpx", "httpx"),
@@ -59,6 +61,8 @@ async def test_every_token_that_an_agent_sampled_is_trained_once(heading, needs,
         pytest.skip(f"make test-frameworks installs {needs}")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     run_agent = program("Frameworks", heading)
+    if heading == "smolagents' CodeAgent":  # its own instructions are longer than the tiny model's context
+        monkeypatch.setattr("smolagents.CodeAgent.initialize_system_prompt", lambda agent: scenario.system)
     model = gavel.TrainableModel(name="desk", project="captures", base_model=EMBEDDED_POLICY)
     captures = []
 
