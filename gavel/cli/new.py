@@ -30,6 +30,7 @@ def _group() -> None: ...
 
 @app.command()
 def scenario(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="Its name, and that of the folder: letters, digits, _ and -.")],
     mcp: Annotated[
         str | None,
@@ -76,6 +77,12 @@ def scenario(
     words = re.sub(r"[_-]+", " ", name).strip().capitalize()
     values: Mapping[str, Any] = {"name": name.replace("-", "_"), "folder": name, "title": words}
     if mcp is None:
+        given = [option for option in context.params if _is_typed(context, option) and option not in ("name", "mcp")]
+        if given:
+            raise NewError(
+                f"--{given[0].replace('_', '-')} is for a scenario that a model drafts.",
+                "Name its server: --mcp ADDRESS.",
+            )
         if folder.exists():
             raise NewError(f"{folder} is there already.", "Choose another name, or move it away.")
         _write(folder, {"scenario.py": "scenario.py.j2", "test_scenario.py": "test_scenario.py.j2"}, values)
@@ -89,6 +96,11 @@ def scenario(
     templates = {"scenario.py": "mcp_scenario.py.j2", "test_scenario.py": "test_mcp_scenario.py.j2"}
     _write(folder, templates, {**values, **drafted}, {"tasks.json": drafted["tasks.json"]})
     (folder / RECORD).rename(folder / "drafts.json")
+
+
+def _is_typed(context: typer.Context, option: str) -> bool:
+    source = context.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _write(
@@ -107,4 +119,5 @@ def _write(
     except OSError as error:
         raise NewError(f"{folder} cannot be written: {error.strerror}", "Make room there, or go elsewhere.") from error
     typer.echo(f"Written: {', '.join(str(folder / file) for file in files)}")
-    typer.echo(f"Next: gavel check {folder / 'scenario.py'}")
+    judge = f" --judge {values['model']}" if "model" in values else ""
+    typer.echo(f"Next: gavel check {folder / 'scenario.py'}{judge}")

@@ -1,6 +1,8 @@
 """What `gavel new scenario NAME --mcp ADDRESS` does: drafts tasks for the tools of a server."""
 
 import json
+import re
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,14 +78,15 @@ async def draft(folder: Path, wanted: McpDraft) -> Mapping[str, Any]:
     return {
         "address": repr(wanted.address),
         "is_command": server.url is None,
-        "system": repr(render("scenarios/mcp_agent.j2").strip()),
+        "system": textwrap.fill(render("scenarios/mcp_agent.j2").strip(), 115),
+        "model": client.name if re.fullmatch(r"[\w./:@-]+", client.name) else "MODEL",
         "tasks.json": _tasks(drafted),
     }
 
 
 def _say(drafted: TaskDraft, number: int) -> None:
     used = [*drafted.train, *drafted.held_out]
-    typer.echo(f"{len(drafted.train)} tasks to train on, {len(drafted.held_out)} held out.")
+    typer.echo(f"{counted(len(drafted.train), 'task')} to train on, {len(drafted.held_out)} held out.")
     if drafted.left_out:
         typer.echo(f"Left out: {summary(drafted.left_out)}.")
     if always := sum(task.solved_share == 1 for task in used):

@@ -107,3 +107,10 @@ def test_what_cannot_begin_says_why_and_leaves_no_folder(model: WriterModel, arg
     assert message in str(error(new(*arguments)))
     assert not Path("desk").exists()
     assert not model.requests
+
+
+def test_options_of_a_draft_need_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    made = CliRunner().invoke(app, ["scenario", "desk", "--held-out", "2"])
+    assert "--held-out is for a scenario that a model drafts" in error(made).message
+    assert not Path("desk").exists()
