@@ -34,8 +34,8 @@ ADAPTER_PIP = .venv-adapters/$*/bin/python -m pip --disable-pip-version-check --
 FRAMEWORKS := .venv-frameworks/.installed
 VLLM := .venv-vllm/.installed
 VLLM_PIP := .venv-vllm/bin/python -m pip --disable-pip-version-check --quiet --quiet
-# One process more than cores, since tests of servers and kills wait for half of their time.
-PYTEST_PROCESSES = $(shell $(BIN)/python -c 'import os; print(min(4, (os.cpu_count() or 1) + 1))')
+# Two processes more than cores, since tests of servers and kills wait for half of their time. They share what is imported.
+PYTEST_PROCESSES = $(shell $(BIN)/python -c 'import os; print(min(4, (os.cpu_count() or 1) + 2))')
 # With bytecode written, whatever the environment says: each interpreter would compile the package and the tests anew.
 TESTING := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1
 PYTEST = $(TESTING) $(BIN)/python -m pytest -p tests.forked_workers --processes $(PYTEST_PROCESSES)
@@ -69,7 +69,8 @@ all-tests: $(DEV)
 	@$(PYTEST) -m 'not real'
 
 test-thorough: $(DEV)
-	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/judge/reply tests/trainer/test_resume.py
+	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/judge/reply \
+		tests/trainer/test_cpus.py tests/trainer/test_resume.py
 
 test-postgres: $(DEV)
 	@$(BIN)/python -m pytest -m postgres tests/judge/service
