@@ -91,6 +91,8 @@ def compares_subject_wrongly(text: str, said: Said, subject: str) -> bool:
                 return True
         if re.search(r"\bas (?:good|strong|well) as\W*$", before) and denied(before, len(before)) and own >= other:
             return True
+        if re.search(r"\bas (?:bad|poor|weak|wrong) as\W*$", before) and denied(before, len(before)) and own < other:
+            return True
         equal = re.search(
             source("equal") + r"(?:\W+(?:to|as|with|wie|a|à|que|zu|mit|con|с))?\W{0,3}(?:trajectory |attempt )?\W*$",
             before,
