@@ -99,8 +99,10 @@ def clauses(text: str, said: Said, subject: str) -> Iterator[Clause]:
                 continue
             members = named(part, said)
             if not members:
-                if member:
-                    yield Clause(part, member, bool(subject))
+                others = _THE_OTHERS.match(part) if member and not subject else None
+                for label in said.scores if others else filter(None, [member]):
+                    if not others or label != member:
+                        yield Clause(part[others.end() :] if others else part, label, bool(subject))
                 continue
             if subject:
                 yield from _about_others(part, members, said, subject)
@@ -114,6 +116,11 @@ def clauses(text: str, said: Said, subject: str) -> Iterator[Clause]:
                 yield from _of_each(part, said)
 
 
+_THE_OTHERS = re.compile(
+    r"\W*(?:(?:both|all)(?: of)? )?(?:the )?(?:(?:two |three )?others?(?: (?:two|three|four|ones|attempts))?|rest)\b"
+    r"(?= (?:\w+ly )?(?:are|is|were|was|do|did|fail|failed|solve|solved|all|both)\b)",
+    re.IGNORECASE,
+)
 _AND = re.compile(r"\s(?:and|und|y|et|e|и)\s")
 
 

@@ -84,7 +84,10 @@ _PICK_KEY = re.compile(
 
 def _by_position(field: Field, said: Said) -> list[list[str]]:
     """The labels of the members that a field names by position, in both orders that these may be counted in."""
-    key, listed = field.key, list[Any](field.value) if _is_list(field.value) else [field.value]
+    value: Any = field.value
+    if "rank" in field.key and isinstance(value, str):
+        value = re.split(r"\s*(?:[,;>]|\bthen\b|\band\b)\s*", value)
+    key, listed = field.key, list[Any](value) if _is_list(value) else [value]
     words = all(isinstance(item, str) for item in listed)
     if field.label or not (_PICK_KEY.search(key) or ("rank" in key and words and len(listed) > 1)):
         return []

@@ -72,6 +72,17 @@ _ONLY_ONE = re.compile(
     r"|(?:solve|complete|finish|do)(?:s|d|ed|es)? (?:it|the \w+)))|(?P<worst>fail(?:s|ed)?|broke|breaks))\W*$",
     re.IGNORECASE,
 )
+_ONLY_GOOD = re.compile(
+    r"\bthe only (?:(?P<best>good|strong|successful|correct|acceptable|decent|working|convincing|complete|proper)"
+    r"|bad|weak|poor|failed|failing|wrong|incorrect|unsuccessful)"
+    r" (?:one|attempt|trajectory|candidate|run|answer|response)\b",
+    re.IGNORECASE,
+)
+_LEAVES_BEHIND = re.compile(
+    r"\bleaves? (?:both |all |the )*(?:of )?(?:the )?(?:others?|other \w+|rest|field|competition) (?:\w+ )?"
+    r"(?:behind|in the dust)\b",
+    re.IGNORECASE,
+)
 _NEAR_AN_EDGE = re.compile(
     r"\b(?:scor|rat|rank|put|plac|grad)\w* (?:this|it)?(?: one| attempt)?\s?(?:somewhere |right )?(?:near|at|close to"
     r"|towards?) the (?:very )?(?P<edge>top|bottom)\W*$",
@@ -129,7 +140,9 @@ def _ranks_wrongly(clause: Clause, said: Said) -> bool:
         return own != highest
     if (edge := _NEAR_AN_EDGE.search(clause.text)) and not denied(clause.text, edge.start()):
         return lowest < highest and own == (lowest if edge["edge"].casefold() == "top" else highest)
-    if only := _ONLY_ONE.search(clause.text):
+    if (leaves := _LEAVES_BEHIND.search(clause.text)) and not denied(clause.text, leaves.start()):
+        return own != highest
+    if only := _ONLY_ONE.search(clause.text) or _ONLY_GOOD.search(clause.text):
         return not denied(clause.text, only.start()) and own != (highest if only["best"] else lowest)
     if not clause.own and _ONLY.match(clause.text) and (level := verdict_of(clause)):
         return own != (highest if level > 0 else lowest)
@@ -317,6 +330,8 @@ _BEFORE_A_RANK = frozenset(
         "arguably",
         "not",
         "never",
+        "should",
+        "must",
         "comes",
         "ranks",
         "places",

@@ -25,7 +25,7 @@ _NOUN = r"(?:attempt|trajectory|candidate|one|entry|response|rollout|option|agen
 _PREDICATE = (
     r"(?:is|was|did|does|has|had|gets?|got|wins?|won|loses?|lost|fails?|failed|solves?|solved|beats?|never|only|also"
     r"|clearly|comes?|came|ranks?|ranked|deserves?|should|performs?|performed|follows?|but|because|since|by|as"
-    rf"|(?:and|or) (?:the )?(?:{_NTH})|on (?:every|all|balance)|in every|overall|best|worst|better|worse"
+    rf"|(?:and|or) (?:the )?(?:{_NTH})|on (?:every|all|balance)|in every|overall|best|worst|better|worse|over|than"
     r"|a (?:bit|little))"
 )
 _NAMED = re.compile(
@@ -42,11 +42,25 @@ _PART_OF_ONE = re.compile(
 )
 _COMPARED = re.compile(
     r"\b(?:than|beats?|outperforms?|surpass\w*|over|behind|ahead of|above|below|trails|as \w+ as|equal to|matches"
-    r"|tops|outclasses|inferior to|superior to|loses to|lost to) (?:both )?(?:the )?$",
+    r"|tops|outclasses|inferior to|superior to|loses to|lost to|on (?:a )?par with"
+    r"|(?:tie[sd]?|level|compared|equal) with|same as|similar to|compared to|like|unlike) (?:both )?(?:the )?$",
     re.IGNORECASE,
 )
 _CHAIN = re.compile(
     rf"(?<![\w.,])(?:the )?(?:{_NTH}|\d{{1,2}})(?:\s*[>≻]\s*(?:the )?(?:{_NTH}|\d{{1,2}})){{1,40}}(?![\w%]|[.,]\d)",
+    re.IGNORECASE,
+)
+_LIST = re.compile(
+    rf"(?<![\w-])(?:the )?(?:{_NTH})(?: {_NOUN})?"
+    rf"(?:\s*(?:,|;|/|\band\b|\bthen\b|\bfollowed by\b){{1,2}}\s*(?:the )?(?:{_NTH})(?: {_NOUN})?\b){{1,40}}",
+    re.IGNORECASE,
+)
+_HEAD = re.compile(
+    rf"(?:(?<=^)|(?<=[.;,!|\n] )|(?<=[\n*-]))(?:the )?(?P<nth>{_NTH})(?: {_NOUN})?(?=[*_]{{0,2}}\s?[:=]\s)",
+    re.IGNORECASE,
+)
+_COMPARES = re.compile(
+    r" (?:is|was|does|did|handles?|handled|performs?|performed)\b.{0,25}\b(?:better|worse|stronger|weaker)\b",
     re.IGNORECASE,
 )
 _LINK = re.compile(rf"{_NTH}|\d+", re.IGNORECASE)
@@ -95,6 +109,10 @@ def _label(name: str, said: Said) -> str:
 
 
 def _by_labels(text: str, said: Said, subject: str) -> str:
+    if not subject:
+        heads = [_label(found["nth"].casefold(), said) for found in _HEAD.finditer(text)]
+        if all(heads) and sorted(heads) == sorted(label.upper() for label in said.scores):
+            text = _HEAD.sub(lambda found: _label(found["nth"].casefold(), said), text)
     return "".join(_line_by_labels(line, said, subject) for line in text.splitlines(keepends=True))
 
 
@@ -107,11 +125,17 @@ def _line_by_labels(line: str, said: Said, subject: str) -> str:
 
     def of_name(found: re.Match[str]) -> str:
         before = line[max(0, found.start() - _NEAR) : found.start()]
-        if (names_others and not _COMPARED.search(before)) or _PART_OF_ONE.search(before):
+        compared = _COMPARED.search(before) or (subject and _COMPARES.match(line[found.end() : found.end() + _NEAR]))
+        if (names_others and not compared) or _PART_OF_ONE.search(before):
             return found[0]
         return _label_of(found, said) or found[0]
 
-    line = line if subject else _CHAIN.sub(of_chain, line)
+    def of_list(found: re.Match[str]) -> str:
+        names = [_label(link.casefold(), said) for link in _LINK.findall(found[0])]
+        return ", ".join(names) if all(names) and len(set(names)) == len(names) == len(said.scores) else found[0]
+
+    if not subject:
+        line = _LIST.sub(of_list, _CHAIN.sub(of_chain, line))
     return _NAMED.sub(of_name, line)
 
 

@@ -36,6 +36,18 @@ _GRADED = re.compile(
 
 FILLERS = frozenset(
     [
+        "handled",
+        "handles",
+        "done",
+        "executed",
+        "from",
+        "start",
+        "finish",
+        "end",
+        "to",
+        "help",
+        "throughout",
+        "way",
         "is",
         "was",
         "were",
@@ -209,7 +221,9 @@ def verdict_of(clause: Clause) -> int | None:
 
 
 _GIVES = re.compile(
-    r"\W*(?:so |hence |therefore |thus |and )?(?:this|it)(?: one| attempt)? (?:only )?(?:gets|receives|earns|deserves)"
+    r"\W*(?:so |hence |therefore |thus |and )?"
+    r"(?:(?:this|it)?(?: one| attempt)? ?(?:only )?(?:gets|receives|earns|deserves)"
+    r"|(?:I|we)(?: would|['’]d)? (?:give|award|grant) (?:it|this)(?: one| attempt)?)"
     r" (?:an? |the )?(?P<what>.+?)\W*",
     re.IGNORECASE,
 )
