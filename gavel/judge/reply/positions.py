@@ -25,7 +25,8 @@ _NOUN = r"(?:attempt|trajectory|candidate|one|entry|response|rollout|option|agen
 _PREDICATE = (
     r"(?:is|was|did|does|has|had|gets?|got|wins?|won|loses?|lost|fails?|failed|solves?|solved|beats?|never|only|also"
     r"|clearly|comes?|came|ranks?|ranked|deserves?|should|performs?|performed|follows?|but|because|since|by|as"
-    rf"|(?:and|or) (?:the )?(?:{_NTH})|on (?:every|all|balance)|in every|overall|best|worst|better|worse|over|than"
+    rf"|(?:and|or) (?:the )?(?:{_NTH}|best|worst|other)|on (?:every|all|balance)|in every|overall"
+    r"|best|worst|better|worse|over|than"
     r"|a (?:bit|little))"
 )
 _NAMED = re.compile(

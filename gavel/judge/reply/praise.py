@@ -47,6 +47,7 @@ FILLERS = frozenset(
         "to",
         "help",
         "throughout",
+        "solution",
         "way",
         "is",
         "was",
