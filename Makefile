@@ -34,11 +34,11 @@ ADAPTER_PIP = .venv-adapters/$*/bin/python -m pip --disable-pip-version-check --
 FRAMEWORKS := .venv-frameworks/.installed
 VLLM := .venv-vllm/.installed
 VLLM_PIP := .venv-vllm/bin/python -m pip --disable-pip-version-check --quiet --quiet
-# One process more than cores, since tests of servers and kills wait for half of their time.
-PYTEST_PROCESSES = $(shell $(BIN)/python -c 'import os; print(min(4, (os.cpu_count() or 1) + 1))')
-# With bytecode written, whatever the environment says: each process would compile the package and the tests anew.
+# Two processes more than cores, since tests of servers and kills wait for half of their time. They share what is imported.
+PYTEST_PROCESSES = $(shell $(BIN)/python -c 'import os; print(min(4, (os.cpu_count() or 1) + 2))')
+# With bytecode written, whatever the environment says: each interpreter would compile the package and the tests anew.
 TESTING := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1
-PYTEST = $(TESTING) $(BIN)/python -m pytest --numprocesses $(PYTEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+PYTEST = $(TESTING) $(BIN)/python -m pytest -p tests.forked_workers --processes $(PYTEST_PROCESSES)
 
 FAST := $(TESTING) $(BIN)/python -m pytest --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
 JUDGE_TESTS := tests/judge tests/scenarios
@@ -54,7 +54,7 @@ real: $(TRAIN) $(REAL)
 check: $(DEV)
 	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target fast-judge fast-rest lint-changes
 
-# Two processes that import what their half of the tests needs: workers of pytest-xdist would each import all of it.
+# Two processes that import what their half of the tests needs, beside each other.
 fast-judge: $(DEV)
 	@$(FAST) $(JUDGE_TESTS)
 
@@ -69,8 +69,8 @@ all-tests: $(DEV)
 	@$(PYTEST) -m 'not real'
 
 test-thorough: $(DEV)
-	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/judge/reply tests/trainer/test_resume.py \
-		tests/trainer/backends/remote
+	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/judge/reply \
+		tests/trainer/test_cpus.py tests/trainer/test_resume.py tests/trainer/backends/remote
 
 test-postgres: $(DEV)
 	@$(BIN)/python -m pytest -m postgres tests/judge/service
