@@ -25,6 +25,8 @@ class Endpoint:
 
     base_url: str
     api_key: str
+    limits: str = ""
+    """Its context and the longest reply, in a sentence; empty where they are not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,8 @@ class Served:
     """Adapters that requests can name."""
     quantized: bool = False
     """Whether the base is quantized to 4 bits by bitsandbytes."""
+    may_be_less: bool = False
+    """Whether a GPU that does not hold one such context serves a shorter one."""
 
 
 def vllm_engine(settings: VllmSettings, served: Served, directory: Path) -> VllmEngine:
@@ -95,7 +97,7 @@ def _arguments(settings: VllmSettings, served: Served, port: int) -> list[str]:
         "host": "127.0.0.1",
         "port": port,
         "dtype": str(served.dtype).removeprefix("torch."),
-        "max-model-len": served.max_context,
+        "max-model-len": -1 if served.may_be_less and served.device == "cuda" else served.max_context,
         "max-num-seqs": served.slots,
         "max-loras": served.versions + 1,  # one more, since a new adapter is loaded before the oldest is unloaded
         "max-lora-rank": min((known for known in _RANKS if known >= served.rank), default=served.rank),

@@ -54,10 +54,12 @@ class ChatCompletions:
         *,
         model: str,
         max_context: int,
+        max_reply: int | None = None,
         base_model: str | None = None,
         rendering_by: Callable[[Mapping[str, Any]], Renderer] | None = None,
     ) -> None:
         """`decode` gives the text of token ids; `base_model` names the model without an adapter.
+        `max_reply`: tokens of a reply whose request sets no limit; None: the rest of the context.
 
         `rendering_by` makes the renderer of a request's `chat_template_kwargs`, or raises ValueError.
         """
@@ -65,6 +67,7 @@ class ChatCompletions:
         self._decode = decode
         self._model = model
         self._max_context = max_context
+        self._max_reply = max_reply
         self._base = [base_model] if base_model not in (None, model) and engine.serves_base else []
         self.turn_cache = TurnCache(renderer, decode)
         self._own_format = ChatFormat(renderer)
@@ -174,12 +177,14 @@ class ChatCompletions:
         room = self._max_context - len(prompt.token_ids)
         if room <= 0:
             raise ContextOverflow(
-                f"the prompt has {len(prompt.token_ids)} tokens; the maximum context length is {self._max_context}"
+                f"the prompt has {len(prompt.token_ids)} tokens, which leaves no room for a reply: the maximum context "
+                f"length is {self._max_context} tokens",
+                "Shorten the conversation, or raise max_context.",
             )
         request = SamplingRequest(
             prompt_ids=prompt.token_ids,
             stop_ids=form.stop_ids,
-            max_tokens=min(asked.max_tokens or room, room),
+            max_tokens=min(asked.max_tokens or self._max_reply or room, room),
             temperature=asked.temperature,
             seed=secrets.randbits(62) if asked.seed is None else asked.seed,
             adapter_version=version,

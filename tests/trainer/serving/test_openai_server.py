@@ -443,6 +443,19 @@ async def test_the_engine_is_asked_for_no_more_than_the_context_holds(recital, r
     assert request.max_tokens == MAX_CONTEXT - len(choice.prompt_token_ids)
 
 
+@pytest.mark.parametrize(("limit", "asked", "given"), [(None, None, None), (20, None, 20), (20, 30, 30), (20, 10, 10)])
+async def test_a_reply_takes_the_rest_of_the_context_or_what_the_endpoint_or_its_request_says(
+    policy, recited, limit, asked, given
+):
+    server = serve(policy, recited, max_reply=limit)
+    async with client_of(server) as client:
+        choice = await ask(client, **({"max_tokens": asked} if asked else {}))
+        (model, *_) = (await client.models.list()).data
+    server.close()
+    assert recited.requests[0].max_tokens == (given or MAX_CONTEXT - len(choice.prompt_token_ids))
+    assert model.max_model_len == MAX_CONTEXT
+
+
 async def test_a_closed_engine_is_a_503_that_says_so(policy):
     base = load_base("embedded/returns-desk", policy.dtype, policy.device)
     engine = TransformersEngine(base, slots=1, max_context=64)
