@@ -26,6 +26,7 @@ from gavel.trainer.config import SftConfig, TrainConfig, VllmSettings
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import Batch, make_batch
 from gavel.trainer.distributed import World, WorldError
+from gavel.trainer.engines.grammar import Grammars
 from gavel.trainer.engines.kv_cache import COMMON_CONTEXT, context_that_fits, slots_that_fit
 from gavel.trainer.engines.protocol import Engine, EngineError
 from gavel.trainer.engines.transformers import TransformersEngine
@@ -249,17 +250,18 @@ class TrainingRun:
         versions: int,
     ) -> Engine:
         """`max_context` None: as memory allows, and no more than `longest`."""
+        grammars = Grammars(self.policy.tokenizer, self.policy.vocabulary)
         if vllm is not None:
             base, dtype, device = source_of(model.base_model), self.policy.dtype, self.policy.device.type
             quantized = model.policy.quantization is not None
             context = max_context or (longest if device == "cuda" or vllm.url else min(longest, COMMON_CONTEXT))
             rank, less = model.lora.rank, max_context is None
             served = Served(base, dtype, device, rank, slots, context, versions, quantized, may_be_less=less)
-            return vllm_engine(vllm, served, self.directory.path)
+            return vllm_engine(vllm, served, self.directory.path, grammars)
         own = self.policy.plain_model()
         max_context = max_context or context_that_fits(own, longest, slots)
         fitting = min(slots, slots_that_fit(own, max_context))
-        return TransformersEngine(own, slots=fitting, max_context=max_context, versions=versions)
+        return TransformersEngine(own, slots=fitting, max_context=max_context, versions=versions, grammars=grammars)
 
     def _resume(self) -> None:
         checkpoints, metrics = self.directory.checkpoints, self.directory.metrics

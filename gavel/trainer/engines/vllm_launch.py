@@ -14,6 +14,7 @@ import torch
 
 from gavel.trainer.config import VllmSettings
 from gavel.trainer.engines.child_process import ServerProcess
+from gavel.trainer.engines.grammar import Grammars
 from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.engines.vllm import VllmEngine
 
@@ -52,7 +53,9 @@ class Served:
     """Whether a GPU that does not hold one such context serves a shorter one."""
 
 
-def vllm_engine(settings: VllmSettings, served: Served, directory: Path) -> VllmEngine:
+def vllm_engine(
+    settings: VllmSettings, served: Served, directory: Path, grammars: Grammars | None = None
+) -> VllmEngine:
     """An engine over the server of `settings`, started if it has no address; log and adapters go to `directory`.
 
     Raises `EngineError`.
@@ -67,6 +70,7 @@ def vllm_engine(settings: VllmSettings, served: Served, directory: Path) -> Vllm
         api_key=settings.api_key.get_secret_value() if settings.api_key else None,
         sleep=settings.sleep,
         process=process,
+        grammars=grammars,
     )
 
 
