@@ -20,7 +20,9 @@ def backend(
     runs: Annotated[Path | None, typer.Option(help="Where runs are kept. Default: GAVEL_RUNS, else runs.")] = None,
     engine: Annotated[str, typer.Option(help="What samples the rollouts: transformers or vllm.")] = "transformers",
     slots: Annotated[int, typer.Option(min=1, help="Conversations that are sampled at once.")] = 128,
-    max_context: Annotated[int, typer.Option(min=1, help="Tokens of a conversation.")] = 4096,
+    max_context: Annotated[
+        int | None, typer.Option(min=16, help="Tokens of a conversation. Default: the model's own, or what memory holds.")
+    ] = None,
     versions: Annotated[int, typer.Option(min=1, help="Steps whose adapters are served at once.")] = 1,
     max_upload_mb: Annotated[int, typer.Option(min=1, help="Of the groups of one step.")] = 4096,
 ) -> None:

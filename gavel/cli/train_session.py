@@ -56,6 +56,7 @@ def _backend(config: RunConfig, path: str | None = None) -> LocalBackend | Remot
         engine=backend.engine,
         slots=backend.slots,
         max_context=backend.max_context,
+        max_reply=backend.max_reply,
         versions=config.loop.max_staleness + 1,
         shard_base=backend.shard_base,
     )
@@ -85,6 +86,7 @@ async def run_training(
         reward = f"judge {', '.join(judge.names)}" if judge and loop.reward == {"judge": 1.0} else f"reward {rewards}"
         state = f" · continuing after step {start}" if 0 < start < loop.steps else ""
         _say(console, f"Gavel · {scenario.name} · {model.base_model} · {reward}{state}")
+        _say(console, f"Endpoint: {backend.endpoint(model).limits}")
         first = next((row.get("success") for row in backend.history(model, EVALUATION) if row["step"] == 0), None)
         run_file = _directory(model) / "run.toml"
 

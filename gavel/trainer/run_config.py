@@ -48,8 +48,10 @@ class BackendConfig(_Config):
     other settings here are then its own."""
     engine: EngineChoice = "transformers"
     """Engine of the rollouts: transformers (in this process), vllm, or the address of a vLLM server."""
-    max_context: int = Field(default=4096, ge=16)
-    """Maximum tokens of a conversation."""
+    max_context: int | None = Field(default=None, ge=16)
+    """Maximum tokens of a conversation. Default: the model's own, or what memory holds of it."""
+    max_reply: int | None = Field(default=None, ge=1)
+    """Maximum tokens of a reply whose request sets none. Default: the rest of the context."""
     slots: int = Field(default=128, ge=1)
     """Conversations in the engine's cache at once."""
     processes: int = Field(default=1, ge=1)

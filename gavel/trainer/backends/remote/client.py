@@ -93,8 +93,8 @@ class RemoteBackend:
         return (await self._run(model, "log", {"split": split}, groups)).result["means"]  # type: ignore[index]
 
     def endpoint(self, model: TrainableSpec) -> Endpoint:
-        self._state(model)
-        return Endpoint(f"{self._url}{model_path(model.key)}/openai/v1", self._key, _REQUEST_REPEATS)
+        url, limits = f"{self._url}{model_path(model.key)}/openai/v1", self._state(model).limits
+        return Endpoint(url, self._key, limits, repeats=_REQUEST_REPEATS)
 
     def step(self, model: ModelSpec) -> int:
         return self._state(model).step

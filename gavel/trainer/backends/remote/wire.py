@@ -51,6 +51,8 @@ class ModelState(_Wire):
     checkpoints: list[int]
     parameters: int = 0
     """Of the base model."""
+    limits: str = ""
+    """Of its endpoint."""
 
 
 class Fault(_Wire):

@@ -276,6 +276,7 @@ class Jobs:
             versions=self._backend.versions(model.spec),
             checkpoints=self._backend.checkpoints(model.spec),
             parameters=self._backend.parameter_count(model.spec),
+            limits=self._backend.endpoint(model.spec).limits,
         )
 
 
