@@ -92,12 +92,12 @@ class Agent:
         return int(self.trajectory.metrics["turns"])
 
     async def ask(self, text: str) -> str:
-        """Gives the agent `text` as the next user turn, runs the tools that it calls, and gives what it answers.
+        """Gives the agent `text` in the next user turn, runs the tools that it calls, and gives what it answers.
 
         An answer that is cut off at the token limit, and more than `max_calls` turns with tool calls, make the agent's
         trajectory `truncated`. Raises `AgentError` when the model gives no turn.
         """
-        self.trajectory.messages_and_choices.append({"role": "user", "content": text})
+        self.tell(text)
         for _ in range(self._max_calls + 1):
             choice = await self._turn()
             said = choice.message.content or ""
@@ -110,6 +110,15 @@ class Agent:
                 return said
         self._truncate(f"{self._max_calls} turns with tool calls were used up")
         return ""
+
+    def tell(self, text: str) -> None:
+        """Adds `text` to the agent's next user turn; the judge sees it too if there is no further turn."""
+        items = self.trajectory.messages_and_choices
+        match items[-1] if items else None:
+            case {"role": "user", "content": str(before)}:
+                items[-1] = {"role": "user", "content": f"{before}\n\n{text}"}
+            case _:
+                items.append({"role": "user", "content": text})
 
     async def _turn(self) -> Choice:
         episode = self._episode

@@ -55,8 +55,13 @@ async def play(model: ChatModel, task: Task, episode: Episode) -> list[Trajector
             FOUL: loser == side,
             "opponent_foul": loser not in (None, side),
         }
-        players[side].trajectory.log(f"the end: {board.drawn()!r}")
+        players[side].tell(f"{board.drawn()}\n\n{_end(side, points, loser)}")
     return [players[side].trajectory for side in own]
+
+
+def _end(side: str, points: float, loser: str | None) -> str:
+    why = "" if loser is None else f" {'You' if loser == side else 'The other side'} named no free cell."
+    return {1.0: "You have won.", 0.5: "It is a draw.", 0.0: "You have lost."}[points] + why
 
 
 def cell_in(words: str) -> int:
