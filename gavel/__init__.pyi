@@ -18,6 +18,8 @@ from .judge.service.client import JudgeClient as JudgeClient
 from .llm.budget import Budget as Budget
 from .llm.cassette import Cassette as Cassette
 from .llm.errors import GavelError as GavelError
+from .scenarios.agent import Agent as Agent
+from .scenarios.agent import together as together
 from .scenarios.bridges.mcp import mcp as mcp
 from .scenarios.environment import not_a_tool as not_a_tool
 from .scenarios.episode import Episode as Episode

@@ -30,8 +30,9 @@ from gavel.scenarios.tools import Toolbox, ToolFunction
 from gavel.scenarios.trajectory import Trajectory
 
 Split = Literal["train", "held_out"]
-OwnRollout = Callable[..., Awaitable[Trajectory]]
-"""`async def play(model, task)`, with further parameters annotated `Episode` or `Scenario`."""
+OwnRollout = Callable[..., Awaitable[Trajectory | list[Trajectory]]]
+"""`async def play(model, task)`, with further parameters annotated `Episode` or `Scenario`. It gives one
+trajectory, or one for each agent that has a reward of its own."""
 
 
 class ScenarioError(GavelError):
