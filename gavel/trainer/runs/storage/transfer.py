@@ -1,6 +1,6 @@
 """Moves checkpoints between a run directory and a store.
 
-    <project>/<name>/model.json
+    <project>/<name>/model.json, metrics.jsonl
     <project>/<name>/checkpoints/000012/…    manifest.json last
 
 A transfer that was cut off is gone on with: files that are there with the right hash are not moved again.
@@ -17,7 +17,7 @@ from gavel.trainer.runs.checkpoints import CARD, MANIFEST, Checkpoints
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
 from gavel.trainer.runs.storage.store import StorageError, Store
 
-_DESCRIPTION = "model.json"
+_DESCRIPTION, _METRICS = "model.json", "metrics.jsonl"
 
 
 def push_checkpoint(run: Path, step: int, store: Store, place: str) -> str:
@@ -36,7 +36,9 @@ def push_checkpoint(run: Path, step: int, store: Store, place: str) -> str:
     files = [directory / name for name in json.loads(manifest.read_text())]
     for file in [*files, *(card for card in (directory / CARD,) if card.is_file()), manifest]:
         _send(store, file, f"{target}/{file.relative_to(directory).as_posix()}")
-    _send(store, run / _DESCRIPTION, f"{place}/{_DESCRIPTION}")
+    for name in (_METRICS, _DESCRIPTION):
+        if (run / name).is_file():
+            _send(store, run / name, f"{place}/{name}")
     return f"{store.address}/{target}"
 
 
@@ -79,6 +81,7 @@ def pull_checkpoint(store: Store, place: str, step: int | None, root: Path, key:
                     Path(unfinished, CARD).write_bytes(card)
                 directory.checkpoints.save(step, lambda copy: _copy(Path(unfinished), copy))
         if not begun:
+            (directory.path / _METRICS).write_bytes(store.read(f"{place}/{_METRICS}") or b"")
             directory.describe({name: value for name, value in described.items() if name != "from_checkpoint"})
     finally:
         directory.close()
