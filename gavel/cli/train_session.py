@@ -53,7 +53,7 @@ def _backend(config: RunConfig, path: str | None = None) -> LocalBackend:
         engine=backend.engine,
         slots=backend.slots,
         max_context=backend.max_context,
-        versions=config.loop.max_staleness + 1,
+        versions=config.loop.max_staleness + 1 + backend.earlier_policies,
         shard_base=backend.shard_base,
     )
 
