@@ -12,7 +12,7 @@ from gavel.scenarios.agent import Agent, together
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.scenario import Scenario, find_scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
@@ -134,3 +134,14 @@ async def test_an_evaluation_measures_the_policy_alone_against_another_model():
     found = await evaluate(FunctionModel("policy", _worker), scenario, 4, LOOP)
     assert (found.tasks, found.success) == (4, 1.0)
     assert {each.agent for each in found.trajectories} == {"one"}
+
+
+async def test_tic_tac_toe_is_trained_in_self_play_and_measured_against_another_player(tmp_path: Path):
+    scenario = find_scenario("tic_tac_toe")
+    reports = await trained(tmp_path, scenario, LOOP.model_copy(update={"reward": {"judge": 1.0, "hand": 1.0}}))
+    assert [report.result.step for report in reports] == [1, 2]
+    members = [member for report in reports for group in report.groups for member in group]
+    assert {member.agent for member in members} <= {"X", "O"}
+    assert all(member.status != "failed" and member.reward is not None for member in members)
+    measured = [json.loads(line) for line in (tmp_path / "tests" / "small" / "metrics.jsonl").open()]
+    assert [(row["step"], row["trajectories"]) for row in measured if row["split"] == "held_out"] == [(0, 2), (2, 2)]
