@@ -82,9 +82,22 @@ SUITES = (
             "gavel/judge/reply/",
             "gavel/trainer/runs/",
             "tests/judge/reply/",
+            "tests/trainer/test_cpus.py",
             "tests/trainer/test_resume.py",
         ),
         minutes=4,
+    ),
+    Suite(
+        name="kills",
+        target="test-kills",
+        paths=(
+            ".ci/",
+            "Makefile",
+            "gavel/trainer/backends/",
+            "tests/backend_server.py",
+            "tests/trainer/backends/",
+        ),
+        minutes=10,
     ),
     Suite(
         name="postgres",

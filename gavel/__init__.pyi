@@ -40,6 +40,7 @@ from .scenarios.trajectory import Trajectory as Trajectory
 from .scenarios.trajectory_store import TrajectoryStore as TrajectoryStore
 from .trainer.backends.local import LocalBackend as LocalBackend
 from .trainer.backends.protocol import TrainResult as TrainResult
+from .trainer.backends.remote.client import RemoteBackend as RemoteBackend
 from .trainer.config import Cispo as Cispo
 from .trainer.config import ClippedSurrogate as ClippedSurrogate
 from .trainer.config import Gspo as Gspo

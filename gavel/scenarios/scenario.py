@@ -156,7 +156,7 @@ def find_scenario(reference: str) -> Scenario:
 def shipped_scenarios() -> list[str]:
     """Names of the scenarios in `scenarios/library`."""
     library = importlib.import_module("gavel.scenarios.library")
-    return sorted(module.name for module in pkgutil.iter_modules(library.__path__))
+    return sorted(module.name for module in pkgutil.iter_modules(library.__path__) if module.ispkg)
 
 
 def _from_file(path: Path, variable: str) -> Scenario:

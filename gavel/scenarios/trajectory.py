@@ -41,7 +41,7 @@ def _jsonable(value: Any) -> Any:
         case numbers.Real():  # numpy's scalars among them
             return float(value)
         case _:
-            return to_jsonable_python(value)
+            return to_jsonable_python(value, fallback=repr)
 
 
 class Record(BaseModel):
