@@ -16,6 +16,7 @@ from gavel.judge.reply.declines import declines
 from gavel.judge.reply.grades import explains_otherwise, gives_another_score, unquoted
 from gavel.judge.reply.lexicon import Words, pattern, source
 from gavel.judge.reply.opinions import contradiction
+from gavel.judge.reply.positions import in_every_reading
 from gavel.judge.reply.praise import verdicts, verdicts_contradict
 
 _FORM_WORD = (
@@ -61,8 +62,12 @@ def problem_with_explanation(text: str, said: Said, label: str, parts: Iterable[
         return f'the explanation of {label.upper()} gives another score ("{shown}")'
     if found := _has_second_thoughts(said.mention.sub("member", text)):
         return f'the explanation of {label.upper()} has second thoughts ("{found[:60]}")'
-    bare = unquoted(text)
-    if found := contradiction(bare, said.of_criterion(label), label, parts if bare == text else None):
+    bare, own = unquoted(text), said.of_criterion(label)
+
+    def contradicts(reading: str) -> str:
+        return contradiction(reading, own, label, parts if reading == text else None)
+
+    if found := in_every_reading(contradicts, bare, own, label):
         return f'the explanation of {label.upper()} contradicts its score ("{found.strip()[:60]}")'
     return ""
 
