@@ -158,6 +158,15 @@ async def test_a_verdict_that_a_model_refuses_costs_its_attempt_alone(model: Wri
     assert len(record.used) == 2
 
 
+async def test_what_could_not_be_checked_is_tried_again_by_the_next_run(model: WriterModel, tmp_path: Path):
+    record = await draft(tmp_path, number=2)
+    record.tasks[0].attempts, record.tasks[0].left_out = [Attempt(solved=None, why="lost")], "unchecked"
+    record.save(tmp_path / "drafting.json")
+    written = len(model.written)
+    again = await draft(tmp_path, number=2)
+    assert (len(again.used), len(model.written)) == (2, written)
+
+
 async def test_a_key_that_is_refused_ends_the_draft(model: WriterModel, tmp_path: Path):
     model.judge = fails(401, "no such key")
     with pytest.raises(JudgeError, match="no such key"):
