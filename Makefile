@@ -70,7 +70,7 @@ all-tests: $(DEV)
 
 test-thorough: $(DEV)
 	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/judge/reply \
-		tests/judge/test_faults.py tests/trainer/test_cpus.py tests/trainer/test_resume.py
+		tests/judge/test_faults.py tests/trainer/test_cpus.py tests/trainer/test_resume.py tests/trainer/backends/remote
 
 test-postgres: $(DEV)
 	@$(BIN)/python -m pytest -m postgres tests/judge/service
@@ -109,9 +109,12 @@ test-adapters: $(DEV)
 adapters: $(DEV)
 	@$(MAKE) --no-print-directory --keep-going $(ADAPTERS:%=.venv-adapters/%/.installed) || true
 
-test-frameworks: $(DEV) $(FRAMEWORKS)
+# verifiers wants an earlier client of OpenAI's than the others, so it stays in its environment of test-adapters.
+test-frameworks: $(DEV) $(FRAMEWORKS) .venv-adapters/verifiers/.installed
 	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-frameworks/bin/python -m pytest --quiet -m frameworks \
 		tests/trainer/serving/test_frameworks.py tests/gavel/compat/art/test_langgraph.py
+	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-adapters/verifiers/bin/python -m pytest --quiet -m frameworks \
+		tests/trainer/serving/test_frameworks.py -k verifiers
 
 test-vllm: $(DEV)
 	@if $(MAKE) --no-print-directory $(VLLM); then \

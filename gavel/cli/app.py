@@ -27,6 +27,7 @@ COMMANDS = {
     "score": "Score trajectories from a file with a judge.",
     "export": "Write a run's policy as a plain model directory, with its adapter merged.",
     "sft": "Train a model to imitate the best members of judged groups.",
+    "backend": "Train and serve models here for clients elsewhere (gavel.RemoteBackend).",
     "serve": "Serve the judge over HTTP: one judge for trainers in any language.",
     "keys": "Make, list and revoke API keys of the service.",
     "judge": "Draft a rubric, and test the judge itself.",

@@ -30,8 +30,9 @@ from gavel.scenarios.tools import Toolbox, ToolFunction
 from gavel.scenarios.trajectory import Trajectory
 
 Split = Literal["train", "held_out"]
-OwnRollout = Callable[..., Awaitable[Trajectory]]
-"""`async def play(model, task)`, with further parameters annotated `Episode` or `Scenario`."""
+OwnRollout = Callable[..., Awaitable[Trajectory | list[Trajectory]]]
+"""`async def play(model, task)`, with further parameters annotated `Episode` or `Scenario`. It gives one
+trajectory, or one for each agent that has a reward of its own."""
 
 
 class ScenarioError(GavelError):
@@ -155,7 +156,7 @@ def find_scenario(reference: str) -> Scenario:
 def shipped_scenarios() -> list[str]:
     """Names of the scenarios in `scenarios/library`."""
     library = importlib.import_module("gavel.scenarios.library")
-    return sorted(module.name for module in pkgutil.iter_modules(library.__path__))
+    return sorted(module.name for module in pkgutil.iter_modules(library.__path__) if module.ispkg)
 
 
 def _from_file(path: Path, variable: str) -> Scenario:

@@ -23,6 +23,8 @@ from gavel.trainer.runs.checkpoint_retention import steps_to_keep
 from gavel.trainer.serving.capture import Capture
 
 _REQUEST_TIMEOUT = 600.0
+_REPEATS = 2
+"""OpenAI's own default."""
 _LONGEST_TURN = 131_072
 """Tokens of a turn that a client of a trained policy waits for; the engine itself ends what hangs much earlier."""
 
@@ -68,6 +70,7 @@ class Model(ModelSpec):
                 base_url=base_url,
                 api_key=api_key,
                 timeout=httpx.Timeout(self._request_seconds, connect=_REQUEST_TIMEOUT),
+                max_retries=self._repeats(),
                 # httpx's own pool takes time quadratic in the number of rollouts. No proxy is used for loopback.
                 http_client=DefaultAioHttpClient(trust_env="://127.0.0.1:" not in (base_url or "")),
             )
@@ -97,6 +100,9 @@ class Model(ModelSpec):
 
     def _address(self) -> tuple[str | None, str | None]:
         return self.inference_base_url, self.inference_api_key
+
+    def _repeats(self) -> int:
+        return _REPEATS
 
 
 class TrainableModel(Model, TrainableSpec):
@@ -181,6 +187,9 @@ class TrainableModel(Model, TrainableSpec):
     def _address(self) -> tuple[str | None, str | None]:
         endpoint = self.backend.endpoint(self)
         return endpoint.base_url, endpoint.api_key
+
+    def _repeats(self) -> int:
+        return self.backend.endpoint(self).repeats
 
 
 _closers: set[asyncio.Task[None]] = set()

@@ -52,14 +52,17 @@ class LocalBackend:
         host: str = "127.0.0.1",
         port: int = 0,
         slots: int = 128,
-        max_context: int = 4096,
+        max_context: int | None = None,
+        max_reply: int | None = None,
         versions: int = 1,
         shard_base: bool = False,
     ) -> None:
         """`path`: where runs are kept (default GAVEL_RUNS, else `runs`). `port` 0 takes a free one.
 
         `engine` samples the rollouts: the embedded engine, or vLLM. Its cache holds `slots` conversations of up to
-        `max_context` tokens. `versions`: adapters served at once, so that a conversation finishes on the adapter that
+        `max_context` tokens (default: the model's own context, or what memory holds of it), fewer where memory is
+        short. A reply whose request sets no `max_tokens` ends after `max_reply` (default: with the context).
+        `versions`: adapters served at once, so that a conversation finishes on the adapter that
         it started with while training continues; `LoopConfig.max_staleness` needs `max_staleness + 1`. `shard_base`
         shards the learner's base model over the processes of `torchrun`, for one that does not fit one device; it
         needs vLLM. Raises `EngineError` for several versions with a vLLM that sleeps during training.
@@ -76,6 +79,7 @@ class LocalBackend:
         self._port = port
         self._slots = slots
         self._max_context = max_context
+        self._max_reply = max_reply
         self._shard_base = shard_base
         self._directories: dict[_Key, RunDirectory] = {}
         self._training: dict[_Key, TrainingRun] = {}
@@ -224,6 +228,7 @@ class LocalBackend:
             vllm=self._vllm,
             slots=self._slots,
             max_context=self._max_context,
+            max_reply=self._max_reply,
             versions=self._versions,
             host=self._host,
             port=self._port,

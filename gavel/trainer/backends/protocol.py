@@ -25,6 +25,10 @@ class Endpoint:
 
     base_url: str
     api_key: str
+    limits: str = ""
+    """Its context and the longest reply, in a sentence; empty where they are not known."""
+    repeats: int = 2
+    """Times that a client sends a request again which the server could not take."""
 
 
 @dataclass(frozen=True, slots=True)
