@@ -5,6 +5,7 @@
 #   make check   lint, import order, types of changed files and the fast tests: a minute once installed
 #   make test    all types and tests, and property tests with all their examples
 #   make test-thorough  what tests try, on many more examples
+#   make test-kills     a backend's server and its clients, killed at many moments
 #   make lint    lint, types and import order only
 #   make test-postgres  the tests of the judge service over PostgreSQL (Debian's package postgresql)
 #   make test-deploy  the validators of deploy/ (installed into .venv-deploy, once), and nginx before the judge service
@@ -43,7 +44,7 @@ PYTEST = $(TESTING) $(BIN)/python -m pytest -p tests.forked_workers --processes 
 FAST := $(TESTING) $(BIN)/python -m pytest --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
 JUDGE_TESTS := tests/judge tests/scenarios
 
-.PHONY: demo check fast-judge fast-rest test all-tests test-thorough test-postgres postgresql test-deploy deploy-tools test-browser browser test-adapters adapters test-frameworks test-vllm real test-real real-parts lint lint-changes style clean
+.PHONY: demo check fast-judge fast-rest test all-tests test-thorough test-kills test-postgres postgresql test-deploy deploy-tools test-browser browser test-adapters adapters test-frameworks test-vllm real test-real real-parts lint lint-changes style clean
 
 demo: $(TRAIN)
 	@$(BIN)/gavel demo
@@ -70,7 +71,10 @@ all-tests: $(DEV)
 
 test-thorough: $(DEV)
 	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/judge/reply \
-		tests/judge/test_faults.py tests/trainer/test_cpus.py tests/trainer/test_resume.py tests/trainer/backends/remote
+		tests/judge/test_faults.py tests/trainer/test_cpus.py tests/trainer/test_resume.py
+
+test-kills: $(DEV)
+	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/trainer/backends/remote
 
 test-postgres: $(DEV)
 	@$(BIN)/python -m pytest -m postgres tests/judge/service

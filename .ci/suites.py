@@ -88,6 +88,18 @@ SUITES = (
         minutes=4,
     ),
     Suite(
+        name="kills",
+        target="test-kills",
+        paths=(
+            ".ci/",
+            "Makefile",
+            "gavel/trainer/backends/",
+            "tests/backend_server.py",
+            "tests/trainer/backends/",
+        ),
+        minutes=10,
+    ),
+    Suite(
         name="postgres",
         target="test-postgres",
         paths=(".ci/", "Makefile", "gavel/judge/service/", "tests/judge/service/"),

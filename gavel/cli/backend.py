@@ -22,7 +22,7 @@ def backend(
     slots: Annotated[int, typer.Option(min=1, help="Conversations that are sampled at once.")] = 128,
     max_context: Annotated[
         int | None,
-        typer.Option(min=16, help="Tokens of a conversation. Default: the model's own, or what memory holds."),
+        typer.Option(min=16, help="Tokens of a conversation. Default: the model's own."),
     ] = None,
     versions: Annotated[int, typer.Option(min=1, help="Steps whose adapters are served at once.")] = 1,
     max_upload_mb: Annotated[int, typer.Option(min=1, help="Of the groups of one step.")] = 4096,
