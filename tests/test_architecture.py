@@ -21,10 +21,15 @@ OF_A_WHOLE_WING = {
     "gavel/rewards/test_trl_training.py",
     "gavel/rewards/test_verl_package.py",
     "gavel/cli/test_cli.py",
+    "trainer/backends/remote/test_faults.py",
+    "trainer/backends/test_conformance.py",
     "trainer/engines/test_conformance.py",
     "trainer/learner/test_parity_trl.py",
     "trainer/loop/test_staleness.py",
     "trainer/serving/test_frameworks.py",
+    "trainer/serving/test_hostile_clients.py",
+    "trainer/serving/test_openai_sdk.py",
+    "trainer/serving/test_response_format.py",
 }
 
 

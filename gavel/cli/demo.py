@@ -38,10 +38,15 @@ def demo(
         typer.Option("--real", help="Train a small real language model on one_sentence (`make real` fetches it)."),
     ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing an earlier run.")] = False,
+    backend: Annotated[
+        str, typer.Option(help="local, or remote: through a `gavel backend` that is started for it.")
+    ] = "local",
     dry_run: DryRun = False,
 ) -> None:
     """Train a tiny agent on this machine: no GPU, no key, a few minutes."""
     started = time.monotonic()
+    if backend not in ("local", "remote"):
+        raise typer.BadParameter("local or remote", param_hint="--backend")
     if real and scenario is not None:
         raise GavelError(
             f"--real is not for {scenario}: it trains on one_sentence.", f"Leave out {scenario} or --real."
@@ -58,7 +63,9 @@ def demo(
     need_extra("train", job.command)
     from gavel.cli.demo_session import DemoSettings, run_demo
 
-    settings = DemoSettings(job=job, seed=config.loop.seed, judge=judge, steps=config.loop.steps, fresh=fresh)
+    settings = DemoSettings(
+        job=job, seed=config.loop.seed, judge=judge, steps=config.loop.steps, fresh=fresh, remote=backend == "remote"
+    )
     run_to_end(run_demo(settings, started), RESUME)
 
 

@@ -21,6 +21,7 @@ from gavel.cli.cassette_option import replay_account, with_cassette
 from gavel.cli.demo_jobs import LIKELIHOOD, ONE_SENTENCE, DemoJob
 from gavel.cli.demo_texts import FrozenBase, TextComparison, compare_texts
 from gavel.cli.display import RunDisplay
+from gavel.cli.own_backend import own_backend
 from gavel.cli.settings import STAND_IN
 from gavel.cli.train_session import say_cost, starting_over
 from gavel.judge.config import JudgeConfig
@@ -30,6 +31,7 @@ from gavel.reports.run_outcome import Outcome, judged_pair, read_outcome
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.data.left_out import sentence_of
 from gavel.trainer.embedded import SCENARIOS
 from gavel.trainer.loop.train_loop import EVALUATION, TIMES, train_scenario
@@ -56,6 +58,8 @@ class DemoSettings:
     judge: JudgeConfig
     steps: int
     fresh: bool = False
+    remote: bool = False
+    """Trains through a server of `gavel backend`, which the command starts on this machine."""
 
     @property
     def judge_name(self) -> str:
@@ -86,7 +90,7 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
     config = job.train.model_copy(update={"warmup_steps": min(3, loop.steps - 1), "total_steps": loop.steps})
     async with contextlib.AsyncExitStack() as stack:
         replaced = stack.enter_context(starting_over(console, model)) if settings.fresh else None
-        backend = await stack.enter_async_context(LocalBackend(slots=job.slots, max_context=job.max_context))
+        backend = await stack.enter_async_context(_backend(settings))
         await model.register(backend)
         setup = time.monotonic() - started
         start = await model.get_step()
@@ -115,6 +119,13 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
     if judge.cassette:
         judge.cassette.close()
     return summary
+
+
+def _backend(settings: DemoSettings) -> contextlib.AbstractAsyncContextManager[LocalBackend | RemoteBackend]:
+    job = settings.job
+    if settings.remote:
+        return own_backend(runs_root(), slots=job.slots, max_context=job.max_context)
+    return LocalBackend(slots=job.slots, max_context=job.max_context)
 
 
 def _headline(settings: DemoSettings, parameters: int, start: int) -> str:

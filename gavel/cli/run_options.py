@@ -44,6 +44,7 @@ ENGINE_FLAGS = [
     Flag("loop.seed", "--seed"),
     Flag("backend.max_context", "--max-context"),
     Flag("backend.engine", "--engine"),
+    Flag("backend.url", "--backend-url"),
 ]
 START_FLAG = Flag("model.from_checkpoint", "--from-checkpoint")
 LORA_FLAGS = [

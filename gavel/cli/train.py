@@ -29,6 +29,9 @@ from gavel.extras import need_extra
 from gavel.judge.offline.stand_in import check_tasks
 from gavel.trainer.run_config import RunConfig
 
+_ASSUMED_CONTEXT = 4096
+"""Tokens that a dry run assumes where the model tells its own."""
+
 
 def train(
     source: Source,
@@ -57,7 +60,7 @@ def train(
     config = config.model_copy(update={"judge": with_cassette(config.judge, directory)})
     judge = config.judge.build(scenario.rubric) if "judge" in config.loop.reward else None
     if dry_run:
-        longest = config.backend.max_context
+        longest = config.backend.max_context or _ASSUMED_CONTEXT
         lengths = {"At most, every rollout at --max-context": longest, "At an eighth of that": max(longest // 8, 1)}
         return print_run_estimate(judge, config.loop, lengths)
     if judge is not None:

@@ -21,6 +21,7 @@ from gavel.judge.judge import Judge
 from gavel.llm.counted import counted
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.loop.evaluation import evaluate, interval
 from gavel.trainer.loop.train_loop import EVALUATION, train_scenario
 from gavel.trainer.model import TrainableModel
@@ -46,14 +47,17 @@ def _trainable(config: RunConfig, scenario: Scenario) -> TrainableModel:
     )
 
 
-def _backend(config: RunConfig, path: str | None = None) -> LocalBackend:
+def _backend(config: RunConfig, path: str | None = None) -> LocalBackend | RemoteBackend:
     backend = config.backend
+    if backend.url is not None:
+        return RemoteBackend(backend.url)
     return LocalBackend(
         path,
         engine=backend.engine,
         slots=backend.slots,
         max_context=backend.max_context,
-        versions=config.loop.max_staleness + 1,
+        max_reply=backend.max_reply,
+        versions=config.loop.max_staleness + 1 + backend.earlier_policies,
         shard_base=backend.shard_base,
     )
 
@@ -67,7 +71,11 @@ async def run_training(
     earlier run of this name is deleted once this one has begun. The run directory gets the configuration as `run.toml`.
     """
     console = Console()
-    loop, model = config.loop, _trainable(config, scenario)
+    loop, model, there = config.loop, _trainable(config, scenario), config.backend.url
+    if fresh and there is not None:
+        raise RunDirectoryError(
+            f"--fresh deletes no run on another machine ({there})", "Give the new run another --name."
+        )
     leader = os.environ.get("RANK", "0") == "0"
     async with contextlib.AsyncExitStack() as stack:
         replaced = stack.enter_context(starting_over(console, model)) if fresh and leader else None
@@ -78,10 +86,13 @@ async def run_training(
         reward = f"judge {', '.join(judge.names)}" if judge and loop.reward == {"judge": 1.0} else f"reward {rewards}"
         state = f" · continuing after step {start}" if 0 < start < loop.steps else ""
         _say(console, f"Gavel · {scenario.name} · {model.base_model} · {reward}{state}")
+        _say(console, f"Endpoint: {backend.endpoint(model).limits}")
         first = next((row.get("success") for row in backend.history(model, EVALUATION) if row["step"] == 0), None)
         run_file = _directory(model) / "run.toml"
 
         def begun() -> None:
+            if there is not None:
+                return
             _write_whole(run_file, to_toml(paths_seen_from(config, run_file.parent), given))
             if replaced is not None:
                 replaced.delete()
@@ -99,7 +110,7 @@ async def run_training(
         console.print(before_after(points[0], points[-1]))
     if judge is not None:
         close_replies(console, judge)
-    _say(console, f"Run: {_directory(model)}")
+    _say(console, f"Run: {_directory(model)}" if there is None else f"Run: {model.project}/{model.name} at {there}")
 
 
 async def run_evaluation(
@@ -111,7 +122,7 @@ async def run_evaluation(
     """
     console = Console()
     model = _trainable(config, scenario)
-    exists = (_directory(model) / "model.json").is_file()
+    exists = config.backend.url is not None or (_directory(model) / "model.json").is_file()
     if model.from_checkpoint is not None and not exists:
         start = str(find_checkpoint(model.from_checkpoint, runs_root()))
         model = model.model_copy(update={"from_checkpoint": start})

@@ -15,7 +15,7 @@ from peft.tuners.lora import LoraLayer
 
 from gavel.trainer.config import VllmSettings
 from gavel.trainer.device_memory import GIB
-from gavel.trainer.engines.kv_cache import SHARE_OF_MEMORY, slot_bytes
+from gavel.trainer.engines.kv_cache import SHARE_OF_MEMORY, shared_context, slot_bytes
 from gavel.trainer.learner.step_bytes import MARGIN, PassBytes, checkpoints_by_default, fitting_tokens
 from gavel.trainer.memory.learner_bytes import learner_bytes
 from gavel.trainer.memory.meta_run import as_on
@@ -91,7 +91,6 @@ def make_plan(base_model: str, run: RunConfig, device: Device) -> MemoryPlan:
     model, backend, train = run.model, run.backend, run.train
     quantized = model.policy.quantization is not None
     policy = PlannedPolicy(config, model.lora, dtype_of(model.policy, device.kind), quantized=quantized)
-    context = min(backend.max_context, policy.max_context)
     usable = round(device.total * (1 - MARGIN))
     base, adapter = policy.base_bytes, sum(parameter.nbytes for parameter in policy.parameters())
     if backend.shard_base:  # of a layer every process holds its part, and the layer while it is computed
@@ -99,6 +98,7 @@ def make_plan(base_model: str, run: RunConfig, device: Device) -> MemoryPlan:
     checkpointing = train.gradient_checkpointing
     if checkpointing is None:
         checkpointing = checkpoints_by_default(device.kind)
+    context = _context(policy, run, device, usable - base - adapter)
     passes = {on: learner_bytes(policy, device=device.kind, checkpointing=on) for on in (True, False)}
     sampler = _sampler(policy, config, run, context, device, usable - base - adapter)
     left = usable - base - adapter - sampler.held
@@ -145,6 +145,16 @@ class _Sampler:
     conversations: int
 
 
+def _context(policy: PlannedPolicy, run: RunConfig, device: Device, free: int) -> int:
+    """By the rules of the backend: the model's own, bounded by memory, where none is asked for."""
+    most, asked = policy.max_context, run.backend.max_context
+    if asked is not None or run.backend.engine != "transformers":
+        return min(asked or most, most)
+    with as_on(device.kind), policy.model.disable_adapter():
+        longest = slot_bytes(_Plain(policy), most)
+    return shared_context(max(0, round(free * SHARE_OF_MEMORY)), most, run.backend.slots, longest)
+
+
 def _sampler(policy: PlannedPolicy, config: Any, run: RunConfig, context: int, device: Device, free: int) -> _Sampler:
     """By the rules of the engines: the embedded one's cache grows into a quarter of what is free, vLLM has a share."""
     with as_on(device.kind), policy.model.disable_adapter():
@@ -156,7 +166,7 @@ def _sampler(policy: PlannedPolicy, config: Any, run: RunConfig, context: int, d
         share = 0 if elsewhere else round(device.total * vllm.gpu_memory_utilization)
         fitting = max(0, share - policy.base_bytes) // conversation
         return _Sampler("vLLM", share, conversation, min(run.backend.slots, fitting) if share else run.backend.slots)
-    versions = run.loop.max_staleness + 1
+    versions = run.loop.max_staleness + 1 + run.backend.earlier_policies
     if policy.dtype == torch.float32 and run.model.policy.quantization is None:
         layers = [module for module in policy.model.modules() if isinstance(module, LoraLayer)]
         adapters = versions * sum(layer.get_base_layer().weight.nbytes for layer in layers)  # type: ignore[union-attr]

@@ -43,14 +43,21 @@ class ModelConfig(_Config):
 class BackendConfig(_Config):
     """Where the model is trained and sampled."""
 
+    url: str | None = None
+    """Address of a `gavel backend` that trains and samples instead of this machine; GAVEL_BACKEND_KEY is its key. The
+    other settings here are then its own."""
     engine: EngineChoice = "transformers"
     """Engine of the rollouts: transformers (in this process), vllm, or the address of a vLLM server."""
-    max_context: int = Field(default=4096, ge=16)
-    """Maximum tokens of a conversation."""
+    max_context: int | None = Field(default=None, ge=16)
+    """Maximum tokens of a conversation. Default: the model's own, or what memory holds of it."""
+    max_reply: int | None = Field(default=None, ge=1)
+    """Maximum tokens of a reply whose request sets none. Default: the rest of the context."""
     slots: int = Field(default=128, ge=1)
     """Conversations in the engine's cache at once."""
     processes: int = Field(default=1, ge=1)
     """Processes that learn, on this machine: one for each GPU."""
+    earlier_policies: int = Field(default=0, ge=0)
+    """Policies of earlier steps to play against (`gavel.Agent(steps_back=…)`), served beside the live one."""
     shard_base: bool = False
     """Shards the base model over the processes, for one that does not fit one GPU; needs vllm."""
 

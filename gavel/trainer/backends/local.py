@@ -25,6 +25,8 @@ from gavel.trainer.learner.replicas import follow_leader
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec
 from gavel.trainer.runs.metrics import MetricsError, trajectory_means
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError, run_path, runs_root
+from gavel.trainer.runs.storage.store import open_store
+from gavel.trainer.runs.storage.transfer import push_checkpoint
 
 _Key = tuple[str, str]
 _Done = TypeVar("_Done")
@@ -52,14 +54,17 @@ class LocalBackend:
         host: str = "127.0.0.1",
         port: int = 0,
         slots: int = 128,
-        max_context: int = 4096,
+        max_context: int | None = None,
+        max_reply: int | None = None,
         versions: int = 1,
         shard_base: bool = False,
     ) -> None:
         """`path`: where runs are kept (default GAVEL_RUNS, else `runs`). `port` 0 takes a free one.
 
         `engine` samples the rollouts: the embedded engine, or vLLM. Its cache holds `slots` conversations of up to
-        `max_context` tokens. `versions`: adapters served at once, so that a conversation finishes on the adapter that
+        `max_context` tokens (default: the model's own context, or what memory holds of it), fewer where memory is
+        short. A reply whose request sets no `max_tokens` ends after `max_reply` (default: with the context).
+        `versions`: adapters served at once, so that a conversation finishes on the adapter that
         it started with while training continues; `LoopConfig.max_staleness` needs `max_staleness + 1`. `shard_base`
         shards the learner's base model over the processes of `torchrun`, for one that does not fit one device; it
         needs vLLM. Raises `EngineError` for several versions with a vLLM that sleeps during training.
@@ -76,6 +81,7 @@ class LocalBackend:
         self._port = port
         self._slots = slots
         self._max_context = max_context
+        self._max_reply = max_reply
         self._shard_base = shard_base
         self._directories: dict[_Key, RunDirectory] = {}
         self._training: dict[_Key, TrainingRun] = {}
@@ -167,6 +173,10 @@ class LocalBackend:
         step = self._run(model).step if step is None else step
         return await asyncio.to_thread(export_run, self._directory(model).path, form, dtype=dtype, step=step, out=out)
 
+    async def push(self, model: TrainableSpec, address: str, step: int) -> str:
+        run, place = self._directory(model).path, "/".join(model.key)
+        return await asyncio.to_thread(lambda: push_checkpoint(run, step, open_store(address), place))
+
     def parameter_count(self, model: TrainableSpec) -> int:
         """Parameters of the base model."""
         return self._run(model).policy.parameter_count
@@ -224,6 +234,7 @@ class LocalBackend:
             vllm=self._vllm,
             slots=self._slots,
             max_context=self._max_context,
+            max_reply=self._max_reply,
             versions=self._versions,
             host=self._host,
             port=self._port,

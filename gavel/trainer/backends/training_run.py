@@ -26,7 +26,8 @@ from gavel.trainer.config import SftConfig, TrainConfig, VllmSettings
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import Batch, make_batch
 from gavel.trainer.distributed import World, WorldError
-from gavel.trainer.engines.kv_cache import slots_that_fit
+from gavel.trainer.engines.grammar import Grammars
+from gavel.trainer.engines.kv_cache import COMMON_CONTEXT, context_that_fits, slots_that_fit
 from gavel.trainer.engines.protocol import Engine, EngineError
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.engines.vllm_launch import Served, vllm_engine
@@ -67,13 +68,14 @@ class TrainingRun:
         *,
         vllm: VllmSettings | None,
         slots: int,
-        max_context: int,
+        max_context: int | None,
+        max_reply: int | None,
         versions: int,
         host: str,
         port: int,
         shard_base: bool,
     ) -> None:
-        """`vllm` None: the embedded engine samples."""
+        """`vllm` None: the embedded engine samples. `max_context` None: the model's own, bounded by memory."""
         if shard_base and vllm is None:
             raise WorldError("the embedded engine holds the whole base on one device", "Sample with --engine vllm.")
         self.directory = directory
@@ -93,7 +95,8 @@ class TrainingRun:
                 "Sample with LocalBackend(engine='vllm'), or leave loader out of PolicySettings.",
             )
         config = load_config(model.base_model)
-        max_context = min(max_context, usable_context(config))
+        longest = usable_context(config)
+        max_context = None if max_context is None else min(max_context, longest)
         self._warn_of_experts = chooses_experts(config)
         self._team = LearnerReplicas(
             world, model.base_model, model.lora, model.renderer, model.policy, sharded=shard_base
@@ -104,7 +107,7 @@ class TrainingRun:
             self._resume()
             self._team.synchronize()
             self._memory = MemorySettings(directory, self.policy.device_kind, self._fit, begun=self.step > 0)
-            self._engine = self._start_engine(model, vllm, slots, max_context, versions)
+            self._engine = self._start_engine(model, vllm, slots, max_context, longest, versions)
             undo.callback(self._engine.close)
             self._engine.publish(self.policy, self.step)
             base = self._base_logprobs if self.step or self._start.record is not None else None
@@ -116,6 +119,7 @@ class TrainingRun:
                 self.policy.decode,
                 model=model.name,
                 max_context=self._engine.max_context,
+                max_reply=max_reply,
                 host=host,
                 port=port,
                 base_model=model.base_model,
@@ -126,10 +130,12 @@ class TrainingRun:
                 self._start.keep(self._write_start)
             undo.pop_all()
         directory.describe(description)
+        self._limits = _limits(self._engine.max_context, longest, max_reply)
+        logger.info("%s: %s", model.name, self._limits)
 
     @property
     def endpoint(self) -> Endpoint:
-        return Endpoint(self._server.base_url, "gavel")
+        return Endpoint(self._server.base_url, "gavel", self._limits)
 
     def prepare(self, config: TrainConfig) -> None:
         """Sets what divergences are from. Raises `ReferencePolicyError`, and `OptimizerError`."""
@@ -235,16 +241,27 @@ class TrainingRun:
         return TrainResult(step, trained, None if trained else batch.why_empty(), metrics)
 
     def _start_engine(
-        self, model: TrainableSpec, vllm: VllmSettings | None, slots: int, max_context: int, versions: int
+        self,
+        model: TrainableSpec,
+        vllm: VllmSettings | None,
+        slots: int,
+        max_context: int | None,
+        longest: int,
+        versions: int,
     ) -> Engine:
+        """`max_context` None: as memory allows, and no more than `longest`."""
+        grammars = Grammars(self.policy.tokenizer, self.policy.vocabulary)
         if vllm is not None:
             base, dtype, device = source_of(model.base_model), self.policy.dtype, self.policy.device.type
             quantized = model.policy.quantization is not None
-            served = Served(base, dtype, device, model.lora.rank, slots, max_context, versions, quantized)
-            return vllm_engine(vllm, served, self.directory.path)
+            context = max_context or (longest if device == "cuda" or vllm.url else min(longest, COMMON_CONTEXT))
+            rank, less = model.lora.rank, max_context is None
+            served = Served(base, dtype, device, rank, slots, context, versions, quantized, may_be_less=less)
+            return vllm_engine(vllm, served, self.directory.path, grammars)
         own = self.policy.plain_model()
+        max_context = max_context or context_that_fits(own, longest, slots)
         fitting = min(slots, slots_that_fit(own, max_context))
-        return TransformersEngine(own, slots=fitting, max_context=max_context, versions=versions)
+        return TransformersEngine(own, slots=fitting, max_context=max_context, versions=versions, grammars=grammars)
 
     def _resume(self) -> None:
         checkpoints, metrics = self.directory.checkpoints, self.directory.metrics
@@ -288,6 +305,12 @@ class TrainingRun:
         return model_card(
             self._description, experiment, rows, step=step, base=source_of(self._description["base_model"])
         )
+
+
+def _limits(context: int, longest: int, max_reply: int | None) -> str:
+    whose = "the model's own" if context == longest else f"of the model's {longest:,}"
+    replies = "the rest of it" if max_reply is None else f"{max_reply:,} tokens"
+    return f"context {context:,} tokens ({whose}); a reply without max_tokens may take {replies}"
 
 
 @contextlib.contextmanager

@@ -15,6 +15,9 @@ from gavel.trainer.device_memory import DeviceMemory
 from gavel.trainer.policy.loading import text_decoder
 
 _FIRST_CAPACITY = 256
+COMMON_CONTEXT = 4096
+_AT_ONCE = 16
+"""Conversations for which a context that nobody asked for leaves room."""
 SHARE_OF_MEMORY = 0.25
 """Of what is free when the engine starts: the most that its cache grows to."""
 
@@ -143,6 +146,21 @@ class SlotView:
             return seen[0][self._contiguous], seen[1][self._contiguous]
         # Three times as fast as indexing.
         return seen[0].index_select(0, self.rows), seen[1].index_select(0, self.rows)
+
+
+def context_that_fits(model: Any, most: int, slots: int) -> int:
+    """The context that a model gets of which no other is asked for; `most` is the longest that it can have."""
+    share = int(DeviceMemory(model.device).free() * SHARE_OF_MEMORY)
+    return shared_context(share, most, slots, slot_bytes(model, most))
+
+
+def shared_context(share: int, most: int, slots: int, longest: int) -> int:
+    """The longest context of which some conversations fit into `share` bytes at once, and no less than a common one.
+
+    `longest` is the bytes of one conversation of `most` tokens.
+    """
+    fitting = most * share // (min(slots, _AT_ONCE) * longest)
+    return min(most, max(fitting // _FIRST_CAPACITY * _FIRST_CAPACITY, COMMON_CONTEXT))
 
 
 def slots_that_fit(model: Any, max_context: int) -> int:

@@ -48,9 +48,19 @@ class AdapterGone(EngineError):
         )
 
 
-OnTokens = Callable[[Sequence[int], Sequence[float], int], None]
-"""Takes tokens as they are sampled, their log-probs, and the version of the adapter; called in the engine's thread, it
+OnTokens = Callable[["Sampled"], None]
+"""Takes pieces of a reply as they are sampled, whose `finish_reason` says nothing; called in the engine's thread, it
 must return at once and raise nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What a reply must be: JSON of a schema, or a tool call."""
+
+    schema: str
+    """A JSON schema, as JSON."""
+    opening: tuple[int, ...] = ()
+    """The tokens that open a tool call; none where the reply may call none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +78,10 @@ class SamplingRequest:
     """One of the adapters that the engine keeps; None = the live one; `BASE` = none."""
     shaping: Shaping | None = None
     """Sampling from another distribution than the policy's; None = from the policy's."""
+    grammar: Grammar | None = None
+    """None: the reply may be anything."""
+    top_logprobs: int = 0
+    """Likeliest tokens to tell beside each sampled one."""
     on_tokens: OnTokens | None = field(default=None, compare=False)
     """Hears all tokens of the reply, in order and before the future is done."""
 
@@ -82,6 +96,10 @@ class Sampled:
     """One for each of `token_ids`, in nats."""
     finish_reason: Literal["stop", "length"]
     adapter_version: int
+    top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list[list[tuple[int, float]]])
+    """For each token the likeliest ones with their log-probs, if they were asked for."""
+    redrawn: int = 0
+    """Tokens that are not as the policy drew them, since they would not have fitted the grammar."""
 
 
 class Engine(Protocol):
@@ -117,7 +135,8 @@ class Engine(Protocol):
         ...
 
     def submit(self, request: SamplingRequest) -> "Future[Sampled]":
-        """Queues a request; raises `ContextOverflow`, `AdapterGone` or `EngineError` through the future.
+        """Queues a request; raises `EngineError`, as `ContextOverflow`, `AdapterGone` and `GrammarError` are, through
+        the future.
 
         Cancelling the future ends the sampling and frees its slot.
         """

@@ -12,13 +12,15 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from gavel.trainer.engines.adapter_cache import AdapterCache, CachedAdapter
+from gavel.trainer.engines.draws import draw_tokens
+from gavel.trainer.engines.grammar import Constraint, GrammarError, Grammars, constraint_of
 from gavel.trainer.engines.kv_cache import Slots, StateSlots
 from gavel.trainer.engines.passes import BatchedPasses, Passes, SinglePasses
 from gavel.trainer.engines.protocol import (
@@ -30,7 +32,7 @@ from gavel.trainer.engines.protocol import (
     Sampled,
     SamplingRequest,
 )
-from gavel.trainer.engines.sampling import sample_tokens, uniform_numbers
+from gavel.trainer.engines.running_reply import RunningReply
 from gavel.trainer.kernels.lm_head import keep_logits_precise
 from gavel.trainer.kernels.rms_norm import fuse_norms
 from gavel.trainer.policy.families import why_unbatched
@@ -45,24 +47,13 @@ _PATIENCE = 3
 """Passes between two admissions; requests that arrive in between are prefilled together."""
 _DENSE = 0.6
 """Share of busy slots above which computing idle slots too is cheaper than gathering the busy ones."""
-_SEED_BITS = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
     request: SamplingRequest
     future: "Future[Sampled]"
-
-
-@dataclass(slots=True)
-class _Running:
-    request: SamplingRequest
-    future: "Future[Sampled]"
-    ids: np.ndarray
-    adapter: CachedAdapter
-    slot: int = -1
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+    constraint: Constraint | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +68,21 @@ class TransformersEngine:
     """An `Engine` in this process; the storage of its model's weights may be the learner's."""
 
     def __init__(
-        self, model: Any, *, slots: int = 128, max_context: int = 4096, versions: int = 1, pass_tokens: int = 8192
+        self,
+        model: Any,
+        *,
+        slots: int = 128,
+        max_context: int = 4096,
+        versions: int = 1,
+        pass_tokens: int = 8192,
+        grammars: Grammars | None = None,
     ) -> None:
         """`model` is a transformers causal language model that nothing else uses from now on; others may read its
         weights.
 
         `versions`: adapters kept, including the live one; one that requests in flight use is kept until they end.
         `pass_tokens`: of prompts, computed at once; bounds memory.
+        `grammars`: without them requests can have none.
         A model with layers that keep another state than keys and values is sampled one conversation at a time.
         """
         self._model = model.eval()
@@ -100,9 +99,10 @@ class TransformersEngine:
                 alone,
             )
         self._adapters = AdapterCache(model, versions)
+        self._grammars = grammars
         self._arrivals: queue.SimpleQueue[_Arrival | _Job | None] = queue.SimpleQueue()
-        self._waiting: list[_Running] = []
-        self._running: list[_Running] = []
+        self._waiting: list[RunningReply] = []
+        self._running: list[RunningReply] = []
         self._closed = False
         self._gate = threading.Lock()
         """Prevents enqueueing after close."""
@@ -141,8 +141,8 @@ class TransformersEngine:
                     "Shorten the conversation, or raise max_context.",
                 )
             )
-        elif not self._queue(_Arrival(request, future)):
-            future.set_exception(EngineError("the engine has been closed", "Register the model again."))
+        else:
+            self._take(request, future)
         return future
 
     def publish(self, adapter: Adapter, version: int) -> None:
@@ -170,6 +170,15 @@ class TransformersEngine:
                 self._closed = True
                 self._arrivals.put(None)
         self._thread.join(timeout=DEADLINE)
+
+    def _take(self, request: SamplingRequest, future: "Future[Sampled]") -> None:
+        try:
+            constraint = constraint_of(request, self._grammars)
+        except GrammarError as error:
+            future.set_exception(error)
+            return
+        if not self._queue(_Arrival(request, future, constraint)):
+            future.set_exception(EngineError("the engine has been closed", "Register the model again."))
 
     def _queue(self, arrival: _Arrival | _Job) -> bool:
         """False when the engine is closed."""
@@ -232,14 +241,14 @@ class TransformersEngine:
                 asked.future.set_exception(error)
             return
         ids = np.asarray(asked.request.prompt_ids, dtype=np.int32)
-        self._waiting.append(_Running(asked.request, asked.future, ids, adapter))
+        self._waiting.append(RunningReply(asked.request, asked.future, ids, adapter, asked.constraint))
 
     def _fail(self, error: EngineError) -> None:
         """Fails all requests and jobs; called after closing, so no new ones arrive."""
         futures: list[Future[Any]] = [running.future for running in self._running + self._waiting]
         while not self._arrivals.empty():
             match self._arrivals.get():
-                case _Arrival(_, future) | _Job(_, future):
+                case _Arrival(_, future, _) | _Job(_, future):
                     futures.append(future)
         for future in futures:
             with contextlib.suppress(InvalidStateError):
@@ -257,9 +266,9 @@ class TransformersEngine:
     def _admit(self) -> None:
         """Fills free slots in waves of one adapter; a request that shares a prefix with the wave waits to copy it."""
         while self._waiting:
-            wave: list[_Running] = []
+            wave: list[RunningReply] = []
             prompts: list[bytes] = []
-            postponed: list[_Running] = []
+            postponed: list[RunningReply] = []
             for candidate in self._waiting:
                 if candidate.future.cancelled():
                     continue
@@ -284,7 +293,7 @@ class TransformersEngine:
                 return
             self._prefill(wave)
 
-    def _prefill(self, wave: list[_Running]) -> None:
+    def _prefill(self, wave: list[RunningReply]) -> None:
         """Computes the new prompt tokens, at most `pass_tokens` in a pass: longest first, a longer one in parts.
 
         A prompt whose last token alone is new is left to the next decoding pass.
@@ -310,7 +319,7 @@ class TransformersEngine:
             if whole:
                 self._sample([batch[row] for row in whole], logits[whole])
 
-    def _new_tokens(self, running: _Running) -> int:
+    def _new_tokens(self, running: RunningReply) -> int:
         """Tokens of its prompt that its slot does not hold yet."""
         return len(running.ids) - int(self._slots.lengths[running.slot])
 
@@ -334,8 +343,8 @@ class TransformersEngine:
         logits = self._forward(batch, tokens, starts, counts)
         self._sample(decoding, logits[torch.from_numpy(at).to(logits.device)])
 
-    def _dropped(self, running: _Running) -> bool:
-        if running.future.cancelled():
+    def _dropped(self, running: RunningReply) -> bool:
+        if running.future.done():  # cancelled, or refused
             self._slots.release(running.slot)
             return True
         return False
@@ -345,49 +354,21 @@ class TransformersEngine:
         self._slots.lengths[rows] = starts + counts
         return logits
 
-    def _sample(self, sampling: list[_Running], logits: torch.Tensor) -> None:
-        temperatures = torch.tensor([running.request.temperature for running in sampling], device=logits.device)
-        shaped = [(row, each.request.shaping) for row, each in enumerate(sampling) if each.request.shaping is not None]
-        for row, shaping in shaped:
-            logits[row] = shaping.logits(logits[row], sampling[row].request.prompt_ids, sampling[row].token_ids)
-        logprobs = torch.log_softmax(logits / temperatures.where(temperatures > 0, 1.0)[:, None], -1)
-        for row, shaping in shaped:
-            logprobs[row] = shaping.logprobs(logprobs[row])
-        uniforms = torch.from_numpy(
-            uniform_numbers(
-                np.array([running.request.seed & _SEED_BITS for running in sampling], dtype=np.uint64),
-                np.array([len(running.token_ids) for running in sampling]),
-            )
-        ).to(logits.device)
-        chosen = sample_tokens(logprobs.exp(), uniforms)
-        if (temperatures == 0).any():
-            chosen = torch.where(temperatures > 0, chosen, logits.argmax(-1))
-        chosen_logprobs = logprobs.gather(-1, chosen[:, None])[:, 0].tolist()
-        for running, token, logprob in zip(sampling, chosen.tolist(), chosen_logprobs, strict=True):
-            running.token_ids.append(token)
-            running.logprobs.append(logprob)
-            if running.request.on_tokens is not None:
-                running.request.on_tokens([token], [logprob], running.adapter.version)
+    def _sample(self, sampling: list[RunningReply], logits: torch.Tensor) -> None:
+        for running, drawn in zip(sampling, draw_tokens(logits, sampling), strict=True):
+            if isinstance(drawn, GrammarError):
+                running.refuse(drawn)
+            else:
+                running.extend(drawn)
         self._running = [running for running in self._running if not self._finished(running)]
 
-    def _finished(self, running: _Running) -> bool:
-        request = running.request
-        finish_reason: Literal["stop", "length"]
-        if not running.token_ids:  # its prompt is not fully computed yet
-            return False
-        if running.token_ids[-1] in request.stop_ids:
-            finish_reason = "stop"
-        elif (
-            len(running.token_ids) >= request.max_tokens
-            or len(running.ids) + len(running.token_ids) >= self.max_context
-        ):
-            finish_reason = "length"
-        else:
+    def _finished(self, running: RunningReply) -> bool:
+        finish_reason = running.finish_reason(self.max_context)
+        if finish_reason is None:
             return False
         self._slots.release(running.slot)
-        result = Sampled(running.token_ids, running.logprobs, finish_reason, running.adapter.version)
         with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
-            running.future.set_result(result)
+            running.future.set_result(running.sampled(finish_reason))
         return True
 
 

@@ -20,6 +20,7 @@ import torch
 from httpx_aiohttp import HttpxAiohttpClient
 
 from gavel.trainer.engines.child_process import ServerProcess
+from gavel.trainer.engines.grammar import Constraint, GrammarError, Grammars, constraint_of
 from gavel.trainer.engines.protocol import (
     Adapter,
     AdapterGone,
@@ -31,23 +32,12 @@ from gavel.trainer.engines.protocol import (
     deadline,
 )
 from gavel.trainer.engines.vllm_adapter import ServedAdapter
-from gavel.trainer.engines.vllm_answers import error_message, failed_future, streamed_choice
+from gavel.trainer.engines.vllm_answers import error_message, failed_future, sampled_turn, streamed_choice
+from gavel.trainer.engines.vllm_requests import PLAIN, Fitting, Misfit, sampling_body, structured
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_PLAIN = {
-    "top_p": 1.0,
-    "top_k": 0,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "ignore_eos": True,
-    "logprobs": 0,
-    "return_token_ids": True,
-}
-_SEEDS = 2**63
 _IDLE_CONNECTION = 2.0
 """Seconds. vLLM closes an idle connection after 5, which would break a request sent at that moment."""
 _PROBE = SamplingRequest([0], frozenset(), max_tokens=16, temperature=2.0, seed=0)
@@ -81,16 +71,19 @@ class VllmEngine:
         api_key: str | None = None,
         sleep: bool = False,
         process: ServerProcess | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         """`adapters` is a directory for the engine alone that the server can read; adapters are passed through it.
 
         `versions`: adapters kept, including the live one; one that requests in flight use is kept until they end.
         With `sleep`, `release_memory` puts the server to sleep. `process`: the server's process if it was started here;
-        it is closed with the engine. Raises `EngineError` when the server does not serve `base_model`.
+        it is closed with the engine. `grammars`: without them requests can have none. Raises `EngineError` when the
+        server does not serve `base_model`.
         """
         self._url = url.rstrip("/").removesuffix("/v1")
         self._process = process
         self._sleep = sleep
+        self._grammars = grammars
         self._max_context = max_context
         self._error: EngineError | None = None
         """Why the engine accepts no more requests; None while it does."""
@@ -164,7 +157,11 @@ class VllmEngine:
                     "Start it with --logprobs-mode processed_logprobs, or sample at temperature 1.",
                 )
             )
-        return self._spawn(self._sample, request)
+        try:
+            constraint = constraint_of(request, self._grammars)
+        except GrammarError as error:
+            return failed_future(error)
+        return self._spawn(self._sample, request, constraint)
 
     def publish(self, adapter: Adapter, version: int) -> None:
         if self._error is not None:
@@ -260,42 +257,44 @@ class VllmEngine:
         gaps = [abs(one - other) for one, other in zip(sampled.logprobs, scored, strict=True)]
         return max(gaps) > _BEYOND_ROUNDING
 
-    async def _sample(self, request: SamplingRequest) -> Sampled:
-        room = self._max_context - len(request.prompt_ids)
+    async def _sample(self, request: SamplingRequest, constraint: Constraint | None = None) -> Sampled:
+        redrawn = False
         async with self._turn(request.adapter_version) as adapter:
-            choice = await self._complete(
-                adapter,
-                request.prompt_ids,
-                request.on_tokens,
-                max_tokens=min(request.max_tokens, room),
-                temperature=request.temperature,
-                seed=request.seed % _SEEDS,
-                stop_token_ids=sorted(request.stop_ids),
-                **(request.shaping.asked() if request.shaping else {}),
-            )
+            body = sampling_body(request, self._max_context - len(request.prompt_ids))
+            if request.grammar is None or constraint is None:
+                choice = await self._complete(adapter, body, request.on_tokens, request.top_logprobs)
+            else:
+                try:
+                    choice = await self._complete(adapter, body, Fitting(constraint), request.top_logprobs)
+                except Misfit:
+                    redrawn, body = True, body | structured(request.grammar)
+                    choice = await self._complete(adapter, body, request.on_tokens, request.top_logprobs)
         if (reason := choice["finish_reason"]) not in ("stop", "length"):
             if await self._dies_soon():
                 raise self._lost(f"it ended a request early: {reason}")
             raise EngineError(f"the server at {self._url} ended a request early ({reason})", _GO_ON)
-        logprobs = choice["logprobs"]["token_logprobs"]
-        return Sampled(choice["token_ids"], logprobs, choice["finish_reason"], adapter.version)
+        sampled = sampled_turn(choice, adapter.version, request.top_logprobs, redrawn)
+        if constraint is not None and not redrawn and request.on_tokens is not None:
+            request.on_tokens(sampled)
+        return sampled
 
     async def _score(self, token_ids: Sequence[int]) -> list[float]:
         async with self._turn(None) as adapter:
-            choice = await self._complete(adapter, token_ids, max_tokens=1, temperature=0.0, prompt_logprobs=0)
+            asked = {"prompt": list(token_ids), "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
+            choice = await self._complete(adapter, PLAIN | asked)
         entries = choice["prompt_logprobs"][1:]
         return [entry[str(token)]["logprob"] for entry, token in zip(entries, token_ids[1:], strict=True)]
 
     async def _complete(
-        self, adapter: ServedAdapter, prompt_ids: Sequence[int], on_tokens: OnTokens | None = None, **asked: Any
+        self, adapter: ServedAdapter, body: dict[str, Any], on_tokens: OnTokens | None = None, top: int = 0
     ) -> dict[str, Any]:
-        body = _PLAIN | {"model": adapter.name, "prompt": list(prompt_ids)} | asked
+        body = body | {"model": adapter.name}
         if on_tokens is None:
             return (await self._call("POST", "/v1/completions", body)).json()["choices"][0]
         try:
             async with self._client.stream("POST", "/v1/completions", json=body | {"stream": True}) as response:
                 if response.is_success:
-                    return await streamed_choice(response, on_tokens, adapter.version)
+                    return await streamed_choice(response, on_tokens, adapter.version, top)
                 await response.aread()
         except httpx.HTTPError as error:
             raise self._lost(f"{type(error).__name__} {error}") from error

@@ -14,12 +14,15 @@ import torch
 
 from gavel.trainer.config import VllmSettings
 from gavel.trainer.engines.child_process import ServerProcess
+from gavel.trainer.engines.grammar import Grammars
 from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.engines.vllm import VllmEngine
 
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM accepts for `--max-lora-rank`."""
 _CPU_BATCH_TOKENS = 4096
+_JSON = '{"backend": "guidance", "disable_any_whitespace": true}'
+"""The library of the embedded engine; of space without end some policies never find the end."""
 _OURS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _OURS += ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE")
 """Variables of this Python environment and of the learner's process group, removed for the server's interpreter."""
@@ -48,9 +51,13 @@ class Served:
     """Adapters that requests can name."""
     quantized: bool = False
     """Whether the base is quantized to 4 bits by bitsandbytes."""
+    may_be_less: bool = False
+    """Whether a GPU that does not hold one such context serves a shorter one."""
 
 
-def vllm_engine(settings: VllmSettings, served: Served, directory: Path) -> VllmEngine:
+def vllm_engine(
+    settings: VllmSettings, served: Served, directory: Path, grammars: Grammars | None = None
+) -> VllmEngine:
     """An engine over the server of `settings`, started if it has no address; log and adapters go to `directory`.
 
     Raises `EngineError`.
@@ -65,6 +72,7 @@ def vllm_engine(settings: VllmSettings, served: Served, directory: Path) -> Vllm
         api_key=settings.api_key.get_secret_value() if settings.api_key else None,
         sleep=settings.sleep,
         process=process,
+        grammars=grammars,
     )
 
 
@@ -95,11 +103,12 @@ def _arguments(settings: VllmSettings, served: Served, port: int) -> list[str]:
         "host": "127.0.0.1",
         "port": port,
         "dtype": str(served.dtype).removeprefix("torch."),
-        "max-model-len": served.max_context,
+        "max-model-len": -1 if served.may_be_less and served.device == "cuda" else served.max_context,
         "max-num-seqs": served.slots,
         "max-loras": served.versions + 1,  # one more, since a new adapter is loaded before the oldest is unloaded
         "max-lora-rank": min((known for known in _RANKS if known >= served.rank), default=served.rank),
         "logprobs-mode": "processed_logprobs",
+        "structured-outputs-config": _JSON,
         "uvicorn-log-level": "warning",
     }
     if served.quantized:

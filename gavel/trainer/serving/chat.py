@@ -19,7 +19,7 @@ from typing import Any, cast
 from renderers import ParsedResponse, Renderer, ToolCallParseStatus
 
 from gavel.llm.types import Message
-from gavel.trainer.engines.protocol import BASE, AdapterGone, ContextOverflow, Engine, Sampled, SamplingRequest
+from gavel.trainer.engines.protocol import BASE, AdapterGone, ContextOverflow, Engine, Grammar, Sampled, SamplingRequest
 from gavel.trainer.serving.capture_book import current_capture
 from gavel.trainer.serving.chat_chunks import ChoiceChunks
 from gavel.trainer.serving.chat_objects import (
@@ -54,10 +54,12 @@ class ChatCompletions:
         *,
         model: str,
         max_context: int,
+        max_reply: int | None = None,
         base_model: str | None = None,
         rendering_by: Callable[[Mapping[str, Any]], Renderer] | None = None,
     ) -> None:
         """`decode` gives the text of token ids; `base_model` names the model without an adapter.
+        `max_reply`: tokens of a reply whose request sets no limit; None: the rest of the context.
 
         `rendering_by` makes the renderer of a request's `chat_template_kwargs`, or raises ValueError.
         """
@@ -65,6 +67,7 @@ class ChatCompletions:
         self._decode = decode
         self._model = model
         self._max_context = max_context
+        self._max_reply = max_reply
         self._base = [base_model] if base_model not in (None, model) and engine.serves_base else []
         self.turn_cache = TurnCache(renderer, decode)
         self._own_format = ChatFormat(renderer)
@@ -86,6 +89,9 @@ class ChatCompletions:
                 sampling = [group.create_task(self._turn(chat, index)) for index in range(chat.asked.n)]
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
+        except asyncio.CancelledError:
+            _count_abandoned(chat.asked.n)
+            raise
         choices: list[dict[str, Any]] = []
         tokens, name = 0, self._model
         for index, task in enumerate(sampling):
@@ -141,6 +147,9 @@ class ChatCompletions:
                         yield head | {"choices": [choice]}
             if chat.asked.include_usage:
                 yield head | {"choices": [], "usage": usage_object(chat.prompt, tokens)}
+        except (GeneratorExit, asyncio.CancelledError):
+            _count_abandoned(going)
+            raise
         finally:
             for task in sampling:
                 task.cancel()
@@ -151,7 +160,8 @@ class ChatCompletions:
         Raises as `complete` does.
         """
         messages = [{"role": "user", "content": self._decode(prompt_ids)}]
-        shown = {"compact_logprobs": True, "logprobs": None, "return_token_ids": True}
+        likeliest = body.get("logprobs") or None
+        shown = {"compact_logprobs": True, "logprobs": None, "return_token_ids": True, "top_logprobs": likeliest}
         chat = self._open({**body, "messages": messages, **shown}, Prompt(prompt_ids, False))
         choices: list[dict[str, Any]] = []
         for index in range(chat.asked.n):
@@ -162,8 +172,16 @@ class ChatCompletions:
             choice = choice_object(chat.asked, index, reply, chat.prompt, turn, self._decode)
             if capture := current_capture.get():
                 capture.add(messages, None, choice)
-            choices.append(choice | {"tokens": [self._decode([token]) for token in turn.token_ids]})
+            choices.append(choice | {"tokens": self._shown_tokens(turn)})
         return choices
+
+    def _shown_tokens(self, turn: Sampled) -> list[tuple[str, dict[str, float]]]:
+        """The text of each token, and the log-probs of those that are likeliest in its place."""
+        likeliest = turn.top_logprobs or [[] for _ in turn.token_ids]
+        return [
+            (self._decode([token]), {self._decode([each]): value for each, value in pairs})
+            for token, pairs in zip(turn.token_ids, likeliest, strict=True)
+        ]
 
     def _open(self, body: Mapping[str, Any], prompt: Prompt | None = None) -> "_Chat":
         """`prompt`: in place of the rendered messages."""
@@ -174,18 +192,33 @@ class ChatCompletions:
         room = self._max_context - len(prompt.token_ids)
         if room <= 0:
             raise ContextOverflow(
-                f"the prompt has {len(prompt.token_ids)} tokens; the maximum context length is {self._max_context}"
+                f"the prompt has {len(prompt.token_ids)} tokens, which leaves no room for a reply: the maximum context "
+                f"length is {self._max_context} tokens",
+                "Shorten the conversation, or raise max_context.",
             )
         request = SamplingRequest(
             prompt_ids=prompt.token_ids,
             stop_ids=form.stop_ids,
-            max_tokens=min(asked.max_tokens or room, room),
+            max_tokens=min(asked.max_tokens or self._max_reply or room, room),
             temperature=asked.temperature,
             seed=secrets.randbits(62) if asked.seed is None else asked.seed,
             adapter_version=version,
             shaping=asked.shaping,
+            grammar=None if asked.schema is None else self._grammar(asked.schema, asked, form),
+            top_logprobs=asked.top_logprobs,
         )
         return _Chat(asked, form, prompt, request)
+
+    def _grammar(self, schema: str, asked: ChatRequest, form: ChatFormat) -> Grammar:
+        if not asked.tools:
+            return Grammar(schema)
+        opening = call_opening(form.renderer, asked.tools, None)
+        if not opening:
+            raise BadRequest(
+                "the chat format has no beginning by which a tool call is told from a reply of a response_format",
+                "Leave out tools, or response_format.",
+            )
+        return Grammar(schema, tuple(opening))
 
     async def _turn(self, chat: "_Chat", index: int, heard: Heard | None = None) -> "tuple[_Chat, Sampled]":
         """A turn, and what was asked for it. One that must call a tool and does not is sampled once more, behind the
@@ -212,6 +245,8 @@ class ChatCompletions:
 
     def _reply(self, chat: "_Chat", turn: Sampled) -> Message:
         reply = reply_message(chat.parsed(turn.token_ids))
+        if chat.asked.schema is not None and not reply["content"] and "tool_calls" not in reply:
+            reply["content"] = reply.pop("reasoning_content", "")  # JSON where a thought was expected
         return without_stop(reply, chat.asked.stop) if chat.asked.stop else reply
 
     def _remember(self, chat: "_Chat", reply: Message, turn: Sampled) -> None:
@@ -264,6 +299,12 @@ class ChatCompletions:
         return known
 
 
+def _count_abandoned(turns: int) -> None:
+    capture = current_capture.get()
+    if capture is not None:
+        capture.abandoned += turns
+
+
 @dataclass(frozen=True, slots=True)
 class _Chat:
     """A request that is being answered."""
@@ -295,7 +336,6 @@ class _Chat:
                 'Leave tool_choice at "auto".',
             )
         prompt_ids = [*self.prompt.token_ids, *opening]
-        request = replace(
-            self.request, prompt_ids=prompt_ids, max_tokens=max(1, self.request.max_tokens - len(opening))
-        )
+        rest = max(1, self.request.max_tokens - len(opening))
+        request = replace(self.request, prompt_ids=prompt_ids, max_tokens=rest, grammar=None)
         return replace(self, prompt=Prompt(prompt_ids, self.prompt.continues), request=request, opening=tuple(opening))

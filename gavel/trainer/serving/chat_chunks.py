@@ -63,13 +63,13 @@ class ChoiceChunks:
         return known | {"delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
 
     def _chunk(self, delta: dict[str, Any], turn: Sampled) -> dict[str, Any]:
-        new_ids, new_logprobs = turn.token_ids[self._told :], turn.logprobs[self._told :]
-        self._told = len(turn.token_ids)
+        told, self._told = self._told, len(turn.token_ids)
+        new_ids, new_logprobs = turn.token_ids[told:], turn.logprobs[told:]
         logprobs = None
         if self._asked.token_ids:
             delta = delta | {"token_ids": new_ids}
         if self._asked.logprobs and self._asked.compact:
             delta = delta | {"token_logprobs": new_logprobs}
         elif self._asked.logprobs and new_ids:
-            logprobs = logprobs_object(new_ids, new_logprobs, self._decode)
+            logprobs = logprobs_object(turn, self._decode, told)
         return {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": None}

@@ -56,6 +56,8 @@ def choice_object(
         "continues_sampled": prompt.continues,
     }
     shaped_by = sorted(asked.shaping.asked()) if asked.shaping else []
+    if sampled.redrawn:
+        shaped_by.append("response_format")
     if sampled.adapter_version == BASE:
         shaped_by.append("model")
     if shaped_by:
@@ -65,7 +67,7 @@ def choice_object(
     if asked.logprobs and asked.compact:
         choice["token_logprobs"] = sampled.logprobs
     elif asked.logprobs:
-        choice["logprobs"] = logprobs_object(sampled.token_ids, sampled.logprobs, decode)
+        choice["logprobs"] = logprobs_object(sampled, decode)
     if asked.token_ids:
         choice["token_ids"] = sampled.token_ids
         choice["prompt_token_ids"] = prompt.token_ids
@@ -77,8 +79,14 @@ def first_of(stop: Sequence[str], text: str) -> str | None:
     return min((each for each in stop if each in text), key=text.find, default=None)
 
 
-def logprobs_object(token_ids: Sequence[int], logprobs: Sequence[float], decode: Decode) -> dict[str, Any]:
-    return {"content": [_token(*pair, decode) for pair in zip(token_ids, logprobs, strict=True)]}
+def logprobs_object(sampled: Sampled, decode: Decode, start: int = 0) -> dict[str, Any]:
+    """Of its tokens from `start` on."""
+    shown: list[dict[str, Any]] = []
+    for at in range(start, len(sampled.token_ids)):
+        likeliest = sampled.top_logprobs[at] if sampled.top_logprobs else ()
+        top = [_token(*pair, decode) for pair in likeliest]
+        shown.append(_token(sampled.token_ids[at], sampled.logprobs[at], decode) | {"top_logprobs": top})
+    return {"content": shown}
 
 
 def completion_object(
@@ -108,4 +116,4 @@ def head_object(model: str, kind: str) -> dict[str, Any]:
 
 def _token(token_id: int, logprob: float, decode: Decode) -> dict[str, Any]:
     text = decode([token_id])
-    return {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}

@@ -1,5 +1,6 @@
 """A chat completion's body, read and checked: what is asked of the engine, and how the reply is to be shown."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -32,6 +33,8 @@ _KNOWN = {
     "stream_options",
     "tool_choice",
     "logit_bias",
+    "response_format",
+    "top_logprobs",
 }
 _INERT = {
     "include_reasoning",
@@ -49,8 +52,8 @@ _INERT = {
     "verbosity",
 }
 """Parameters that say nothing about what is sampled here."""
-_HARMLESS = {"response_format": (None, {"type": "text"}), "top_logprobs": (None, 0)}
-"""Unsupported parameters, with the values that change nothing."""
+_MAX_TOP_LOGPROBS = 20
+"""As in OpenAI's API."""
 _SHAPING: dict[str, tuple[float, float]] = {
     "top_p": (0.0, 1.0),
     "top_k": (-1, 10**9),
@@ -86,11 +89,15 @@ class ChatRequest:
     call: str | None
     """The one that it calls; None: any."""
     shaping: Shaping | None
+    schema: str | None
+    """What the turn's JSON must fit, as JSON; None: it may be any text."""
     template_arguments: Any
     stream: bool
     include_usage: bool
     """A stream ends with a chunk of its usage."""
     logprobs: bool
+    top_logprobs: int
+    """Likeliest tokens to show beside each sampled one."""
     compact: bool
     """Log-probs as a plain list."""
     token_ids: bool
@@ -103,7 +110,7 @@ def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
     for number, message in enumerate(body["messages"]):
         _check_message(number, message)
     for name, value in body.items():
-        if name not in _KNOWN | _INERT | _SHAPING.keys() and value not in _HARMLESS.get(name, (None,)):
+        if name not in _KNOWN | _INERT | _SHAPING.keys() and value is not None:
             raise BadRequest(f"{name}={value!r} is not supported here", f"Leave {name} out.")
     temperature = body.get("temperature")
     if temperature is not None and not 0 <= temperature <= _MAX_TEMPERATURE:
@@ -131,13 +138,39 @@ def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
         must_call=must_call,
         call=call,
         shaping=_shaping(body),
+        schema=_schema(body.get("response_format")),
         template_arguments=body.get("chat_template_kwargs"),
         stream=body.get("stream") is True,
         include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
         logprobs=body.get("logprobs") is not False,
+        top_logprobs=_top_logprobs(body),
         compact=body.get("compact_logprobs") is True,
         token_ids=body.get("return_token_ids") is not False,
     )
+
+
+def _schema(form: Any) -> str | None:
+    match form:
+        case None | {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return '{"type": "object"}'
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+            return json.dumps(schema)
+        case _:
+            raise BadRequest(
+                f"response_format={form!r} is not supported here",
+                "Known: text, json_object, and json_schema with a schema.",
+            )
+
+
+def _top_logprobs(body: Mapping[str, Any]) -> int:
+    count = body.get("top_logprobs") or 0
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= _MAX_TOP_LOGPROBS:
+        raise BadRequest(f"top_logprobs={count!r} is not between 0 and {_MAX_TOP_LOGPROBS}")
+    if count and body.get("logprobs") is False:
+        raise BadRequest("top_logprobs come with logprobs alone", "Set logprobs=True.")
+    return count
 
 
 def _tool_choice(choice: Any, tools: list[Message] | None) -> tuple[bool, str | None]:

@@ -4,6 +4,7 @@ A choice carries `token_ids`, `prompt_token_ids`, `token_logprobs`, `policy_vers
 is a turn that answers its prompt, and continues no other.
 """
 
+import itertools
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
@@ -22,7 +23,7 @@ Encode = Callable[[str], list[int]]
 _DEFAULT_MAX_TOKENS = 16
 """As in OpenAI's API."""
 _HARMLESS = {"echo": (None, False), "suffix": (None, ""), "best_of": (None, 1)}
-_OWN = {"prompt", "logprobs", "stream", "stream_options", *_HARMLESS}
+_OWN = {"prompt", "stream", "stream_options", *_HARMLESS}
 
 
 class CompletionsApi:
@@ -86,6 +87,12 @@ def _choice(index: int, choice: Message, body: Message) -> Message:
     """A chat choice as one of a text completion."""
     logprobs = None
     if body.get("logprobs") is not None:
-        logprobs = {"tokens": choice["tokens"], "token_logprobs": choice["token_logprobs"]}
+        tokens = [text for text, _ in choice["tokens"]]
+        logprobs = {
+            "tokens": tokens,
+            "token_logprobs": choice["token_logprobs"],
+            "top_logprobs": [top for _, top in choice["tokens"]] if body["logprobs"] else None,
+            "text_offset": list(itertools.accumulate(map(len, tokens[:-1]), initial=0)) if tokens else [],
+        }
     kept = {name: value for name, value in choice.items() if name not in ("message", "tokens")}
     return kept | {"index": index, "text": choice["message"]["content"], "logprobs": logprobs}

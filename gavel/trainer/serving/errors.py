@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from gavel.llm.errors import GavelError
+from gavel.trainer.engines.grammar import GrammarError
 from gavel.trainer.engines.protocol import ContextOverflow, EngineError
 
 CLIENT_GONE = 499
@@ -32,7 +33,11 @@ class ClientGone(Exception):
     """The client closed the connection."""
 
 
-_CODES = {ContextOverflow: "context_length_exceeded", UnknownModel: "model_not_found"}
+_CODES = {
+    ContextOverflow: "context_length_exceeded",
+    UnknownModel: "model_not_found",
+    GrammarError: "invalid_json_schema",
+}
 """As OpenAI's API calls them."""
 _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
 ANSWERED = (BadRequest, EngineError, asyncio.CancelledError, *_UNREADABLE)
@@ -42,7 +47,7 @@ ANSWERED = (BadRequest, EngineError, asyncio.CancelledError, *_UNREADABLE)
 def error_answer(error: BaseException) -> tuple[int, dict[str, Any]]:
     """The status and the body that tell a client of one of `ANSWERED`; raises any other."""
     match error:
-        case BadRequest() | ContextOverflow():
+        case BadRequest() | ContextOverflow() | GrammarError():
             return 400, error_body(str(error), _CODES.get(type(error), "invalid_request"))
         case KeyError() | TypeError() | ValueError() | AttributeError():
             told = f"the request cannot be read: {type(error).__name__}: {error}"

@@ -46,6 +46,7 @@ class EndpointServer:
         *,
         model: str,
         max_context: int,
+        max_reply: int | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
         base_model: str | None = None,
@@ -54,15 +55,18 @@ class EndpointServer:
     ) -> None:
         """`decode` gives the text of token ids; `port` 0 takes a free one. Raises `EndpointError`.
 
+        `max_context` bounds prompt and reply, `max_reply` a reply whose request sets no limit; both in tokens.
         `rendering_by` makes the renderer of a request's `chat_template_kwargs`, or raises ValueError.
         `encode` gives the tokens of a text; without it there is no `/v1/completions`.
         """
+        self._max_context = max_context
         self.chat = ChatCompletions(
             engine,
             renderer,
             decode,
             model=model,
             max_context=max_context,
+            max_reply=max_reply,
             base_model=base_model,
             rendering_by=rendering_by,
         )
@@ -99,13 +103,22 @@ class EndpointServer:
         self._thread.join(timeout=_START_DEADLINE)
 
     async def _models(self, request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [_model(name) for name in self.chat.names]})
+        return JSONResponse({"object": "list", "data": [self._model(name) for name in self.chat.names]})
 
     async def _one_model(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in self.chat.names:
             return JSONResponse(error_answer(UnknownModel(name, self.chat.names))[1], 404)
-        return JSONResponse(_model(name))
+        return JSONResponse(self._model(name))
+
+    def _model(self, name: str) -> dict[str, Any]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": 0,
+            "owned_by": "gavel",
+            "max_model_len": self._max_context,
+        }
 
     async def _chat_completions(self, request: Request) -> Response:
         try:
@@ -116,10 +129,6 @@ class EndpointServer:
         if streams:
             return await streamed_answer(request, _events(self.chat.stream(body)))
         return await json_answer(request, self.chat.complete(body))
-
-
-def _model(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "gavel"}
 
 
 async def _events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[bytes, None]:

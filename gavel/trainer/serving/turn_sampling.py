@@ -23,27 +23,25 @@ async def sample_turn(
 ) -> Sampled:
     """The turn. Raises what the engine raises; cancelling it ends the sampling."""
     if ends is None and heard is None:
-        return _finite(await asyncio.wrap_future(engine.submit(request)))
+        return _finite(await (await _submitted(engine, request)))
     loop = asyncio.get_running_loop()
-    news: asyncio.Queue[tuple[Sequence[int], Sequence[float], int] | None] = asyncio.Queue()
+    news: asyncio.Queue[Sampled | None] = asyncio.Queue()
 
-    def on_tokens(token_ids: Sequence[int], logprobs: Sequence[float], version: int) -> None:
+    def on_tokens(piece: Sampled) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for the turn
-            loop.call_soon_threadsafe(news.put_nowait, (token_ids, logprobs, version))
+            loop.call_soon_threadsafe(news.put_nowait, piece)
 
-    future = asyncio.wrap_future(engine.submit(replace(request, on_tokens=on_tokens)))
+    future = await _submitted(engine, replace(request, on_tokens=on_tokens))
     future.add_done_callback(lambda _: news.put_nowait(None))
     turn = _Turn()
     try:
-        while (told := await news.get()) is not None:
-            if turn.extend(*told, ends):
+        while (piece := await news.get()) is not None:
+            if turn.extend(piece, ends):
                 return _finite(turn.sampled())
             if heard is not None and news.empty():
                 heard(turn.sampled())
         whole = _finite(future.result())
-        at = len(turn.token_ids)
-        ended = turn.extend(whole.token_ids[at:], whole.logprobs[at:], whole.adapter_version, ends)
-        return turn.sampled() if ended else whole
+        return turn.sampled() if turn.extend(whole, ends, len(turn.token_ids)) else whole
     finally:
         future.cancel()  # no effect on one that is done
 
@@ -55,19 +53,34 @@ class _Turn:
     token_ids: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     version: int = 0
+    top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list[list[tuple[int, float]]])
+    redrawn: int = 0
 
-    def extend(self, token_ids: Sequence[int], logprobs: Sequence[float], version: int, ends: Ends | None) -> bool:
-        """Appends tokens, up to the one that ends the turn; whether there was one."""
-        self.version = version
-        for token, logprob in zip(token_ids, logprobs, strict=True):
+    def extend(self, piece: Sampled, ends: Ends | None, start: int = 0) -> bool:
+        """Appends the tokens of a piece from `start` on, up to the one that ends the turn; whether there was one."""
+        self.version = piece.adapter_version
+        self.redrawn = piece.redrawn if start else self.redrawn + piece.redrawn
+        for at, token in enumerate(piece.token_ids[start:], start):
             self.token_ids.append(token)
-            self.logprobs.append(logprob)
+            self.logprobs.append(piece.logprobs[at])
+            self.top_logprobs += piece.top_logprobs[at : at + 1]
             if ends is not None and ends(self.token_ids):
                 return True
         return False
 
     def sampled(self) -> Sampled:
-        return Sampled(self.token_ids, self.logprobs, "stop", self.version)
+        return Sampled(self.token_ids, self.logprobs, "stop", self.version, self.top_logprobs, self.redrawn)
+
+
+async def _submitted(engine: Engine, request: SamplingRequest) -> "asyncio.Future[Sampled]":
+    if request.grammar is None:
+        return asyncio.wrap_future(engine.submit(request))
+    submitting = asyncio.ensure_future(asyncio.to_thread(engine.submit, request))  # which compiles the grammar
+    try:
+        return asyncio.wrap_future(await asyncio.shield(submitting))
+    except asyncio.CancelledError:
+        submitting.add_done_callback(lambda done: done.result().cancel())
+        raise
 
 
 def _finite(sampled: Sampled) -> Sampled:

@@ -345,6 +345,29 @@ async def test_two_processes_cannot_train_the_same_run(tmp_path: Path) -> None:
     held_elsewhere.close()
 
 
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, "context 4,096 tokens (the model's own); a reply without max_tokens may take the rest of it"),
+        (
+            {"max_context": 10**6, "max_reply": 50},
+            "context 4,096 tokens (the model's own); a reply without",
+        ),
+        (
+            {"max_context": 64, "max_reply": 50},
+            "context 64 tokens (of the model's 4,096); a reply without",
+        ),
+    ],
+)
+async def test_registering_tells_the_context_and_the_longest_reply(tmp_path: Path, caplog, settings, told) -> None:
+    caplog.set_level("INFO", logger="gavel")
+    async with LocalBackend(tmp_path, **settings) as backend:
+        await (model := a_model()).register(backend)
+        limits = backend.endpoint(model).limits
+    assert limits.startswith(told)
+    assert [record.message for record in caplog.records if "context" in record.message] == [f"clerk: {limits}"]
+
+
 async def test_a_notebook_s_cell_that_registers_can_be_run_again(tmp_path: Path) -> None:
     first, again, anew = a_model(), a_model(), a_model()
     backend = LocalBackend(tmp_path)

@@ -238,8 +238,9 @@ def test_sampling_ends_at_a_stop_token_which_is_kept(engine):
 def test_tokens_are_heard_in_order_before_the_reply_is_done(engine):
     heard: list[tuple[int, float, int]] = []
 
-    def on_tokens(token_ids, logprobs, version):
-        heard.extend((token, logprob, version) for token, logprob in zip(token_ids, logprobs, strict=True))
+    def on_tokens(piece):
+        pairs = zip(piece.token_ids, piece.logprobs, strict=True)
+        heard.extend((token, logprob, piece.adapter_version) for token, logprob in pairs)
 
     plain = engine.submit(request_for(prompt(3, 20), seed=4)).result(timeout=HANG_SECONDS)
     future = engine.submit(request_for(prompt(3, 20), seed=4, on_tokens=on_tokens))

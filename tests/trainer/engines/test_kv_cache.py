@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.trainer.engines.kv_cache import Slots, SlotView
+from gavel.trainer.engines.kv_cache import COMMON_CONTEXT, Slots, SlotView, shared_context
 
 MAX_CONTEXT = 600
 short = st.lists(st.integers(0, 2), min_size=1, max_size=12)
@@ -170,3 +170,18 @@ def test_rows_that_are_not_neighbours_see_their_own_keys():
         torch.tensor([7.0, 8.0])[:, None, None, None], torch.zeros(2, 1, 1, 1), layer=0
     )
     assert keys[:, 0, :, 0].tolist() == [[*prefix_marks([3, 3]), 7.0], [*prefix_marks([1, 1]), 8.0]]
+
+
+@given(
+    share=st.integers(0, 10**11),
+    most=st.integers(16, 200_000),
+    slots=st.integers(1, 256),
+    per_token=st.integers(1, 10**6),
+)
+def test_a_context_that_nobody_asked_for_is_the_models_as_far_as_memory_goes(share, most, slots, per_token):
+    context = shared_context(share, most, slots, most * per_token)
+    assert min(most, COMMON_CONTEXT) <= context <= most
+    if context > COMMON_CONTEXT:
+        assert min(slots, 16) * context * per_token <= share
+    if context < most and context % 256 == 0 and context > COMMON_CONTEXT:
+        assert min(slots, 16) * (context + 257) * per_token > share

@@ -79,7 +79,7 @@ def test_tokens_are_heard_as_the_server_streams_them(connect, policy):
     engine.publish(policy, 4)
     heard: list[tuple[list[int], list[float], int]] = []
     plain = ask(engine)
-    found = ask(engine, on_tokens=lambda ids, logprobs, version: heard.append((list(ids), list(logprobs), version)))
+    found = ask(engine, on_tokens=lambda piece: heard.append((piece.token_ids, piece.logprobs, piece.adapter_version)))
     assert found.token_ids == plain.token_ids
     assert [len(ids) for ids, *_ in heard] == [2] * 6
     assert [token for ids, *_ in heard for token in ids] == found.token_ids

@@ -9,6 +9,7 @@ from openai import AsyncOpenAI, DefaultAioHttpClient
 
 from gavel.scenarios.library.returns_desk import scenario
 from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.engines.grammar import Grammars
 from gavel.trainer.engines.protocol import Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.policy.policy import Policy, load_base
@@ -59,7 +60,8 @@ class Gate:
 @contextmanager
 def serving(policy: Policy, gate: Gate | None = None) -> Generator[EndpointServer]:
     base = load_base(EMBEDDED_POLICY, policy.dtype, policy.device)
-    engine = TransformersEngine(base, slots=16, max_context=MAX_CONTEXT)
+    grammars = Grammars(policy.tokenizer, policy.vocabulary)
+    engine = TransformersEngine(base, slots=16, max_context=MAX_CONTEXT, grammars=grammars)
     engine.publish(policy, VERSION)
     if gate is not None:
         gate.keep(engine)

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -41,7 +42,8 @@ class Reply:
     def say(self, tokens: int) -> None:
         assert self.request.on_tokens is not None
         new = slice(self.said, self.said + tokens)
-        self.request.on_tokens(self.whole.token_ids[new], self.whole.logprobs[new], self.whole.adapter_version)
+        piece = replace(self.whole, token_ids=self.whole.token_ids[new], logprobs=self.whole.logprobs[new])
+        self.request.on_tokens(piece)
         self.said += tokens
 
     def end(self) -> None:

@@ -339,11 +339,11 @@ async def test_an_unknown_model_is_refused_naming_the_live_ones(client, model):
         {"n": 129},
         {"stop": [""]},
         {"stop": [3]},
-        {"top_logprobs": 3},
+        {"top_logprobs": 21},
         {"frequency_penalty": 2.5},
         {"presence_penalty": "much"},
         {"logit_bias": {"5": 101}},
-        {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_schema"}},
         {"tool_choice": "perhaps"},
         {"tool_choice": {"type": "function", "function": {"name": "no_such_tool"}}},
         {"temperature": -0.5},
@@ -441,6 +441,19 @@ async def test_the_engine_is_asked_for_no_more_than_the_context_holds(recital, r
         choice = await ask(client, max_completion_tokens=10**6)
     (request,) = recited.requests
     assert request.max_tokens == MAX_CONTEXT - len(choice.prompt_token_ids)
+
+
+@pytest.mark.parametrize(("limit", "asked", "given"), [(None, None, None), (20, None, 20), (20, 30, 30), (20, 10, 10)])
+async def test_a_reply_takes_the_rest_of_the_context_or_what_the_endpoint_or_its_request_says(
+    policy, recited, limit, asked, given
+):
+    server = serve(policy, recited, max_reply=limit)
+    async with client_of(server) as client:
+        choice = await ask(client, **({"max_tokens": asked} if asked else {}))
+        (model, *_) = (await client.models.list()).data
+    server.close()
+    assert recited.requests[0].max_tokens == (given or MAX_CONTEXT - len(choice.prompt_token_ids))
+    assert model.max_model_len == MAX_CONTEXT
 
 
 async def test_a_closed_engine_is_a_503_that_says_so(policy):

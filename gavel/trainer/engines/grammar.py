@@ -1,0 +1,194 @@
+"""Replies that must be JSON of a schema: which tokens may come next.
+
+    constraint = Grammars(tokenizer, vocabulary).constraint(Grammar('{"type": "object"}'), prompt_ids, stop_ids)
+    constraint.take(token)      # False: the token does not fit here, and nothing has changed
+    constraint.allowed()        # `[vocabulary]`: the tokens that do
+
+A sampler draws from the policy and asks `take`. Only a token that does not fit is drawn again among those that do, so
+a reply of which no token was drawn again is the policy's own. A thought before the JSON stays free, and a reply may
+open a tool call in place of it.
+"""
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gavel.trainer.engines.protocol import EngineError, Grammar, SamplingRequest
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+_COMPILED = 64
+"""Grammars that are kept."""
+_JSON = "start: json\njson: %json "
+_AFTER_A_THOUGHT = "start: SPACE? json\nSPACE: /[ \\t\\r\\n]{1,4}/\njson: %json "
+_LAYOUT = {"whitespace_pattern": "( |\\r?\\n[ \\t]{0,16})?"}
+"""Between the parts of a JSON text: of unbounded space some policies never find the end."""
+_THOUGHT = ("<think>", "</think>")
+
+
+class GrammarError(EngineError):
+    """A schema that no grammar can be made of, or one that is too complex."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Thought:
+    opens: int
+    closes: int
+
+
+class Grammars:
+    """Makes the constraints of requests over the tokens of one model."""
+
+    def __init__(self, tokenizer: Any, vocabulary: int) -> None:
+        """`tokenizer` is a fast one of transformers; `vocabulary`: logits of the model."""
+        self._tokenizer = tokenizer
+        self._vocabulary = vocabulary
+        self._tokens: LLTokenizer | None = None
+        self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._gate = threading.Lock()
+        known = tokenizer.get_vocab()
+        ids = [known[mark] for mark in _THOUGHT if mark in known]
+        self._thought = _Thought(*ids) if len(ids) == len(_THOUGHT) else None
+
+    def constraint(self, grammar: Grammar, prompt_ids: Sequence[int], stop_ids: frozenset[int]) -> "Constraint":
+        """Takes up to a second for the first one, and milliseconds for a new schema. Raises `GrammarError`."""
+        with self._gate:
+            matcher = self._matcher(_JSON, grammar.schema)
+            after = None if self._thought is None else self._matcher(_AFTER_A_THOUGHT, grammar.schema)
+        opening, thinks = list(grammar.opening), False
+        if self._thought is not None:
+            marks = [token for token in prompt_ids if token in (self._thought.opens, self._thought.closes)]
+            thinks = marks[-1:] == [self._thought.opens]
+            if self._thought.closes in opening:  # of a format that shows an empty thought
+                opening = opening[opening.index(self._thought.closes) + 1 :]
+                while opening and self._is_blank(opening[0]):
+                    del opening[0]
+        return Constraint(
+            matcher, after, self._vocabulary, stop_ids, opening, self._thought, self._is_blank, thinks=thinks
+        )
+
+    def _is_blank(self, token: int) -> bool:
+        return self._tokenizer.decode([token]).isspace()
+
+    def _matcher(self, form: str, schema: str) -> "LLMatcher":
+        """At the beginning of a reply."""
+        try:
+            from llguidance import LLMatcher
+            from llguidance.hf import from_tokenizer
+        except ImportError as error:
+            raise GrammarError(
+                "replies of a JSON schema need the package llguidance", "pip install 'gavel-rl[train]'"
+            ) from error
+        key = form + schema
+        known = self._compiled.get(key)
+        if known is None:
+            if self._tokens is None:
+                self._tokens = from_tokenizer(self._tokenizer, n_vocab=self._vocabulary)
+            laid_out = json.dumps({**json.loads(schema), "x-guidance": _LAYOUT})
+            known = LLMatcher(self._tokens, LLMatcher.grammar_from_lark(form + laid_out), log_level=0)
+            if known.is_error():
+                raise GrammarError(
+                    f"no grammar can be made of this response_format: {_reason(known.get_error())}",
+                    "Leave that out of the schema.",
+                )
+            self._compiled[key] = known
+        self._compiled.move_to_end(key)
+        while len(self._compiled) > _COMPILED:
+            self._compiled.popitem(last=False)
+        return known.deep_copy()
+
+
+def _reason(told: str) -> str:
+    return " ".join(told.split())[:200]
+
+
+def constraint_of(request: SamplingRequest, grammars: Grammars | None) -> "Constraint | None":
+    """Of a request; None where it may say anything. Raises `GrammarError`."""
+    if request.grammar is None:
+        return None
+    if grammars is None:
+        raise GrammarError("this engine was started without a tokenizer, so it takes no response_format")
+    return grammars.constraint(request.grammar, request.prompt_ids, request.stop_ids)
+
+
+class Constraint:
+    """What one reply may say."""
+
+    def __init__(
+        self,
+        matcher: "LLMatcher",
+        after_thought: "LLMatcher | None",
+        vocabulary: int,
+        stop_ids: frozenset[int],
+        opening: Sequence[int],
+        thought: _Thought | None,
+        is_blank: Callable[[int], bool],
+        *,
+        thinks: bool,
+    ) -> None:
+        """`matcher` is of a reply that begins with the JSON; `thinks`: the prompt ends within a thought."""
+        self._matcher = matcher
+        self._after_thought = after_thought
+        self._vocabulary = vocabulary
+        self._stop_ids = stop_ids
+        self._opening = tuple(opening)
+        self._opened = 0
+        """Tokens of the opening that the reply begins with."""
+        self._thought = thought
+        self._is_blank = is_blank
+        self._thinks = thinks
+        self._may_think = True
+        self._may_be_json = True
+
+    @property
+    def free(self) -> bool:
+        """Whether the reply opens a tool call, and may go on as it likes."""
+        return self._opened > 0 and (not self._may_be_json or self._opened == len(self._opening))
+
+    def take(self, token: int) -> bool:
+        """Whether the reply may go on with this token, which it then does."""
+        if self.free:
+            return True
+        if self._thinks and self._thought is not None:
+            if token == self._thought.closes:
+                self._thinks, self._may_think = False, False
+                self._matcher = self._after_thought or self._matcher
+            return token not in self._stop_ids
+        if self._may_think and self._thought is not None and token == self._thought.opens:
+            self._thinks = True
+            return True
+        if token in self._stop_ids:
+            return self._may_be_json and self._matcher.is_accepting()
+        opens = bool(self._opening) and token == self._opening[self._opened]
+        fits = self._may_be_json and self._matcher.try_consume_tokens([token]) == 1
+        if fits and not opens and not self._opened and self._is_blank(token):
+            return True  # between a thought and what follows
+        if opens or fits:
+            self._opened = self._opened + 1 if opens else 0
+            self._opening = self._opening if opens else ()
+            self._may_be_json, self._may_think = fits, False
+        return opens or fits
+
+    def allowed(self) -> np.ndarray:
+        """The tokens that the reply may go on with. `[vocabulary]`, bool. Raises `GrammarError` for none."""
+        if self.free or self._thinks:
+            found = np.ones(self._vocabulary, dtype=bool)
+            found[sorted(self._stop_ids)] = self.free
+            return found
+        found = np.zeros(self._vocabulary, dtype=bool)
+        if self._may_be_json and not self._matcher.is_stopped():
+            bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+            found = np.unpackbits(bits, bitorder="little")[: self._vocabulary].astype(bool)
+        found[sorted(self._stop_ids)] = self._may_be_json and self._matcher.is_accepting()
+        if self._opening:
+            found[self._opening[self._opened]] = True
+        if self._matcher.is_error() or not found.any():
+            told = _reason(self._matcher.get_error()) or "no token fits"
+            raise GrammarError(f"the reply cannot go on by its response_format: {told}", "Simplify the schema.")
+        return found

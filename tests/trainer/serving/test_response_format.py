@@ -1,0 +1,146 @@
+"""Replies of a JSON schema from the embedded policy, which knows nothing of JSON but its tool calls."""
+
+import json
+from typing import Literal
+
+import pytest
+from jsonschema import Draft202012Validator
+from openai import BadRequestError
+from pydantic import BaseModel
+
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.config import TrainConfig
+from gavel.trainer.data.left_out import LeftOut
+from gavel.trainer.data.training_batch import make_batch
+from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, client_of, serving
+
+pytestmark = pytest.mark.slow
+
+MESSAGES = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
+
+
+class Decision(BaseModel):
+    action: Literal["refund", "refuse", "escalate"]
+    amount: Literal[0, 5, 20] | None
+    sure: bool
+
+
+SCHEMA = Decision.model_json_schema() | {"additionalProperties": False}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "decision", "schema": SCHEMA, "strict": True}}
+
+
+@pytest.fixture(scope="module")
+def server(policy):
+    with serving(policy) as running:
+        yield running
+
+
+async def ask(server, **settings):
+    async with client_of(server) as client:
+        asked = {"model": "desk", "messages": MESSAGES, "max_tokens": 120, "seed": 7, **settings}
+        return (await client.chat.completions.create(**asked)).choices[0]
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_reply_fits_its_schema_and_is_marked_as_none_of_the_policys(server, seed, temperature):
+    choice = await ask(server, response_format=FORMAT, seed=seed, temperature=temperature)
+    assert choice.finish_reason == "stop"
+    Draft202012Validator(SCHEMA).validate(json.loads(choice.message.content))
+    assert choice.shaped_by == ["response_format"]
+
+
+async def test_a_turn_that_the_schema_changed_is_left_out_of_training_with_its_reason(server, policy):
+    choice = await ask(server, response_format=FORMAT)
+    members = [Trajectory(messages_and_choices=[*MESSAGES, choice], reward=reward) for reward in (0.0, 1.0)]
+    batch = make_batch([TrajectoryGroup(members)], TrainConfig(), policy)
+    assert not batch.sequences
+    assert batch.left_out_members[LeftOut.SHAPED_SAMPLING] == 2
+
+
+async def test_a_json_object_is_one(server):
+    choice = await ask(server, response_format={"type": "json_object"}, temperature=0, max_tokens=300)
+    if choice.finish_reason == "stop":
+        assert isinstance(json.loads(choice.message.content), dict)
+    assert choice.message.content.startswith("{")
+
+
+async def test_beside_tools_a_reply_may_call_one_which_stays_the_policys_own(server):
+    plain = await ask(server, tools=TOOLS, temperature=0)
+    under = await ask(server, tools=TOOLS, temperature=0, response_format=FORMAT)
+    assert plain.message.tool_calls
+    assert under.token_ids == plain.token_ids
+    given, own = ([token.logprob for token in each.logprobs.content] for each in (under, plain))
+    assert given == pytest.approx(own, abs=1e-4)
+    assert "shaped_by" not in under.model_extra
+
+
+async def test_a_call_that_was_required_is_made_under_a_schema_too(server):
+    choice = await ask(server, tools=TOOLS, tool_choice="required", response_format=FORMAT, seed=3)
+    assert choice.message.tool_calls
+
+
+async def test_the_openai_clients_parse_gives_the_model(server):
+    async with client_of(server) as client:
+        asked = {"model": "desk", "messages": MESSAGES, "max_tokens": 120, "response_format": Decision}
+        parsed = (await client.chat.completions.parse(**asked)).choices[0].message.parsed
+        async with client.chat.completions.stream(**asked) as stream:
+            events = [event.type async for event in stream]
+            streamed = (await stream.get_final_completion()).choices[0]
+    assert isinstance(parsed, Decision)
+    assert isinstance(streamed.message.parsed, Decision)
+    assert "content.delta" in events
+
+
+async def test_responses_and_their_parse_take_a_schema(server):
+    async with client_of(server) as client:
+        found = await client.responses.parse(model="desk", input=QUESTION, max_output_tokens=120, text_format=Decision)
+    assert isinstance(found.output_parsed, Decision)
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": "objct"}, {"not": {}}, {"type": "array", "uniqueItems": True}, {"$ref": "#/nowhere"}]
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_schema_that_cannot_be_kept_is_a_400_that_says_what(server, schema, stream):
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    with pytest.raises(BadRequestError, match="no grammar can be made") as error:
+        await ask(server, response_format=form, stream=stream)
+    assert error.value.code == "invalid_json_schema"
+
+
+async def test_the_likeliest_tokens_are_shown_with_their_log_probs(server):
+    choice = await ask(server, temperature=0, top_logprobs=3, max_tokens=8)
+    for token in choice.logprobs.content:
+        assert len(token.top_logprobs) == 3
+        assert (token.top_logprobs[0].token, token.top_logprobs[0].logprob) == (token.token, token.logprob)
+        assert sorted((each.logprob for each in token.top_logprobs), reverse=True) == [
+            each.logprob for each in token.top_logprobs
+        ]
+
+
+async def test_the_likeliest_tokens_are_streamed_too(server):
+    whole = await ask(server, seed=3, top_logprobs=2, max_tokens=8)
+    async with client_of(server) as client:
+        chunks = await client.chat.completions.create(
+            model="desk", messages=MESSAGES, max_tokens=8, seed=3, top_logprobs=2, stream=True
+        )
+        shown = [
+            token
+            async for chunk in chunks
+            for choice in chunk.choices
+            if choice.logprobs
+            for token in choice.logprobs.content
+        ]
+    assert [token.model_dump() for token in shown] == [token.model_dump() for token in whole.logprobs.content]
+
+
+async def test_a_text_completion_shows_its_likeliest_tokens_and_where_each_begins(server):
+    async with client_of(server) as client:
+        found = await client.completions.create(model="desk", prompt="The order", logprobs=2, temperature=0, seed=1)
+    logprobs = found.choices[0].logprobs
+    assert all(len(top) <= 2 for top in logprobs.top_logprobs)
+    for token, value, top in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
+        assert top[token] == value == max(top.values())
+    assert logprobs.text_offset[:2] == [0, len(logprobs.tokens[0])]
