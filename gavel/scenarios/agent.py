@@ -64,6 +64,8 @@ class Agent:
         `max_calls`: turns with tool calls that one `ask` may take. Raises `AgentError` for a name that is taken, and
         for an episode without a policy; `UnknownModelError` and `MissingKeyError` of LiteLLM models.
         """
+        if not name.strip():
+            raise AgentError("an agent needs a name", "The judge is shown it: Agent(episode, 'planner').")
         if name in episode.agents:
             raise AgentError(f"two agents of an episode are called {name}", "Give every Agent a name of its own.")
         if episode.model is None:
@@ -86,6 +88,7 @@ class Agent:
         self._client = chat.openai_client()
         self._served_as = chat.get_inference_name()
         self._steps_back = steps_back
+        self._is_asked = False
 
     @property
     def turns(self) -> int:
@@ -96,8 +99,26 @@ class Agent:
         """Gives the agent `text` in the next user turn, runs the tools that it calls, and gives what it answers.
 
         An answer that is cut off at the token limit, and more than `max_calls` turns with tool calls, make the agent's
-        trajectory `truncated`. Raises `AgentError` when the model gives no turn.
+        trajectory `truncated`. Raises `AgentError` when the model gives no turn, and while another `ask` waits.
         """
+        if self._is_asked:
+            raise AgentError(f"the agent {self.name} is asked twice at once", "Await one ask before the next.")
+        self._is_asked = True
+        try:
+            return await self._answer(text)
+        finally:
+            self._is_asked = False
+
+    def tell(self, text: str) -> None:
+        """Adds `text` to the agent's next user turn; the judge sees it too if there is no further turn."""
+        items = self.trajectory.messages_and_choices
+        match items[-1] if items else None:
+            case {"role": "user", "content": str(before)}:
+                items[-1] = {"role": "user", "content": f"{before}\n\n{text}"}
+            case _:
+                items.append({"role": "user", "content": text})
+
+    async def _answer(self, text: str) -> str:
         self.tell(text)
         for _ in range(self._max_calls + 1):
             choice = await self._turn()
@@ -111,15 +132,6 @@ class Agent:
                 return said
         self._truncate(f"{self._max_calls} turns with tool calls were used up")
         return ""
-
-    def tell(self, text: str) -> None:
-        """Adds `text` to the agent's next user turn; the judge sees it too if there is no further turn."""
-        items = self.trajectory.messages_and_choices
-        match items[-1] if items else None:
-            case {"role": "user", "content": str(before)}:
-                items[-1] = {"role": "user", "content": f"{before}\n\n{text}"}
-            case _:
-                items.append({"role": "user", "content": text})
 
     async def _turn(self) -> Choice:
         if self._steps_back:
@@ -176,6 +188,8 @@ def together(*agents: Agent) -> Trajectory:
 
     Its turns and tool errors are the sums, and its status is the worst of theirs.
     """
+    if not agents:
+        raise AgentError("there are no agents to put together", "Write together(planner, worker).")
     first, *others = (agent.trajectory for agent in agents)
     parts = [first, *others]
     whole = first.model_copy(deep=True)
@@ -196,7 +210,6 @@ def together(*agents: Agent) -> Trajectory:
 def _by_litellm(model: str, episode: Episode) -> ChatModel:
     """A LiteLLM model whose requests and cost are counted in the episode."""
     player = ChatAgent(model)
-    metrics = episode.trajectory.metrics
 
     async def turn(request: ChatRequest) -> ChatCompletion | Message:
         before = player.cost_usd
@@ -207,6 +220,7 @@ def _by_litellm(model: str, episode: Episode) -> ChatModel:
             max_completion_tokens=request.max_tokens,
             seed=None if request.seed is None else request.seed % 2**31,
         )
+        metrics = episode.trajectory.metrics
         metrics[CALLS] = metrics.get(CALLS, 0) + 1
         if before is not None and player.cost_usd is not None:
             metrics[COST] = metrics.get(COST, 0.0) + player.cost_usd - before

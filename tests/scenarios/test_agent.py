@@ -1,5 +1,6 @@
 """Several agents in one episode: whose turns are trained, what each is told, and what goes wrong."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -174,12 +175,26 @@ Wrong = Callable[[Episode], Any]
     [
         (lambda episode: [Agent(episode, "a"), Agent(episode, "a")], "two agents of an episode are called a"),
         (lambda episode: Agent(Episode(TASK), "a"), "has no policy"),
+        (lambda episode: Agent(episode, " "), "needs a name"),
+        (lambda episode: together(), "no agents to put together"),
         (lambda episode: Agent(episode, "a", model=OTHER, steps_back=1), "names another model"),
     ],
 )
 def test_agents_that_cannot_be_are_refused(make: Wrong, said: str):
     with pytest.raises(AgentError, match=said):
         make(an_episode())
+
+
+async def test_an_agent_is_asked_one_thing_at_a_time():
+    async def slow(request: ChatRequest) -> Message:
+        await asyncio.sleep(0)
+        return await _echo(request)
+
+    agent = Agent(an_episode(FunctionModel("slow", slow)), "a")
+    first, second = await asyncio.gather(agent.ask("One."), agent.ask("Two."), return_exceptions=True)
+    assert first == "1: One."
+    assert isinstance(second, AgentError)
+    assert await agent.ask("Two.") == "3: Two."
 
 
 async def test_a_model_without_steps_has_no_earlier_ones():
