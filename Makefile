@@ -71,7 +71,7 @@ all-tests: $(DEV)
 
 test-thorough: $(DEV)
 	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/judge/reply \
-		tests/trainer/test_cpus.py tests/trainer/test_resume.py
+		tests/judge/test_faults.py tests/trainer/test_cpus.py tests/trainer/test_resume.py
 
 test-kills: $(DEV)
 	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/trainer/backends/remote
