@@ -135,12 +135,14 @@ SUITES = (
             ".ci/",
             "Makefile",
             "docs/capture.md",
+            "gavel/scenarios/bridges/",
             "gavel/trainer/serving/",
+            "tests/scenarios/bridges/test_tau2.py",
             "tests/trainer/serving/frameworks.txt",
             "tests/trainer/serving/test_frameworks.py",
         ),
-        minutes=8,
-        prepare=".venv-frameworks/.installed",
+        minutes=12,
+        prepare="frameworks",
     ),
 )
 

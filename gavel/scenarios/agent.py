@@ -11,11 +11,12 @@
 Only turns that the policy sampled are `Choice`s, so only those are ever trained. What another model says is plain text.
 """
 
+import re
 from collections.abc import Sequence
 from json import JSONDecodeError
 from typing import Any
 
-from openai import OpenAIError, omit
+from openai import AsyncOpenAI, OpenAIError, omit
 from openai.types.chat.chat_completion import ChatCompletion, Choice
 
 from gavel.llm.chat_agent import ChatAgent
@@ -25,7 +26,7 @@ from gavel.scenarios.chat_model import ChatModel, first_choice
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.seeds import seed_of
-from gavel.scenarios.tools import Toolbox, ToolFunction, no_such_tool
+from gavel.scenarios.tools import Toolbox, ToolFunction, described, no_such_tool
 from gavel.scenarios.trajectory import History, Trajectory, to_messages
 
 CALLS, COST = "other_models_calls", "other_models_cost_usd"
@@ -56,8 +57,9 @@ class Agent:
 
         `model`: None for the policy that acts in this episode, whose turns are trained; else the id of a LiteLLM model,
         or anything that serves chat completions, whose turns are not. `steps_back`: the policy of so many training
-        steps earlier (step 0 at the earliest), not trained either; the backend has to serve it
-        (`LocalBackend(versions=steps_back + 1)`, `gavel train --versions`).
+        steps earlier, not trained either. The backend has to serve it (`LocalBackend(versions=steps_back + 1)`, or
+        `earlier_policies` in the settings of a run); where it has none so old, the oldest one plays. The trajectory's
+        `policy_version` is its step.
 
         `max_calls`: turns with tool calls that one `ask` may take. Raises `AgentError` for a name that is taken, and
         for an episode without a policy; `UnknownModelError` and `MissingKeyError` of LiteLLM models.
@@ -83,8 +85,7 @@ class Agent:
         chat = _by_litellm(given, episode) if isinstance(given, str) else given
         self._client = chat.openai_client()
         self._served_as = chat.get_inference_name()
-        if steps_back:
-            self._served_as = _earlier(self._served_as, steps_back)
+        self._steps_back = steps_back
 
     @property
     def turns(self) -> int:
@@ -121,6 +122,9 @@ class Agent:
                 items.append({"role": "user", "content": text})
 
     async def _turn(self) -> Choice:
+        if self._steps_back:
+            self._served_as = await _earlier(self._client, self._served_as, self._steps_back)
+            self._steps_back = 0
         episode = self._episode
         offered: dict[str, Any] = {"tools": self.trajectory.tools} if self.trajectory.tools else {}
         try:
@@ -143,8 +147,7 @@ class Agent:
             raise AgentError(f"the model of the agent {self.name} returned no choice: {reply!s:.200}")
         self.trajectory.messages_and_choices += [choice] if self.is_policy else to_messages([choice])
         self.trajectory.metrics["turns"] += 1
-        if self.is_policy:
-            self.trajectory.policy_version = (choice.model_extra or {}).get("policy_version")
+        self.trajectory.policy_version = (choice.model_extra or {}).get("policy_version")
         return choice
 
     async def _is_over_after_calls(self, choice: Choice) -> bool:
@@ -212,9 +215,16 @@ def _by_litellm(model: str, episode: Episode) -> ChatModel:
     return FunctionModel(model, turn)
 
 
-def _earlier(name: str, steps: int) -> str:
-    """The name of the policy so many training steps before the one called `name`, which is `model@step`."""
-    model, _, step = name.rpartition("@")
-    if not model or not step.isdecimal():
+async def _earlier(client: AsyncOpenAI, name: str, steps: int) -> str:
+    """The policy so many training steps before the one called `name`, which is `model@step`; else the oldest served."""
+    model, _, live = name.rpartition("@")
+    if not model or not live.isdecimal():
         raise AgentError(f"{name} is no policy that is trained: it has no earlier steps", "Leave steps_back= out.")
-    return f"{model}@{max(0, int(step) - steps)}"
+    try:
+        served = [each.id for each in (await client.models.list()).data]
+    except OpenAIError as error:
+        raise AgentError(f"the policies that are served cannot be listed: {described(error)}") from error
+    found = [int(each.removeprefix(f"{model}@")) for each in served if re.fullmatch(rf"{re.escape(model)}@\d+", each)]
+    wanted = int(live) - steps
+    older = [step for step in found if step <= wanted]
+    return f"{model}@{max(older) if older else min(found, default=int(live))}"

@@ -51,11 +51,27 @@ async def rollout(
     episode = Episode(task, seed=seed, temperature=temperature, max_tokens=max_tokens, model=model, fields=fields or {})
     episode.trajectory.metadata = {"scenario": scenario.name, "task": task.model_dump(mode="json")}
     if scenario.rollout is not None:
-        first, *further = await _own_rollout(model, scenario, episode)
-        if others is not None:
-            others.extend(further)
-        return first
-    return await _Play(model, scenario, episode, fields or {}).play()
+        running = asyncio.create_task(_own_rollout(model, scenario, episode))
+    else:
+        running = asyncio.create_task(_Play(model, scenario, episode, fields or {}).play())
+    first, *further = await _unless_it_cancels_itself(running, episode.trajectory)
+    if others is not None:
+        others.extend(further)
+    return first
+
+
+async def _unless_it_cancels_itself(
+    running: "asyncio.Task[list[Trajectory]]", trajectory: Trajectory
+) -> list[Trajectory]:
+    """What an episode gives, which runs in a task of its own: a world that cancels it costs no other episode."""
+    try:
+        return await running
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        trajectory.status, trajectory.status_reason = "failed", "the episode was cancelled from within"
+        return [trajectory]
 
 
 class _Play:
@@ -75,7 +91,7 @@ class _Play:
         self._steps = 0
         self._tokens = 0
 
-    async def play(self) -> Trajectory:
+    async def play(self) -> list[Trajectory]:
         limit = asyncio.timeout(self._scenario.max_seconds)
         try:
             try:
@@ -94,7 +110,7 @@ class _Play:
             self._end("failed", error.message)
         finally:
             await self._close()
-        return self._trajectory
+        return [self._trajectory]
 
     async def _act(self) -> None:
         """From the first message to the last."""
