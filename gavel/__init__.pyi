@@ -18,6 +18,8 @@ from .judge.service.client import JudgeClient as JudgeClient
 from .llm.budget import Budget as Budget
 from .llm.cassette import Cassette as Cassette
 from .llm.errors import GavelError as GavelError
+from .scenarios.agent import Agent as Agent
+from .scenarios.agent import together as together
 from .scenarios.bridges.mcp import mcp as mcp
 from .scenarios.environment import not_a_tool as not_a_tool
 from .scenarios.episode import Episode as Episode
@@ -38,6 +40,7 @@ from .scenarios.trajectory import Trajectory as Trajectory
 from .scenarios.trajectory_store import TrajectoryStore as TrajectoryStore
 from .trainer.backends.local import LocalBackend as LocalBackend
 from .trainer.backends.protocol import TrainResult as TrainResult
+from .trainer.backends.remote.client import RemoteBackend as RemoteBackend
 from .trainer.config import Cispo as Cispo
 from .trainer.config import ClippedSurrogate as ClippedSurrogate
 from .trainer.config import Gspo as Gspo

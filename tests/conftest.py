@@ -14,9 +14,8 @@ from pytest_timeout import Settings
 
 from gavel.llm.providers import load_litellm
 from tests.endpoint import Endpoint
-from tests.limits import SLOW_TEST_SECONDS
-
-MANY_TESTS = 1000
+from tests.forkserver import SETTINGS_FROM_OUTSIDE
+from tests.limits import MANY_TESTS, SLOW_TEST_SECONDS
 
 gc.disable()  # until the tests begin: searching for cycles takes half of the time that imports take
 atexit.register(gc.freeze)  # nor is anything searched for when the process ends
@@ -43,18 +42,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (
-        "GAVEL_JUDGE_MODEL",
-        "GAVEL_PRICES",
-        "GAVEL_RUNS",
-        "OPENAI_API_KEY",
-        "OPENAI_API_BASE",
-        "OPENAI_BASE_URL",
-        "ANTHROPIC_API_KEY",
-        "OPENROUTER_API_KEY",
-        "WANDB_API_KEY",
-        "WANDB_MODE",
-    ):
+    for name in SETTINGS_FROM_OUTSIDE:
         monkeypatch.delenv(name, raising=False)
 
 
@@ -81,11 +69,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not marks.startswith("not slow") or " or " in marks or not collection_path.match("test_*.py"):
         return None
     return bool(_SLOW_FILE.search(collection_path.read_text())) or None
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    if session.config.pluginmanager.hasplugin("dsession"):  # the process of pytest-xdist that collects nothing
-        gc.enable()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

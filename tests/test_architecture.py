@@ -21,6 +21,8 @@ OF_A_WHOLE_WING = {
     "gavel/rewards/test_trl_training.py",
     "gavel/rewards/test_verl_package.py",
     "gavel/cli/test_cli.py",
+    "trainer/backends/remote/test_faults.py",
+    "trainer/backends/test_conformance.py",
     "trainer/engines/test_conformance.py",
     "trainer/learner/test_parity_trl.py",
     "trainer/loop/test_staleness.py",

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gavel.cli.demo_jobs import LIKELIHOOD, ONE_SENTENCE, RETURNS_DESK, DemoJob
+from gavel.cli.demo_jobs import DESKS, LIKELIHOOD, ONE_SENTENCE, RETURNS_DESK, DemoJob, DemoScenario
 from gavel.cli.dry_run import print_run_estimate
 from gavel.cli.interrupts import RESUME, run_to_end
 from gavel.cli.lazy_commands import single_command
@@ -30,15 +30,28 @@ _FLAGS = [
 
 def demo(
     values: Mapping[str, Any],
+    scenario: Annotated[
+        DemoScenario | None, typer.Argument(help="What a tiny policy learns. Default: returns_desk.")
+    ] = None,
     real: Annotated[
-        bool, typer.Option("--real", help="Train a small real language model instead (`make real` fetches it).")
+        bool,
+        typer.Option("--real", help="Train a small real language model on one_sentence (`make real` fetches it)."),
     ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing an earlier run.")] = False,
+    backend: Annotated[
+        str, typer.Option(help="local, or remote: through a `gavel backend` that is started for it.")
+    ] = "local",
     dry_run: DryRun = False,
 ) -> None:
     """Train a tiny agent on this machine: no GPU, no key, a few minutes."""
     started = time.monotonic()
-    job = ONE_SENTENCE if real else RETURNS_DESK
+    if backend not in ("local", "remote"):
+        raise typer.BadParameter("local or remote", param_hint="--backend")
+    if real and scenario is not None:
+        raise GavelError(
+            f"--real is not for {scenario}: it trains on one_sentence.", f"Leave out {scenario} or --real."
+        )
+    job = ONE_SENTENCE if real else DESKS[scenario or "returns_desk"]
     config = run_config(job.scenario, {**values, "steps": values["steps"] or job.steps}, flags=_FLAGS)
     judge = _judge_of(job, config, values["judge"])
     if dry_run and judge.models == LIKELIHOOD:
@@ -50,7 +63,9 @@ def demo(
     need_extra("train", job.command)
     from gavel.cli.demo_session import DemoSettings, run_demo
 
-    settings = DemoSettings(job=job, seed=config.loop.seed, judge=judge, steps=config.loop.steps, fresh=fresh)
+    settings = DemoSettings(
+        job=job, seed=config.loop.seed, judge=judge, steps=config.loop.steps, fresh=fresh, remote=backend == "remote"
+    )
     run_to_end(run_demo(settings, started), RESUME)
 
 

@@ -1,18 +1,21 @@
-"""The jobs of `gavel demo`: the returns desk for the tiny embedded policy, one sentence for a real language model.
+"""The jobs of `gavel demo`: two desks for tiny embedded policies, one sentence for a real language model.
 
 Imports no model library.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from gavel.cli.settings import STAND_IN
 from gavel.trainer.config import LoopConfig, LoraSettings, TrainConfig
-from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.embedded import BOOKING_POLICY, EMBEDDED_POLICY
 from gavel.trainer.embedded.small_model import SMALL_MODEL
 
 LIKELIHOOD = "likelihood"
 """The judge without a key of a job whose rubric the stand-in cannot check."""
+
+DemoScenario = Literal["returns_desk", "booking_desk"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,29 @@ RETURNS_DESK = DemoJob(
         "It was the stand-in, which checks written rules and is no language model; GAVEL_JUDGE_MODEL replaces it."
     ),
 )
+BOOKING_DESK = DemoJob(
+    scenario="booking_desk",
+    name="booking desk",
+    base_model=BOOKING_POLICY,
+    judge=STAND_IN,
+    steps=30,
+    loop=LoopConfig(max_tokens=64),
+    train=TrainConfig(learning_rate=2e-3),
+    lora=LoraSettings(),
+    measures={"turns": "turns", "tool_errors": "tool errors"},
+    learned=(
+        "The base policy knows how to do this job, but its noisy demonstrations gave it bad habits: it books and "
+        "cancels without looking, or sells the dearest room. The judge's reward removed them. Only LoRA weights "
+        "changed, and no reward function was written."
+    ),
+    caveat=(
+        "The policy has a few hundred thousand parameters and learned nothing but this job. The judge read the "
+        "transcripts and the rubric, never the hotel's books, by which success is measured, for comparison only."
+    ),
+    judge_caveat=RETURNS_DESK.judge_caveat,
+    command="gavel demo booking_desk",
+)
+DESKS: Mapping[DemoScenario, DemoJob] = {"returns_desk": RETURNS_DESK, "booking_desk": BOOKING_DESK}
 ONE_SENTENCE = DemoJob(
     scenario="one_sentence",
     name="one sentence",

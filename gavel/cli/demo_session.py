@@ -18,9 +18,10 @@ from rich.console import Console
 from rich.table import Table
 
 from gavel.cli.cassette_option import replay_account, with_cassette
-from gavel.cli.demo_jobs import LIKELIHOOD, ONE_SENTENCE, RETURNS_DESK, DemoJob
+from gavel.cli.demo_jobs import LIKELIHOOD, ONE_SENTENCE, DemoJob
 from gavel.cli.demo_texts import FrozenBase, TextComparison, compare_texts
 from gavel.cli.display import RunDisplay
+from gavel.cli.own_backend import own_backend
 from gavel.cli.settings import STAND_IN
 from gavel.cli.train_session import say_cost, starting_over
 from gavel.judge.config import JudgeConfig
@@ -30,7 +31,9 @@ from gavel.reports.run_outcome import Outcome, judged_pair, read_outcome
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.data.left_out import sentence_of
+from gavel.trainer.embedded import SCENARIOS
 from gavel.trainer.loop.train_loop import EVALUATION, TIMES, train_scenario
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import runs_root
@@ -55,6 +58,8 @@ class DemoSettings:
     judge: JudgeConfig
     steps: int
     fresh: bool = False
+    remote: bool = False
+    """Trains through a server of `gavel backend`, which the command starts on this machine."""
 
     @property
     def judge_name(self) -> str:
@@ -85,7 +90,7 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
     config = job.train.model_copy(update={"warmup_steps": min(3, loop.steps - 1), "total_steps": loop.steps})
     async with contextlib.AsyncExitStack() as stack:
         replaced = stack.enter_context(starting_over(console, model)) if settings.fresh else None
-        backend = await stack.enter_async_context(LocalBackend(slots=job.slots, max_context=job.max_context))
+        backend = await stack.enter_async_context(_backend(settings))
         await model.register(backend)
         setup = time.monotonic() - started
         start = await model.get_step()
@@ -116,6 +121,13 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
     return summary
 
 
+def _backend(settings: DemoSettings) -> contextlib.AbstractAsyncContextManager[LocalBackend | RemoteBackend]:
+    job = settings.job
+    if settings.remote:
+        return own_backend(runs_root(), slots=job.slots, max_context=job.max_context)
+    return LocalBackend(slots=job.slots, max_context=job.max_context)
+
+
 def _headline(settings: DemoSettings, parameters: int, start: int) -> str:
     names = {
         STAND_IN: "stand-in judge (rules, no key)",
@@ -124,7 +136,7 @@ def _headline(settings: DemoSettings, parameters: int, start: int) -> str:
     judge = names.get(settings.judge_name, f"judge {settings.judge_name}")
     job = settings.job
     size = f"{parameters // 1000}k" if parameters < 1e6 else f"{parameters / 1e6:.0f}M"
-    policy = f"{'embedded policy' if job is RETURNS_DESK else job.base_model} ({size} parameters)"
+    policy = f"{'embedded policy' if job.base_model in SCENARIOS else job.base_model} ({size} parameters)"
     line = f"Gavel demo · {job.name} · {policy} · {judge} · {os.cpu_count()} cores"
     if start >= settings.steps:
         return f"{line}\nThis run is finished; here is its outcome again. `{job.command} --fresh` starts over."
@@ -178,7 +190,7 @@ def _report(
         again = again.replace(f" --judge {LIKELIHOOD}", "")
     judge = job.judge_caveat if settings.judge_name == job.judge else f"It was {settings.judge_name}."
     return DemoReport(
-        title=f"Gavel demo: {'the returns desk' if job is RETURNS_DESK else job.name}",
+        title=f"Gavel demo: {job.name if job is ONE_SENTENCE else f'the {job.name}'}",
         explanation=_what_happened(job, outcome),
         caveat=f"{job.caveat} {judge}",
         summary=[

@@ -1,13 +1,12 @@
-"""Which base model a scenario of one's own is trained with: named by the user, since the built-in one knows one job."""
+"""Which base model a scenario is trained with: named by the user, since each built-in one knows one job."""
 
 import typer
 
 from gavel.llm.errors import GavelError
 from gavel.scenarios.scenario import Scenario
-from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.embedded import SCENARIOS
 from gavel.trainer.run_config import RunConfig
 
-_ITS_SCENARIO = "returns_desk"
 _SMALL = "smollm2-135m"
 _BY_GPU_GIB = ((48, "Qwen/Qwen3-8B"), (24, "Qwen/Qwen3-4B"), (8, "Qwen/Qwen3-1.7B"))
 """The largest of the family that trains at the defaults on a GPU of so many GiB, as `gavel plan` counts."""
@@ -16,7 +15,7 @@ _GIB = 2**30
 
 
 class ModelChoiceError(GavelError):
-    """No base model is named for a scenario that the built-in one does not fit."""
+    """No base model is named for a scenario that the default one does not fit."""
 
 
 def check_model(config: RunConfig, given: RunConfig, scenario: Scenario) -> None:
@@ -24,17 +23,25 @@ def check_model(config: RunConfig, given: RunConfig, scenario: Scenario) -> None
 
     `given`: the configuration before defaults were filled in. A user who names the model gets a warning.
     """
-    if config.model.base_model != EMBEDDED_POLICY or config.scenario == _ITS_SCENARIO:
+    base = config.model.base_model
+    its_own = SCENARIOS.get(base)
+    if its_own is None or config.scenario == its_own:
         return
-    what = f"the built-in model {EMBEDDED_POLICY} knows the scenario {_ITS_SCENARIO} alone"
+    what = f"the built-in model {base} knows the scenario {its_own} alone"
     if "base_model" in given.model.model_fields_set:
         typer.echo(f"Note: {what}; on {scenario.name} its scores may rise while it learns nothing.", err=True)
         return
     raise ModelChoiceError(
         f"{what}, and {scenario.name} is another job.",
-        f"Name a base model: {_fitting()}. `gavel plan MODEL` shows what another needs of memory, and --dry-run what "
-        "the judge will cost.",
+        f"Name a base model: {_made_for(config.scenario)}{_fitting()}. `gavel plan MODEL` shows what another needs of "
+        "memory, and --dry-run what the judge will cost.",
     )
+
+
+def _made_for(scenario: str) -> str:
+    """The built-in model of a scenario, if it has one."""
+    name = next((name for name, its_own in SCENARIOS.items() if its_own == scenario), None)
+    return "" if name is None else f"--model {name}, a tiny one made for this scenario; "
 
 
 def _fitting() -> str:

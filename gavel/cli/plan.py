@@ -34,7 +34,9 @@ _USUAL_GPU = 80.0
 
 
 def plan(
-    model: Annotated[str, typer.Argument(help="Base model: a directory, a hub id, or embedded/returns-desk.")],
+    model: Annotated[
+        str, typer.Argument(help="Base model: a directory, a hub id, or a built-in one: embedded/returns-desk.")
+    ],
     values: Mapping[str, Any],
     gpu: Annotated[
         float | None,

@@ -21,6 +21,7 @@ from gavel.judge.judge import Judge
 from gavel.llm.counted import counted
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.loop.evaluation import evaluate, interval
 from gavel.trainer.loop.train_loop import EVALUATION, train_scenario
 from gavel.trainer.model import TrainableModel
@@ -46,15 +47,17 @@ def _trainable(config: RunConfig, scenario: Scenario) -> TrainableModel:
     )
 
 
-def _backend(config: RunConfig, path: str | None = None) -> LocalBackend:
+def _backend(config: RunConfig, path: str | None = None) -> LocalBackend | RemoteBackend:
     backend = config.backend
+    if backend.url is not None:
+        return RemoteBackend(backend.url)
     return LocalBackend(
         path,
         engine=backend.engine,
         slots=backend.slots,
         max_context=backend.max_context,
         max_reply=backend.max_reply,
-        versions=config.loop.max_staleness + 1,
+        versions=config.loop.max_staleness + 1 + backend.earlier_policies,
         shard_base=backend.shard_base,
     )
 
@@ -68,7 +71,11 @@ async def run_training(
     earlier run of this name is deleted once this one has begun. The run directory gets the configuration as `run.toml`.
     """
     console = Console()
-    loop, model = config.loop, _trainable(config, scenario)
+    loop, model, there = config.loop, _trainable(config, scenario), config.backend.url
+    if fresh and there is not None:
+        raise RunDirectoryError(
+            f"--fresh deletes no run on another machine ({there})", "Give the new run another --name."
+        )
     leader = os.environ.get("RANK", "0") == "0"
     async with contextlib.AsyncExitStack() as stack:
         replaced = stack.enter_context(starting_over(console, model)) if fresh and leader else None
@@ -84,6 +91,8 @@ async def run_training(
         run_file = _directory(model) / "run.toml"
 
         def begun() -> None:
+            if there is not None:
+                return
             _write_whole(run_file, to_toml(paths_seen_from(config, run_file.parent), given))
             if replaced is not None:
                 replaced.delete()
@@ -101,7 +110,7 @@ async def run_training(
         console.print(before_after(points[0], points[-1]))
     if judge is not None:
         close_replies(console, judge)
-    _say(console, f"Run: {_directory(model)}")
+    _say(console, f"Run: {_directory(model)}" if there is None else f"Run: {model.project}/{model.name} at {there}")
 
 
 async def run_evaluation(
@@ -113,7 +122,7 @@ async def run_evaluation(
     """
     console = Console()
     model = _trainable(config, scenario)
-    exists = (_directory(model) / "model.json").is_file()
+    exists = config.backend.url is not None or (_directory(model) / "model.json").is_file()
     if model.from_checkpoint is not None and not exists:
         start = str(find_checkpoint(model.from_checkpoint, runs_root()))
         model = model.model_copy(update={"from_checkpoint": start})

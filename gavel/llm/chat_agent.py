@@ -2,39 +2,73 @@
 
 from typing import Any
 
+import openai
 from openai.types.chat.chat_completion import ChatCompletion
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
 
+from gavel.llm.budget import Budget, Size
 from gavel.llm.completion import complete_in_time
-from gavel.llm.prices import price, prices_from_environment
-from gavel.llm.providers import check_model
+from gavel.llm.lost_replies import may_be_paid
+from gavel.llm.message_size import byte_bound
+from gavel.llm.prices import Price, price, prices_from_environment
+from gavel.llm.providers import check_model, model_info
+from gavel.llm.retry import may_pass, pause
 from gavel.llm.types import Message
 
 _SECONDS = 300.0
+_ATTEMPTS = 4
+_LONGEST_COMPLETION = 32_768
+"""Max reply tokens of a model that LiteLLM's table does not list."""
 
 
 class ChatAgent:
     """A model by its LiteLLM id, with what its turns have cost."""
 
-    def __init__(self, model: str) -> None:
-        """Raises `UnknownModelError`, `MissingKeyError`."""
+    def __init__(self, model: str, budget: Budget | None = None) -> None:
+        """`budget` may be shared with other clients. Raises `UnknownModelError`, `MissingKeyError`, and
+        `UnknownPriceError` for a budget in dollars that cannot be kept."""
         check_model(model, {})
         self.model = model
         self.cost_usd: float | None = 0.0
         """None once a turn's price is not known."""
+        self._budget = budget or Budget()
+        if self._budget.max_cost_usd is not None:
+            self._budget.check(model, self._price)
+
+    @property
+    def _price(self) -> Price | None:
+        return price(self.model, prices_from_environment())
 
     async def turn(self, messages: list[Message], tools: list[Message], **options: Any) -> ChatCompletion:
         """The model's next turn. `options` of LiteLLM that the model does not know are left out.
 
-        Raises the errors of LiteLLM, which are those of OpenAI's client.
+        A request that fails for now is sent again. Raises `BudgetError`, and the errors of LiteLLM, which are those of
+        OpenAI's client.
         """
         request = {name: value for name, value in options.items() if value is not None}
         if tools:
             request["tools"] = tools
-        reply, _ = await complete_in_time(self.model, messages, request | {"drop_params": True}, _SECONDS)
-        per_million = price(self.model, prices_from_environment())
+        retrying = AsyncRetrying(
+            retry=retry_if_exception(may_pass), wait=pause, stop=stop_after_attempt(_ATTEMPTS), reraise=True
+        )
+        return await retrying(self._attempt, messages, request)
+
+    async def _attempt(self, messages: list[Message], request: dict[str, Any]) -> ChatCompletion:
+        bound = byte_bound(messages, {"tools": request.get("tools", [])})
+        longest = request.get("max_completion_tokens") or model_info(self.model).get("max_output_tokens")
+        size = Size(prompt=bound // 4, prompt_bound=bound, completion_bound=longest or _LONGEST_COMPLETION)
+        reservation = await self._budget.reserve(self.model, self._price, size)
+        try:
+            reply, _ = await complete_in_time(self.model, messages, request | {"drop_params": True}, _SECONDS)
+        except BaseException as error:
+            is_free = isinstance(error, openai.OpenAIError) and not may_be_paid(error)
+            (self._budget.release if is_free else self._budget.forfeit)(reservation)
+            raise
+        tokens = (reply.usage.prompt_tokens, reply.usage.completion_tokens) if reply.usage else (size.prompt, 0)
+        self._budget.settle(reservation, None, *tokens)
+        per_million = self._price
         if per_million is None or reply.usage is None or self.cost_usd is None:
             self.cost_usd = None
         else:
-            tokens = reply.usage.prompt_tokens, reply.usage.completion_tokens
             self.cost_usd += (tokens[0] * per_million[0] + tokens[1] * per_million[1]) / 1e6
         return ChatCompletion.construct(**reply.model_dump())

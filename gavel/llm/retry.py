@@ -91,7 +91,15 @@ def remedy(error: Exception) -> str:
             return ""
 
 
-_backoff = wait_random_exponential(multiplier=1, max=30)
+def _backoff(state: RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome else None
+    is_busy = is_rate_limit(error) or (error is not None and read_failure(error).status == 503)
+    return (_WHEN_BUSY if is_busy else _WHEN_BROKEN)(state)
+
+
+_WHEN_BUSY = wait_random_exponential(multiplier=1, max=30)
+_WHEN_BROKEN = wait_random_exponential(multiplier=0.25, max=30)
+"""One request that failed says little of the next: it is asked again sooner."""
 
 _TOO_LONG = re.compile(
     r"context[ _](?:length|size|window|limit)|maximum (?:prompt|model|input) length|(?:prompt|input) is too long"

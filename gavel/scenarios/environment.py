@@ -38,6 +38,14 @@ class WorldError(GavelError):
     """A world failed: the episode ends, and what the agent did is not to blame."""
 
 
+class WorldTimeoutError(WorldError):
+    """A method of a world took too long."""
+
+
+class OutcomeError(WorldError):
+    """A world cannot tell how its episode ended."""
+
+
 _NO_TOOLS: "WeakSet[Callable[..., Any]]" = WeakSet()
 
 
@@ -56,12 +64,16 @@ def tools_of(kind: type) -> Toolbox:
     tools: list[Tool] = []
     names = dict.fromkeys(name for base in reversed(kind.__mro__) for name in vars(base))  # as they are written
     for name in names:
-        method: object = inspect.getattr_static(kind, name)
-        function: Any = method.__func__ if isinstance(method, staticmethod) else method
-        if name.startswith("_") or name in _OWN_METHODS or not isinstance(function, FunctionType):
+        method: Any = inspect.getattr_static(kind, name)
+        is_bound = not isinstance(method, staticmethod | classmethod)
+        inner: Any = getattr(method, "__func__", method)
+        if name.startswith("_") or name in _OWN_METHODS or isinstance(inner, type) or not callable(inner):
             continue
-        if function not in _NO_TOOLS and inspect.getdoc(function):
-            tools.append(Tool(function, bound=function is method))
+        written = inspect.unwrap(inner)  # of a cached method
+        if not isinstance(written, FunctionType) or not inspect.getdoc(written):
+            continue
+        if inner not in _NO_TOOLS and written not in _NO_TOOLS:
+            tools.append(Tool(inner if is_bound else getattr(kind, name), bound=is_bound))
     return Toolbox.of(tools)
 
 
@@ -106,18 +118,24 @@ class World:
         return _text("observe", observation), observation is None
 
     async def outcome(self) -> dict[str, float]:
-        """`success` and `reward` of the world as it stands, where it has them. Raises `WorldError`."""
+        """`success` and `reward` of the world as it stands, where it has them.
+
+        Raises `OutcomeError`, and `WorldTimeoutError` where one takes too long.
+        """
         found: dict[str, float] = {}
         for method, name in (("success", SUCCESS), ("reward", REWARD)):
             if self._method(method) is None:
                 continue
-            value = await self._call(method, self._episode.trajectory)
             try:
-                number = float(value)
+                number = float(await self._call(method, self._episode.trajectory))
+            except WorldTimeoutError:
+                raise
+            except WorldError as error:
+                raise OutcomeError(error.message) from error
             except (TypeError, ValueError) as error:
-                raise _failed(method, "gives no number", error) from error
+                raise OutcomeError(f"{method} of the environment gives no number: {described(error)}") from error
             if not math.isfinite(number) or (name == SUCCESS and not 0 <= number <= 1):
-                raise WorldError(
+                raise OutcomeError(
                     f"{method} of the environment gives {number}, not a finite number (success: from 0 to 1)"
                 )
             found[name] = number
@@ -148,16 +166,19 @@ class World:
         limit = asyncio.timeout(self._seconds)
         try:
             async with limit:
-                return await contain_cancellation(result_of(method, arguments_for(method, arguments, given)))
+                filled_in = arguments_for(method, arguments, given)
+                return await contain_cancellation(result_of(method, filled_in, f"{name} of the environment"))
         except (Exception, SystemExit) as error:
             if limit.expired():
-                raise WorldError(f"{name} of the environment took longer than {self._seconds:g} s") from error
+                raise WorldTimeoutError(f"{name} of the environment took longer than {self._seconds:g} s") from error
             raise _failed(f"{name} of the environment", "failed", error) from error
 
 
 SUCCESS = "success"
 REWARD = "environment_reward"
 """Names of what a world says of an episode, among the trajectory's metrics."""
+NO_OUTCOME = "no_outcome"
+"""Among them for an episode of which the world cannot tell how it ended."""
 
 
 def _text(method: str, observation: object) -> str | None:

@@ -4,10 +4,13 @@ A parameter of a tool, of a method of an environment or of an own rollout that i
 agent is not shown it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random, SystemRandom
+from typing import Any
 
+from gavel.scenarios.chat_model import ChatModel
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 
@@ -25,6 +28,12 @@ class Episode:
     """That the agent's turns are to be sampled with."""
     max_tokens: int | None = None
     """Of each turn of the agent, at most."""
+    model: ChatModel | None = None
+    """The policy that acts."""
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Of each request to the policy, besides."""
+    agents: list[str] = field(default_factory=list[str])
+    """Names of the `Agent`s so far."""
 
     @cached_property
     def random(self) -> Random:

@@ -8,18 +8,19 @@ gives status `failed` with the reason. The world is always closed.
 import asyncio
 from collections.abc import Mapping
 from json import JSONDecodeError
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, cast
 
-from openai import AsyncOpenAI, OpenAIError, omit
-from openai.types.chat.chat_completion import ChatCompletion, Choice
-from openai.types.chat.chat_completion_message import ChatCompletionMessage
+from openai import OpenAIError, omit
+from openai.types.chat.chat_completion import Choice
 
+from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.errors import GavelError
 from gavel.llm.types import Message
-from gavel.scenarios.environment import World
+from gavel.scenarios.chat_model import ChatModel as ChatModel
+from gavel.scenarios.chat_model import first_choice
+from gavel.scenarios.environment import NO_OUTCOME, OutcomeError, World
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.episode_tools import EpisodeTools, episode_tools
-from gavel.scenarios.run_members import run_member
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.simulated_user import Person
 from gavel.scenarios.task import Task
@@ -27,14 +28,6 @@ from gavel.scenarios.tools import arguments_for, described
 from gavel.scenarios.trajectory import Trajectory
 
 Status = Literal["finished", "truncated", "failed"]
-
-
-class ChatModel(Protocol):
-    """Anything that serves chat completions under a name."""
-
-    def openai_client(self) -> AsyncOpenAI: ...
-
-    def get_inference_name(self) -> str: ...
 
 
 async def rollout(
@@ -46,18 +39,39 @@ async def rollout(
     max_tokens: int | None = None,
     seed: int | None = None,
     fields: Mapping[str, Any] | None = None,
+    others: list[Trajectory] | None = None,
 ) -> Trajectory:
     """Lets `model` work on `task` until it answers without a tool call and the world is silent, a tool or the world
     ends the episode, or a limit is reached.
 
     `max_tokens` bounds each turn. With a `seed` the sampled turns are the same for the same policy, and the world's
-    chance is. Each request's body gets `fields` too. A scenario with a rollout of its own is left to that.
+    chance is. Each request's body gets `fields` too. A scenario with a rollout of its own is left to that; where it
+    gives a trajectory for each of several agents, this is the first, and the further ones are appended to `others`.
     """
-    episode = Episode(task, seed=seed, temperature=temperature, max_tokens=max_tokens)
+    episode = Episode(task, seed=seed, temperature=temperature, max_tokens=max_tokens, model=model, fields=fields or {})
     episode.trajectory.metadata = {"scenario": scenario.name, "task": task.model_dump(mode="json")}
     if scenario.rollout is not None:
-        return await _own_rollout(model, scenario, episode)
-    return await _Play(model, scenario, episode, fields or {}).play()
+        running = asyncio.create_task(_own_rollout(model, scenario, episode))
+    else:
+        running = asyncio.create_task(_Play(model, scenario, episode, fields or {}).play())
+    first, *further = await _unless_it_cancels_itself(running, episode.trajectory)
+    if others is not None:
+        others.extend(further)
+    return first
+
+
+async def _unless_it_cancels_itself(
+    running: "asyncio.Task[list[Trajectory]]", trajectory: Trajectory
+) -> list[Trajectory]:
+    """What an episode gives, which runs in a task of its own: a world that cancels it costs no other episode."""
+    try:
+        return await running
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        trajectory.status, trajectory.status_reason = "failed", "the episode was cancelled from within"
+        return [trajectory]
 
 
 class _Play:
@@ -77,7 +91,7 @@ class _Play:
         self._steps = 0
         self._tokens = 0
 
-    async def play(self) -> Trajectory:
+    async def play(self) -> list[Trajectory]:
         limit = asyncio.timeout(self._scenario.max_seconds)
         try:
             try:
@@ -89,11 +103,14 @@ class _Play:
                 self._end("truncated", f"the episode took longer than {self._scenario.max_seconds:g} s")
             if self._world is not None and self._trajectory.status != "failed":
                 self._trajectory.metrics |= await self._world.outcome()
+        except OutcomeError as error:
+            self._trajectory.metrics[NO_OUTCOME] = True
+            self._end("failed", error.message)
         except GavelError as error:  # of the world, or of a server of tools
             self._end("failed", error.message)
         finally:
             await self._close()
-        return self._trajectory
+        return [self._trajectory]
 
     async def _act(self) -> None:
         """From the first message to the last."""
@@ -137,7 +154,7 @@ class _Play:
         except (OpenAIError, JSONDecodeError, UnicodeEncodeError) as error:  # the client lets the last two through
             self._end("failed", f"{type(error).__name__}: {error}")
             return None
-        choice = _first_choice(reply)
+        choice = first_choice(reply)
         if choice is None:
             self._end("failed", f"the model returned no choice: {reply!s:.200}")
             return None
@@ -198,33 +215,47 @@ class _Play:
         self._trajectory.status_reason = reason
 
 
-async def _own_rollout(model: ChatModel, scenario: Scenario, episode: Episode) -> Trajectory:
-    """The trajectory of the scenario's own rollout; one with status `failed` for what it raises."""
+async def _own_rollout(model: ChatModel, scenario: Scenario, episode: Episode) -> list[Trajectory]:
+    """What the scenario's own rollout gives, at least one; one with status `failed` for what it raises."""
     assert scenario.rollout is not None
     known = {Episode: episode, Task: episode.task, Scenario: scenario}
     limit = asyncio.timeout(scenario.max_seconds)
     try:
         arguments = arguments_for(scenario.rollout, (model, episode.task), known)
         async with limit:
-            trajectory = await run_member(scenario.rollout(**arguments))
+            trajectories = _members(await contain_cancellation(scenario.rollout(**arguments)))
     except (Exception, SystemExit) as error:
         reason = described(error)
         if limit.expired():
             reason = f"the rollout took longer than {scenario.max_seconds:g} s"
         failed = episode.trajectory
         failed.status, failed.status_reason = "failed", reason
-        return failed
-    trajectory.metadata = episode.trajectory.metadata | trajectory.metadata
-    if trajectory.policy_version is None:
-        versions = [(choice.model_extra or {}).get("policy_version") for choice in trajectory.choices()]
-        trajectory.policy_version = versions[-1] if versions else None
-    return trajectory
+        return [failed]
+    for trajectory in trajectories:
+        trajectory.metadata = episode.trajectory.metadata | trajectory.metadata
+        if trajectory.policy_version is None:
+            versions = [(choice.model_extra or {}).get("policy_version") for choice in trajectory.choices()]
+            trajectory.policy_version = versions[-1] if versions else None
+    trajectories[0].metrics = episode.trajectory.metrics | trajectories[0].metrics  # what others' turns have cost
+    return trajectories
 
 
-def _first_choice(reply: object) -> Choice | None:
-    """The sampled turn; None for any other reply, such as a web page from a wrong address."""
-    match reply:
-        case ChatCompletion(choices=[Choice(message=ChatCompletionMessage()) as choice, *_]):
-            return choice
+def _members(returned: object) -> list[Trajectory]:
+    """The trajectories that a rollout returned; of several agents, those in which the policy acted."""
+    match returned:
+        case Trajectory():
+            return [returned]
+        case list() | tuple():
+            found = list(cast("list[object]", returned))
         case _:
-            return None
+            found = [returned]
+    members = [each for each in found if isinstance(each, Trajectory)]
+    if len(members) < len(found):
+        wrong = next(type(each).__name__ for each in found if not isinstance(each, Trajectory))
+        raise TypeError(f"a rollout must return a Trajectory, or a list of them; this one returned {wrong}")
+    names = [each.agent for each in members]
+    if len(set(names)) < len(names):
+        raise TypeError(f"several trajectories of a rollout need names: agent=…; these have {names}")
+    if acting := [each for each in members if any(True for _ in each.choices())]:
+        return acting
+    raise ValueError("the policy had no turn in any trajectory that the rollout returned")

@@ -30,8 +30,11 @@ from gavel.scenarios.tools import Toolbox, ToolFunction
 from gavel.scenarios.trajectory import Trajectory
 
 Split = Literal["train", "held_out"]
-OwnRollout = Callable[..., Awaitable[Trajectory]]
-"""`async def play(model, task)`, with further parameters annotated `Episode` or `Scenario`."""
+OwnRollout = Callable[..., Awaitable[Trajectory | list[Trajectory]]]
+"""`async def play(model, task)`, with further parameters annotated `Episode` or `Scenario`. It gives one
+trajectory, or one for each agent that has a reward of its own."""
+BRIDGED = ("tau2_retail", "tau2_airline")
+"""Scenarios whose tasks are in a package of their own: gavel/scenarios/bridges/tau2.py."""
 
 
 class ScenarioError(GavelError):
@@ -143,6 +146,8 @@ def find_scenario(reference: str) -> Scenario:
     path, _, variable = reference.partition(":")
     if path.endswith(".py"):
         return _from_file(Path(path), variable)
+    if reference in BRIDGED:
+        return importlib.import_module("gavel.scenarios.bridges.tau2").tau2(reference.removeprefix("tau2_"))
     shipped = shipped_scenarios()
     if reference not in shipped:
         raise ScenarioError(
@@ -155,7 +160,7 @@ def find_scenario(reference: str) -> Scenario:
 def shipped_scenarios() -> list[str]:
     """Names of the scenarios in `scenarios/library`."""
     library = importlib.import_module("gavel.scenarios.library")
-    return sorted(module.name for module in pkgutil.iter_modules(library.__path__))
+    return sorted(module.name for module in pkgutil.iter_modules(library.__path__) if module.ispkg)
 
 
 def _from_file(path: Path, variable: str) -> Scenario:

@@ -41,7 +41,7 @@ def _jsonable(value: Any) -> Any:
         case numbers.Real():  # numpy's scalars among them
             return float(value)
         case _:
-            return to_jsonable_python(value)
+            return to_jsonable_python(value, fallback=repr)
 
 
 class Record(BaseModel):
@@ -68,6 +68,8 @@ class History(Record):
 
     messages_and_choices: MessagesAndChoices = Field(default_factory=list[MessageOrChoice])
     tools: list[Message] | None = None
+    agent: str | None = None
+    """Who acts in it, where an episode has several agents."""
 
     def messages(self) -> list[Message]:
         return to_messages(self.messages_and_choices)
@@ -93,6 +95,8 @@ class Trajectory(Record):
     status_reason: str | None = None
     policy_version: int | None = None
     """Training step of the policy that acted."""
+    agent: str | None = None
+    """Whose trajectory it is, where an episode has several agents."""
 
     def messages(self) -> list[Message]:
         """The conversation as plain OpenAI message dicts, ready for the next request."""
@@ -100,7 +104,7 @@ class Trajectory(Record):
 
     def histories(self) -> list[History]:
         """The main conversation first, then the additional ones."""
-        main = History(messages_and_choices=self.messages_and_choices, tools=self.tools)
+        main = History(messages_and_choices=self.messages_and_choices, tools=self.tools, agent=self.agent)
         return [main, *self.additional_histories]
 
     def choices(self) -> Iterator[Choice]:

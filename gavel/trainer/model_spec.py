@@ -29,7 +29,7 @@ class TrainableSpec(ModelSpec):
     """A base model and the LoRA adapter that is trained on it."""
 
     base_model: str
-    """`embedded/returns-desk`, `smollm2-135m`, a directory, or a model id of the Hugging Face hub."""
+    """`embedded/returns-desk`, `embedded/booking-desk`, `smollm2-135m`, a directory, or a model id of the hub."""
     lora: LoraSettings = Field(default_factory=LoraSettings)
     policy: PolicySettings = Field(default_factory=PolicySettings)
     from_checkpoint: str | None = None

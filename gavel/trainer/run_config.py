@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from gavel.judge.config import JudgeConfig
 from gavel.trainer.config import EngineChoice, LoopConfig, LoraSettings, PolicySettings, SftConfig, TrainConfig
-from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.embedded import EMBEDDED_POLICY, SCENARIOS
 
 _EMBEDDED_LEARNING_RATE = 2e-3
 """A model of a few hundred thousand parameters needs far larger steps."""
@@ -27,8 +27,8 @@ class ModelConfig(_Config):
     """The model that is trained."""
 
     base_model: str = EMBEDDED_POLICY
-    """Base model: a directory, a hub id, smollm2-135m (a small real model, for a laptop), or embedded/returns-desk, for
-    the scenario returns_desk alone."""
+    """Base model: a directory, a hub id, smollm2-135m (a small real model, for a laptop), or one made for a single
+    scenario: embedded/returns-desk, embedded/booking-desk."""
     name: str | None = None
     """Name of the run. Default: made from the base model."""
     from_checkpoint: str | None = None
@@ -43,6 +43,9 @@ class ModelConfig(_Config):
 class BackendConfig(_Config):
     """Where the model is trained and sampled."""
 
+    url: str | None = None
+    """Address of a `gavel backend` that trains and samples instead of this machine; GAVEL_BACKEND_KEY is its key. The
+    other settings here are then its own."""
     engine: EngineChoice = "transformers"
     """Engine of the rollouts: transformers (in this process), vllm, or the address of a vLLM server."""
     max_context: int | None = Field(default=None, ge=16)
@@ -53,6 +56,8 @@ class BackendConfig(_Config):
     """Conversations in the engine's cache at once."""
     processes: int = Field(default=1, ge=1)
     """Processes that learn, on this machine: one for each GPU."""
+    earlier_policies: int = Field(default=0, ge=0)
+    """Policies of earlier steps to play against (`gavel.Agent(steps_back=…)`), served beside the live one."""
     shard_base: bool = False
     """Shards the base model over the processes, for one that does not fit one GPU; needs vllm."""
 
@@ -94,7 +99,7 @@ class RunConfig(_Config):
     def resolved(self) -> "RunConfig":
         """The same with every value that was not set and follows from others filled in."""
         model, loop, train, judge = self.model, self.loop, self.train, self.judge
-        default_rate = _EMBEDDED_LEARNING_RATE if model.base_model == EMBEDDED_POLICY else train.learning_rate
+        default_rate = _EMBEDDED_LEARNING_RATE if model.base_model in SCENARIOS else train.learning_rate
         return self.model_copy(
             update={
                 "model": _fill(model, name=model.name or _slug(model.base_model)),

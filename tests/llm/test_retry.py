@@ -3,8 +3,9 @@
 import httpx
 import openai
 import pytest
+from tenacity import AsyncRetrying, Future, RetryCallState
 
-from gavel.llm.retry import context_limit, is_too_long, may_be_the_format, may_pass
+from gavel.llm.retry import context_limit, is_too_long, may_be_the_format, may_pass, pause
 
 TOO_LONG = [
     ("This model's maximum context length is 8192 tokens. However, your messages resulted in 10000 tokens.", 8192),
@@ -62,3 +63,26 @@ def test_a_limit_on_tokens_in_a_minute_passes():
     error = refused("Request too large: it exceeds the context limit of 9000 tokens in this minute", 429)
     assert may_pass(error)
     assert not is_too_long(error)
+
+
+def pauses(error: openai.APIStatusError, attempt: int) -> float:
+    """The mean pause after so many attempts that all failed like this."""
+    state = RetryCallState(AsyncRetrying(), None, (), {})
+    state.attempt_number = attempt
+    state.outcome = Future(attempt)
+    state.outcome.set_exception(error)
+    return sum(pause(state) for _ in range(300)) / 300
+
+
+@pytest.mark.parametrize("attempt", [1, 3])
+def test_a_request_that_failed_is_sent_again_sooner_than_one_that_was_too_much(attempt):
+    broken, busy, full = (pauses(refused("…", status), attempt) for status in (500, 429, 503))
+    assert broken < busy / 2
+    assert broken < full / 2
+
+
+@pytest.mark.parametrize("status", [500, 429])
+def test_pauses_grow_to_half_a_minute_at_most(status):
+    means = [pauses(refused("…", status), attempt) for attempt in (1, 3, 5, 20)]
+    assert means == sorted(means)
+    assert means[-1] <= 30

@@ -4,13 +4,12 @@ from typing import Any
 
 import pytest
 
-from gavel.trainer import memory_plan
 from gavel.trainer.config import TrainConfig, VllmSettings
 from gavel.trainer.device_memory import GIB
-from gavel.trainer.learner.step_bytes import MARGIN, PassBytes
-from gavel.trainer.memory.planned_policy import PlannedPolicy
+from gavel.trainer.learner.step_bytes import MARGIN
 from gavel.trainer.memory_plan import Device, MemoryPlan, make_plan
 from gavel.trainer.run_config import RunConfig
+from tests.trainer.counted_steps import counted_once
 from tests.trainer.families import FAMILIES
 
 pytestmark = pytest.mark.slow
@@ -35,18 +34,8 @@ def directory(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _a_learner_s_steps_are_counted_once():
-    """Plans differ in what they make of them."""
-    count, counted = memory_plan.learner_bytes, {}
-
-    def once(policy: PlannedPolicy, *, device: str, checkpointing: bool) -> PassBytes:
-        key = repr(policy.model), policy.dtype, policy.base_bytes, policy.max_context, device, checkpointing
-        if key not in counted:
-            counted[key] = count(policy, device=device, checkpointing=checkpointing)
-        return counted[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory_plan, "learner_bytes", once)
+def _plans_share_steps():
+    with counted_once():
         yield
 
 

@@ -77,9 +77,10 @@ __all__ = [
 ]
 
 _LATER = {
+    "LocalAPI": "local",
     "LocalBackend": "local.backend",
     "ServerlessBackend": "serverless.backend",
-    **{module: module for module in ("langgraph", "local", "mcp", "serverless", "skypilot")},
+    **{module: module for module in ("langgraph", "local", "mcp", "pipeline_trainer", "serverless", "skypilot")},
 }
 """What is imported on first use: it needs libraries that not every script has, or training's."""
 

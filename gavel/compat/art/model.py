@@ -16,6 +16,7 @@ from openai import AsyncOpenAI
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 import gavel.trainer.model as core
+from gavel.compat.art.art_directory import newest_step
 from gavel.compat.art.dev import InternalModelConfig
 from gavel.compat.art.ignored import ignored
 from gavel.compat.art.types import LocalTrainResult, TrainConfig, TrainSFTConfig
@@ -104,7 +105,7 @@ class Model(BaseModel, Generic[Config]):
 
     def gavel_model(self) -> core.Model:
         """Gavel's model under this one."""
-        if self._core is None or self._core.key != (_plain(self.project), _plain(self.name)):
+        if self._core is None or self._core.key != (gavel_name(self.project), gavel_name(self.name)):
             self._core = self._as_core()
         return self._core
 
@@ -181,8 +182,8 @@ class Model(BaseModel, Generic[Config]):
 
     def _as_core(self) -> core.Model:
         return core.Model(
-            name=_plain(self.name),
-            project=_plain(self.project),
+            name=gavel_name(self.name),
+            project=gavel_name(self.project),
             inference_model_name=self.inference_model_name or self.name,
             inference_base_url=self.inference_base_url,
             inference_api_key=self.inference_api_key,
@@ -213,7 +214,7 @@ class TrainableModel(Model[Config], Generic[Config]):
 
     def get_inference_name(self, step: int | None = None) -> str:
         if step is not None:
-            return f"{_plain(self.name)}@{step}"
+            return f"{gavel_name(self.name)}@{step}"
         return self.gavel_model().get_inference_name()
 
     def litellm_completion_params(self, step: int | None = None) -> dict[str, Any]:
@@ -221,7 +222,12 @@ class TrainableModel(Model[Config], Generic[Config]):
         return params | {"model": f"hosted_vllm/{params['model']}"}
 
     async def get_step(self) -> int:
-        return await self.gavel_model().get_step()
+        try:
+            return await self.gavel_model().get_step()
+        except NotRegisteredError:
+            if self._backend is None:
+                raise
+            return newest_step(self.output_dir / "checkpoints")  # its backend is closed
 
     async def train(
         self,
@@ -269,15 +275,15 @@ class TrainableModel(Model[Config], Generic[Config]):
             ignored(f"peft_args[{name!r}]", "the adapter has rank, alpha, targets, dropout, rslora and seed")
         template = internal.get("chat_template_kwargs") or {}
         return core.TrainableModel(
-            name=_plain(self.name),
-            project=_plain(self.project),
+            name=gavel_name(self.name),
+            project=gavel_name(self.project),
             base_model=self.base_model,
             lora=LoraSettings(**{name: value for name, value in settings.items() if value is not None}),
             policy=PolicySettings(chat_template_kwargs=dict(template)),
         )
 
 
-def _plain(name: str) -> str:
+def gavel_name(name: str) -> str:
     """A name that a directory can have: `openai/gpt-5-mini` is a name of a model in ART."""
     return name.replace("/", "--")
 

@@ -4,16 +4,20 @@ A rule is a line that begins with "- " and has one of these forms; other lines o
 
     - calls A, B and C
     - calls A, B and C before X or Y
+    - calls X only after A and B
     - calls X when <condition over keys of the JSON objects that tools returned>
+    - calls X and Y when the request says "one word" or "another"
+    - calls X when A finds something
+    - calls X with one_argument and another from the request (or: from A, from the first of A)
     - calls only one of X, Y, Z
+    - calls X and Y at most once
     - ends with a message ...
 
 A condition consists of names, constants, comparisons, `and`, `or` and `not`. It is evaluated by Jinja's sandbox.
 """
 
-import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
@@ -21,23 +25,10 @@ from typing import Any, cast
 from jinja2 import StrictUndefined, TemplateError, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from gavel.judge.prompt.canonical_group import Conversation, TextEvent, ToolCallEvent
+from gavel.judge.offline.facts import Facts, words_of
 
 _SANDBOX = ImmutableSandboxedEnvironment(undefined=StrictUndefined)
 _COMPARISONS = {"eq", "ne", "lt", "lteq", "gt", "gteq"}
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What rules depend on in one attempt."""
-
-    calls: tuple[str, ...]
-    """Names of the tools called without an error, in order."""
-    errors: int
-    """Number of calls that returned an error."""
-    known: Mapping[str, Any]
-    """Keys and values of the JSON objects that tools returned; a later value replaces an earlier one."""
-    ends_with_message: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +66,19 @@ class Before:
 
 
 @dataclass(frozen=True, slots=True)
+class OnlyAfter:
+    """Whenever one of `actions` was called, all of `needed` had been. Kept where none was called."""
+
+    text: str
+    actions: tuple[str, ...]
+    needed: tuple[str, ...]
+
+    def kept(self, facts: Facts) -> bool:
+        first = next((index for index, name in enumerate(facts.calls) if name in self.actions), None)
+        return first is None or set(self.needed) <= set(facts.calls[:first])
+
+
+@dataclass(frozen=True, slots=True)
 class When:
     """`action` was called if and only if the condition holds. Not kept if the agent never learned a value it names."""
 
@@ -90,6 +94,72 @@ class When:
         except TypeError:  # values that cannot be compared are as good as unknown
             return False
         return (self.action in facts.calls) == due
+
+
+@dataclass(frozen=True, slots=True)
+class WhenAsked:
+    """All of `actions` were called if the user said one of `words`, and none of them otherwise."""
+
+    text: str
+    actions: tuple[str, ...]
+    words: tuple[str, ...]
+
+    def kept(self, facts: Facts) -> bool:
+        request = " ".join(words_of(facts.request.lower()))
+        due = any(re.search(rf"\b{re.escape(word)}\b", request) for word in self.words)
+        return all((action in facts.calls) == due for action in self.actions)
+
+
+@dataclass(frozen=True, slots=True)
+class WhenFound:
+    """`action` was called if and only if the last call of `source` returned something that is not empty."""
+
+    text: str
+    action: str
+    source: str
+
+    def kept(self, facts: Facts) -> bool:
+        found = next((call.result for call in reversed(facts.made) if call.name == self.source), None)
+        return (self.action in facts.calls) == bool(found)
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentsFrom:
+    """Each call of one of `actions` took its `arguments` from the last result of `source` before it, from that result's
+    first item, or, without a source, from the user's words in that order. Kept where none was called."""
+
+    text: str
+    actions: tuple[str, ...]
+    arguments: tuple[str, ...]
+    source: str | None
+    first: bool = False
+
+    def kept(self, facts: Facts) -> bool:
+        return all(self._taken(facts, index) for index, call in enumerate(facts.made) if call.name in self.actions)
+
+    def _taken(self, facts: Facts, index: int) -> bool:
+        values = [words_of(facts.made[index].arguments.get(name)) for name in self.arguments]
+        if not all(values):
+            return False
+        if self.source is None:
+            left = iter(words_of(facts.request))
+            return all(word in left for value in values for word in value)
+        earlier = (call.result for call in reversed(facts.made[:index]) if call.name == self.source)
+        result = next(earlier, None)
+        if self.first and isinstance(result, list):
+            result = cast("list[Any]", result)[:1]
+        return {word for value in values for word in value} <= set(words_of(result))
+
+
+@dataclass(frozen=True, slots=True)
+class AtMostOnce:
+    """Each of `actions` was called once or not at all."""
+
+    text: str
+    actions: tuple[str, ...]
+
+    def kept(self, facts: Facts) -> bool:
+        return all(facts.calls.count(action) <= 1 for action in self.actions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +183,9 @@ class EndsWithMessage:
         return facts.ends_with_message
 
 
-Rule = Calls | Before | When | OnlyOneOf | EndsWithMessage
+Rule = (
+    Calls | Before | OnlyAfter | When | WhenAsked | WhenFound | ArgumentsFrom | OnlyOneOf | AtMostOnce | EndsWithMessage
+)
 
 
 def read_rules(rubric: str) -> list[Rule]:
@@ -129,6 +201,9 @@ def _rule(text: str) -> Rule | None:
     if found := re.fullmatch(r"calls only one of (.+)", text, re.IGNORECASE):
         actions = _names(found[1])
         return OnlyOneOf(text, actions) if actions else None
+    for read in (_at_most_once, _only_after, _when_asked, _when_found, _arguments_from):
+        if (rule := read(text)) is not None:
+            return rule
     if found := re.fullmatch(r"calls (\S+) when (.+)", text, re.IGNORECASE):
         action, condition = _names(found[1]), _condition(found[2])
         return When(text, action[0], condition) if action and condition else None
@@ -141,40 +216,50 @@ def _rule(text: str) -> Rule | None:
     return None
 
 
+def _at_most_once(text: str) -> Rule | None:
+    found = re.fullmatch(r"calls (.+) at most once", text, re.IGNORECASE)
+    actions = _names(found[1]) if found else ()
+    return AtMostOnce(text, actions) if actions else None
+
+
+def _only_after(text: str) -> Rule | None:
+    found = re.fullmatch(r"calls (.+) only after (.+)", text, re.IGNORECASE)
+    actions, needed = (_names(found[1]), _names(found[2])) if found else ((), ())
+    return OnlyAfter(text, actions, needed) if actions and needed else None
+
+
+def _when_asked(text: str) -> Rule | None:
+    found = re.fullmatch(r'calls (.+?) when the request says ("[^"]+"(?:(?:, | or )"[^"]+")*)', text, re.IGNORECASE)
+    if not found or not (actions := _names(found[1])):
+        return None
+    quoted = re.findall(r'"([^"]+)"', found[2])
+    words = tuple(" ".join(words_of(each.lower())) for each in quoted)
+    return WhenAsked(text, actions, words) if all(words) else None
+
+
+def _when_found(text: str) -> Rule | None:
+    found = re.fullmatch(r"calls (\S+) when (\S+) finds something", text, re.IGNORECASE)
+    names = (*_names(found[1]), *_names(found[2])) if found else ()
+    return WhenFound(text, *names) if len(names) == 2 else None
+
+
+def _arguments_from(text: str) -> Rule | None:
+    found = re.fullmatch(r"calls (.+?) with (.+) from (the request|(?:the first of )?\S+)", text, re.IGNORECASE)
+    if not found:
+        return None
+    actions, arguments, origin = _names(found[1]), _names(found[2]), found[3].lower()
+    if not actions or not arguments:
+        return None
+    if origin == "the request":
+        return ArgumentsFrom(text, actions, arguments, None)
+    source = _names(found[3].split()[-1])
+    return ArgumentsFrom(text, actions, arguments, source[0], "first of" in origin) if source else None
+
+
 def _names(text: str) -> tuple[str, ...]:
     """The tool names in "A, B and C"; empty if the text contains anything else."""
     names = [name.strip().strip("`") for name in re.split(r",|\band\b|\bor\b", text) if name.strip()]
     return tuple(names) if all(re.fullmatch(r"[\w.:/-]+", name) for name in names) else ()
-
-
-def facts_of(attempt: Sequence[Conversation]) -> Facts:
-    """The facts of an attempt as `read_transcripts` gives it: in full, the main conversation first."""
-    calls: list[str] = []
-    errors = 0
-    known: dict[str, Any] = {}
-    for call in (event for each in attempt for event in each.events if isinstance(event, ToolCallEvent)):
-        result = _json_object(call.result)
-        if result.get("error"):
-            errors += 1
-        else:
-            calls.append(call.name)
-            known |= result
-    last = attempt[0].events[-1] if attempt[0].events else None
-    return Facts(
-        calls=tuple(calls),
-        errors=errors,
-        known=known,
-        ends_with_message=isinstance(last, TextEvent) and last.role == "assistant" and bool(last.text.strip()),
-    )
-
-
-def _json_object(text: str | None) -> dict[str, Any]:
-    """The object that a tool returned; empty for anything else."""
-    try:
-        value = json.loads(text or "null")
-    except (ValueError, RecursionError):
-        return {}
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 @lru_cache(256)
@@ -214,8 +299,8 @@ def _is_plain(node: nodes.Node) -> bool:
 def score_rules(rules: Iterable[Rule], facts: Facts) -> tuple[float, list[str]]:
     """The weighted share of at least one rule that is kept, and the texts of the rules that are not.
 
-    All `When` rules together are one check of weight 2: the right action, and no wrong one. `Calls` and `Before` weigh
-    1, the others 0.5.
+    All rules of the form `calls … when …` together are one check of weight 2: the right action, and no wrong one. Rules
+    about order and arguments weigh 1, the others 0.5.
     """
     broken: list[str] = []
     checks: list[tuple[float, bool]] = []
@@ -225,11 +310,11 @@ def score_rules(rules: Iterable[Rule], facts: Facts) -> tuple[float, list[str]]:
         if not kept:
             broken.append(rule.text)
         match rule:
-            case When():
+            case When() | WhenAsked() | WhenFound():
                 right_actions.append(kept)
-            case Calls() | Before():
+            case Calls() | Before() | OnlyAfter() | ArgumentsFrom():
                 checks.append((1.0, kept))
-            case OnlyOneOf() | EndsWithMessage():
+            case OnlyOneOf() | AtMostOnce() | EndsWithMessage():
                 checks.append((0.5, kept))
     if right_actions:
         checks.append((2.0, all(right_actions)))

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gavel.judge.errors import JudgeError
-from gavel.judge.offline.rules import Rule, facts_of, read_rules, score_rules
+from gavel.judge.offline.facts import facts_of
+from gavel.judge.offline.rules import Rule, read_rules, score_rules
 from gavel.judge.prompt.canonical_group import Conversation
 from gavel.judge.prompt.fenced_transcript import read_transcripts
 from gavel.judge.reply.criteria import requested_ids, sections

@@ -20,6 +20,8 @@ from gavel.llm.types import Message
 from gavel.prompts import content_hash
 from gavel.scenarios.trajectory import History, Trajectory
 
+_NAME = 80
+"""Characters of an agent's name that are shown."""
 _PIECE = 100_000
 """Characters that are hashed at once."""
 REFERENCE = "reference"
@@ -31,6 +33,8 @@ class Conversation:
     events: tuple[Event, ...]
     tools: tuple[str, ...] | None = None
     """One line per tool, a subset of the group's tools; None = all of them."""
+    agent: str = ""
+    """Who acts, where an attempt has several agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,8 @@ class CanonicalGroup:
     @cached_property
     def texts(self) -> tuple[str, ...]:
         """All text of the group; none of it is trusted."""
-        return (*self.tools, *event_texts(self._events))
+        agents = dict.fromkeys(c.agent for member in self.members for c in member.conversations if c.agent)
+        return (*self.tools, *agents, *event_texts(self._events))
 
     @cached_property
     def images(self) -> dict[Image, int]:
@@ -130,6 +135,8 @@ def _parts(conversations: Iterable[Conversation]) -> Iterable[str]:
     for each in conversations:
         yield f"{'all' if each.tools is None else len(each.tools)} tools, {len(each.events)} events"
         yield from each.tools or ()
+        if each.agent:
+            yield from ("agent", each.agent)
         for event in each.events:
             match event:
                 case TextEvent(role, text, attachments):
@@ -155,7 +162,8 @@ def _joined(parts: Iterable[str]) -> Iterable[str]:
 
 def _conversation(history: History, view: View) -> Conversation:
     tools = (view.text(_signature(tool)) for tool in history.tools or ())
-    return Conversation(read_messages(history.messages(), view), tuple(dict.fromkeys(tools)))
+    agent = " ".join(view.text(history.agent or "").split())[:_NAME]
+    return Conversation(read_messages(history.messages(), view), tuple(dict.fromkeys(tools)), agent)
 
 
 def _signature(tool: Message) -> str:

@@ -166,6 +166,8 @@ class Transcripts:
             for number in _conversation_numbers(group, member):
                 if number > 0:
                     lines.append(f"conversation {number + 1}")
+                if agent := group.members[member].conversations[number].agent:
+                    lines.append(f"agent: {self._sanitized(agent)}")
                 tools = group.members[member].conversations[number].tools
                 if tools is not None:
                     lines.append(f"only tools {', '.join(str(group.tools.index(t) + 1) for t in tools) or 'none'}")
@@ -263,6 +265,7 @@ class _Reading:
 
     events: list[Event] = field(default_factory=list[Event])
     tools: list[str] | None = None
+    agent: str = ""
 
 
 def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
@@ -291,6 +294,8 @@ def read_transcripts(prompt: str) -> dict[str, tuple[Conversation, ...]]:
             case "start":
                 if rest != _OF_ALL:
                     conversation = starts[rest] = _Reading()
+            case "agent:":
+                conversation.agent = rest
             case "goes":
                 conversation.events += starts[rest.removeprefix("on from start ")].events
             case "trajectory":
@@ -344,5 +349,6 @@ def _referred(name: str, blocks: Mapping[str, str], following: Sequence[str]) ->
 def _full(common: _Reading, tools: tuple[str, ...], main: _Reading, *others: _Reading) -> tuple[Conversation, ...]:
     main.events = common.events + main.events
     return tuple(
-        Conversation(tuple(each.events), tools if each.tools is None else tuple(each.tools)) for each in (main, *others)
+        Conversation(tuple(each.events), tools if each.tools is None else tuple(each.tools), each.agent)
+        for each in (main, *others)
     )

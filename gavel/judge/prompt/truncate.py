@@ -138,7 +138,7 @@ def _map_group(
     tools: Callable[[tuple[str, ...]], tuple[str, ...]],
 ) -> CanonicalGroup:
     def conversation(of: Conversation) -> Conversation:
-        return Conversation(events(of.events), None if of.tools is None else tools(of.tools))
+        return Conversation(events(of.events), None if of.tools is None else tools(of.tools), of.agent)
 
     members = tuple(replace(m, conversations=tuple(map(conversation, m.conversations))) for m in group.members)
     return CanonicalGroup(members, events(group.shared), tools(group.tools))

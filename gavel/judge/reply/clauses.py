@@ -99,18 +99,37 @@ def clauses(text: str, said: Said, subject: str) -> Iterator[Clause]:
                 continue
             members = named(part, said)
             if not members:
-                if member:
-                    yield Clause(part, member, bool(subject))
+                others = _THE_OTHERS.match(part) if member and not subject else None
+                for label in said.scores if others else filter(None, [member]):
+                    if not others or label != member:
+                        yield Clause(part[others.end() :] if others else part, label, bool(subject))
                 continue
             if subject:
                 yield from _about_others(part, members, said, subject)
                 continue
             member = members[-1].label
             groups = {one.label for one in members}
-            pieces = _without(part, members) if len(groups) == 1 or not _compared(part, members) else None
-            if pieces is not None:
+            if len(groups) == 1 or not _compared(part, members):
                 for label in groups:
-                    yield _clause(pieces, label, said, own=False)
+                    yield _clause(_without(part, members), label, said, own=False)
+            else:
+                yield from _of_each(part, said)
+
+
+_THE_OTHERS = re.compile(
+    r"\W*(?:(?:both|all)(?: of)? )?(?:the )?(?:(?:two |three )?others?(?: (?:two|three|four|ones|attempts))?|rest)\b"
+    r"(?= (?:\w+ly )?(?:are|is|were|was|do|did|fail|failed|solve|solved|all|both)\b)",
+    re.IGNORECASE,
+)
+_AND = re.compile(r"\s(?:and|und|y|et|e|и)\s")
+
+
+def _of_each(part: str, said: Said) -> Iterator[Clause]:
+    """The clauses of a part that says something of one member, "and" something else of another."""
+    pieces = [(piece, named(piece, said)) for piece in _AND.split(part)]
+    if len(pieces) > 1 and all(len(members) == 1 for _, members in pieces):
+        for piece, members in pieces:
+            yield _clause(_without(piece, members), members[0].label, said, own=False)
 
 
 def _without(part: str, members: list[Named]) -> str:

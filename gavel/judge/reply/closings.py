@@ -104,7 +104,7 @@ def takes_back(sentence: str, said: Said, *, rationale: bool = False, elsewhere:
         return False
     if farewell and not say.CORRECTS_ELSEWHERE.search(bare.partition(",")[0]):
         return False
-    if not mentions and _is_plain_closing(bare):
+    if (not mentions and _is_plain_closing(bare)) or (mentions == 1 and _PICKS_ONE.fullmatch(bare)):
         return False
     if (
         mentions
@@ -151,6 +151,12 @@ def takes_back(sentence: str, said: Said, *, rationale: bool = False, elsewhere:
     return bool(re.search(r"\bthan (?:that|this|shown|given|stated)\b", bare)) or not english
 
 
+_PICKS_ONE = re.compile(
+    r"(?:overall, |so |all in all, )?(?:I|we)(?:['’]d| would)? (?:pick|choose|prefer|favou?r|recommend)\s*"
+    r"(?:overall|here)?\W*",
+    re.IGNORECASE,
+)
+"""Without the member's name; `opinions` says whether it is the best one."""
 _BUT = re.compile(r"\b(?:not|but|never|clearly|outperforms|beats|slightly|ahead|strongest|weakest)\b", re.IGNORECASE)
 
 
@@ -191,6 +197,12 @@ def _is_list(sentence: str) -> bool:
         "order",
         "so",
         "e",
+        "in",
+        "short",
+        "overall",
+        "final",
+        "verdict",
+        "decision",
     }
 
 

@@ -91,6 +91,8 @@ def compares_subject_wrongly(text: str, said: Said, subject: str) -> bool:
                 return True
         if re.search(r"\bas (?:good|strong|well) as\W*$", before) and denied(before, len(before)) and own >= other:
             return True
+        if re.search(r"\bas (?:bad|poor|weak|wrong) as\W*$", before) and denied(before, len(before)) and own < other:
+            return True
         equal = re.search(
             source("equal") + r"(?:\W+(?:to|as|with|wie|a|à|que|zu|mit|con|с))?\W{0,3}(?:trajectory |attempt )?\W*$",
             before,
@@ -101,7 +103,8 @@ def compares_subject_wrongly(text: str, said: Said, subject: str) -> bool:
         if equal and not denied(before, equal.start()) and abs(own - other) > 0.1 and not re.search(r"\w", after):
             return True
         reverse = re.match(
-            r"\W{0,4}(?:(?:is|was|does|did|did it|ist|est|es|é|è)\W+)?(?:clearly |actually |far |much |slightly"
+            r"\W{0,4}(?:(?:is|was|does|did|(?:does|did|handles|handled) (?:this|it)|ist|est|es|é|è)\W+)?"
+            r"(?:clearly |actually |far |much |slightly"
             r" |a bit )?" + source("better", "worse") + r"(?P<rest>.{0,30})",
             after,
             re.IGNORECASE,

@@ -16,7 +16,9 @@ from gavel.judge.reply.declines import declines
 from gavel.judge.reply.grades import explains_otherwise, gives_another_score, unquoted
 from gavel.judge.reply.lexicon import Words, pattern, source
 from gavel.judge.reply.opinions import contradiction
+from gavel.judge.reply.positions import in_every_reading
 from gavel.judge.reply.praise import verdicts, verdicts_contradict
+from gavel.judge.reply.tone import told_the_other_way_round
 
 _FORM_WORD = (
     r"(?:explanations?|explain|reason(?:ing)?s?|rationale|justification|comment|text|description|summary|sentences?"
@@ -61,8 +63,12 @@ def problem_with_explanation(text: str, said: Said, label: str, parts: Iterable[
         return f'the explanation of {label.upper()} gives another score ("{shown}")'
     if found := _has_second_thoughts(said.mention.sub("member", text)):
         return f'the explanation of {label.upper()} has second thoughts ("{found[:60]}")'
-    bare = unquoted(text)
-    if found := contradiction(bare, said.of_criterion(label), label, parts if bare == text else None):
+    bare, own = unquoted(text), said.of_criterion(label)
+
+    def contradicts(reading: str) -> str:
+        return contradiction(reading, own, label, parts if reading == text else None)
+
+    if found := in_every_reading(contradicts, bare, own, label):
         return f'the explanation of {label.upper()} contradicts its score ("{found.strip()[:60]}")'
     return ""
 
@@ -79,6 +85,8 @@ def problems_with_explanations(explanations: Mapping[str, str], said: Said) -> I
         own = {label: text for label, text in explanations.items() if label in part.scores}
         if contrary := verdicts_contradict({label: verdicts(parts[label], label) for label in own}, part):
             yield f"its explanations contradict its scores: {contrary}"
+        if told_the_other_way_round(own, part):
+            yield "its explanations blame the member with the highest score and praise that with the lowest"
         if _measures_otherwise(own, part):
             yield "its explanations give the scores another meaning"
     if swapped := _about_another(explanations, said):

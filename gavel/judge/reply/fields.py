@@ -12,6 +12,7 @@ rise or fall with the scores (`columns`); what a column of an unknown name means
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeGuard
 
 from gavel.judge.reply import vocabulary as say
@@ -23,6 +24,7 @@ from gavel.judge.reply.forms import Field, all_of
 from gavel.judge.reply.grades import explains_otherwise
 from gavel.judge.reply.lexicon import pattern, understood
 from gavel.judge.reply.opinions import contradiction
+from gavel.judge.reply.positions import in_every_reading, position
 from gavel.judge.reply.surroundings import problem_within, sentences, tells_a_scale
 
 _NOTHING = {"", "none", "null", "n/a", "na", "no", "false", "-", "nothing", "nothing to correct", "ok", "fine"}
@@ -43,7 +45,9 @@ def problems_with(fields: Sequence[Field], said: Said) -> Iterator[str]:
     """What is wrong with the fields beside the scores and in the entries."""
     columns: dict[str, dict[str, Any]] = {}
     order = list(dict.fromkeys(field.label.casefold() for field in fields if field.label))
-    items = [(field, key, value) for field in fields for key, value in _parts(field.key, field.value, said)]
+    picks = [_by_position(field, said) for field in fields]
+    rest = [field for field, orders in zip(fields, picks, strict=True) if not orders]
+    items = [(field, key, value) for field in rest for key, value in _parts(field.key, field.value, said)]
     if len(items) > _MAX_ITEMS:
         yield "its JSON holds too many fields beside the scores"
         return
@@ -52,10 +56,14 @@ def problems_with(fields: Sequence[Field], said: Said) -> Iterator[str]:
         spoken = re.sub(r"[_'\"{}\[\]]", " ", f"{field.key} {value}")[:200]
         if _is_object(value) and not field.label and tells_a_scale(spoken, said):
             yield f"it states another scale: {_shown(field.key, value)}"
+    for field, orders in zip(fields, picks, strict=True):
+        problems = [_problem_with_list(field.key, names, said, _shown(field.key, field.value)) for names in orders]
+        yield from problems[:1] if all(problems) else ()
     for field, key, value in items:
         label = field.label.casefold()
         if isinstance(value, str):
-            yield from filter(None, [_problem_with_text(key, value, field, said)])
+            text_of = partial(_problem_with_text, key, field=field, said=said)
+            yield from filter(None, [in_every_reading(text_of, value, said, label)])
         if label:
             columns.setdefault(key, {})[label] = value
         elif isinstance(value, _ByMember):
@@ -66,6 +74,25 @@ def problems_with(fields: Sequence[Field], said: Said) -> Iterator[str]:
     kept = {key: column for key, column in columns.items() if not _changes(key, column, said)}
     for part in said.by_criterion():
         yield from problem_with_column(kept, order, part)
+
+
+_PICK_KEY = re.compile(
+    r"^(?:the_|overall_)?(?:winner|best|worst|loser|preferred|choice|pick|favou?rite|top|strongest|weakest)"
+    r"(?:_(?:attempt|trajectory|candidate|one|answer|response|member))?$"
+)
+
+
+def _by_position(field: Field, said: Said) -> list[list[str]]:
+    """The labels of the members that a field names by position, in both orders that these may be counted in."""
+    value: Any = field.value
+    if "rank" in field.key and isinstance(value, str):
+        value = re.split(r"\s*(?:[,;>]|\bthen\b|\band\b)\s*", value)
+    key, listed = field.key, list[Any](value) if _is_list(value) else [value]
+    words = all(isinstance(item, str) for item in listed)
+    if field.label or not (_PICK_KEY.search(key) or ("rank" in key and words and len(listed) > 1)):
+        return []
+    orders = [[position(item, order).casefold() for item in listed] for order in (said, said.as_listed())]
+    return [names for names in orders if names and all(names)]
 
 
 class _ByMember:

@@ -63,6 +63,33 @@ _FOLLOWS_A_RANK = (
 )
 
 
+_AND_THE_OTHER = re.compile(r"\W*(?:did|does|has|was|is)(?: not|n['’]t)\W*", re.IGNORECASE)
+"""What "W7QX solved the task" is followed by: "B3KD did not"."""
+_ONLY = re.compile(r"\W*only\W", re.IGNORECASE)
+_ONLY_ONE = re.compile(
+    r"\bthe only (?:one|attempt|trajectory|candidate|run|answer|response)(?: of \w+(?: \w+)?)? (?:that|which|who|to)"
+    r" (?:(?P<best>(?:actually |fully |really )?(?:works?|worked|succeed\w*|pass(?:es|ed)?|delivers?|delivered"
+    r"|(?:solve|complete|finish|do)(?:s|d|ed|es)? (?:it|the \w+)))|(?P<worst>fail(?:s|ed)?|broke|breaks))\W*$",
+    re.IGNORECASE,
+)
+_ONLY_GOOD = re.compile(
+    r"\bthe only (?:(?P<best>good|strong|successful|correct|acceptable|decent|working|convincing|complete|proper)"
+    r"|bad|weak|poor|failed|failing|wrong|incorrect|unsuccessful)"
+    r" (?:one|attempt|trajectory|candidate|run|answer|response)\b",
+    re.IGNORECASE,
+)
+_LEAVES_BEHIND = re.compile(
+    r"\bleaves? (?:both |all |the )*(?:of )?(?:the )?(?:others?|other \w+|rest|field|competition) (?:\w+ )?"
+    r"(?:behind|in the dust)\b",
+    re.IGNORECASE,
+)
+_NEAR_AN_EDGE = re.compile(
+    r"\b(?:scor|rat|rank|put|plac|grad)\w* (?:this|it)?(?: one| attempt)?\s?(?:somewhere |right )?(?:near|at|close to"
+    r"|towards?) the (?:very )?(?P<edge>top|bottom)\W*$",
+    re.IGNORECASE,
+)
+
+
 def contradiction(text: str, said: Said, subject: str = "", parts: Iterable[Clause] | None = None) -> str:
     """The clause by which a text contradicts the scores; empty = none. `subject`: whose explanation the text is.
     `parts`: the clauses of the text, where they are known.
@@ -80,12 +107,16 @@ def _contradiction(text: str, said: Said, subject: str, parts: Iterable[Clause])
     scores = said.scores
     if len(scores) < 2 or not text.strip():
         return ""
-    found = defaultdict[str, list[int]](list)
+    found, told = defaultdict[str, list[int]](list), ("", 0)
     for clause in parts:
         if _ranks_wrongly(clause, said):
             return clause.text.strip() or clause.member.upper()
-        if (level := verdict_of(clause)) is not None:
+        level = verdict_of(clause)
+        if level is None and told[0] not in ("", clause.member) and _AND_THE_OTHER.fullmatch(clause.text):
+            level = -told[1]
+        if level is not None:
             found[clause.member].append(level)
+            told = clause.member, level
     if not subject:
         for sentence in re.split(r"(?<=[.!?])\s+|\n+|[。！]", text):
             if wrong := compares_wrongly(sentence, said):
@@ -107,6 +138,14 @@ def _ranks_wrongly(clause: Clause, said: Said) -> bool:
         return own != highest
     if clause.own and _PICKED.search(clause.text):
         return own != highest
+    if (edge := _NEAR_AN_EDGE.search(clause.text)) and not denied(clause.text, edge.start()):
+        return lowest < highest and own == (lowest if edge["edge"].casefold() == "top" else highest)
+    if (leaves := _LEAVES_BEHIND.search(clause.text)) and not denied(clause.text, leaves.start()):
+        return own != highest
+    if only := _ONLY_ONE.search(clause.text) or _ONLY_GOOD.search(clause.text):
+        return not denied(clause.text, only.start()) and own != (highest if only["best"] else lowest)
+    if not clause.own and _ONLY.match(clause.text) and (level := verdict_of(clause)):
+        return own != (highest if level > 0 else lowest)
     if re.search(r"\b(?:if|would|could|might)\b", clause.text):
         return False
     scored = _EXTREME.search(clause.text)
@@ -153,82 +192,15 @@ def _deserves_otherwise(clause: Clause, own: float, lowest: float, highest: floa
 
 
 _MOVES = frozenset(
-    [
-        "be",
-        "spot",
-        "rank",
-        "ranked",
-        "ranking",
-        "place",
-        "placed",
-        "score",
-        "scored",
-        "scores",
-        "rate",
-        "rated",
-        "grade",
-        "graded",
-        "mark",
-        "marked",
-        "credit",
-        "points",
-        "point",
-        "than",
-        "get",
-        "receive",
-        "have",
-        "been",
-        "put",
-        "listed",
-        "above",
-        "below",
-        "up",
-        "down",
-        "in",
-        "the",
-        "to",
-        "for",
-        "tener",
-        "puntos",
-        "puntuación",
-        "estar",
-        "ser",
-        "haben",
-        "werden",
-        "bewertet",
-        "punkte",
-        "stehen",
-        "sein",
-        "être",
-        "avoir",
-        "noté",
-        "points",
-        "plus",
-        "moins",
-        "ter",
-        "estar",
-        "pontos",
-        "avere",
-        "punti",
-        "essere",
-        "быть",
-        "стоять",
-        "балл",
-        "баллов",
-        "оценка",
-        "оценку",
-        "hebben",
-        "staan",
-        "punten",
-        "mieć",
-        "punktów",
-        "trajectory",
-        "attempt",
-        "this",
-        "that",
-        "it",
-        "one",
-    ]
+    {
+        *("be", "spot", "rank", "ranked", "ranking", "place", "placed", "score", "scored", "scores", "rate"),
+        *("rated", "grade", "graded", "mark", "marked", "credit", "points", "point", "than", "get", "receive"),
+        *("have", "been", "put", "listed", "above", "below", "up", "down", "in", "the", "to", "for", "tener"),
+        *("puntos", "puntuación", "estar", "ser", "haben", "werden", "bewertet", "punkte", "stehen", "sein"),
+        *("être", "avoir", "noté", "plus", "moins", "ter", "pontos", "avere", "punti", "essere", "быть"),
+        *("стоять", "балл", "баллов", "оценка", "оценку", "hebben", "staan", "punten", "mieć", "punktów"),
+        *("trajectory", "attempt", "this", "that", "it", "one"),
+    }
 )
 
 
@@ -358,6 +330,8 @@ _BEFORE_A_RANK = frozenset(
         "arguably",
         "not",
         "never",
+        "should",
+        "must",
         "comes",
         "ranks",
         "places",

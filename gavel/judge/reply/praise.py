@@ -24,7 +24,7 @@ _FAILED = re.compile(
 
 _SOLVED = re.compile(
     r"\b(?:got|gets) (?:it|everything|this) (?:\w+ )?right\b"
-    r"|\b(?:solve[sd]?|complete[sd]?|accomplish(?:es|ed)?|fulfil(?:l|s|led|ls)?|achieve[sd]?|master(?:s|ed)?"
+    r"|\b(?:solve[sd]?|complete[sd]?|finish(?:es|ed)?|accomplish(?:es|ed)?|fulfil(?:l|s|led|ls)?|achieve[sd]?|master(?:s|ed)?"
     r"|passe[sd]|aced)"
     r" (?:it|(?:the|its|this) (?:whole |entire )?(?:task|job|goal|request|problem|test))\b",
     re.IGNORECASE,
@@ -36,6 +36,19 @@ _GRADED = re.compile(
 
 FILLERS = frozenset(
     [
+        "handled",
+        "handles",
+        "done",
+        "executed",
+        "from",
+        "start",
+        "finish",
+        "end",
+        "to",
+        "help",
+        "throughout",
+        "solution",
+        "way",
         "is",
         "was",
         "were",
@@ -195,7 +208,7 @@ def verdicts_contradict(found: dict[str, list[int]], said: Said, apart: int = 2)
     for name, own in found.items():
         if own and max(own) < 0 and scores[name] == highest > lowest and highest >= 0.7:
             return f"{name.upper()} is called bad"
-        if own and min(own) > 1 and scores[name] == lowest < highest and lowest < 0.5:
+        if own and min(own) > 0 and max(own) > 1 and scores[name] == lowest < highest and lowest < 0.5:
             return f"{name.upper()} is called very good"
         for other, theirs in found.items():
             if own and theirs and scores[name] < scores[other] and min(own) - max(theirs) >= apart:
@@ -208,6 +221,13 @@ def verdict_of(clause: Clause) -> int | None:
     return _verdict_of(clause.text, clause.own)
 
 
+_GIVES = re.compile(
+    r"\W*(?:so |hence |therefore |thus |and )?"
+    r"(?:(?:this|it)?(?: one| attempt)? ?(?:only )?(?:gets|receives|earns|deserves)"
+    r"|(?:I|we)(?: would|['’]d)? (?:give|award|grant) (?:it|this)(?: one| attempt)?)"
+    r" (?:an? |the )?(?P<what>.+?)\W*",
+    re.IGNORECASE,
+)
 _MAX_WORDS = 9
 """Words of a longer clause hold more than a verdict on its own member."""
 
@@ -229,6 +249,8 @@ def _verdict_of(text: str, own: bool) -> int | None:
     for concept, level in (("low_score", -2), ("high_score", 2)):
         if not own and pattern(concept).search(text) and pattern("deserves").search(text):
             return -level if negated else level
+        if own and (gives := _GIVES.fullmatch(text)) and pattern(concept).fullmatch(gives["what"]):
+            return level
     if graded := _GRADED.fullmatch(text.strip()):
         return "FDCBA".index(graded["letter"].upper().replace("E", "F")) - 2
     if UNSPACED.search(text):

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from gavel.judge.reply.answer import final_answer
@@ -18,6 +19,7 @@ from gavel.judge.reply.errors import VerdictError
 from gavel.judge.reply.explanations import problems_with_explanations
 from gavel.judge.reply.fields import problems_with
 from gavel.judge.reply.forms import WRAPPERS, Answer, words
+from gavel.judge.reply.positions import in_every_reading
 from gavel.judge.reply.surroundings import problem_after, problem_before, problem_with_comment
 
 _MAX_SURROUNDINGS = 50_000
@@ -105,7 +107,8 @@ def read_verdict(
         problems.append("there is too much text beside its scores")
     if not problems:
         said = Said.of({label: scores[label].score for label in labels}, names, scores)
-        problems += filter(None, (problem_before(before, said), problem_after(after, said)))
+        around = ((problem_before, before), (problem_after, after))
+        problems += filter(None, (in_every_reading(partial(of, said=said), text, said) for of, text in around))
         problems += problems_with(answer.fields, said)
         explanations = {label.casefold(): scores[label].explanation for label in labels}
         problems += problems_with_explanations(explanations, said)

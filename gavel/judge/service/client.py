@@ -216,10 +216,11 @@ def _sent_form(trajectory: Trajectory) -> dict[str, Any]:
         "tools": trajectory.tools,
         "histories": [_history(history) for history in histories],
         "status_reason": trajectory.status_reason,
+        "agent": trajectory.agent,
     }
     return form | {name: value for name, value in optional.items() if value}
 
 
 def _history(history: History) -> dict[str, Any]:
     form: dict[str, Any] = {"messages": to_messages(history.messages_and_choices)}
-    return form | ({"tools": history.tools} if history.tools else {})
+    return form | {name: value for name, value in (("tools", history.tools), ("agent", history.agent)) if value}

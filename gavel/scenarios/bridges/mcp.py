@@ -52,7 +52,7 @@ class McpServer:
         try:
             from gavel.scenarios.bridges.mcp_session import McpSession
         except ModuleNotFoundError as error:
-            raise McpError("gavel.mcp needs the package mcp, which is not installed.", _INSTALL) from error
+            raise without_package() from error
 
         async with McpSession(self) as session:
             yield session
@@ -83,7 +83,7 @@ def mcp(
             raise McpError(f"env and cwd are for a command, and {address} is a URL.", "Leave them out.")
         command, url = (), address
     else:
-        command, url = tuple(shlex.split(address) if isinstance(address, str) else address), None
+        command, url = _words(address) if isinstance(address, str) else tuple(address), None
         if headers:
             raise McpError("headers are for a URL, and this server is a command.", "Pass env={…} instead.")
         if not command:
@@ -101,3 +101,14 @@ def mcp(
         start_seconds=start_seconds,
         call_seconds=call_seconds,
     )
+
+
+def without_package() -> McpError:
+    return McpError("gavel.mcp needs the package mcp, which is not installed.", _INSTALL)
+
+
+def _words(command: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(command))
+    except ValueError as error:
+        raise McpError(f"the command {command} cannot be read: {error}.", "Close its quotes.") from error

@@ -6,6 +6,7 @@
         result = await model.train(groups)   # one step: the new adapter is saved, live and proven to be
         backend.checkpoints(model)           # [1]
 
-`protocol` is what every backend offers, `local` this machine's, `training_run` one model in training, and
-`publish_proof` the check that the sampler follows the learner after every published adapter.
+`protocol` is what every backend offers, `local` this machine's, `remote` another machine's and `server` what runs
+there; `training_run` is one model in training, and `publish_proof` the check that the sampler follows the learner after
+every published adapter.
 """

@@ -27,6 +27,8 @@ class Endpoint:
     api_key: str
     limits: str = ""
     """Its context and the longest reply, in a sentence; empty where they are not known."""
+    repeats: int = 2
+    """Times that a client sends a request again which the server could not take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,10 @@ class Backend(Protocol):
         self, model: TrainableSpec, form: ExportForm, dtype: ExportDtype, step: int | None, out: Path | None
     ) -> Path:
         """Writes the policy of `step` (default: the live one) as a directory, and returns it."""
+        ...
+
+    async def push(self, model: TrainableSpec, address: str, step: int) -> str:
+        """Copies the checkpoint of `step` into the store of this address; gives where it is there."""
         ...
 
     async def close(self) -> None:

@@ -1,14 +1,24 @@
-"""The embedded policy: a tiny Qwen3-shaped agent that ships with Gavel, for use without a GPU or a download.
+"""The embedded policies: tiny Qwen3-shaped agents that ship with Gavel, for use without a GPU or a download.
 
     TrainableModel(name="clerk", project="demo", base_model="embedded/returns-desk")
 
-It was cloned from noisy demonstrations of the returns desk, so it knows the format and the task, and often acts without
-looking up the order first. `python -m gavel.trainer.embedded.behavior_cloning` makes it again.
+Each was cloned from noisy demonstrations of one scenario, so it knows the format and the task, and often acts without
+looking first. `python -m gavel.trainer.embedded.behavior_cloning` makes it again.
 """
 
 from pathlib import Path
 
 EMBEDDED_POLICY = "embedded/returns-desk"
-"""Its name as a `base_model`."""
+"""The default `base_model`."""
+BOOKING_POLICY = "embedded/booking-desk"
 
-EMBEDDED_PATH = Path(__file__).parent / "returns_desk"
+SCENARIOS = {EMBEDDED_POLICY: "returns_desk", BOOKING_POLICY: "booking_desk"}
+"""The one scenario that each embedded policy knows."""
+
+
+def embedded_path(base_model: str) -> Path:
+    """The directory of an embedded policy."""
+    return Path(__file__).parent / SCENARIOS[base_model]
+
+
+EMBEDDED_PATH = embedded_path(EMBEDDED_POLICY)

@@ -1,6 +1,8 @@
-"""Makes the embedded policy from scratch: tokenizer, model, behavior cloning on noisy demonstrations.
+"""Makes an embedded policy from scratch: tokenizer, model, behavior cloning on noisy demonstrations.
 
-    python -m gavel.trainer.embedded.behavior_cloning --out DIR       about a quarter of an hour on one core
+    python -m gavel.trainer.embedded.behavior_cloning embedded/booking-desk --out DIR
+
+takes about a quarter of an hour on one core.
 
 The mixture of clerks changes between stages: mostly careful ones first, so that the policy learns the task; then mostly
 hasty ones, so that it learns the habit that the judge's reward removes. (A policy that hardly ever looks an order up
@@ -12,102 +14,108 @@ import asyncio
 import json
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import torch
 from renderers import Qwen3RendererConfig, Renderer, create_renderer
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
+from transformers import DynamicCache, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from gavel.llm.types import Message
-from gavel.scenarios.library.returns_desk import scenario
-from gavel.scenarios.library.returns_desk.demonstrations import Call, Clerk, demonstrate
+from gavel.scenarios.environment import World
+from gavel.scenarios.episode import Episode
+from gavel.scenarios.episode_tools import EpisodeTools, episode_tools
+from gavel.scenarios.library.demonstrated_call import Call
 from gavel.scenarios.task import Task
-from gavel.trainer.embedded import EMBEDDED_PATH
+from gavel.trainer.embedded import EMBEDDED_POLICY, embedded_path
+from gavel.trainer.embedded.courses import COURSES, Course, Stage, Turns
 from gavel.trainer.embedded.tokenizer import END_OF_TURN, MARKERS, PADDING, SPECIAL_TOKENS, token_id, train_tokenizer
 
 VOCABULARY = 832
 BATCH = 48
+MICRO_BATCH = 12
 LEARNING_RATE = 3e-3
 EPISODES_PER_STAGE = 16000
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """A part of the cloning: how many steps, and which clerks demonstrate."""
-
-    steps: int
-    shares: dict[Clerk, float]
-
-
-STAGES = (
-    Stage(1500, {"careful": 0.70, "hasty": 0.10, "guess": 0.10, "sloppy": 0.10}),
-    Stage(400, {"careful": 0.18, "hasty": 0.62, "guess": 0.10, "sloppy": 0.10}),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Episode:
-    """One demonstration as tokens; `cloned` marks those that the agent itself would sample."""
+class Demonstration:
+    """An episode of a clerk as tokens; `cloned` marks those that the agent itself would sample."""
 
     token_ids: list[int]
     cloned: list[bool]
 
 
-async def _turns(task: Task, clerk: Clerk, dice: random.Random) -> list[tuple[str, list[Message]]]:
-    turns = []
-    for turn in demonstrate(task, clerk, dice):
-        if isinstance(turn, Call):
-            result = await scenario.toolbox.call(turn.name, json.dumps(turn.arguments), task)
-            turns.append((turn.text, [{"role": "tool", "tool_call_id": turn.name, "content": result.content}]))
-        else:
-            turns.append((turn, []))
-    return turns
+class Writer:
+    """Writes demonstrations of one course as the tokens that an endpoint would have recorded of such a model."""
 
+    def __init__(self, course: Course, tokenizer: PreTrainedTokenizerFast) -> None:
+        self._course = course
+        self._tokenizer = tokenizer
+        self._renderer: Renderer = create_renderer(tokenizer, Qwen3RendererConfig())
 
-def _episode(
-    task: Task, clerk: Clerk, dice: random.Random, renderer: Renderer, tokenizer: PreTrainedTokenizerFast
-) -> Episode:
-    """The tokens that an endpoint would have recorded if this clerk had been the model."""
-    opening = [{"role": "system", "content": scenario.system}, {"role": "user", "content": task.user}]
-    ids = renderer.render_ids(opening, tools=scenario.toolbox.schemas, add_generation_prompt=True)  # type: ignore[arg-type]
-    cloned = [False] * len(ids)
-    end_of_turn = token_id(tokenizer, END_OF_TURN)
-    for text, answers in asyncio.run(_turns(task, clerk, dice)):
-        said = [*tokenizer.encode(text, add_special_tokens=False), end_of_turn]
-        prompt, ids = ids, ids + said
-        cloned += [True] * len(said)
-        if answers:
-            bridged = renderer.bridge_to_next_turn(prompt, said, answers, tools=scenario.toolbox.schemas)  # type: ignore[arg-type]
+    async def demonstrations(self, clerks: Iterable[str], dice: random.Random) -> list[Demonstration]:
+        """One of each clerk, at tasks that `dice` chooses."""
+        tasks = self._course.tasks
+        return [await self._one(tasks[dice.randrange(len(tasks))], clerk, dice) for clerk in clerks]
+
+    async def _one(self, task: Task, clerk: str, dice: random.Random) -> Demonstration:
+        scenario, episode = self._course.scenario, Episode(task)
+        world = None
+        if scenario.environment is not None:
+            world = World(scenario.environment, episode, scenario.call_seconds)
+            await world.reset()
+        async with episode_tools(scenario.toolbox, (), world, episode, scenario.call_seconds) as tools:
+            return await self._written(task, self._course.demonstrate(task, clerk, dice), tools)
+
+    async def _written(self, task: Task, turns: Turns, tools: EpisodeTools) -> Demonstration:
+        schemas: Any = tools.schemas
+        opening: Any = [
+            {"role": "system", "content": self._course.scenario.system},
+            {"role": "user", "content": task.user},
+        ]
+        ids = self._renderer.render_ids(opening, tools=schemas, add_generation_prompt=True)
+        cloned = [False] * len(ids)
+        end_of_turn = token_id(self._tokenizer, END_OF_TURN)
+        turn = next(turns, None)
+        while turn is not None:
+            text = turn.text if isinstance(turn, Call) else turn
+            said = [*self._tokenizer.encode(text, add_special_tokens=False), end_of_turn]
+            prompt, ids = ids, ids + said
+            cloned += [True] * len(said)
+            if not isinstance(turn, Call):
+                break
+            result = await tools.call(turn.name, json.dumps(dict(turn.arguments)))
+            answers: Any = [{"role": "tool", "tool_call_id": turn.name, "content": result.content}]
+            bridged = self._renderer.bridge_to_next_turn(prompt, said, answers, tools=schemas)
             assert bridged is not None
             ids = list(bridged.token_ids)
             cloned += [False] * (len(ids) - len(cloned))
-    return Episode(ids, cloned)
+            try:
+                turn = turns.send(result.content)
+            except StopIteration:
+                turn = None
+        return Demonstration(ids, cloned)
 
 
-def _episodes(stage: Stage, seed: int, renderer: Renderer, tokenizer: PreTrainedTokenizerFast) -> list[Episode]:
+def _demonstrations(course: Course, stage: Stage, seed: int, tokenizer: PreTrainedTokenizerFast) -> list[Demonstration]:
     dice = random.Random(seed)
     clerks = dice.choices(list(stage.shares), weights=list(stage.shares.values()), k=EPISODES_PER_STAGE)
-    tasks = scenario.tasks("train")
-    return [_episode(tasks[dice.randrange(len(tasks))], clerk, dice, renderer, tokenizer) for clerk in clerks]
+    return asyncio.run(Writer(course, tokenizer).demonstrations(clerks, dice))
 
 
-def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
+def make_tokenizer(course: Course, seed: int) -> PreTrainedTokenizerFast:
     """Trained on the rendered text of first-stage demonstrations, split where special tokens stand."""
     spelling = train_tokenizer([""], 256 + len(SPECIAL_TOKENS) + len(MARKERS))
-    renderer = create_renderer(spelling, Qwen3RendererConfig())
     dice = random.Random(seed)
-    tasks = scenario.tasks("train")
-    clerks = list(STAGES[0].shares)
-    texts = [
-        str(
-            spelling.decode(
-                _episode(tasks[dice.randrange(len(tasks))], dice.choice(clerks), dice, renderer, spelling).token_ids
-            )
-        )
-        for _ in range(1500)
-    ]
+    clerks = list(course.stages[0].shares)
+    drawn = (dice.choice(clerks) for _ in range(1500))
+    written = asyncio.run(Writer(course, spelling).demonstrations(drawn, dice))
+    texts = [str(spelling.decode(each.token_ids)) for each in written]
     between = re.compile("|".join(re.escape(token) for token in SPECIAL_TOKENS + MARKERS))
     return train_tokenizer((piece for text in texts for piece in between.split(text) if piece), VOCABULARY)
 
@@ -132,52 +140,76 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
     )
 
 
-def _batches(
-    episodes: list[Episode], steps: int, seed: int, padding: int
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _batches(demonstrations: list[Demonstration], steps: int, seed: int) -> Iterator[list[Demonstration]]:
+    """`BATCH` of them for each step, the shortest first."""
     dice = random.Random(seed)
     for _ in range(steps):
-        chosen = sorted(dice.sample(episodes, BATCH), key=lambda episode: len(episode.token_ids))
-        width = len(chosen[-1].token_ids)
-        ids = torch.full((BATCH, width), padding)
-        labels = torch.full((BATCH, width), -100)
-        for row, episode in enumerate(chosen):
-            length = len(episode.token_ids)
-            ids[row, :length] = torch.tensor(episode.token_ids)
-            labels[row, :length] = ids[row, :length].masked_fill(~torch.tensor(episode.cloned), -100)
-        yield ids, labels
+        yield sorted(dice.sample(demonstrations, BATCH), key=lambda each: len(each.token_ids))
 
 
-def clone_policy(out: Path, seed: int = 0) -> None:
+def preamble_of(demonstrations: list[Demonstration]) -> list[int]:
+    """The tokens with which all of them begin: system prompt and tools."""
+    written = [each.token_ids for each in demonstrations]
+    both = zip(min(written), max(written), strict=False)  # what the first and the last in order share, all share
+    return [one for one, other in takewhile(lambda pair: pair[0] == pair[1], both)]
+
+
+def backward(
+    model: Any, preamble: list[int], batch: list[Demonstration], padding: int, rows: int = MICRO_BATCH
+) -> float:
+    """Adds the gradient of the mean loss over the cloned tokens of a batch, `rows` demonstrations at a time; that mean.
+
+    The preamble, with which all of them begin, is computed once for the rows.
+    """
+    total = sum(sum(each.cloned) for each in batch)
+    loss = 0.0
+    for first in range(0, len(batch), rows):
+        some = batch[first : first + rows]  # of nearly one length, so little is padded
+        cache = DynamicCache()
+        model.model(input_ids=torch.tensor([preamble]), past_key_values=cache)
+        cache.batch_repeat_interleave(len(some))
+        start = len(preamble)
+        tokens = [torch.tensor(each.token_ids[start:]) for each in some]
+        cloned = [torch.tensor(each.cloned[start:]) for each in some]
+        ids = pad_sequence(tokens, batch_first=True, padding_value=padding)
+        said = pad_sequence(cloned, batch_first=True)[:, 1:]
+        hidden = model.model(input_ids=ids, past_key_values=cache).last_hidden_state[:, :-1]
+        part = cross_entropy(model.lm_head(hidden[said]), ids[:, 1:][said], reduction="sum") / total
+        part.backward()
+        loss += part.item()
+    return loss
+
+
+def clone_policy(course: Course, out: Path, seed: int = 0) -> None:
     """Writes tokenizer, configuration and float32 weights (1.5 MB) to `out`."""
     torch.manual_seed(seed)
-    tokenizer = make_tokenizer(seed)
-    renderer = create_renderer(tokenizer, Qwen3RendererConfig())
+    tokenizer = make_tokenizer(course, seed)
     model = make_model(tokenizer)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, LEARNING_RATE, total_steps=sum(stage.steps for stage in STAGES), pct_start=0.05
+        optimizer, LEARNING_RATE, total_steps=sum(stage.steps for stage in course.stages), pct_start=0.05
     )
     step = 0
-    for number, stage in enumerate(STAGES):
-        episodes = _episodes(stage, seed * 100 + number, renderer, tokenizer)
-        for ids, labels in _batches(episodes, stage.steps, seed * 100 + number, token_id(tokenizer, PADDING)):
-            loss = model(input_ids=ids, labels=labels).loss
+    for number, stage in enumerate(course.stages):
+        demonstrations = _demonstrations(course, stage, seed * 100 + number, tokenizer)
+        preamble = preamble_of(demonstrations)
+        for batch in _batches(demonstrations, stage.steps, seed * 100 + number):
             optimizer.zero_grad()
-            loss.backward()
+            loss = backward(model, preamble, batch, token_id(tokenizer, PADDING))
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
             step += 1
             if step % 50 == 0:
-                print(f"stage {number + 1} step {step} loss {loss.item():.4f}", flush=True)
+                print(f"stage {number + 1} step {step} loss {loss:.4f}", flush=True)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=EMBEDDED_PATH)
+    parser.add_argument("policy", nargs="?", choices=COURSES, default=EMBEDDED_POLICY)
+    parser.add_argument("--out", type=Path, help="default: where the policy ships from")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    clone_policy(arguments.out, arguments.seed)
+    clone_policy(COURSES[arguments.policy], arguments.out or embedded_path(arguments.policy), arguments.seed)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from gavel.llm.errors import GavelError
+from gavel.scenarios.environment import NO_OUTCOME
 from gavel.scenarios.gather import gather_trajectories
 from gavel.scenarios.rollout import ChatModel, rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError
@@ -26,7 +27,7 @@ class EvaluationError(GavelError):
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Means over the tasks of one evaluation."""
+    """Means over the tasks of one evaluation; of a metric that not all trajectories have, over those that have it."""
 
     tasks: int
     measures: dict[str, float]
@@ -88,11 +89,18 @@ async def evaluate(
 ) -> Evaluation:
     """One rollout for each of `tasks` held-out tasks (all, if there are fewer), the same ones for the same seed.
 
-    Each runs within a context manager from `around()`. A failed rollout (the model could not be reached) does not
-    measure the policy and is left out. Raises `EvaluationError` when all did, and `ScenarioError`.
+    Where the policy plays several agents of an episode, the means are over all of them; where other models play the
+    others, they are the policy's own. Each runs within a context manager from `around()`. A failed rollout (the model
+    could not be reached) does not measure the policy and is left out.
+
+    Raises `EvaluationError` when all failed, and `ScenarioError` when the scenario cannot tell how an episode ended.
     """
 
+    others: list[list[Trajectory]] = []
+
     async def one(task: Task) -> Trajectory:
+        further: list[Trajectory] = []
+        others.append(further)
         with around():
             return await rollout(
                 model,
@@ -102,6 +110,7 @@ async def evaluate(
                 max_tokens=config.max_tokens,
                 seed=seed_of(config.seed, "evaluation", task.id),
                 fields=COMPACT if isinstance(model, TrainableModel) else None,  # others may refuse it
+                others=further,
             )
 
     trajectories = await gather_trajectories(
@@ -113,12 +122,21 @@ async def evaluate(
     if len(failed) == len(trajectories):
         reason = failed[0].status_reason if failed else "no rollout was made"
         raise EvaluationError(f"every rollout of the evaluation failed; the first: {reason}", "Mend it, and run again.")
+    unmeasured = [trajectory for trajectory in failed if trajectory.metrics.get(NO_OUTCOME)]
+    if unmeasured:  # the mean of the others would be that of the episodes that it can tell
+        raise ScenarioError(
+            f"the environment of {scenario.name} cannot tell how {len(unmeasured)} of {len(trajectories)} held-out "
+            f"episodes ended; the first: {unmeasured[0].status_reason}",
+            "Mend its success or reward; they are called for every episode, also for one that was lost or truncated.",
+        )
     trajectories = [trajectory for trajectory in trajectories if trajectory.status != "failed"]
+    episodes = len(trajectories)
+    trajectories += [each for further in others for each in further if each.status != "failed"]
     for trajectory in trajectories:
         trajectory.metrics |= measure(scenario, trajectory)
         trajectory.metrics["truncated"] = trajectory.status == "truncated"
     names = dict.fromkeys(name for trajectory in trajectories for name in trajectory.metrics)
-    means = {name: fmean(float(t.metrics.get(name, 0.0)) for t in trajectories) for name in names}
+    means = {name: fmean(float(t.metrics[name]) for t in trajectories if name in t.metrics) for name in names}
     if failed:
-        means["failed"] = len(failed) / (len(failed) + len(trajectories))
-    return Evaluation(len(trajectories), means, trajectories)
+        means["failed"] = len(failed) / (len(failed) + episodes)
+    return Evaluation(episodes, means, trajectories)

@@ -11,19 +11,21 @@ import asyncio
 import itertools
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
-from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.progress import GroupTally
 from gavel.trainer.loop.staleness import is_too_old, steps_ahead
 from gavel.trainer.loop.watchdog import Watchdog, end
 
+Made = TypeVar("Made")
+"""What is made for a position of the plan: a group, or all groups of one task."""
+
 
 @dataclass(frozen=True, slots=True)
-class StepBatch:
+class StepBatch(Generic[Made]):
     """The groups that one step trains on, and those that others replaced."""
 
-    groups: list[TrajectoryGroup]
+    groups: list[Made]
     """In the order in which they were started."""
     stale: int
     """Groups that were cancelled since the batch before, for being too old."""
@@ -47,15 +49,15 @@ class GroupSlot:
     """Number of a further group among those of its step, whose first position is `position`; None: of the plan."""
 
 
-MakeGroup = Callable[[GroupSlot], Coroutine[Any, Any, TrajectoryGroup]]
+MakeGroup = Callable[[GroupSlot], Coroutine[Any, Any, Made]]
 """Rolls out and scores one group."""
 
 
 @dataclass(slots=True, eq=False)
-class _InFlight:
+class _InFlight(Generic[Made]):
     """A group that is being made or is ready."""
 
-    task: "asyncio.Task[TrajectoryGroup]" = field(init=False)
+    task: "asyncio.Task[Made]" = field(init=False)
     tally: GroupTally = field(default_factory=GroupTally)
     number: int = 0
     """In the order in which groups are started."""
@@ -63,7 +65,7 @@ class _InFlight:
     """Training step of the policy that its first rollout started with; None before."""
 
 
-class RolloutPrefetcher:
+class RolloutPrefetcher(Generic[Made]):
     """Makes the groups of the steps from `first` up to `last`; an async context manager that cancels what is left.
 
     Positions in the plan start at `first * per_step`, so a resumed run continues the same plan.
@@ -71,7 +73,7 @@ class RolloutPrefetcher:
 
     def __init__(
         self,
-        make: MakeGroup,
+        make: MakeGroup[Made],
         *,
         first: int,
         last: int,
@@ -79,7 +81,7 @@ class RolloutPrefetcher:
         max_staleness: int,
         watchdog: Watchdog,
         refills: int = 0,
-        has_signal: Callable[[TrajectoryGroup], bool] = lambda group: True,
+        has_signal: Callable[[Made], bool] = lambda group: True,
     ) -> None:
         """`refills`: further groups that a step may have in place of those that `has_signal` denies."""
         self._make = make
@@ -90,9 +92,9 @@ class RolloutPrefetcher:
         self._watchdog = watchdog
         self._refills = refills
         self._has_signal = has_signal
-        self._in_flight: list[_InFlight] = []
+        self._in_flight: list[_InFlight[Made]] = []
         """In the order of the plan."""
-        self._cancelled: set[asyncio.Task[TrajectoryGroup]] = set()
+        self._cancelled: set[asyncio.Task[Made]] = set()
         """Stale groups whose tasks have not ended yet."""
         self._started = 0
         """Groups of the plan."""
@@ -122,12 +124,12 @@ class RolloutPrefetcher:
             self._start(self._first * self._per_step + self._started)
             self._started += 1
 
-    async def batch(self) -> StepBatch:
+    async def batch(self) -> StepBatch[Made]:
         """The groups of one step, as soon as enough are ready. Raises at once what making a group raises."""
-        without: list[_InFlight] = []
+        without: list[_InFlight[Made]] = []
         refills = 0
         while True:
-            ready: list[_InFlight] = []
+            ready: list[_InFlight[Made]] = []
             for group in [group for group in self._in_flight if group.task.done()]:
                 if len(ready) + len(without) - refills == self._per_step:
                     break
@@ -158,11 +160,11 @@ class RolloutPrefetcher:
             if group.version is None:
                 group.version = self._step
 
-        group = _InFlight(number=next(self._numbers))
+        group = _InFlight[Made](number=next(self._numbers))
         group.task = asyncio.ensure_future(self._make(GroupSlot(position, group.tally, rollout_starts, refill)))
         self._in_flight.append(group)
 
-    def _cancel(self, group: _InFlight) -> None:
+    def _cancel(self, group: _InFlight[Made]) -> None:
         self._in_flight.remove(group)
         self._stale += 1
         group.task.cancel()

@@ -22,7 +22,7 @@ from gavel.judge.panel.standard_errors import NoisePrior
 from gavel.prompts import content_hash
 from gavel.scenarios.gather import gather_group
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.progress import gather_display
+from gavel.scenarios.progress import GroupTally, gather_display
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.seeds import seed_of
@@ -34,6 +34,7 @@ from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.token_sequences import COMPACT
 from gavel.trainer.data.training_batch import has_signal
 from gavel.trainer.loop.evaluation import Evaluation, evaluate, measure
+from gavel.trainer.loop.groups_by_agent import groups_by_agent
 from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, StepBatch
 from gavel.trainer.loop.staleness import staleness
 from gavel.trainer.loop.watchdog import LoopError, Watchdog, stall_seconds
@@ -173,14 +174,14 @@ class _Loop:
     async def run(self) -> None:
         config = self.config
         prefetcher = RolloutPrefetcher(
-            partial(self._make_group, asyncio.Semaphore(config.concurrency)),
+            partial(self._make_groups, asyncio.Semaphore(config.concurrency)),
             first=await self.model.get_step(),
             last=config.steps,
             per_step=len(self._tasks(0)),
             max_staleness=config.max_staleness,
             watchdog=self.watchdog,
             refills=math.floor(config.refill * len(self._tasks(0))),
-            has_signal=partial(has_signal, config=self.train_config),
+            has_signal=lambda made: any(has_signal(group, self.train_config) for group in made),
         )
         async with prefetcher:
             while (step := await self.model.get_step()) <= config.steps:
@@ -196,19 +197,21 @@ class _Loop:
                 self.observer.stepped(report)
                 await self.model.delete_checkpoints(config.keep_best_by, config.keep_checkpoints, config.keep_best)
 
-    async def _step(self, step: int, prefetcher: RolloutPrefetcher) -> StepReport:
+    async def _step(self, step: int, prefetcher: RolloutPrefetcher[list[TrajectoryGroup]]) -> StepReport:
         started = time.monotonic()
         self.observer.doing("rollouts and judging")
         with gather_display(prefetcher.tallies, f"step {step + 1}"):
             batch = await prefetcher.batch()
-        self._stop_if_nothing_works(batch.groups)
-        self._settle_noise_prior(step, batch.groups)
+        groups = [group for made in batch.groups for group in made]
+        self._stop_if_nothing_works(groups)
+        self._settle_noise_prior(step, groups)
         scored = time.monotonic()
         self.observer.doing("learning")
         with self.watchdog.during("training", "learning", counted=False):
-            result = await self.model.train(batch.groups, self.train_config, metrics=self._overlap(step, batch))
+            metrics = self._overlap(step, groups, batch)
+            result = await self.model.train(groups, self.train_config, metrics=metrics)
         done = time.monotonic()
-        return StepReport(result, batch.groups, self.rolling.lap(), self.judging.lap(), done - scored, done - started)
+        return StepReport(result, groups, self.rolling.lap(), self.judging.lap(), done - scored, done - started)
 
     def _settle_noise_prior(self, step: int, groups: list[TrajectoryGroup]) -> None:
         """Stores the noise of the judge's votes in the first step's groups, for the groups of later steps."""
@@ -230,27 +233,37 @@ class _Loop:
         rows = self.model.backend.history(self.model, NOISE_PRIOR)
         return [NoisePrior(variance=row["variance"], df=row["df"]) for row in rows]
 
-    def _overlap(self, step: int, batch: StepBatch) -> dict[str, float]:
+    def _overlap(self, step: int, groups: list[TrajectoryGroup], batch: StepBatch[Any]) -> dict[str, float]:
         """Metrics of an overlapping run, and of groups that were made in place of others."""
         found = {REFILLS: float(batch.refills), UNFILLED: float(batch.unfilled)} if self.config.refill else {}
         if not self.config.max_staleness:
             return found
-        return found | staleness(batch.groups, step) | {STALE: float(batch.stale)}
+        return found | staleness(groups, step) | {STALE: float(batch.stale)}
 
-    async def _make_group(self, limiter: asyncio.Semaphore, slot: GroupSlot) -> TrajectoryGroup:
-        """Rolls out and scores the group at `slot.position` of the plan."""
+    async def _make_groups(self, limiter: asyncio.Semaphore, slot: GroupSlot) -> list[TrajectoryGroup]:
+        """Rolls out and scores the group at `slot.position` of the plan; of several agents, one group for each."""
         step, number = divmod(slot.position, len(self._tasks(0)))
         task = self._tasks(step)[number] if slot.refill is None else self._refill_task(step, slot.refill)
         seeded = ("train", step) if slot.refill is None else ("refill", step, slot.refill)
+
+        others: list[list[Trajectory]] = [[] for _ in range(self.config.group_size)]
+        further: list[TrajectoryGroup] = []
 
         async def member(index: int) -> Trajectory:
             async with limiter:
                 slot.rollout_starts()
                 with self.rolling:
-                    return await self._rollout(task, seed_of(self.config.seed, *seeded, task.id, index))
+                    seed = seed_of(self.config.seed, *seeded, task.id, index)
+                    return await self._rollout(task, seed, others[index])
+
+        async def scored(group: TrajectoryGroup) -> TrajectoryGroup:
+            first, *rest = groups_by_agent(group, [each for further in others for each in further])
+            score = partial(self._scored, step)
+            further.extend(await asyncio.gather(*(gather_group(each, score, GroupTally()) for each in rest)))
+            return await score(first)
 
         group = TrajectoryGroup(member(index) for index in range(self.config.group_size))
-        return await gather_group(group, partial(self._scored, step), slot.tally)
+        return [await gather_group(group, scored, slot.tally), *further]
 
     def _tasks(self, step: int) -> list[Task]:
         return self.scenario.sample("train", self.config.tasks_per_step, seed=self.config.seed, step=step)
@@ -261,7 +274,7 @@ class _Loop:
         seed = seed_of(self.config.seed, "refill", round_)
         return self.scenario.sample("train", self.config.tasks_per_step, seed=seed, step=step)[at]
 
-    async def _rollout(self, task: Task, seed: int) -> Trajectory:
+    async def _rollout(self, task: Task, seed: int, others: list[Trajectory]) -> Trajectory:
         with self.watchdog.during("rollout", f"of {self.config.group_size} rollouts of task {task.id}"):
             return await rollout(
                 self.model,
@@ -271,6 +284,7 @@ class _Loop:
                 max_tokens=self.config.max_tokens,
                 seed=seed,
                 fields=COMPACT,
+                others=others,
             )
 
     async def _scored(self, step: int, group: TrajectoryGroup) -> TrajectoryGroup:

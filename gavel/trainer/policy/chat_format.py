@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from renderers import Renderer, config_from_name, create_renderer
 from renderers.base import MODEL_RENDERER_MAP
 
-from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.embedded import SCENARIOS
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.template_renderer import (
     CALLED,
@@ -55,7 +55,7 @@ def chat_renderer(
     """The renderer of a base model. `stop_ids` end a turn beside those of the template. Raises `BaseModelError`."""
     if name is None:
         published = MODEL_RENDERER_MAP.get(getattr(tokenizer, "name_or_path", ""))
-        name = "qwen3" if base_model == EMBEDDED_POLICY else published
+        name = "qwen3" if base_model in SCENARIOS else published
     if name is None:
         found = _family_renderer(tokenizer, model_type, base_model, chat_template_kwargs)
         return found or _template_renderer(tokenizer, base_model, chat_template_kwargs, stop_ids)

@@ -24,7 +24,7 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from gavel.trainer.config import LoraSettings, PolicySettings
-from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
+from gavel.trainer.embedded import SCENARIOS, embedded_path
 from gavel.trainer.embedded.small_model import SMALL_MODEL, small_model_path
 from gavel.trainer.kernels.attention_span import Span
 from gavel.trainer.kernels.gated_mlp import fuse_mlps
@@ -53,7 +53,7 @@ from gavel.trainer.policy.lora_targets import lora_targets
 logger = logging.getLogger(__name__)
 
 _HUB_SECONDS = 20.0
-_NAMES = f"Name a directory, a model of the Hugging Face hub, {SMALL_MODEL} or {EMBEDDED_POLICY}."
+_NAMES = f"Name a directory, a model of the Hugging Face hub, {', '.join((SMALL_MODEL, *SCENARIOS))}."
 
 LoadBase = Callable[[str, torch.dtype, str], Any]
 """Name, type and device -> a frozen model of transformers."""
@@ -329,7 +329,7 @@ def load_base(
 
     Raises OSError or ValueError when there is none, `BaseModelError` when it cannot be quantised.
     """
-    embedded = base_model == EMBEDDED_POLICY
+    embedded = base_model in SCENARIOS
     quantized = quantization_config(quantization, dtype)
     extra = {} if quantized is None else {"quantization_config": quantized}
     with no_progress_bar() if embedded else contextlib.nullcontext():
@@ -343,7 +343,7 @@ def source_of(base_model: str) -> str:
     """The path or model id for transformers. Raises `SmallModelError` when the small real model cannot be had."""
     if base_model == SMALL_MODEL:
         return str(small_model_path(logger.warning))
-    return str(EMBEDDED_PATH) if base_model == EMBEDDED_POLICY else base_model
+    return str(embedded_path(base_model)) if base_model in SCENARIOS else base_model
 
 
 def _check_exists(base_model: str) -> None:

@@ -49,6 +49,7 @@ _OWN = frozenset(
             "exports",
             "adapters",
             "vllm.log",
+            "jobs.jsonl",
             "wandb",
             "wandb_id",
             ".report.html.unfinished",

@@ -7,7 +7,9 @@ Packing, log-probs and the AdamW state are those of every other training step.
 import logging
 from collections.abc import Iterable
 
-from gavel.scenarios.trajectory import Trajectory
+from openai.types.chat.chat_completion import Choice
+
+from gavel.scenarios.trajectory import History, Trajectory
 from gavel.trainer.config import Reinforce, SftConfig, TrainConfig
 from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.token_sequences import TokenError, TokenSequence, join_turns
@@ -45,10 +47,17 @@ def as_training(config: SftConfig, batch: Batch) -> TrainConfig:
     return TrainConfig(loss=Reinforce(), mini_batches=max(1, -(-batch.trajectories // config.batch_size)), **shared)
 
 
+def _of_the_policy(trajectory: Trajectory) -> list[History]:
+    """The histories to learn from: of several agents, those in which the policy acted, where any has its turns."""
+    histories = trajectory.histories()
+    acting = [each for each in histories if any(isinstance(item, Choice) for item in each.messages_and_choices)]
+    return [each for each in histories if each in acting or each.agent is None] if acting else histories
+
+
 def _sequences(number: int, trajectory: Trajectory, policy: Policy) -> list[TokenSequence] | LeftOut:
     """The token sequences of a trajectory, or why there are none."""
     try:
-        found = join_turns([demonstrated(history, policy) for history in trajectory.histories()])
+        found = join_turns([demonstrated(history, policy) for history in _of_the_policy(trajectory)])
     except UnsayableError as error:
         logger.warning("trajectory %d is left out: %s", number, error)
         return LeftOut.NOT_RENDERABLE

@@ -180,11 +180,13 @@ def test_the_demo_leaves_a_report_and_a_summary(tmp_path: Path) -> None:
 SMALL_DEMO = """
 from dataclasses import replace
 from gavel.cli import main
-from gavel.cli.demo_jobs import RETURNS_DESK
+from gavel.cli.demo_jobs import DESKS
 import gavel.cli.demo
 
-loop = RETURNS_DESK.loop.model_copy(update={"tasks_per_step": 4, "evaluation_tasks": 32, "final_tasks": 32})
-gavel.cli.demo.RETURNS_DESK = replace(RETURNS_DESK, loop=loop)
+sizes = {"tasks_per_step": 4, "evaluation_tasks": 32, "final_tasks": 32}
+gavel.cli.demo.DESKS = {
+    name: replace(job, loop=job.loop.model_copy(update=sizes)) for name, job in DESKS.items()
+}
 main()
 """
 
@@ -201,6 +203,18 @@ def test_a_demo_whose_judge_sees_no_difference_says_that_nothing_was_trained(tmp
     assert "Nothing was trained" in " ".join(result.stdout.split())
     assert "members all have the same score" in result.stdout
     assert_whole(summary, summary_file)
+
+
+def test_the_booking_desk_has_a_demo_of_its_own_policy(tmp_path: Path) -> None:
+    (tmp_path / "small.py").write_text(SMALL_DEMO)
+    result = script(tmp_path / "small.py", "demo", "booking_desk", "--steps", "2", "--seed", "3", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    (summary_file,) = tmp_path.glob("runs/demo/booking-desk-*/summary.json")
+    summary = json.loads(summary_file.read_text())
+    assert summary["trained_steps"] == 2
+    assert 0.05 <= summary["base"]["heldout_success"] <= 0.65
+    assert set(summary["base"]) == {"heldout_success", "turns", "tool_errors"}
+    assert "gavel demo booking_desk --seed 3" in summary_file.with_name("report.html").read_text()
 
 
 def assert_whole(summary: dict[str, Any], summary_file: Path) -> None:

@@ -7,9 +7,16 @@ from typer.testing import CliRunner
 
 from gavel.cli.app import app
 from gavel.trainer.embedded import EMBEDDED_PATH
+from tests.trainer.counted_steps import counted_once
 
 pytestmark = pytest.mark.slow
 SMALL = ["plan", "embedded/returns-desk", "--max-context", "256"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _plans_share_steps():
+    with counted_once():
+        yield
 
 
 def gavel(*arguments: str):

@@ -1,6 +1,19 @@
 import pytest
 
-from gavel.judge.offline.rules import Before, EndsWithMessage, Facts, OnlyOneOf, When, facts_of, read_rules, score_rules
+from gavel.judge.offline.facts import CallMade, Facts, facts_of
+from gavel.judge.offline.rules import (
+    ArgumentsFrom,
+    AtMostOnce,
+    Before,
+    EndsWithMessage,
+    OnlyAfter,
+    OnlyOneOf,
+    When,
+    WhenAsked,
+    WhenFound,
+    read_rules,
+    score_rules,
+)
 from gavel.judge.prompt.canonical_group import Conversation, canonicalize
 from tests.judge.groups import desk
 
@@ -157,3 +170,108 @@ def test_the_share_weighs_deeds_twice_looking_first_once_and_manners_half(tools,
 def test_rules_that_were_broken_are_named():
     _, broken = score_rules(read_rules(RUBRIC), facts("refund", ending=None))
     assert "ends with a message that tells the customer what was done" in broken
+
+
+def made(*calls: tuple[str, dict, object], request: str = "I am Ada. A room for 2 people from night 3 to night 5."):
+    each = tuple(CallMade(*call) for call in calls)
+    return Facts(tuple(call.name for call in each), 0, {}, ends_with_message=True, made=each, request=request)
+
+
+def holds(rule: str, attempt: Facts) -> bool:
+    [read] = read_rules(f"- {rule}.")
+    return read.kept(attempt)
+
+
+ROOMS = [{"number": "101", "price": 50}, {"number": "204", "price": 80}]
+FOUND = ("find_rooms", {"people": 2, "first_night": 3, "last_night": 5}, ROOMS)
+
+
+def booked(room: str = "101", first: int = 3, last: int = 5):
+    return ("book_room", {"room": room, "guest": "Ada", "first_night": first, "last_night": last}, {"booking": "B1"})
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("calls a and b only after c", OnlyAfter),
+        ('calls a and b when the request says "x", "y" or "z z"', WhenAsked),
+        ("calls a when b finds something", WhenFound),
+        ("calls a with x and y from b", ArgumentsFrom),
+        ("calls a and b with x from the first of c", ArgumentsFrom),
+        ("calls a with x, y and z from the request", ArgumentsFrom),
+        ("calls a and b at most once", AtMostOnce),
+    ],
+)
+def test_every_form_of_what_was_asked_and_found_is_read(line: str, kind: type):
+    assert [type(rule) for rule in read_rules(f"- {line}.")] == [kind]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "calls a only after lunch is served",
+        'calls a when the request says "?"',
+        "calls a when the request says x",
+        "calls a and b when c finds something",
+        "calls a with great care from the request",
+        "calls a with x from the first of many results",
+        "calls a thing at most once",
+    ],
+)
+def test_a_line_that_only_resembles_a_form_is_no_rule(line: str):
+    assert read_rules(f"- {line}") == []
+
+
+def test_what_must_come_first_is_asked_only_of_those_who_act():
+    rule = "calls book_room only after find_rooms"
+    assert holds(rule, made())
+    assert holds(rule, made(FOUND, booked()))
+    assert not holds(rule, made(booked(), FOUND))
+
+
+@pytest.mark.parametrize(
+    ("request_text", "due"),
+    [("Please cancel it.", True), ("CANCEL!", True), ("I cancelled nothing.", False), ("A room.", False), ("", False)],
+)
+def test_what_the_user_asked_for_is_done_and_nothing_else(request_text: str, due: bool):
+    rule = 'calls cancel when the request says "cancel" or "call off"'
+    assert holds(rule, made(("cancel", {}, "ok"), request=request_text)) == due
+    assert holds(rule, made(request=request_text)) != due
+
+
+def test_the_last_search_says_whether_there_is_something_to_take():
+    rule = "calls book_room when find_rooms finds something"
+    nothing = ("find_rooms", {}, [])
+    assert holds(rule, made())
+    assert holds(rule, made(nothing))
+    assert holds(rule, made(nothing, FOUND, booked()))
+    assert not holds(rule, made(FOUND))
+    assert not holds(rule, made(FOUND, nothing, booked()))
+    assert not holds(rule, made(booked()))
+
+
+def test_arguments_are_taken_from_what_a_tool_said_before():
+    anything = "calls book_room with room from find_rooms"
+    first = "calls book_room with room from the first of find_rooms"
+    assert holds(anything, made())
+    assert holds(anything, made(FOUND, booked("204")))
+    assert holds(first, made(FOUND, booked("101")))
+    assert not holds(first, made(FOUND, booked("204")))
+    assert not holds(anything, made(FOUND, booked("305")))
+    assert not holds(anything, made(booked("101"), FOUND))
+    assert not holds(anything, made(FOUND, ("find_rooms", {}, ROOMS[:1]), booked("204")))
+    assert not holds(anything, made(FOUND, ("book_room", {}, "ok")))
+
+
+def test_arguments_are_taken_from_the_users_words_in_their_order():
+    rule = "calls find_rooms with people, first_night and last_night from the request"
+    assert holds(rule, made(FOUND))
+    for people, first, last in ((2, 5, 3), (3, 3, 5), (2, 3, 3), (2, 3, 50)):
+        wrong = {"people": people, "first_night": first, "last_night": last}
+        assert not holds(rule, made(("find_rooms", wrong, [])))
+
+
+def test_what_may_be_done_once_is_done_once_or_not_at_all():
+    rule = "calls book_room and cancel at most once"
+    assert holds(rule, made(FOUND, FOUND, booked(), ("cancel", {}, "ok")))
+    assert not holds(rule, made(FOUND, booked(), booked("204")))

@@ -33,7 +33,14 @@ server.run(transport="streamable-http", port=int(sys.argv[1]))
 
 @pytest.mark.parametrize(
     ("address", "options"),
-    [("", {}), ("  ", {}), ([], {}), ("http://x/mcp", {"env": {"A": "b"}}), ("server", {"headers": {"A": "b"}})],
+    [
+        ("", {}),
+        ("  ", {}),
+        ([], {}),
+        ("run 'it", {}),
+        ("http://x/mcp", {"env": {"A": "b"}}),
+        ("server", {"headers": {"A": "b"}}),
+    ],
 )
 def test_an_address_that_is_none_is_refused(address, options):
     with pytest.raises(McpError):

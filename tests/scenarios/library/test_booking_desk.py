@@ -1,5 +1,6 @@
 import asyncio
 import json
+import random
 import re
 from collections.abc import Generator
 from typing import Any
@@ -8,9 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gavel.judge.judge import Judge
+from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.library.booking_desk import scenario
+from gavel.scenarios.library.booking_desk.demonstrations import CLERKS, demonstrate
 from gavel.scenarios.library.booking_desk.hotel import Booking, Hotel, Room
 from gavel.scenarios.library.booking_desk.wishes import draw_task
+from gavel.scenarios.library.demonstrated_call import Call
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.task import Task
 from tests.scenarios.library.scripts import script
@@ -55,6 +60,32 @@ async def test_an_expert_succeeds_at_every_wish_and_a_fool_at_hardly_any():
     fools = await asyncio.gather(*(rollout(fool(task), scenario, task) for task in TASKS))
     assert sum(episode.metrics["success"] for episode in fools) <= 16  # a full house is left as it is
     assert all(episode.metrics["tool_errors"] <= 1 for episode in fools)
+
+
+def clerk(name: str, task: Task, seed: int) -> Any:
+    def steps() -> Steps:
+        turns = demonstrate(task, CLERKS[name], random.Random(seed))
+        turn = next(turns)
+        while isinstance(turn, Call):
+            turn = turns.send((yield turn.name, dict(turn.arguments)))
+        yield turn
+
+    return script(steps)
+
+
+async def test_the_stand_in_judge_tells_right_books_from_wrong_ones_without_seeing_them():
+    judge = Judge("stand-in", rubric=scenario.rubric, orders=1)
+    successes = dict.fromkeys(CLERKS, 0.0)
+    for number, task in enumerate(TASKS[::2]):
+        attempts = [await rollout(clerk(name, task, number), scenario, task) for name in CLERKS]
+        judged = await judge.score(TrajectoryGroup(attempts))
+        for name, attempt in zip(CLERKS, judged.trajectories, strict=True):
+            successes[name] += attempt.metrics["success"]
+            if judged.judgement is not None and judged.judgement.status != "degenerate":
+                assert attempt.reward == 1.0 or name != "careful"
+                assert attempt.reward != 1.0 or attempt.metrics["success"]
+    assert successes["careful"] == len(TASKS[::2])
+    assert 0 < successes["hasty"] < successes["sloppy"] < successes["careful"]
 
 
 def test_every_kind_of_wish_is_there_and_no_task_is_in_both_splits():

@@ -7,7 +7,9 @@ import asyncio
 import contextlib
 import importlib.util
 import linecache
+import os
 import re
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ from gavel.trainer.embedded import EMBEDDED_POLICY
 PAGE = Path(__file__).parents[3] / "docs" / "capture.md"
 QUESTION = "Hello, I would like to return order 1001 for a refund."
 EPISODES = 8
-REWRITE = {"smolagents"}
+REWRITE = {"smolagents", "smolagents' CodeAgent"}
 """What rewrites its conversations, of which each version is a history of its own."""
 
 pytestmark = pytest.mark.slow
@@ -30,12 +32,15 @@ def section(heading: str) -> str:
     return re.split(r"\n##+ ", PAGE.read_text().partition(f"# {heading}\n")[2])[0]
 
 
-def program(*headings: str):
-    """What the Python programs under these headings define."""
+def program(folder: Path, *headings: str):
+    """What the Python programs under these headings define. One that names its file is written into the folder."""
     names: dict = {}
     for heading in headings:
         for code in re.findall(r"```python\n(.*?)```", section(heading), re.DOTALL):
             code = code.replace('"You run the returns desk."', repr(scenario.system))
+            if file := re.match(r"# (\w+\.py)\n", code):
+                (folder / file[1]).write_text(code)
+                continue
             name = f"{PAGE}#{heading}"
             linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)  # smolagents reads it
             exec(compile(code, name, "exec"), names)
@@ -49,6 +54,9 @@ def program(*headings: str):
         pytest.param("OpenAI Agents SDK", "agents", marks=pytest.mark.frameworks),
         pytest.param("pydantic-ai", "pydantic_ai", marks=pytest.mark.frameworks),
         pytest.param("smolagents", "smolagents", marks=pytest.mark.frameworks),
+        pytest.param("smolagents' CodeAgent", "smolagents", marks=pytest.mark.frameworks),
+        pytest.param("A command-line agent", "llm", marks=pytest.mark.frameworks),
+        pytest.param("verifiers", "verifiers", marks=pytest.mark.frameworks),
         ("Anthropic's SDK", "anthropic"),
         ("LiteLLM", "litellm"),
         ("Plain httpx", "httpx"),
@@ -58,7 +66,13 @@ async def test_every_token_that_an_agent_sampled_is_trained_once(heading, needs,
     if importlib.util.find_spec(needs) is None:
         pytest.skip(f"make test-frameworks installs {needs}")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    run_agent = program("Frameworks", heading)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("PATH", os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]]))  # uv's
+    monkeypatch.setenv("UV_SYSTEM_CERTS", "true")
+    run_agent = program(tmp_path, "Frameworks", heading)
+    if heading == "smolagents' CodeAgent":  # its own instructions are longer than the tiny model's context
+        monkeypatch.setattr("smolagents.CodeAgent.initialize_system_prompt", lambda agent: scenario.system)
     model = gavel.TrainableModel(name="desk", project="captures", base_model=EMBEDDED_POLICY)
     captures = []
 
@@ -68,7 +82,7 @@ async def test_every_token_that_an_agent_sampled_is_trained_once(heading, needs,
             async with capture:
                 await run_agent(capture, model.get_inference_name(), QUESTION)
 
-    async with gavel.LocalBackend(tmp_path, slots=EPISODES, max_context=8192) as backend:
+    async with gavel.LocalBackend(tmp_path / "runs", slots=EPISODES, max_context=8192) as backend:
         await model.register(backend)
         await asyncio.gather(*(episode() for _ in range(EPISODES)))
         trajectories = [capture.trajectory for capture in captures]

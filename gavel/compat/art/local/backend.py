@@ -5,6 +5,8 @@ each checkpoint where ART's scripts look for it.
 """
 
 import asyncio
+import logging
+import numbers
 import os
 import threading
 from collections.abc import Iterable, Mapping
@@ -13,22 +15,29 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 import gavel.trainer.backends.local as core
+from gavel.compat.art.art_directory import link_checkpoints
 from gavel.compat.art.errors import NotInGavelError
 from gavel.compat.art.ignored import ignored
-from gavel.compat.art.local.art_directory import link_checkpoints
+from gavel.compat.art.local.fork import fork_checkpoint
 from gavel.compat.art.local.sft_parts import sft_parts
 from gavel.compat.art.local.train_log import TrainLog
-from gavel.compat.art.model import Model, TrainableModel
+from gavel.compat.art.model import Model, TrainableModel, gavel_name
 from gavel.compat.art.train_settings import train_config
 from gavel.compat.art.types import LocalTrainResult, TrainSFTConfig
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.config import EngineChoice
+from gavel.trainer.config import EngineChoice, VllmSettings
 from gavel.trainer.model import Model as CoreModel
 from gavel.trainer.model import TrainableModel as CoreTrainable
+from gavel.trainer.runs.storage.store import StorageError, open_store
+from gavel.trainer.runs.storage.transfer import pull_checkpoint, stored_steps
+
+logger = logging.getLogger(__name__)
 
 _CONTEXT = 4096
 """Tokens of a conversation, unless `max_seq_length` says otherwise."""
+_VERSIONS = 2
+"""Adapters that are served: rollouts that overlap a step end on the one that they began with."""
 _INTERNAL = frozenset({"init_args", "engine_args", "peft_args", "trainer_args", "chat_template_kwargs"})
 
 
@@ -89,6 +98,7 @@ class LocalBackend:
     ) -> LocalTrainResult:
         """One training step on judged groups; its trajectories and metrics are stored."""
         groups = [item if isinstance(item, TrajectoryGroup) else TrajectoryGroup([item]) for item in trajectory_groups]
+        _drop_odd_metrics(groups)
         inner = cast("CoreTrainable", model.gavel_model())
         trainer = model.internal_config.get("trainer_args") or {}
         trajectories = sum(map(len, groups))
@@ -119,19 +129,61 @@ class LocalBackend:
         step: int | None,
     ) -> None:
         """See `Model.log`."""
+        _drop_odd_metrics(groups or [])
         await self._log_of(model.gavel_model()).log(groups, split, metrics, step)
 
-    async def _experimental_pull_from_s3(self, model: Model[Any], **options: Any) -> None:
-        ignored("_experimental_pull_from_s3(…)", f"runs are kept in {self._path} alone; copy the directory yourself")
+    async def _experimental_pull_from_s3(
+        self,
+        model: Model[Any],
+        *,
+        s3_bucket: str | None = None,
+        prefix: str | None = None,
+        only_step: int | str | None = None,
+        **options: Any,
+    ) -> None:
+        """Fetches the model's newest checkpoint (or that of the step `only_step`), if there is one; before `register`.
 
-    async def _experimental_push_to_s3(self, model: Model[Any], **options: Any) -> None:
-        ignored("_experimental_push_to_s3(…)", f"runs are kept in {self._path} alone; copy the directory yourself")
+        The bucket is by default that of BACKUP_BUCKET; without one, nothing is fetched, and a warning says so.
+        """
+        if (address := _bucket("_experimental_pull_from_s3(…)", s3_bucket, prefix)) is None:
+            return
+        key = model.gavel_model().key
+        store, place = await asyncio.to_thread(open_store, address), "/".join(key)
+        if await asyncio.to_thread(stored_steps, store, place):
+            step = only_step if isinstance(only_step, int) else None
+            await asyncio.to_thread(pull_checkpoint, store, place, step, Path(self._path), key)
 
-    async def _experimental_fork_checkpoint(self, model: Model[Any], from_model: str, **options: Any) -> None:
-        raise NotInGavelError(
-            f"a model cannot begin with the checkpoint of another one ({from_model})",
-            "Export that one (model.export()), and give its directory as base_model.",
-        )
+    async def _experimental_push_to_s3(
+        self, model: Model[Any], *, s3_bucket: str | None = None, prefix: str | None = None, **options: Any
+    ) -> None:
+        """Copies the model's newest checkpoint; a copy that fails is logged, and training goes on."""
+        if (address := _bucket("_experimental_push_to_s3(…)", s3_bucket, prefix)) is None:
+            return
+        inner = model.gavel_model()
+        if not isinstance(inner, CoreTrainable) or not inner.backend.checkpoints(inner):
+            return
+        try:
+            await inner.push(address)
+        except StorageError as error:
+            logger.warning("the checkpoint of %s was not copied: %s", model.name, error)
+
+    async def _experimental_fork_checkpoint(
+        self,
+        model: TrainableModel[Any],
+        from_model: str,
+        from_project: str | None = None,
+        from_s3_bucket: str | None = None,
+        not_after_step: int | None = None,
+        verbose: bool = False,
+        prefix: str | None = None,
+    ) -> None:
+        """Lets `model` begin with the newest checkpoint of another one, at that step; before `register`."""
+        if from_s3_bucket is not None or prefix is not None:
+            ignored("_experimental_fork_checkpoint(from_s3_bucket=…)", f"runs are kept in {self._path} alone")
+        source = gavel_name(from_project or model.project), gavel_name(from_model)
+        step = fork_checkpoint(Path(self._path), source, model.gavel_model().key, not_after_step)
+        if verbose:
+            print(f"{model.name} begins with step {step} of {from_model}")
 
     async def _experimental_deploy(self, *args: Any, **options: Any) -> None:
         raise NotInGavelError(
@@ -144,7 +196,10 @@ class LocalBackend:
     def _core_of(self, model: Model[Any]) -> core.LocalBackend:
         context = _context(model) if isinstance(model, TrainableModel) else _CONTEXT
         if context not in self._cores:
-            self._cores[context] = core.LocalBackend(self._path, engine=self._engine, max_context=context)
+            versions = 1 if isinstance(self._engine, VllmSettings) and self._engine.sleep else _VERSIONS
+            self._cores[context] = core.LocalBackend(
+                self._path, engine=self._engine, max_context=context, versions=versions
+            )
         return self._cores[context]
 
     def _log_of(self, inner: CoreModel) -> TrainLog:
@@ -154,8 +209,26 @@ class LocalBackend:
     def _link(self, model: TrainableModel[Any]) -> str | None:
         inner = model.gavel_model()
         checkpoints = Path(self._path, *inner.key, "checkpoints")
+        link_checkpoints(checkpoints, model.output_dir)  # where ART's earlier versions had them
         linked = link_checkpoints(checkpoints, model.output_dir / "checkpoints")
         return os.fspath(linked) if linked else None
+
+
+def _bucket(call: str, bucket: str | None, prefix: str | None) -> str | None:
+    """Address of the store; None, with a warning, where no bucket is named."""
+    bucket = bucket or os.environ.get("BACKUP_BUCKET")
+    if not bucket:
+        ignored(call, "no bucket is named by s3_bucket= or BACKUP_BUCKET")
+        return None
+    return f"s3://{bucket}/{prefix}" if prefix else f"s3://{bucket}"
+
+
+def _drop_odd_metrics(groups: Iterable[TrajectoryGroup]) -> None:
+    """Leaves out metrics that are no numbers, which scripts set by assignment: they have no mean."""
+    for member in (member for group in groups for member in group):
+        odd = [name for name, value in member.metrics.items() if not isinstance(value, numbers.Real)]
+        for name in odd:
+            ignored(f"metrics[{name!r}] = {member.metrics.pop(name)!r}", "a metric is a number")
 
 
 def _context(model: TrainableModel[Any]) -> int:

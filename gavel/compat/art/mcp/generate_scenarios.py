@@ -5,24 +5,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from openai import AsyncOpenAI
-
-from gavel.compat.art.mcp.types import GeneratedScenarioCollection, MCPResource, MCPTool
-from gavel.prompts import render
+from gavel.compat.art.mcp.types import GeneratedScenario, GeneratedScenarioCollection, MCPResource, MCPTool
+from gavel.judge.drafted_reply import DraftError
+from gavel.judge.task_drafts.writer import Material, write_batch
+from gavel.llm.client import Client
 
 _TOKENS_PER_SCENARIO = 400
-_SCENARIO: dict[str, object] = {
-    "type": "object",
-    "properties": {"task": {"type": "string"}, "difficulty": {"type": "integer"}},
-    "required": ["task", "difficulty"],
-    "additionalProperties": False,
-}
-_SCHEMA: dict[str, object] = {
-    "type": "object",
-    "properties": {"scenarios": {"type": "array", "items": _SCENARIO}},
-    "required": ["scenarios"],
-    "additionalProperties": False,
-}
 
 
 async def generate_scenarios(
@@ -44,23 +32,23 @@ async def generate_scenarios(
         raise ValueError("there is no key for the model: pass generator_api_key, or set OPENROUTER_API_KEY")
     if not tools and not resources:
         raise ValueError("there are neither tools nor resources to make scenarios for")
-    prompt = render(
-        "scenarios/mcp_tasks.j2",
-        number=num_scenarios,
+    material = Material(
         tools=json.dumps([_tool(tool) for tool in tools], indent=1),
-        resources=json.dumps([_resource(resource) for resource in resources or ()], indent=1),
-        instructions=custom_instructions or "",
+        resources=json.dumps([_resource(resource) for resource in resources], indent=1) if resources else "",
     )
-    async with AsyncOpenAI(api_key=key, base_url=generator_base_url) as client:
-        completion = await client.chat.completions.create(
-            model=generator_model,
-            messages=[{"role": "user", "content": prompt}],
-            max_completion_tokens=max(8000, _TOKENS_PER_SCENARIO * num_scenarios),
-            response_format={"type": "json_schema", "json_schema": {"name": "scenarios", "schema": _SCHEMA}},
+    params = {
+        "api_base": generator_base_url,
+        "api_key": key,
+        "max_completion_tokens": max(8000, _TOKENS_PER_SCENARIO * num_scenarios),
+    }
+    client = Client(f"openai/{generator_model}", params)  # whatever serves it speaks OpenAI's protocol
+    try:
+        batch = await write_batch(
+            client, material, num_scenarios, criteria=False, instructions=custom_instructions or "", exact=True
         )
-    scenarios = GeneratedScenarioCollection.from_json(completion.choices[0].message.content or "")
-    if len(scenarios) != num_scenarios:
-        raise ValueError(f"the model gave {len(scenarios)} scenarios, not {num_scenarios}: ask it again")
+    except DraftError as error:
+        raise ValueError(error.message) from error
+    scenarios = GeneratedScenarioCollection(GeneratedScenario(task.user, task.difficulty) for task in batch.tasks)
     if show_preview:
         scenarios.print_difficulty_distribution()
         scenarios.preview()

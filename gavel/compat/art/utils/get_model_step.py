@@ -3,15 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from gavel.compat.art.art_directory import newest_step
 from gavel.compat.art.model import TrainableModel
 
 
 def get_step_from_dir(output_dir: str) -> int:
     """The highest step that has a checkpoint under `output_dir`; 0 when there is none."""
-    checkpoints = Path(output_dir, "checkpoints")
-    if not checkpoints.is_dir():
-        return 0
-    return max((int(entry.name) for entry in checkpoints.iterdir() if entry.name.isdecimal()), default=0)
+    return newest_step(Path(output_dir, "checkpoints"))
 
 
 def get_model_step(model: TrainableModel[Any], art_path: str) -> int:

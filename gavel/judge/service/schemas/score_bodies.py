@@ -35,6 +35,8 @@ class HistoryIn(BaseModel):
 
     messages: list[ChatMessage] = Field(min_length=1)
     tools: list[dict[str, JsonValue]] | None = None
+    agent: Name | None = None
+    """Who acts in it; the judge is shown the name."""
 
 
 class ConversationIn(BaseModel):
@@ -48,6 +50,8 @@ class ConversationIn(BaseModel):
     """OpenAI schemas of the tools that the agent had."""
     histories: list[HistoryIn] = []
     """Further conversations of the same attempt."""
+    agent: Name | None = None
+    """Who acts in `messages`, where the attempt has several agents."""
     status: Literal["finished", "truncated", "failed"] = "finished"
     """A failed attempt is unscored, whatever its messages."""
     status_reason: str | None = None
@@ -72,11 +76,13 @@ class TrajectoryIn(ConversationIn):
             messages_and_choices=list(self.messages),
             tools=_listed(self.tools),
             additional_histories=[
-                History(messages_and_choices=list(one.messages), tools=_listed(one.tools)) for one in self.histories
+                History(messages_and_choices=list(one.messages), tools=_listed(one.tools), agent=one.agent)
+                for one in self.histories
             ],
             status=self.status,
             status_reason=self.status_reason,
             metadata=dict(self.metadata),
+            agent=self.agent,
         )
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 from gavel.prompts import render
 from gavel.scenarios.library.booking_desk.hotel import Booking, Entry, Hotel
-from gavel.scenarios.library.booking_desk.wishes import draw_task
+from gavel.scenarios.library.booking_desk.wishes import Wishes
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 
-_TRAIN, _HELD_OUT = range(400), range(400, 500)
+TRAIN, HELD_OUT = range(400), range(400, 912)
+"""Numbers of the wishes. The embedded policy is cloned on others: see `trainer/embedded`."""
 
 
 class BookingDesk:
@@ -58,8 +59,8 @@ scenario = Scenario(
     name="booking_desk",
     system=render("scenarios/booking_desk_system.j2").strip(),
     environment=BookingDesk,
-    tasks=[draw_task(number) for number in _TRAIN],
-    held_out=[draw_task(number) for number in _HELD_OUT],
+    tasks=Wishes(TRAIN),
+    held_out=Wishes(HELD_OUT),
     max_turns=8,
     rubric=render("scenarios/booking_desk_rubric.j2").strip(),
 )

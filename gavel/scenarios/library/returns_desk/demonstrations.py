@@ -5,34 +5,21 @@ the hasty one grants the refund unseen, the guesser acts unseen at random, and t
 at the order at least, but acts at random all the same and sometimes forgets to tell the customer.
 """
 
-import json
 import random
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
+from gavel.scenarios.library.demonstrated_call import Call
 from gavel.scenarios.library.returns_desk.cases import ACTIONS, Action, Case
 from gavel.scenarios.task import Task
 
 Clerk = Literal["careful", "hasty", "guess", "sloppy"]
+CLERKS: dict[str, Clerk] = {clerk: clerk for clerk in get_args(Clerk)}
 
 CLOSINGS: dict[Action, tuple[str, ...]] = {
     "refund": ("Your money is on its way.", "I have refunded your order."),
     "exchange": ("We will exchange your item.", "I can offer you an exchange."),
     "deny": ("I am sorry, the return window is over.", "I am sorry, I can not take it back."),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A demonstrated tool call."""
-
-    name: str
-    arguments: dict[str, str]
-
-    @property
-    def text(self) -> str:
-        body = json.dumps({"name": self.name, "arguments": self.arguments})
-        return f"<tool_call>\n{body}\n</tool_call>"
 
 
 def demonstrate(task: Task, clerk: Clerk, dice: random.Random) -> list[Call | str]:

@@ -13,7 +13,7 @@ LATER = [
     ("utils.deployment", "TogetherDeploymentConfig"),
     ("guided_completion", "get_guided_completion_params"),
     ("utils.benchmarking.charts", "percentage_comparison_bar_chart"),
-    ("megatron", "MegatronBackend"),
+    ("distributed", "ArtRuntime"),
 ]
 
 

@@ -18,6 +18,7 @@ from gavel.compat.art.rewards import ruler_score_group
 from gavel.compat.art.utils.sft import train_sft_from_file
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.protocol import NotRegisteredError
+from gavel.trainer.runs.named_checkpoint import NamedCheckpointError
 
 pytestmark = pytest.mark.slow
 
@@ -115,7 +116,7 @@ async def test_demonstrations_a_prompted_model_and_state_work_as_in_a_notebook_r
         model.merge_state({"run": {str(run): True}})
         await prompted.log([art.Trajectory(reward=1.0)])
         await backend._experimental_push_to_s3(model)  # pyright: ignore[reportPrivateUsage]
-        with pytest.raises(NotInGavelError, match="cannot begin with the checkpoint of another one"):
+        with pytest.raises(NamedCheckpointError, match="no whole checkpoint"):
             await backend._experimental_fork_checkpoint(model, "other")  # pyright: ignore[reportPrivateUsage]
     await backend.close()
     assert model.read_state() == {"run": {"0": True, "1": True}}

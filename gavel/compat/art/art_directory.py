@@ -18,6 +18,11 @@ def link_checkpoints(checkpoints: Path, links: Path) -> Path | None:
     return links / max(saved) if saved else None
 
 
+def newest_step(directory: Path) -> int:
+    """The highest step that has a checkpoint in `directory`; 0 when there is none."""
+    return max((int(entry.name) for entry in _numbered(directory)), default=0)
+
+
 def _numbered(directory: Path) -> list[Path]:
     if not directory.is_dir():
         return []

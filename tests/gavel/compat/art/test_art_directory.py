@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gavel.compat.art.local.art_directory import link_checkpoints
+from gavel.compat.art.art_directory import link_checkpoints
 
 
 def test_links_follow_the_checkpoints(tmp_path: Path) -> None:

@@ -1,0 +1,66 @@
+"""`gavel backend`: this machine trains and serves for clients elsewhere."""
+
+import asyncio
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gavel.cli.lazy_commands import single_command
+from gavel.extras import MissingExtraError, missing_parts
+
+
+def backend(
+    host: Annotated[str, typer.Option(help="Address to listen on. Beyond 127.0.0.1, put TLS before it.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8090,
+    key: Annotated[
+        str | None, typer.Option(envvar="GAVEL_BACKEND_KEY", help="What clients show. Default: made, and printed.")
+    ] = None,
+    runs: Annotated[Path | None, typer.Option(help="Where runs are kept. Default: GAVEL_RUNS, else runs.")] = None,
+    engine: Annotated[str, typer.Option(help="What samples the rollouts: transformers or vllm.")] = "transformers",
+    slots: Annotated[int, typer.Option(min=1, help="Conversations that are sampled at once.")] = 128,
+    max_context: Annotated[
+        int | None,
+        typer.Option(min=16, help="Tokens of a conversation. Default: the model's own."),
+    ] = None,
+    versions: Annotated[int, typer.Option(min=1, help="Steps whose adapters are served at once.")] = 1,
+    max_upload_mb: Annotated[int, typer.Option(min=1, help="Of the groups of one step.")] = 4096,
+) -> None:
+    """Train and serve models on this machine for gavel.RemoteBackend elsewhere.
+
+    A step that a client has sent is made once, whatever is cut, killed or sent again. Runs are kept here.
+    """
+    if missing := [*missing_parts("train"), *missing_parts("service")]:
+        raise MissingExtraError("gavel backend", missing[0], "service" if missing_parts("service") else "train")
+    from gavel.trainer.backends.local import LocalBackend
+    from gavel.trainer.backends.server.serve import serve
+    from gavel.trainer.config import VllmSettings
+    from gavel.trainer.runs.run_directory import runs_root
+
+    if engine not in ("transformers", "vllm"):
+        raise typer.BadParameter("transformers or vllm", param_hint="--engine")
+    shown = key or secrets.token_urlsafe(24)
+    root = runs_root(runs)
+    sampler = VllmSettings() if engine == "vllm" else "transformers"
+    local = LocalBackend(root, engine=sampler, slots=slots, max_context=max_context, versions=versions)
+
+    def announce(url: str) -> None:
+        typer.echo(f"Gavel backend · {url} · runs in {root}")
+        if key is None:
+            typer.echo(f"GAVEL_BACKEND_URL={url} GAVEL_BACKEND_KEY={shown}")
+
+    asyncio.run(
+        serve(
+            local,
+            key=shown,
+            root=root,
+            host=host,
+            port=port,
+            announce=announce,
+            most_upload_bytes=max_upload_mb << 20,
+        )
+    )
+
+
+app = single_command(backend)

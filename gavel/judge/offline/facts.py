@@ -1,0 +1,90 @@
+"""What an attempt shows of itself: its request, its calls and their results. All that written rules depend on."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from gavel.judge.prompt.canonical_group import Conversation
+from gavel.judge.prompt.events import TextEvent, ToolCallEvent
+
+
+@dataclass(frozen=True, slots=True)
+class CallMade:
+    """A tool call that was answered without an error."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    result: Any
+    """Of JSON the value, else the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What rules depend on in one attempt."""
+
+    calls: tuple[str, ...]
+    """Names of the tools called without an error, in order."""
+    errors: int
+    """Number of calls that returned an error."""
+    known: Mapping[str, Any]
+    """Keys and values of the JSON objects that tools returned; a later value replaces an earlier one."""
+    ends_with_message: bool
+    made: tuple[CallMade, ...] = ()
+    """The calls of `calls`, with arguments and results."""
+    request: str = ""
+    """Everything that the user said."""
+
+
+def facts_of(attempt: Sequence[Conversation]) -> Facts:
+    """The facts of an attempt as `read_transcripts` gives it: in full, the main conversation first."""
+    made: list[CallMade] = []
+    errors = 0
+    known: dict[str, Any] = {}
+    events = [event for conversation in attempt for event in conversation.events]
+    for call in (event for event in events if isinstance(event, ToolCallEvent)):
+        result = _value(call.result)
+        if _object(result).get("error"):
+            errors += 1
+        else:
+            made.append(CallMade(call.name, _object(_value(call.arguments)), result))
+            known |= _object(result)
+    last = attempt[0].events[-1] if attempt[0].events else None
+    return Facts(
+        calls=tuple(call.name for call in made),
+        errors=errors,
+        known=known,
+        ends_with_message=isinstance(last, TextEvent) and last.role == "assistant" and bool(last.text.strip()),
+        made=tuple(made),
+        request="\n".join(event.text for event in events if isinstance(event, TextEvent) and event.role == "user"),
+    )
+
+
+def words_of(value: Any) -> list[str]:
+    """The words of a text; of another JSON value, those of all values in it, but not of keys."""
+    return [word for text in _texts(value) for word in re.findall(r"\w+", text)]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    stack: list[Any] = [value]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, dict):
+            stack += reversed(list(_object(part).values()))
+        elif isinstance(part, list):
+            stack += reversed(cast("list[Any]", part))
+        elif part is not None:
+            yield str(part)
+
+
+def _value(text: str | None) -> Any:
+    try:
+        return json.loads(text or "null")
+    except (ValueError, RecursionError):
+        return text
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """The value if it is a JSON object, else an empty one."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

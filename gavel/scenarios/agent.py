@@ -1,0 +1,230 @@
+"""One of several agents in an episode: its own conversation, sampled by the policy or by another model.
+
+    async def play(model, task: gavel.Task, episode: gavel.Episode):
+        planner = gavel.Agent(episode, "planner", system="You plan.")
+        worker = gavel.Agent(episode, "worker", system="You do one step.", tools=[search])
+        plan = await planner.ask(task.user)
+        await planner.ask(await worker.ask(plan))
+        return gavel.together(planner, worker)                  # one attempt, judged as a whole
+        return [planner.trajectory, worker.trajectory]          # or each for itself, with its own reward
+
+Only turns that the policy sampled are `Choice`s, so only those are ever trained. What another model says is plain text.
+"""
+
+import re
+from collections.abc import Sequence
+from json import JSONDecodeError
+from typing import Any
+
+from openai import AsyncOpenAI, OpenAIError, omit
+from openai.types.chat.chat_completion import ChatCompletion, Choice
+
+from gavel.llm.chat_agent import ChatAgent
+from gavel.llm.errors import GavelError
+from gavel.llm.types import Message
+from gavel.scenarios.chat_model import ChatModel, first_choice
+from gavel.scenarios.episode import Episode
+from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.seeds import seed_of
+from gavel.scenarios.tools import Toolbox, ToolFunction, described, no_such_tool
+from gavel.scenarios.trajectory import History, Trajectory, to_messages
+
+CALLS, COST = "other_models_calls", "other_models_cost_usd"
+"""Among the episode's metrics: requests to LiteLLM models that play agents. A cost that is not known leaves no number.
+"""
+_WORST = ("failed", "truncated", "finished")
+
+
+class AgentError(GavelError):
+    """A model that plays an agent gave no turn."""
+
+
+class Agent:
+    """An agent with a conversation of its own, `trajectory`."""
+
+    def __init__(
+        self,
+        episode: Episode,
+        name: str,
+        *,
+        system: str = "",
+        tools: Sequence[ToolFunction] = (),
+        model: ChatModel | str | None = None,
+        steps_back: int = 0,
+        max_calls: int = 8,
+    ) -> None:
+        """`name` is unique in the episode; the judge is shown it. `tools`: plain functions, as a scenario's.
+
+        `model`: None for the policy that acts in this episode, whose turns are trained; else the id of a LiteLLM model,
+        or anything that serves chat completions, whose turns are not. `steps_back`: the policy of so many training
+        steps earlier, not trained either. The backend has to serve it (`LocalBackend(versions=steps_back + 1)`, or
+        `earlier_policies` in the settings of a run); where it has none so old, the oldest one plays. The trajectory's
+        `policy_version` is its step.
+
+        `max_calls`: turns with tool calls that one `ask` may take. Raises `AgentError` for a name that is taken, and
+        for an episode without a policy; `UnknownModelError` and `MissingKeyError` of LiteLLM models.
+        """
+        if name in episode.agents:
+            raise AgentError(f"two agents of an episode are called {name}", "Give every Agent a name of its own.")
+        if episode.model is None:
+            raise AgentError("this episode has no policy", "Make agents within Scenario(rollout=…).")
+        if steps_back and model is not None:
+            raise AgentError("steps_back= is of the policy, and model= names another model", "Leave one of them out.")
+        episode.agents.append(name)
+        self.name = name
+        self.is_policy = (model is None or model is episode.model) and not steps_back
+        self.trajectory = Trajectory(agent=name, tools=Toolbox(tools).schemas or None)
+        self.trajectory.metrics = {"turns": 0, "tool_errors": 0}
+        if system:
+            self.trajectory.messages_and_choices.append({"role": "system", "content": system})
+        self._episode = episode
+        self._toolbox = Toolbox(tools)
+        self._max_calls = max_calls
+        self._seed = None if episode.seed is None else seed_of(episode.seed, "agent", name) % 2**53
+        given = episode.model if model is None else model
+        chat = _by_litellm(given, episode) if isinstance(given, str) else given
+        self._client = chat.openai_client()
+        self._served_as = chat.get_inference_name()
+        self._steps_back = steps_back
+
+    @property
+    def turns(self) -> int:
+        """Turns that this agent has had."""
+        return int(self.trajectory.metrics["turns"])
+
+    async def ask(self, text: str) -> str:
+        """Gives the agent `text` in the next user turn, runs the tools that it calls, and gives what it answers.
+
+        An answer that is cut off at the token limit, and more than `max_calls` turns with tool calls, make the agent's
+        trajectory `truncated`. Raises `AgentError` when the model gives no turn.
+        """
+        self.tell(text)
+        for _ in range(self._max_calls + 1):
+            choice = await self._turn()
+            said = choice.message.content or ""
+            if choice.finish_reason == "length":
+                self._truncate("a turn reached its token limit")
+                return said
+            if not choice.message.tool_calls:
+                return said
+            if await self._is_over_after_calls(choice):
+                return said
+        self._truncate(f"{self._max_calls} turns with tool calls were used up")
+        return ""
+
+    def tell(self, text: str) -> None:
+        """Adds `text` to the agent's next user turn; the judge sees it too if there is no further turn."""
+        items = self.trajectory.messages_and_choices
+        match items[-1] if items else None:
+            case {"role": "user", "content": str(before)}:
+                items[-1] = {"role": "user", "content": f"{before}\n\n{text}"}
+            case _:
+                items.append({"role": "user", "content": text})
+
+    async def _turn(self) -> Choice:
+        if self._steps_back:
+            self._served_as = await _earlier(self._client, self._served_as, self._steps_back)
+            self._steps_back = 0
+        episode = self._episode
+        offered: dict[str, Any] = {"tools": self.trajectory.tools} if self.trajectory.tools else {}
+        try:
+            reply = await self._client.chat.completions.create(
+                model=self._served_as,
+                messages=[],
+                temperature=episode.temperature,
+                max_completion_tokens=omit if episode.max_tokens is None else episode.max_tokens,
+                seed=omit if self._seed is None else self._seed + self.turns,
+                extra_body={
+                    "messages": self.trajectory.messages(),
+                    **offered,
+                    **(episode.fields if self.is_policy else {}),
+                },
+            )
+        except (OpenAIError, JSONDecodeError, UnicodeEncodeError) as error:  # the client lets the last two through
+            raise AgentError(f"the model of the agent {self.name} failed: {type(error).__name__}: {error}") from error
+        choice = first_choice(reply)
+        if choice is None:
+            raise AgentError(f"the model of the agent {self.name} returned no choice: {reply!s:.200}")
+        self.trajectory.messages_and_choices += [choice] if self.is_policy else to_messages([choice])
+        self.trajectory.metrics["turns"] += 1
+        self.trajectory.policy_version = (choice.model_extra or {}).get("policy_version")
+        return choice
+
+    async def _is_over_after_calls(self, choice: Choice) -> bool:
+        """Runs the turn's tool calls; whether one of them ended the agent's work."""
+        tools, over = {tool.name: tool for tool in self._toolbox}, False
+        for call in choice.message.tool_calls or ():
+            if call.type != "function":
+                raise AgentError(f"tool calls of type {call.type} are not supported")
+            name, arguments = call.function.name, call.function.arguments
+            result = (
+                await tools[name].call(arguments, episode=self._episode) if name in tools else no_such_tool(name, tools)
+            )
+            self.trajectory.metrics["tool_errors"] += result.error
+            self.trajectory.messages_and_choices.append(
+                {"role": "tool", "tool_call_id": call.id, "content": result.content}
+            )
+            over = over or result.done
+        return over
+
+    def _truncate(self, reason: str) -> None:
+        self.trajectory.status, self.trajectory.status_reason = "truncated", reason
+
+
+def together(*agents: Agent) -> Trajectory:
+    """One trajectory of agents that work together: the first one's conversation, and the others' as its histories.
+
+    Its turns and tool errors are the sums, and its status is the worst of theirs.
+    """
+    first, *others = (agent.trajectory for agent in agents)
+    parts = [first, *others]
+    whole = first.model_copy(deep=True)
+    whole.additional_histories += [
+        History(agent=each.agent, messages_and_choices=each.messages_and_choices, tools=each.tools) for each in others
+    ]
+    for each in others:
+        for name, value in each.metrics.items():
+            whole.metrics[name] = whole.metrics.get(name, 0) + value
+        whole.logs += each.logs
+    worst = min(parts, key=lambda each: _WORST.index(each.status))
+    whole.status, whole.status_reason = worst.status, worst.status_reason
+    versions = [each.policy_version for each in parts if each.policy_version is not None]
+    whole.policy_version = min(versions, default=None)
+    return whole
+
+
+def _by_litellm(model: str, episode: Episode) -> ChatModel:
+    """A LiteLLM model whose requests and cost are counted in the episode."""
+    player = ChatAgent(model)
+    metrics = episode.trajectory.metrics
+
+    async def turn(request: ChatRequest) -> ChatCompletion | Message:
+        before = player.cost_usd
+        reply = await player.turn(
+            request.messages,
+            request.tools,
+            temperature=request.temperature,
+            max_completion_tokens=request.max_tokens,
+            seed=None if request.seed is None else request.seed % 2**31,
+        )
+        metrics[CALLS] = metrics.get(CALLS, 0) + 1
+        if before is not None and player.cost_usd is not None:
+            metrics[COST] = metrics.get(COST, 0.0) + player.cost_usd - before
+        return reply
+
+    return FunctionModel(model, turn)
+
+
+async def _earlier(client: AsyncOpenAI, name: str, steps: int) -> str:
+    """The policy so many training steps before the one called `name`, which is `model@step`; else the oldest served."""
+    model, _, live = name.rpartition("@")
+    if not model or not live.isdecimal():
+        raise AgentError(f"{name} is no policy that is trained: it has no earlier steps", "Leave steps_back= out.")
+    try:
+        served = [each.id for each in (await client.models.list()).data]
+    except OpenAIError as error:
+        raise AgentError(f"the policies that are served cannot be listed: {described(error)}") from error
+    found = [int(each.removeprefix(f"{model}@")) for each in served if re.fullmatch(rf"{re.escape(model)}@\d+", each)]
+    wanted = int(live) - steps
+    older = [step for step in found if step <= wanted]
+    return f"{model}@{max(older) if older else min(found, default=int(live))}"

@@ -1,0 +1,195 @@
+"""The backend of another machine, as a `Backend`.
+
+Each call is a job, known by a hash of its groups, its settings and the step that it starts from. Sent again because the
+line was cut, or because the server or this process was restarted, it is the same job: no step is trained twice.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.backends.protocol import Endpoint, NotRegisteredError, TrainResult
+from gavel.trainer.backends.remote.batch_file import batch_file
+from gavel.trainer.backends.remote.connection import Connection, RemoteBackendError, canonical, model_path
+from gavel.trainer.backends.remote.wire import KEY_VARIABLE, URL_VARIABLE, Job, JobState, Kind, ModelState, job_id
+from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
+from gavel.trainer.model_spec import ModelSpec, TrainableSpec
+from gavel.trainer.runs.run_directory import run_path, runs_root
+
+_REPEATED: frozenset[Kind] = frozenset({"train", "train_sft"})
+"""Jobs that are the same when the same is asked again from the same step; others are asked for anew each time."""
+_REQUEST_REPEATS = 8
+"""Of a request to the policy while the server restarts: about 40 s."""
+
+
+class RemoteBackend:
+    """Trains and serves models where `gavel backend` runs; also an async context manager."""
+
+    def __init__(self, url: str | None = None, key: str | None = None, *, patience: float = 600.0) -> None:
+        """`url`, `key`: of the server; by default GAVEL_BACKEND_URL and GAVEL_BACKEND_KEY.
+
+        `patience`: seconds without an answer after which a call raises `RemoteBackendError`. Raises it for no address.
+        """
+        url = (url or os.environ.get(URL_VARIABLE) or "").rstrip("/")
+        self._key = key or os.environ.get(KEY_VARIABLE) or ""
+        if not url.startswith(("http://", "https://")):
+            raise RemoteBackendError(
+                f"{url!r} is no address of a backend", f"Give one, or set {URL_VARIABLE}: http://127.0.0.1:8090"
+            )
+        if not self._key:
+            raise RemoteBackendError("the backend's key is not given", f"Give it, or set {KEY_VARIABLE}.")
+        self._url = url
+        self._writer = uuid.uuid4().hex
+        self.connection = Connection(url, self._key, patience)
+        self._states: dict[tuple[str, str], ModelState] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def register(self, model: ModelSpec) -> None:
+        """Makes the model ready there. What this client, or another one, left running is waited for first."""
+        trainable = isinstance(model, TrainableSpec)
+        fields = set(TrainableSpec.model_fields if trainable else ModelSpec.model_fields)
+        spec = model.model_dump(mode="json", include=fields)
+        await self._run(model, "register", {"spec": spec, "trainable": trainable})
+
+    async def prepare(self, model: TrainableSpec, config: TrainConfig) -> None:
+        await self._run(model, "prepare", {"config": config.model_dump(mode="json")})
+
+    async def train(
+        self,
+        model: TrainableSpec,
+        groups: list[TrajectoryGroup],
+        config: TrainConfig,
+        metrics: Mapping[str, float] | None = None,
+    ) -> TrainResult:
+        arguments = {"config": config.model_dump(mode="json"), "metrics": dict(metrics or {})}
+        return _train_result(await self._run(model, "train", arguments, groups))
+
+    async def train_sft(self, model: TrainableSpec, trajectories: list[Trajectory], config: SftConfig) -> TrainResult:
+        groups = [TrajectoryGroup(trajectories)]
+        return _train_result(await self._run(model, "train_sft", {"config": config.model_dump(mode="json")}, groups))
+
+    async def log(
+        self,
+        model: ModelSpec,
+        groups: list[TrajectoryGroup],
+        split: str,
+    ) -> dict[str, float]:
+        return (await self._run(model, "log", {"split": split}, groups)).result["means"]  # type: ignore[index]
+
+    def endpoint(self, model: TrainableSpec) -> Endpoint:
+        url, limits = f"{self._url}{model_path(model.key)}/openai/v1", self._state(model).limits
+        return Endpoint(url, self._key, limits, repeats=_REQUEST_REPEATS)
+
+    def step(self, model: ModelSpec) -> int:
+        return self._state(model).step
+
+    def versions(self, model: TrainableSpec) -> int:
+        return self._state(model).versions
+
+    def checkpoints(self, model: TrainableSpec) -> list[int]:
+        return list(self._state(model).checkpoints)
+
+    def record(self, model: ModelSpec, values: Mapping[str, float | str], split: str) -> None:
+        self._run_now(model, "record", {"values": dict(values), "split": split})
+
+    def pin(self, model: ModelSpec, settings: Mapping[str, Any]) -> None:
+        self._run_now(model, "pin", {"settings": dict(settings)})
+
+    def history(self, model: ModelSpec, split: str | None = None) -> list[dict[str, Any]]:
+        self._state(model)
+        only = {} if split is None else {"split": split}
+        return cast("list[dict[str, Any]]", self.connection.get(f"{model_path(model.key)}/history", **only))
+
+    async def delete_checkpoints(self, model: TrainableSpec, steps: Iterable[int]) -> None:
+        await self._run(model, "delete_checkpoints", {"steps": list(steps)})
+
+    async def export(
+        self, model: TrainableSpec, form: ExportForm, dtype: ExportDtype, step: int | None, out: Path | None
+    ) -> Path:
+        """Exports there, and fetches the directory; `out` defaults to `exports` of a run directory here."""
+        made = (await self._run(model, "export", {"form": form, "dtype": dtype, "step": step})).result or {}
+        target = out or run_path(runs_root(), *model.key) / str(made["directory"])
+        await asyncio.to_thread(self._fetch, model, str(made["directory"]), made["files"], target)
+        return target
+
+    async def push(self, model: TrainableSpec, address: str, step: int) -> str:
+        """From there, with the credentials of there."""
+        pushed = await self._run(model, "push", {"address": address, "step": step})
+        return str((pushed.result or {})["address"])
+
+    def parameter_count(self, model: TrainableSpec) -> int:
+        """Parameters of the base model."""
+        return self._state(model).parameters
+
+    async def close(self) -> None:
+        """Ends this client; the server goes on, and keeps what it was asked for."""
+        self._states.clear()
+        self.connection.close()
+
+    def _state(self, model: ModelSpec) -> ModelState:
+        if model.key not in self._states:
+            raise NotRegisteredError(
+                f"the model {model.name} is not registered here", "First: await model.register(backend)"
+            )
+        return self._states[model.key]
+
+    async def _run(
+        self, model: ModelSpec, kind: Kind, arguments: dict[str, Any], groups: list[TrajectoryGroup] | None = None
+    ) -> JobState:
+        return await asyncio.to_thread(self._run_now, model, kind, arguments, groups)
+
+    def _run_now(
+        self, model: ModelSpec, kind: Kind, arguments: dict[str, Any], groups: list[TrajectoryGroup] | None = None
+    ) -> JobState:
+        step = None if kind == "register" else self._state(model).step
+        arguments = canonical(arguments)
+        with batch_file(groups) if groups is not None else contextlib.nullcontext() as file:
+            upload = file.sha256 if file else None
+            same = job_id(kind, model.key, step, upload, arguments)
+            job = Job(
+                id=same if kind in _REPEATED else uuid.uuid4().hex,
+                kind=kind,
+                writer=self._writer,
+                step=step if kind in _REPEATED else None,
+                upload=upload,
+                arguments=arguments,
+            )
+            state = self.connection.run(model.key, job, file)
+        if state.model is not None:
+            self._states[model.key] = state.model
+        return state
+
+    def _fetch(self, model: ModelSpec, directory: str, files: Mapping[str, str], target: Path) -> None:
+        unfinished = target.with_name(f".{target.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        for name, sha256 in files.items():
+            file = unfinished / name
+            if not file.resolve().is_relative_to(unfinished.resolve()):
+                raise RemoteBackendError(f"the server names a file outside the export: {name}", "Is it to be trusted?")
+            self.connection.fetch(f"{model_path(model.key)}/files/{directory}/{name}", file)
+            with file.open("rb") as stream:
+                if hashlib.file_digest(stream, "sha256").hexdigest() != sha256:
+                    raise RemoteBackendError(f"{name} arrived with another SHA-256", "Export it again.")
+        if target.exists():
+            shutil.rmtree(target)
+        unfinished.rename(target)
+
+
+def _train_result(state: JobState) -> TrainResult:
+    return TrainResult(**(state.result or {}))

@@ -1,0 +1,118 @@
+"""The HTTP application around a `LocalBackend`. `wire` lists the routes for jobs and uploads; besides them there are
+
+GET  /healthz
+GET  /v1/models/{project}/{name}/history?split=…   rows of metrics
+GET  /v1/models/{project}/{name}/files/{path}      of a checkpoint or an export, with Range
+*    /v1/models/{project}/{name}/openai/v1/…       the model's OpenAI-compatible endpoint
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+from fastapi import FastAPI, Request, Response
+from starlette.responses import FileResponse, JSONResponse, StreamingResponse
+
+from gavel.llm.errors import GavelError
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.protocol import NotRegisteredError
+from gavel.trainer.backends.remote.wire import (
+    HEARTBEAT_SECONDS,
+    LENGTH_HEADER,
+    OFFSET_HEADER,
+    PROTOCOL,
+    Job,
+)
+from gavel.trainer.backends.server.guard import Guard, refused
+from gavel.trainer.backends.server.jobs import Jobs, RunningJob
+from gavel.trainer.backends.server.passthrough import Passthrough
+from gavel.trainer.backends.server.served_files import served_file
+from gavel.trainer.backends.server.uploads import UploadError, Uploads
+
+_METHODS = ["GET", "POST", "DELETE", "PUT", "PATCH", "HEAD"]
+
+
+def create_app(backend: LocalBackend, *, key: str, root: Path, most_upload_bytes: int = 4 << 30) -> FastAPI:
+    """`root`: the runs' directory, that of the backend. Closes the backend when it ends."""
+    uploads = Uploads(root / ".backend" / "uploads", most_bytes=most_upload_bytes)
+    jobs = Jobs(backend, root, uploads)
+    passthrough = Passthrough(backend, jobs, key)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        yield
+        await passthrough.close()
+        await jobs.close()
+
+    app = FastAPI(title="Gavel backend", version=version("gavel-rl"), lifespan=lifespan, redoc_url=None)
+
+    app.add_middleware(Guard, key=key, admits=passthrough.admits)
+
+    @app.get("/healthz")
+    async def health() -> dict[str, object]:
+        return {"status": "ok", "version": app.version, "protocol": PROTOCOL}
+
+    @app.post("/v1/models/{project}/{name}/jobs")
+    async def submit(project: str, name: str, job: Job) -> Response:
+        return JSONResponse(jobs.submit((project, name), job).now().model_dump(mode="json"))
+
+    @app.get("/v1/models/{project}/{name}/jobs/{job}")
+    async def follow(project: str, name: str, job: str) -> Response:
+        running = jobs.find((project, name), job)
+        if running is None:
+            return refused(404, GavelError("this server does not know the job", "Send it again."))
+        return StreamingResponse(
+            _events(running), media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
+        )
+
+    @app.get("/v1/models/{project}/{name}/history")
+    async def history(project: str, name: str, split: str | None = None) -> Response:
+        model = await jobs.loaded((project, name))
+        return JSONResponse(await asyncio.to_thread(backend.history, model.spec, split))
+
+    @app.get("/v1/models/{project}/{name}/files/{path:path}")
+    async def file(project: str, name: str, path: str) -> Response:
+        found = await asyncio.to_thread(served_file, jobs.model((project, name)).directory, path)
+        if found is None:
+            return refused(
+                404, GavelError(f"there is no file {path} to fetch", "Checkpoints and exports can be fetched.")
+            )
+        return FileResponse(found)
+
+    @app.head("/v1/uploads/{sha256}")
+    async def offset(sha256: str) -> Response:
+        return Response(headers={OFFSET_HEADER: str(uploads.offset(sha256))})
+
+    @app.patch("/v1/uploads/{sha256}")
+    async def upload(sha256: str, request: Request) -> Response:
+        try:
+            start, length = (int(request.headers[name]) for name in (OFFSET_HEADER, LENGTH_HEADER))
+        except (KeyError, ValueError) as error:
+            raise UploadError(f"{OFFSET_HEADER} and {LENGTH_HEADER} are whole numbers", "Send both.") from error
+        there = await uploads.add(sha256, start, length, request.stream())
+        return Response(headers={OFFSET_HEADER: str(there)})
+
+    @app.api_route("/v1/models/{project}/{name}/openai/v1/{path:path}", methods=_METHODS, include_in_schema=False)
+    async def endpoint(project: str, name: str, path: str, request: Request) -> Response:
+        return await passthrough.answer(request, (project, name), path)
+
+    @app.exception_handler(GavelError)
+    async def told(_: Request, error: Exception) -> Response:
+        assert isinstance(error, GavelError)
+        return refused(404 if isinstance(error, NotRegisteredError) else 409, error)
+
+    return app
+
+
+async def _events(running: RunningJob) -> AsyncIterator[bytes]:
+    while True:
+        changed = running.changed
+        yield f"data: {running.now().model_dump_json()}\n\n".encode()
+        if running.ended:
+            return
+        try:
+            await asyncio.wait_for(changed.wait(), HEARTBEAT_SECONDS)
+        except TimeoutError:
+            continue

@@ -1,0 +1,68 @@
+"""Refuses requests without the server's key, and those of a client that speaks another protocol."""
+
+import hmac
+from collections.abc import Callable
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gavel.llm.errors import GavelError
+from gavel.trainer.backends.remote.wire import PROTOCOL, PROTOCOL_HEADER, Fault
+
+_OPEN = "/healthz"
+_ENDPOINT = "/openai/"
+
+
+class WrongKeyError(GavelError):
+    """A request without the server's key."""
+
+
+class ProtocolError(GavelError):
+    """Client and server are of versions that do not understand each other."""
+
+
+class Guard:
+    """Stands before all routes."""
+
+    def __init__(self, app: ASGIApp, key: str, admits: Callable[[Request], bool]) -> None:
+        """`admits`: whether a request may go to a model's endpoint."""
+        self._app = app
+        self._key = key.encode()
+        self._admits = admits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] == _OPEN:
+            return await self._app(scope, receive, send)
+        answer = self._refusal(Request(scope))
+        await (answer or self._app)(scope, receive, send)
+
+    def _refusal(self, request: Request) -> Response | None:
+        if _ENDPOINT in request.url.path:
+            if self._admits(request):
+                return None
+            error = {"message": "the key is not that of this server", "type": "authentication_error", "code": None}
+            return JSONResponse({"error": error}, 401)
+        if not hmac.compare_digest(given_key(request).encode(), self._key):
+            return refused(401, WrongKeyError("the key is not that of the server", "Give the one it was started with."))
+        spoken = request.headers.get(PROTOCOL_HEADER)
+        if spoken != str(PROTOCOL):
+            return refused(
+                426,
+                ProtocolError(
+                    f"the server speaks protocol {PROTOCOL}, and the client {spoken or 'none'}",
+                    "Install the same version of Gavel on both sides.",
+                ),
+            )
+        return None
+
+
+def given_key(request: Request) -> str:
+    """As OpenAI's clients give it, or Anthropic's."""
+    bearer = request.headers.get("authorization", "")
+    return request.headers.get("x-api-key") or bearer.removeprefix("Bearer ").strip()
+
+
+def refused(status: int, error: GavelError) -> Response:
+    fault = Fault(type=type(error).__name__, message=error.message, remedy=error.remedy)
+    return JSONResponse({"error": fault.model_dump()}, status)

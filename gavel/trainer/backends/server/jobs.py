@@ -1,0 +1,300 @@
+"""What the models of a server are doing: one job at a time for each, in the order in which they came."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+from gavel.llm.errors import GavelError
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory_store import TrajectoryStore
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.protocol import NotRegisteredError, TrainResult
+from gavel.trainer.backends.remote.wire import Fault, Job, JobState, ModelState
+from gavel.trainer.backends.server.journal import Journal
+from gavel.trainer.backends.server.registrations import Registrations
+from gavel.trainer.backends.server.served_files import served_files
+from gavel.trainer.backends.server.uploads import Uploads
+from gavel.trainer.config import SftConfig, TrainConfig
+from gavel.trainer.model_spec import ModelSpec, TrainableSpec
+from gavel.trainer.runs.run_directory import run_path
+
+logger = logging.getLogger(__name__)
+
+_KEPT = 200
+"""Jobs of a model whose ends are remembered; older ones are in its journal."""
+Key = tuple[str, str]
+
+
+class WriterError(GavelError):
+    """Another client has registered the model since."""
+
+
+class StepError(GavelError):
+    """The model is at another step than its client knows."""
+
+
+class RunningJob:
+    """A job, and whoever waits for it."""
+
+    def __init__(self, job: str) -> None:
+        self.state = JobState(id=job, state="waiting")
+        self.changed = asyncio.Event()
+        self._since = time.monotonic()
+
+    def now(self) -> JobState:
+        if self.state.state in ("done", "failed"):
+            return self.state
+        return self.state.model_copy(update={"seconds": time.monotonic() - self._since})
+
+    def become(self, **fields: Any) -> None:
+        self.state = self.state.model_copy(update={"seconds": time.monotonic() - self._since, **fields})
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    @property
+    def ended(self) -> bool:
+        return self.state.state in ("done", "failed")
+
+
+class ServedModel:
+    """A model as its clients registered it."""
+
+    def __init__(self, spec: ModelSpec, directory: Path) -> None:
+        self.spec = spec
+        self.directory = directory
+        self.lock = asyncio.Lock()
+        self.jobs: OrderedDict[str, RunningJob] = OrderedDict()
+        self.ready = False
+        """Whether the backend has it."""
+        self._journal: Journal | None = None
+
+    @property
+    def journal(self) -> Journal:
+        """Of the run directory, which the backend makes."""
+        if self._journal is None:
+            self._journal = Journal(self.directory)
+        return self._journal
+
+
+class Jobs:
+    """All models of one backend. A model that a killed server had is loaded again when somebody asks for it."""
+
+    def __init__(self, backend: LocalBackend, root: Path, uploads: Uploads) -> None:
+        self._backend = backend
+        self._root = root
+        self._uploads = uploads
+        self._registrations = Registrations(root / ".backend" / "models.json")
+        self._models: dict[Key, ServedModel] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def submit(self, key: Key, job: Job) -> RunningJob:
+        """The job, begun unless it was before. Raises `WriterError`, and `NotRegisteredError`."""
+        if job.kind == "register":
+            model = self._registered(key, job)
+        else:
+            model = self.model(key)
+            writer = self._registrations.writer(key)
+            if job.writer != writer:
+                raise WriterError(
+                    f"another client has registered {'/'.join(key)} since, and alone may change it",
+                    "Stop the other client, and register the model again.",
+                )
+        known = model.jobs.get(job.id)
+        if known is not None and known.state.state != "failed":
+            return known
+        running = model.jobs[job.id] = RunningJob(job.id)
+        while len(model.jobs) > _KEPT and next(iter(model.jobs.values())).ended:
+            model.jobs.popitem(last=False)
+        task = asyncio.create_task(self._run(model, job, running))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return running
+
+    def find(self, key: Key, job: str) -> RunningJob | None:
+        """None for a job that this server does not know: it was restarted, or the job was never sent."""
+        model = self._models.get(key)
+        return model.jobs.get(job) if model else None
+
+    def model(self, key: Key) -> ServedModel:
+        """Raises `NotRegisteredError` for a model that no client registered."""
+        if key not in self._models:
+            spec = self._registrations.spec(key)
+            if spec is None:
+                raise NotRegisteredError(
+                    f"the model {'/'.join(key)} is not registered here", "First: await model.register(backend)"
+                )
+            self._models[key] = ServedModel(spec, run_path(self._root, *key))
+        return self._models[key]
+
+    async def loaded(self, key: Key) -> ServedModel:
+        """The model, ready; it is loaded when an earlier server had it."""
+        model = self.model(key)
+        if not model.ready:
+            async with model.lock:
+                await self._load(model)
+        return model
+
+    async def close(self) -> None:
+        """Waits for the jobs that run."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._backend.close()
+
+    def _registered(self, key: Key, job: Job) -> ServedModel:
+        if key not in self._models:
+            self._models[key] = ServedModel(_spec(job), run_path(self._root, *key))
+        return self._models[key]
+
+    async def _run(self, model: ServedModel, job: Job, running: RunningJob) -> None:
+        async with model.lock:
+            running.become(state="running")
+            try:
+                result = await self._done(model, job)
+                running.become(state="done", result=result, model=self._state(model))
+            except GavelError as error:
+                fault = Fault(type=type(error).__name__, message=error.message, remedy=error.remedy)
+                running.become(state="failed", error=fault)
+            except Exception as error:  # the server goes on, and its client must know
+                logger.exception("the job %s of %s failed", job.kind, "/".join(model.spec.key))
+                running.become(state="failed", error=Fault(type=type(error).__name__, message=str(error)))
+
+    async def _done(self, model: ServedModel, job: Job) -> dict[str, Any]:
+        if job.kind == "register":
+            before, model.spec, model.ready = model.spec, _spec(job), False
+            try:
+                await self._load(model)
+            except BaseException:
+                model.spec = before
+                raise
+            self._registrations.add(model.spec, job.writer)
+            return {}
+        await self._load(model)
+        if job.kind in ("prepare", "pin", "delete_checkpoints", "export", "push"):  # again is as well as once
+            return await self._perform(model, job)
+        journal, split = model.journal, _split(job)
+        result = journal.result(job.id)
+        if result is None:
+            note = journal.begun(job.id)
+            result = self._finished_by_another_server(model, job, note) if note else None
+            if result is None:
+                self._check_step(model, job)
+                rows = len(self._backend.history(model.spec, split))
+                journal.begin(job.id, {"kind": job.kind, "step": self._backend.step(model.spec), "rows": rows})
+                try:
+                    result = await self._perform(model, job)
+                except BaseException:
+                    journal.forget(job.id)
+                    raise
+            journal.finish(job.id, result)
+        if job.upload is not None:
+            self._uploads.remove(job.upload)
+        return result
+
+    def _finished_by_another_server(self, model: ServedModel, job: Job, note: dict[str, Any]) -> dict[str, Any] | None:
+        """What a job gave whose server was killed before it could say so; None when the work was not done."""
+        rows = self._backend.history(model.spec, _split(job))
+        if job.kind in ("train", "train_sft"):
+            made = next((row for row in reversed(rows) if row["step"] == note["step"] + 1), None)
+            if self._backend.step(model.spec) != note["step"] + 1 or made is None:
+                return None
+            trained = bool(made.get("trajectories_trained"))
+            reason = None if trained else "No trajectory could be trained; the step's metrics count why."
+            return asdict(TrainResult(made["step"], trained, reason, _numbers(made)))
+        return {"means": _numbers(rows[-1])} if len(rows) > note["rows"] else None
+
+    def _check_step(self, model: ServedModel, job: Job) -> None:
+        step = self._backend.step(model.spec)
+        if job.step is not None and job.step != step:
+            raise StepError(
+                f"{'/'.join(model.spec.key)} is at step {step}, and its client is at step {job.step}",
+                "Register the model again, and go on from its step.",
+            )
+
+    async def _perform(self, model: ServedModel, job: Job) -> dict[str, Any]:
+        backend, spec, given = self._backend, model.spec, job.arguments
+        trained = cast("TrainableSpec", spec)
+        match job.kind:
+            case "prepare":
+                await backend.prepare(trained, TrainConfig.model_validate(given["config"]))
+            case "train":
+                config = TrainConfig.model_validate(given["config"])
+                groups = await asyncio.to_thread(self._groups, job)
+                return asdict(await backend.train(trained, groups, config, given["metrics"]))
+            case "train_sft":
+                sft = SftConfig.model_validate(given["config"])
+                groups = await asyncio.to_thread(self._groups, job)
+                members = [member for group in groups for member in group]
+                return asdict(await backend.train_sft(trained, members, sft))
+            case "log":
+                groups = await asyncio.to_thread(self._groups, job)
+                return {"means": await backend.log(spec, groups, given["split"])}
+            case "record":
+                backend.record(spec, given["values"], given["split"])
+            case "pin":
+                backend.pin(spec, given["settings"])
+            case "delete_checkpoints":
+                there = set(backend.checkpoints(trained))
+                await backend.delete_checkpoints(trained, [step for step in given["steps"] if step in there])
+            case "export":
+                made = await backend.export(trained, given["form"], given["dtype"], given["step"], None)
+                directory = str(made.resolve().relative_to(model.directory.resolve()))
+                return {"directory": directory, "files": await asyncio.to_thread(served_files, made)}
+            case "push":
+                return {"address": await backend.push(trained, given["address"], given["step"])}
+            case "register":
+                raise AssertionError
+        return {}
+
+    def _groups(self, job: Job) -> list[TrajectoryGroup]:
+        file = self._uploads.path(job.upload or "")
+        if file is None:
+            raise UploadMissingError("the file of the job's groups is not here any more", "Send the job again.")
+        return list(TrajectoryStore(file))
+
+    async def _load(self, model: ServedModel) -> None:
+        """Registers it with the backend, which resumes it; does nothing for one that is ready and alive."""
+        if model.ready:
+            with contextlib.suppress(NotRegisteredError):  # an error has released it
+                self._backend.step(model.spec)
+                return
+        await self._backend.register(model.spec)
+        model.ready = True
+
+    def _state(self, model: ServedModel) -> ModelState | None:
+        try:
+            step = self._backend.step(model.spec)
+        except NotRegisteredError:
+            return None
+        if not isinstance(model.spec, TrainableSpec):
+            return ModelState(step=step, versions=1, checkpoints=[])
+        return ModelState(
+            step=step,
+            versions=self._backend.versions(model.spec),
+            checkpoints=self._backend.checkpoints(model.spec),
+            parameters=self._backend.parameter_count(model.spec),
+            limits=self._backend.endpoint(model.spec).limits,
+        )
+
+
+class UploadMissingError(GavelError):
+    """A job's file is not on the server."""
+
+
+def _spec(job: Job) -> ModelSpec:
+    kind = TrainableSpec if job.arguments["trainable"] else ModelSpec
+    return kind.model_validate(job.arguments["spec"])
+
+
+def _split(job: Job) -> str:
+    return {"train": "train", "train_sft": "sft"}.get(job.kind) or job.arguments["split"]
+
+
+def _numbers(row: dict[str, Any]) -> dict[str, float]:
+    own: Iterable[str] = ("step", "time")
+    return {name: value for name, value in row.items() if isinstance(value, int | float) and name not in own}

@@ -1,0 +1,111 @@
+"""The way to the OpenAI-compatible endpoint of a model, which is on the server's loopback alone.
+
+A request has the server's key, or that of a capture which was opened through here.
+"""
+
+import asyncio
+import hmac
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from gavel.llm.errors import GavelError
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.server.guard import given_key
+from gavel.trainer.backends.server.jobs import Jobs, Key
+from gavel.trainer.model_spec import TrainableSpec
+from gavel.trainer.serving.errors import CLIENT_GONE, ClientGone
+from gavel.trainer.serving.sse import until_gone
+
+_DROPPED = frozenset({"host", "content-length", "transfer-encoding", "connection", "keep-alive", "accept-encoding"})
+_ANSWERED = ("content-type", "cache-control", "retry-after", "x-request-id")
+_CONNECT_SECONDS = 10.0
+
+
+class Passthrough:
+    """Forwards requests to the endpoints of the backend's models."""
+
+    def __init__(self, backend: LocalBackend, jobs: Jobs, key: str) -> None:
+        self._backend = backend
+        self._jobs = jobs
+        self._key = key
+        self._captures: set[str] = set()
+        self._session: aiohttp.ClientSession | None = None
+
+    def admits(self, request: Request) -> bool:
+        key = given_key(request)
+        return hmac.compare_digest(key.encode(), self._key.encode()) or key in self._captures
+
+    async def answer(self, request: Request, model: Key, path: str) -> Response:
+        """What the endpoint of `model` answers to the request for `path`."""
+        try:
+            spec = (await self._jobs.loaded(model)).spec
+            if not isinstance(spec, TrainableSpec):
+                raise GavelError(f"the model {spec.name} is prompted elsewhere", "Call it where it is served.")
+            url = f"{self._backend.endpoint(spec).base_url}/{path}"
+        except GavelError as error:
+            return _error(404, error.message)
+        body = await request.body()
+        try:
+            asked = await until_gone(request, self._asked(request, url, body))
+        except ClientGone:
+            return Response(status_code=CLIENT_GONE)
+        except (aiohttp.ClientError, TimeoutError) as error:  # it restarts after an error, or ends
+            return _error(503, f"the model's endpoint does not answer: {type(error).__name__}")
+        headers = {name: asked.headers[name] for name in _ANSWERED if name in asked.headers}
+        if asked.headers.get("content-type", "").startswith("text/event-stream"):
+            return StreamingResponse(_parts(asked), asked.status, headers)
+        try:
+            content = await until_gone(request, asked.read())
+        except ClientGone:
+            return Response(status_code=CLIENT_GONE)
+        except aiohttp.ClientError as error:
+            return _error(503, f"the model's endpoint broke off: {type(error).__name__}")
+        finally:
+            asked.release()
+        self._keep_captures(request, path, asked.status, content)
+        return Response(content, asked.status, headers)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def _asked(self, request: Request, url: str, body: bytes) -> aiohttp.ClientResponse:
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS)
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0), timeout=timeout, auto_decompress=False
+            )
+        headers = {name: value for name, value in request.headers.items() if name not in _DROPPED}
+        if given_key(request) not in self._captures:
+            headers.pop("x-api-key", None)
+            headers["authorization"] = "Bearer gavel"
+        return await self._session.request(
+            request.method, url, params=list(request.query_params.multi_items()), data=body, headers=headers
+        )
+
+    def _keep_captures(self, request: Request, path: str, status: int, content: bytes) -> None:
+        if status == 200 and request.method == "POST" and path == "captures":
+            self._captures.add(json.loads(content)["api_key"])
+        elif request.method == "DELETE" and path.startswith("captures/"):
+            self._captures.discard(path.removeprefix("captures/"))
+
+
+async def _parts(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    try:
+        async for part in answer.content.iter_any():
+            yield part
+    except (aiohttp.ClientError, asyncio.CancelledError):
+        answer.close()  # so that the endpoint stops sampling
+        raise
+    finally:
+        answer.release()
+
+
+def _error(status: int, message: str) -> Response:
+    error: dict[str, Any] = {"message": message, "type": "server_error", "param": None, "code": None}
+    return JSONResponse({"error": error}, status)

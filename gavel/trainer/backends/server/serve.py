@@ -1,0 +1,93 @@
+"""Runs a backend's server in this process until it is told to stop."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import uvicorn
+
+from gavel.llm.errors import GavelError
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.server.app import create_app
+
+_IDLE_SECONDS = 600
+_CLOSING_SECONDS = 3
+"""That answers get to end; whoever waits for a job asks the next server."""
+
+
+class ServerError(GavelError):
+    """The server cannot listen."""
+
+
+async def serve(
+    backend: LocalBackend,
+    *,
+    key: str,
+    root: Path,
+    host: str,
+    port: int,
+    announce: Callable[[str], None],
+    most_upload_bytes: int = 4 << 30,
+) -> None:
+    """Serves until SIGTERM or SIGINT; then finishes the steps in progress. `announce` is told the address.
+
+    Raises `ServerError`.
+    """
+    with contextlib.closing(_listen(host, port)) as listener:
+        app = create_app(backend, key=key, root=root, most_upload_bytes=most_upload_bytes)
+        config = uvicorn.Config(
+            app,
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=_IDLE_SECONDS,
+            timeout_graceful_shutdown=_CLOSING_SECONDS,
+        )
+        server = _Server(config, lambda: announce(f"http://{host}:{listener.getsockname()[1]}"))
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            server.should_exit = True
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to `serve`."""
+
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_started()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        return listener
+    except OSError as error:
+        raise ServerError(
+            f"the backend cannot listen on {host}, port {port}: {error.strerror or error}",
+            "Stop what listens there, or choose another --port.",
+        ) from error

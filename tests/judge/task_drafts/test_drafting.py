@@ -1,0 +1,173 @@
+"""A draft from the first look at a server to the two splits, also with servers and models that misbehave."""
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavel.judge.errors import JudgeError
+from gavel.judge.task_drafts.attempts import Attempts
+from gavel.judge.task_drafts.drafted_task import Attempt, DraftedTask
+from gavel.judge.task_drafts.drafting import Drafting, left_out, split, wanted_difficulties
+from gavel.judge.task_drafts.record import DraftRecord
+from gavel.llm.chat_agent import ChatAgent
+from gavel.llm.client import Client
+from gavel.scenarios.bridges.mcp import McpServer, mcp
+from gavel.scenarios.bridges.mcp_survey import survey
+from tests.endpoint import Endpoint, fails, says
+from tests.judge.task_drafts.writer_model import CRITERIA, WriterModel
+
+SERVERS = Path(__file__).parents[2] / "scenarios" / "bridges" / "mcp_servers.py"
+
+
+def server(kind: str) -> McpServer:
+    return mcp([sys.executable, str(SERVERS), kind], call_seconds=0.5)
+
+
+@pytest.fixture
+def model(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> WriterModel:
+    monkeypatch.setenv("OPENAI_API_BASE", f"{endpoint.url}/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    return WriterModel(endpoint)
+
+
+async def draft(path: Path, kind: str = "good", number: int = 3, tries: int = 1) -> DraftRecord:
+    client = Client("openai/writer")
+    at = server(kind)
+    attempts = Attempts(at, ChatAgent("openai/writer"), client)
+    drafting = Drafting(client, attempts, await survey(server("good")), path / "drafting.json", number, tries)
+    return await drafting.run(DraftRecord.read(path / "drafting.json", str(at)))
+
+
+async def test_a_duplicate_is_left_out_before_it_is_attempted(model: WriterModel, tmp_path: Path):
+    written = [{"task": f"Refund order {n}.", "difficulty": 1, "criteria": CRITERIA} for n in range(3)]
+    last = [
+        {"task": f"{word} the {word} {word}s.", "difficulty": 1, "criteria": CRITERIA} for word in ("kettle", "lamp")
+    ]
+    batches = iter([written, last])
+    model.write = lambda request: says(json.dumps({"scenarios": next(batches)}))
+    record = await draft(tmp_path)
+    assert left_out(record) == {"duplicate": 2}
+    assert len(record.used) == 3
+    assert not [task for task in record.tasks if task.left_out == "duplicate" and task.attempts]
+
+
+async def test_what_needs_no_tool_is_trivial(model: WriterModel, tmp_path: Path):
+    model.tool = None
+    record = await draft(tmp_path, number=2)
+    assert left_out(record) == {"trivial": 6}, "three drafts for each that is wanted, and no more"
+
+
+async def test_an_attempt_that_only_met_tool_errors_used_no_tool(model: WriterModel, tmp_path: Path):
+    model.tool = "refuse"
+    record = await draft(tmp_path, number=1)
+    assert left_out(record)["trivial"] == 3
+
+
+@pytest.mark.parametrize("kind", ["dies", "exits"])
+async def test_a_server_that_dies_ends_the_draft_with_the_reason(model: WriterModel, tmp_path: Path, kind: str):
+    with pytest.raises(JudgeError, match="none of 3 attempts could be played"):
+        await draft(tmp_path, kind)
+    again = await draft(tmp_path.parent / "other", "good")
+    assert len(again.used) == 3
+
+
+@pytest.mark.parametrize("kind", [pytest.param("slow", marks=pytest.mark.slow), "odd", "garbage", "chatty"])
+async def test_a_server_that_misbehaves_is_no_end(model: WriterModel, tmp_path: Path, kind: str):
+    record = await draft(tmp_path, kind, number=1)
+    assert all(attempt.solved is not None for task in record.tasks for attempt in task.attempts)
+    assert bool(record.used) == (kind in ("garbage", "chatty"))
+
+
+async def test_attempts_that_cannot_be_judged_count_for_nothing(model: WriterModel, tmp_path: Path):
+    judge, verdicts = model.judge, iter(["I do not know."] * 3)
+    model.judge = lambda request: says(said) if (said := next(verdicts, None)) else judge(request)
+    record = await draft(tmp_path, number=1, tries=2)
+    (task,) = record.used
+    assert [attempt.solved for attempt in task.attempts] == [None, True]
+    assert task.solved_share == 1
+
+
+async def test_a_model_that_writes_the_same_for_ever_comes_to_an_end(model: WriterModel, tmp_path: Path):
+    same = {"task": "Refund order 1.", "difficulty": 1, "criteria": CRITERIA}
+    model.write = lambda request: says(json.dumps({"scenarios": [same] * 10}))
+    record = await draft(tmp_path, number=3)
+    assert (len(record.used), left_out(record)["duplicate"]) == (1, 8)
+    with pytest.raises(JudgeError, match=r"too few tasks can be used: 1 \(8 duplicate\)"):
+        split(record, 2, 1)
+
+
+async def test_what_was_drafted_is_not_drafted_again(model: WriterModel, tmp_path: Path):
+    record = await draft(tmp_path)
+    written = len(model.written)
+    record.tasks[1].attempts.clear()
+    record.save(tmp_path / "drafting.json")
+    asked = len(model.requests)
+    again = await draft(tmp_path)
+    assert len(model.written) == written
+    assert again == await draft(tmp_path)
+    assert len(model.requests) == asked + 3, "two turns and a verdict"
+
+
+def test_a_draft_for_another_server_is_refused(tmp_path: Path):
+    DraftRecord(address="one").save(tmp_path / "drafting.json")
+    with pytest.raises(JudgeError, match="is a draft for one, not for two"):
+        DraftRecord.read(tmp_path / "drafting.json", "two")
+    (tmp_path / "drafting.json").write_text("{")
+    with pytest.raises(JudgeError, match="no draft that can go on"):
+        DraftRecord.read(tmp_path / "drafting.json", "one")
+
+
+def test_missing_difficulties_are_asked_for_first():
+    have = [DraftedTask(user=str(n), difficulty=n) for n in (1, 1, 2)]
+    assert Counter(wanted_difficulties(have, 10)) == {2: 1, 3: 2, 4: 2, 5: 2}
+    assert wanted_difficulties(have, 3) == []
+
+
+@given(st.lists(st.integers(1, 5), min_size=2, max_size=40), st.integers(1, 30), st.integers(0, 12))
+def test_every_task_is_in_one_split_and_both_splits_are_wanted(difficulties: list[int], train: int, held_out: int):
+    tasks = [DraftedTask(user=f"task {n}", difficulty=d) for n, d in enumerate(difficulties)]
+    record = DraftRecord(address="", tasks=[*tasks, DraftedTask(user="x", difficulty=1, left_out="unsolved")])
+    drafted = split(record, train, held_out)
+    users = [task.user for task in [*drafted.train, *drafted.held_out]]
+    assert sorted(users) == sorted(task.user for task in tasks)
+    assert drafted.train
+    assert bool(drafted.held_out) == bool(held_out)
+    assert len(drafted.held_out) <= max(1, held_out)
+    assert split(record, train, held_out) == drafted
+
+
+def test_the_share_of_solved_attempts_leaves_out_what_was_not_judged():
+    attempts = [Attempt(solved=True), Attempt(solved=None), Attempt(solved=False)]
+    assert DraftedTask(user="a", difficulty=1, attempts=attempts).solved_share == 0.5
+    assert DraftedTask(user="a", difficulty=1).solved_share is None
+
+
+async def test_a_verdict_that_a_model_refuses_costs_its_attempt_alone(model: WriterModel, tmp_path: Path):
+    judge = model.judge
+    refuse = fails(400, "This content was flagged by our content policy and cannot be processed")
+    model.judge = lambda request: (
+        refuse(request) if model.written[0] in request["messages"][-1]["content"] else judge(request)
+    )
+    record = await draft(tmp_path, number=2)
+    assert record.tasks[0].left_out == "unchecked"
+    assert len(record.used) == 2
+
+
+async def test_what_could_not_be_checked_is_tried_again_by_the_next_run(model: WriterModel, tmp_path: Path):
+    record = await draft(tmp_path, number=2)
+    record.tasks[0].attempts, record.tasks[0].left_out = [Attempt(solved=None, why="lost")], "unchecked"
+    record.save(tmp_path / "drafting.json")
+    written = len(model.written)
+    again = await draft(tmp_path, number=2)
+    assert (len(again.used), len(model.written)) == (2, written)
+
+
+async def test_a_key_that_is_refused_ends_the_draft(model: WriterModel, tmp_path: Path):
+    model.judge = fails(401, "no such key")
+    with pytest.raises(JudgeError, match="no such key"):
+        await draft(tmp_path)

@@ -1,0 +1,99 @@
+"""Tests that several processes run are told of as by one, and none is lost when a process dies."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.limits import HANG_SECONDS
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[1]
+OPTIONS = ["-q", "-rA", "-p", "no:cacheprovider", "-p", "tests.forked_workers", "--processes", "2", "--rootdir", "."]
+FILES = {
+    "test_one.py": """
+import warnings
+import pytest
+
+@pytest.fixture(scope="session")
+def where(tmp_path_factory):
+    print("made once in a process")
+    return tmp_path_factory.mktemp("held")
+
+def test_passes(where, tmp_path):
+    assert where.parent == tmp_path.parent and where.parent.name.startswith("worker")
+
+def test_fails(where):
+    print("said by a test")
+    assert 1 == 2
+
+def test_warns():
+    warnings.warn("a warning of a test")
+
+@pytest.mark.skip(reason="of no use here")
+def test_is_skipped():
+    pass
+""",
+    "test_two.py": """
+import os
+import pytest
+
+@pytest.mark.parametrize("number", range(3))
+def test_dies_in_the_middle(number):
+    if number == 1:
+        os._exit(7)
+""",
+    "test_three.py": """
+import pytest
+
+@pytest.fixture
+def broken():
+    yield
+    raise OSError("not torn down")
+
+def test_whose_fixture_breaks(broken):
+    pass
+""",
+}
+
+
+def run(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    for name, text in FILES.items():
+        (directory / name).write_text(text)
+    command = [sys.executable, "-m", "pytest", *OPTIONS, *arguments, "."]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    given = {"cwd": directory, "env": environment, "timeout": HANG_SECONDS}
+    return subprocess.run(command, capture_output=True, text=True, check=False, **given)
+
+
+def test_every_outcome_of_every_process_is_told_and_the_dead_one_is_named(tmp_path: Path) -> None:
+    done = run(tmp_path)
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
+    for line in (
+        "FAILED test_one.py::test_fails - assert 1 == 2",
+        "FAILED test_two.py::test_dies_in_the_middle[1] - The process that ran this test ended with status 7.",
+        "PASSED test_two.py::test_dies_in_the_middle[0]",
+        "PASSED test_two.py::test_dies_in_the_middle[2]",
+        "ERROR test_three.py::test_whose_fixture_breaks - OSError: not torn down",
+        "said by a test",
+        "UserWarning: a warning of a test",
+        "of no use here",
+    ):
+        assert line in done.stdout, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].startswith("2 failed, 5 passed, 1 skipped, 1 warning, 1 error")
+
+
+def test_a_run_ends_at_the_first_failure_where_that_is_asked(tmp_path: Path) -> None:
+    done = run(tmp_path, "-x", "-k", "one")
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
+    assert "stopping after 1 failures" in done.stdout
+    assert "1 failed, 1 passed" in done.stdout.splitlines()[-1]
+
+
+def test_what_passes_ends_well(tmp_path: Path) -> None:
+    done = run(tmp_path, "-k", "passes or three or (dies and not 1)", "--deselect", "test_three.py")
+    assert done.returncode == pytest.ExitCode.OK, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].startswith("3 passed, 5 deselected")

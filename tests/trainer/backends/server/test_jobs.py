@@ -1,0 +1,193 @@
+"""What a server does with a job that it gets again, and what it refuses."""
+
+import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai import AsyncOpenAI, AuthenticationError
+
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory_store import TrajectoryStore
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.remote.client import RemoteBackend
+from gavel.trainer.backends.remote.connection import RemoteBackendError
+from gavel.trainer.backends.server.app import create_app
+from gavel.trainer.backends.server.guard import ProtocolError, WrongKeyError
+from gavel.trainer.backends.server.jobs import StepError, WriterError
+from gavel.trainer.backends.server.journal import Journal
+from gavel.trainer.backends.server.uploads import UploadError, Uploads
+from gavel.trainer.config import TrainConfig
+from gavel.trainer.model import TrainableModel
+from tests.backend_server import KEY, serving
+from tests.trainer.backends.test_conformance import a_group
+
+pytestmark = pytest.mark.slow
+
+
+def a_model() -> TrainableModel:
+    return TrainableModel(name="clerk", project="tests", base_model="embedded/returns-desk")
+
+
+async def test_a_server_that_was_killed_before_it_could_answer_does_not_train_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = Journal.finish
+    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
+        model = a_model()
+        async with RemoteBackend(url, KEY, patience=20) as backend:
+            await model.register(backend)
+            group = await a_group(model, 0.0, 1.0)
+            monkeypatch.setattr(Journal, "finish", lambda *_: (_ for _ in ()).throw(SystemError("killed")))
+            with pytest.raises(Exception, match="killed"):
+                await model.train([group])
+            with pytest.raises(Exception, match="killed"):
+                await model.log([group], "val")
+    monkeypatch.setattr(Journal, "finish", finish)
+    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
+        # The same client, before it has heard of the step: what a repeated request meets.
+        async with RemoteBackend(url, KEY, patience=20) as backend:
+            again = a_model()
+            await again.register(backend)
+            state = backend._states[again.key]  # pyright: ignore[reportPrivateUsage]
+            assert state.step == 1
+            backend._states[again.key] = state.model_copy(update={"step": 0})  # pyright: ignore[reportPrivateUsage]
+            result = await again.train([group])
+            assert (result.step, result.trained, result.metrics["trajectories_trained"]) == (1, True, 2)
+            assert await again.get_step() == 1
+            assert backend.checkpoints(again) == [1]
+    assert len(TrajectoryStore(tmp_path / "tests" / "clerk" / "trajectories" / "train" / "000001.jsonl.zst")) == 1
+
+
+async def test_the_same_groups_on_purpose_twice_are_two_steps(tmp_path: Path) -> None:
+    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
+        async with RemoteBackend(url, KEY, patience=20) as backend:
+            model = a_model()
+            await model.register(backend)
+            group = await a_group(model, 0.0, 1.0)
+            steps = [(await model.train([group])).step for _ in range(2)]
+    assert steps == [1, 2]
+
+
+async def test_one_client_alone_changes_a_model_and_another_step_than_the_client_knows_is_refused(
+    tmp_path: Path,
+) -> None:
+    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
+        async with RemoteBackend(url, KEY, patience=20) as first, RemoteBackend(url, KEY, patience=20) as second:
+            old, new = a_model(), a_model()
+            await old.register(first)
+            group = await a_group(old, 0.0, 1.0)
+            await new.register(second)
+            with pytest.raises(WriterError, match="another client"):
+                await old.train([group])
+            await new.train([group])
+            await old.register(first)
+            assert await old.get_step() == 1
+            state = first._states[old.key]  # pyright: ignore[reportPrivateUsage]
+            first._states[old.key] = state.model_copy(update={"step": 7})  # pyright: ignore[reportPrivateUsage]
+            with pytest.raises(StepError, match="at step 1, and its client is at step 7"):
+                await old.train([group])
+
+
+async def test_a_request_without_the_key_or_of_another_protocol_is_refused(tmp_path: Path) -> None:
+    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
+        with pytest.raises(WrongKeyError):
+            await a_model().register(RemoteBackend(url, "another", patience=20))
+        with pytest.raises(RemoteBackendError, match="has not answered"):
+            await a_model().register(RemoteBackend("http://127.0.0.1:9", KEY, patience=0.5))
+        old = RemoteBackend(url, KEY, patience=20)
+        old.connection._client.headers["Gavel-Protocol"] = "0"  # pyright: ignore[reportPrivateUsage]
+        with pytest.raises(ProtocolError, match="Install the same version"):
+            await a_model().register(old)
+        async with AsyncOpenAI(base_url=f"{url}/v1/models/tests/clerk/openai/v1", api_key="k", max_retries=0) as client:
+            with pytest.raises(AuthenticationError):
+                await client.models.list()
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {KEY}", "Gavel-Protocol": "1"}) as client:
+            for path in ("model.json", "../secret", "checkpoints/../model.json"):
+                answer = await client.get(f"{url}/v1/models/tests/clerk/files/{path}")
+                assert answer.status_code == 404, path
+
+
+@pytest.mark.parametrize("url", [None, "gpu-box:8090", ""])
+def test_an_address_or_a_key_that_is_missing_is_told(url: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GAVEL_BACKEND_URL", raising=False)
+    monkeypatch.delenv("GAVEL_BACKEND_KEY", raising=False)
+    with pytest.raises(RemoteBackendError, match="no address"):
+        RemoteBackend(url, "k")
+    with pytest.raises(RemoteBackendError, match="GAVEL_BACKEND_KEY"):
+        RemoteBackend("http://127.0.0.1:1")
+
+
+async def test_a_file_is_gone_on_with_where_it_was_cut_and_another_one_under_its_hash_is_refused(
+    tmp_path: Path,
+) -> None:
+    uploads = Uploads(tmp_path, most_bytes=100)
+    content = bytes(range(90))
+    name = hashlib.sha256(content).hexdigest()
+
+    async def cut() -> AsyncIterator[bytes]:
+        yield content[:20]
+        raise ConnectionError
+
+    async def of(*parts: bytes) -> AsyncIterator[bytes]:
+        for part in parts:
+            yield part
+
+    with pytest.raises(ConnectionError):
+        await uploads.add(name, 0, 90, cut())
+    assert (uploads.offset(name), uploads.path(name)) == (20, None)
+    with pytest.raises(UploadError, match="20 are there"):
+        await uploads.add(name, 0, 90, of(content))
+    assert await uploads.add(name, 20, 90, of(content[20:50], content[50:])) == 90
+    found = uploads.path(name)
+    assert found is not None
+    assert found.read_bytes() == content
+    other = hashlib.sha256(b"other").hexdigest()
+    with pytest.raises(UploadError, match="another SHA-256"):
+        await uploads.add(other, 0, 90, of(content))
+    assert uploads.offset(other) == 0
+    for length, parts, why in ((101, (content,), "more than the server takes"), (10, (content,), "announced 10")):
+        with pytest.raises(UploadError, match=why):
+            await uploads.add(other, 0, length, of(*parts))
+    with pytest.raises(UploadError, match="no SHA-256"):
+        uploads.path("../" + "a" * 61)
+
+
+def test_a_journal_survives_a_torn_end(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.begin("first", {"step": 0})
+    journal.finish("first", {"step": 1})
+    journal.begin("second", {"step": 1})
+    with (tmp_path / "jobs.jsonl").open("ab") as file:
+        file.write(b'{"id": "third", "beg')
+    again = Journal(tmp_path)
+    assert again.result("first") == {"step": 1}
+    assert (again.result("second"), again.begun("second"), again.begun("third")) == (None, {"step": 1}, None)
+    again.begin("third", {"step": 2})
+    again.forget("second")
+    last = Journal(tmp_path)
+    assert (last.begun("second"), last.begun("third")) == (None, {"step": 2})
+
+
+async def test_a_job_that_failed_may_be_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    train = LocalBackend.train
+
+    async def fails_once(self: LocalBackend, *arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise OSError("no space left")
+        return await train(self, *arguments)
+
+    monkeypatch.setattr(LocalBackend, "train", fails_once)
+    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
+        async with RemoteBackend(url, KEY, patience=20) as backend:
+            model = a_model()
+            await model.register(backend)
+            group = TrajectoryGroup([Trajectory(reward=0.0), Trajectory(reward=1.0)])
+            with pytest.raises(Exception, match="OSError: no space left"):
+                await model.train([group], TrainConfig())
+            assert (await model.train([group], TrainConfig())).step == 1

@@ -1,0 +1,175 @@
+"""What every backend does, whatever machine it trains on: the same cases for each."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai.types.chat.chat_completion import Choice
+
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.protocol import Backend, NotRegisteredError
+from gavel.trainer.backends.remote.client import RemoteBackend
+from gavel.trainer.backends.server.app import create_app
+from gavel.trainer.config import LoraSettings, SftConfig, TrainConfig
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.model import Model, TrainableModel
+from gavel.trainer.runs.run_directory import RunDirectoryError
+from tests.backend_server import KEY, serving
+
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("kind", ["local", "remote"])]
+
+
+@asynccontextmanager
+async def a_backend(kind: str, runs: Path) -> AsyncIterator[Backend]:
+    if kind == "local":
+        async with LocalBackend(runs) as local:
+            yield local
+        return
+    app = create_app(LocalBackend(runs), key=KEY, root=runs)
+    with serving(app) as url:
+        async with RemoteBackend(url, KEY, patience=60) as remote:
+            yield remote
+
+
+def a_model(name: str = "clerk", **fields: Any) -> TrainableModel:
+    return TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY, **fields)
+
+
+async def a_group(model: TrainableModel, *rewards: float) -> TrajectoryGroup:
+    client, name = model.openai_client(), model.get_inference_name()
+    question: list[Any] = [{"role": "user", "content": "Where is order 1001?"}]
+    completion = await client.chat.completions.create(model=name, messages=question, max_tokens=4, n=len(rewards))
+    turns = zip(completion.choices, rewards, strict=True)
+    return TrajectoryGroup(
+        [Trajectory(messages_and_choices=[*question, turn], reward=reward) for turn, reward in turns]
+    )
+
+
+async def test_a_step_is_trained_measured_saved_and_served(kind: str, tmp_path: Path) -> None:
+    model = a_model()
+    async with a_backend(kind, tmp_path) as backend:
+        await model.register(backend)
+        assert (await model.get_step(), backend.checkpoints(model), backend.versions(model)) == (0, [], 1)
+        group = await a_group(model, 0.0, 1.0)
+        result = await model.train([group], TrainConfig(learning_rate=1e-3), metrics={"mine": 2.0})
+        assert (result.step, result.trained, result.metrics["trajectories_trained"]) == (1, True, 2)
+        assert model.get_inference_name() == "clerk@1"
+        (member,) = await a_group(model, 0.0)
+        turn = member.messages_and_choices[-1]
+        assert isinstance(turn, Choice)
+        assert (turn.model_extra or {})["policy_version"] == 1
+        assert backend.checkpoints(model) == [1]
+        means = await model.log([group], "val")
+        assert means["reward"] == 0.5
+        backend.record(model, {"note": "by hand", "loss": 0.25}, "extra")
+        assert [(row["step"], row["mine"]) for row in backend.history(model, "train")] == [(1, 2.0)]
+        assert {row["split"] for row in backend.history(model)} == {"train", "val", "extra"}
+    assert (tmp_path / "tests" / "clerk" / "checkpoints" / "000001" / "adapter_model.safetensors").is_file()
+
+
+async def test_nothing_to_learn_is_a_step_with_a_reason(kind: str, tmp_path: Path) -> None:
+    model = a_model()
+    async with a_backend(kind, tmp_path) as backend:
+        await model.register(backend)
+        result = await model.train([await a_group(model, 1.0, 1.0)])
+    assert (result.step, result.trained) == (1, False)
+    assert result.reason
+
+
+async def test_a_run_goes_on_where_it_was_and_refuses_other_settings(kind: str, tmp_path: Path) -> None:
+    async with a_backend(kind, tmp_path) as backend:
+        model = a_model()
+        await model.register(backend)
+        await model.train([await a_group(model, 0.0, 1.0)])
+    async with a_backend(kind, tmp_path) as backend:
+        again = a_model()
+        await again.register(backend)
+        assert await again.get_step() == 1
+        with pytest.raises(RunDirectoryError, match="was begun with lora"):
+            await a_model(lora=LoraSettings(rank=2)).register(backend)
+        assert (await again.train([await a_group(again, 0.0, 1.0)])).step == 2
+        await again.delete_checkpoints(keep_last=1, keep_best=0)
+        assert backend.checkpoints(again) == [2]
+
+
+async def test_demonstrations_are_trained_and_a_policy_is_exported(kind: str, tmp_path: Path) -> None:
+    model = a_model()
+    shown = Trajectory(
+        messages_and_choices=[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
+    )
+    async with a_backend(kind, tmp_path / "there") as backend:
+        await model.register(backend)
+        result = await model.train_sft([shown], SftConfig(learning_rate=1e-3))
+        assert (result.step, result.trained) == (1, True)
+        made = await model.export("adapter", out=tmp_path / "here")
+        pushed = await model.push(str(tmp_path / "store"), step="latest")
+    assert pushed == str(tmp_path / "store" / "tests" / "clerk" / "checkpoints" / "000001")
+    pulled = await TrainableModel.pull(f"{tmp_path}/store/tests/clerk", name="copy", runs=tmp_path / "pulled")
+    assert (pulled.name, pulled.base_model, pulled.lora) == ("copy", model.base_model, model.lora)
+    async with LocalBackend(tmp_path / "pulled") as here:
+        await pulled.register(here)
+        assert await pulled.get_step() == 1
+    assert made == tmp_path / "here"
+    exported = (made / "adapter_model.safetensors").read_bytes()
+    run = tmp_path / "there" / "tests" / "clerk"
+    assert exported == (run / "checkpoints" / "000001" / "adapter_model.safetensors").read_bytes()
+
+
+async def test_whatever_a_client_captures_is_one_trajectory(kind: str, tmp_path: Path) -> None:
+    model = a_model()
+    async with a_backend(kind, tmp_path) as backend:
+        await model.register(backend)
+        async with model.capture() as capture:
+            headers = {"Authorization": f"Bearer {capture.api_key}"}
+            body = {"model": "clerk", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
+            async with httpx.AsyncClient(headers=headers) as client:
+                answer = await client.post(f"{capture.base_url}/chat/completions", json=body)
+                streamed = await client.post(f"{capture.base_url}/chat/completions", json=body | {"stream": True})
+        assert answer.status_code == 200
+        assert streamed.text.endswith("data: [DONE]\n\n")
+    choices = [item for item in capture.trajectory.messages_and_choices if not isinstance(item, dict)]
+    branches = [item for history in capture.trajectory.additional_histories for item in history.messages_and_choices]
+    assert len(choices) + sum(not isinstance(item, dict) for item in branches) == 2
+
+
+async def test_a_prompted_model_s_trajectories_are_stored(kind: str, tmp_path: Path) -> None:
+    async with a_backend(kind, tmp_path) as backend:
+        model = Model(name="gpt", project="tests", inference_base_url="http://127.0.0.1:9/v1", inference_api_key="k")
+        await model.register(backend)
+        assert await model.get_step() == 0
+        assert (await model.log([Trajectory(reward=0.5)], "val"))["reward"] == 0.5
+
+
+async def test_settings_that_a_run_was_started_with_are_kept(kind: str, tmp_path: Path) -> None:
+    model = a_model()
+    async with a_backend(kind, tmp_path) as backend:
+        await model.register(backend)
+        backend.pin(model, {"seed": 1})
+        backend.pin(model, {"seed": 1})
+        with pytest.raises(RunDirectoryError, match="seed 1, not 2"):
+            backend.pin(model, {"seed": 2})
+
+
+async def test_a_model_that_is_not_registered_says_so(kind: str, tmp_path: Path) -> None:
+    model = a_model()
+    async with a_backend(kind, tmp_path) as backend:
+        with pytest.raises(NotRegisteredError, match=r"(?s)not registered.*First"):
+            backend.step(model)
+        with pytest.raises(NotRegisteredError):
+            await backend.train(model, [], TrainConfig())
+
+
+async def test_mistakes_of_settings_are_told_before_anything_is_trained(kind: str, tmp_path: Path) -> None:
+    from gavel.trainer.policy.reference import ReferencePolicyError
+
+    model = a_model()
+    async with a_backend(kind, tmp_path) as backend:
+        await model.register(backend)
+        with pytest.raises(ReferencePolicyError):
+            await backend.prepare(model, TrainConfig(beta=0.1, reference=str(tmp_path / "none")))
+        assert backend.step(model) == 0
