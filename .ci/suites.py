@@ -82,6 +82,7 @@ SUITES = (
             "gavel/judge/reply/",
             "gavel/trainer/runs/",
             "tests/judge/reply/",
+            "tests/judge/test_faults.py",
             "tests/trainer/test_cpus.py",
             "tests/trainer/test_resume.py",
         ),
