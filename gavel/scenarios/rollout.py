@@ -5,8 +5,8 @@ of turns, steps, tokens or seconds gives status `truncated`, and a model that ca
 gives status `failed` with the reason. The world is always closed.
 """
 
-import asyncio
-from collections.abc import Mapping
+import inspect
+from collections.abc import Awaitable, Mapping
 from json import JSONDecodeError
 from typing import Any, Literal, cast
 
@@ -18,6 +18,7 @@ from gavel.llm.errors import GavelError
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel as ChatModel
 from gavel.scenarios.chat_model import first_choice
+from gavel.scenarios.deadline import Deadline, StuckError, unless_stuck
 from gavel.scenarios.environment import NO_OUTCOME, OutcomeError, World
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.episode_tools import EpisodeTools, episode_tools
@@ -50,12 +51,21 @@ async def rollout(
     """
     episode = Episode(task, seed=seed, temperature=temperature, max_tokens=max_tokens, model=model, fields=fields or {})
     episode.trajectory.metadata = {"scenario": scenario.name, "task": task.model_dump(mode="json")}
-    if scenario.rollout is not None:
-        first, *further = await _own_rollout(model, scenario, episode)
-        if others is not None:
-            others.extend(further)
-        return first
-    return await _Play(model, scenario, episode, fields or {}).play()
+    try:
+        if scenario.rollout is None:
+            return await unless_stuck(_Play(model, scenario, episode, fields or {}).play())
+        first, *further = await unless_stuck(_own_rollout(model, scenario, episode))
+    except StuckError as error:
+        return _left_behind(episode.trajectory, str(error))
+    if others is not None:
+        others.extend(further)
+    return first
+
+
+def _left_behind(trajectory: Trajectory, reason: str) -> Trajectory:
+    """The trajectory as it is now: what cannot be stopped may still write to the original."""
+    now = {"messages_and_choices": [*trajectory.messages_and_choices], "metrics": {**trajectory.metrics}}
+    return trajectory.model_copy(update={**now, "status": "failed", "status_reason": reason})
 
 
 class _Play:
@@ -76,7 +86,7 @@ class _Play:
         self._tokens = 0
 
     async def play(self) -> Trajectory:
-        limit = asyncio.timeout(self._scenario.max_seconds)
+        limit = Deadline(self._scenario.max_seconds, "the episode")
         try:
             try:
                 async with limit:
@@ -203,11 +213,11 @@ async def _own_rollout(model: ChatModel, scenario: Scenario, episode: Episode) -
     """What the scenario's own rollout gives, at least one; one with status `failed` for what it raises."""
     assert scenario.rollout is not None
     known = {Episode: episode, Task: episode.task, Scenario: scenario}
-    limit = asyncio.timeout(scenario.max_seconds)
+    limit = Deadline(scenario.max_seconds, "the rollout")
     try:
         arguments = arguments_for(scenario.rollout, (model, episode.task), known)
         async with limit:
-            trajectories = _members(await contain_cancellation(scenario.rollout(**arguments)))
+            trajectories = _members(await contain_cancellation(_awaitable(scenario.rollout(**arguments))))
     except (Exception, SystemExit) as error:
         reason = described(error)
         if limit.expired():
@@ -222,6 +232,12 @@ async def _own_rollout(model: ChatModel, scenario: Scenario, episode: Episode) -
             trajectory.policy_version = versions[-1] if versions else None
     trajectories[0].metrics = episode.trajectory.metrics | trajectories[0].metrics  # what others' turns have cost
     return trajectories
+
+
+def _awaitable(returned: object) -> Awaitable[object]:
+    if inspect.isawaitable(returned):
+        return returned
+    raise TypeError("a rollout must be asynchronous: begin it with `async def`")
 
 
 def _members(returned: object) -> list[Trajectory]:
