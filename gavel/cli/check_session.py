@@ -44,11 +44,16 @@ async def run_check(
     names = "two scripts" if agent is None else agent
     _say(console, f"{scenario.name} · task {chosen.id} · played twice at once by {names}\n")
     state = shared_state(scenario)
+    others: list[list[Trajectory]] = [[] for _ in models]
     episodes = await asyncio.gather(
-        *(rollout(model, scenario, chosen, max_tokens=loop.max_tokens, seed=seed) for seed, model in enumerate(models))
+        *(
+            rollout(model, scenario, chosen, max_tokens=loop.max_tokens, seed=seed, others=others[seed])
+            for seed, model in enumerate(models)
+        )
     )
     for number, episode in enumerate(episodes, 1):
-        _print_episode(console, number, episode, scenario)
+        for each in [episode, *others[number - 1]]:
+            _print_episode(console, number, each, scenario)
     for name in changed_state(state, scenario):
         warning = (
             f"warning: the tools have changed {name}, which all episodes share: attempts at one task see each other's"
@@ -105,8 +110,10 @@ class _Watched(Client):
 
 
 def _print_episode(console: Console, number: int, episode: Trajectory, scenario: Scenario) -> None:
-    console.print(Rule(f"episode {number}"))
-    for history in episode.histories():
+    console.print(Rule(f"episode {number}" if episode.agent is None else f"episode {number}: {episode.agent}"))
+    for place, history in enumerate(episode.histories()):
+        if place and history.agent is not None:
+            _say(console, f"the agent {history.agent}:", "bold")
         for message in history.messages():
             _print_message(console, message)
     ended = episode.status if episode.status_reason is None else f"{episode.status}: {episode.status_reason}"

@@ -71,9 +71,14 @@ def _stop_at_second_interrupt() -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGINT, _pass)  # a further one would say the same again
     shown = _SHOW_CURSOR if sys.stderr.isatty() else ""  # which a live display hides
     os.write(2, f"{shown}\nStopped at once. What was finished is kept.\n".encode())
     os._exit(INTERRUPTED)
+
+
+def _pass(number: int, frame: FrameType | None) -> None:
+    pass
 
 
 def _in_main_thread() -> bool:

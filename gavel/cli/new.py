@@ -36,6 +36,14 @@ def scenario(
         str | None,
         typer.Option(metavar="ADDRESS", help="Draft tasks for the tools of this MCP server, a command or URL."),
     ] = None,
+    mcp_env: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="An environment variable that the server needs: passed on to a command, to a URL the bearer token.",
+            rich_help_panel=_OF_A_SERVER,
+        ),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -91,11 +99,18 @@ def scenario(
     from gavel.cli.new_from_mcp import RECORD, McpDraft, check_is_new, draft
 
     check_is_new(folder, NewError)
-    wanted = McpDraft(mcp, model, agent, tasks, held_out, attempts, about, max_cost)
+    wanted = McpDraft(mcp, _names(mcp_env), model, agent, tasks, held_out, attempts, about, max_cost)
     drafted = run_interruptibly(draft(folder, wanted))
     templates = {"scenario.py": "mcp_scenario.py.j2", "test_scenario.py": "test_mcp_scenario.py.j2"}
     _write(folder, templates, {**values, **drafted}, {"tasks.json": drafted["tasks.json"]})
     (folder / RECORD).rename(folder / "drafts.json")
+
+
+def _names(variables: list[str] | None) -> list[str]:
+    for name in variables or ():
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise NewError("--mcp-env takes the name of a variable, not its value.", "Write --mcp-env ORDERS_API_KEY.")
+    return variables or []
 
 
 def _is_typed(context: typer.Context, option: str) -> bool:
@@ -106,7 +121,7 @@ def _is_typed(context: typer.Context, option: str) -> bool:
 def _write(
     folder: Path, templates: Mapping[str, str], values: Mapping[str, Any], texts: Mapping[str, str] | None = None
 ) -> None:
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
     rendered = {
         file: environment.from_string((_TEMPLATES / template).read_text("utf-8")).render(values)
         for file, template in templates.items()

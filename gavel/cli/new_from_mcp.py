@@ -1,6 +1,7 @@
 """What `gavel new scenario NAME --mcp ADDRESS` does: drafts tasks for the tools of a server."""
 
 import json
+import os
 import re
 import textwrap
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from gavel.llm.counted import counted
 from gavel.llm.errors import GavelError
 from gavel.llm.prices import prices_from_environment
 from gavel.prompts import render
-from gavel.scenarios.bridges.mcp import mcp
+from gavel.scenarios.bridges.mcp import McpServer, mcp
 from gavel.scenarios.bridges.mcp_survey import survey
 
 RECORD = "drafting.json"
@@ -35,6 +36,8 @@ class McpDraft:
     """What the user asks for."""
 
     address: str
+    variables: list[str]
+    """Of the environment, that the server needs."""
     model: str | None
     agent: str | None
     tasks: int
@@ -52,7 +55,7 @@ async def draft(folder: Path, wanted: McpDraft) -> Mapping[str, Any]:
     budget = Budget(wanted.max_cost)
     client = Client(wanted.model or Settings.read().judge, prices=prices_from_environment(), budget=budget)
     check_can_write(client, "tasks")
-    server = mcp(wanted.address)
+    server = _server(wanted)
     attempts = Attempts(server, ChatAgent(wanted.agent or client.name, budget), client)
     record = DraftRecord.read(folder / RECORD, wanted.address)
     found = await survey(server)
@@ -78,10 +81,23 @@ async def draft(folder: Path, wanted: McpDraft) -> Mapping[str, Any]:
     return {
         "address": repr(wanted.address),
         "is_command": server.url is None,
+        "variables": wanted.variables,
         "system": textwrap.fill(render("scenarios/mcp_agent.j2").strip(), 115),
         "model": client.name if re.fullmatch(r"[\w./:@-]+", client.name) else "MODEL",
         "tasks.json": _tasks(drafted),
     }
+
+
+def _server(wanted: McpDraft) -> McpServer:
+    """With what it needs of the environment: a command the variables, a URL the one as a bearer token."""
+    if missing := [name for name in wanted.variables if name not in os.environ]:
+        raise GavelError(f"the variable {missing[0]} is not set.", "Set it in the environment or in .env.")
+    values = {name: os.environ[name] for name in wanted.variables}
+    if not values or "://" not in wanted.address:
+        return mcp(wanted.address, env=values)
+    if len(values) > 1:
+        raise GavelError("a server at a URL takes one token.", "Give --mcp-env once.")
+    return mcp(wanted.address, headers={"Authorization": f"Bearer {values[wanted.variables[0]]}"})
 
 
 def _say(drafted: TaskDraft, number: int) -> None:

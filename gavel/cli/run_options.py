@@ -72,7 +72,7 @@ RUN_FLAGS = [
     Flag("loop.max_staleness", "--max-staleness"),
     Flag("loop.refill", "--refill"),
     Flag("loop.stall_seconds", "--stall-seconds"),
-    Flag("train.learning_rate", "--learning-rate", "1e-5; 2e-3 for the embedded model"),
+    Flag("train.learning_rate", "--learning-rate", "1e-5; 2e-3 for an embedded model"),
     Flag("train.loss.kind", "--loss", "grpo"),
     Flag("train.optimizer", "--optimizer"),
     Flag("train.advantage", "--advantage"),

@@ -11,7 +11,7 @@ def scenarios() -> None:
     from rich.table import Table
 
     from gavel.cli.terminal import plain
-    from gavel.scenarios.scenario import find_scenario, shipped_scenarios
+    from gavel.scenarios.scenario import BRIDGED, find_scenario, shipped_scenarios
 
     table = Table(box=None, pad_edge=False)
     table.add_column("scenario", no_wrap=True)
@@ -23,7 +23,9 @@ def scenarios() -> None:
         text = sys.modules[f"gavel.scenarios.library.{name}"].__doc__ or ""
         counts = [f"{len(scenario.tasks(split)):,}" for split in ("train", "held_out")]
         table.add_row(plain(name), *counts, plain(text.strip().partition("\n")[0]))
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    console.print(plain(f"With a package of their own, see docs/scenarios.md: {', '.join(BRIDGED)}."))
 
 
 app = single_command(scenarios)

@@ -57,7 +57,7 @@ def _backend(config: RunConfig, path: str | None = None) -> LocalBackend | Remot
         slots=backend.slots,
         max_context=backend.max_context,
         max_reply=backend.max_reply,
-        versions=config.loop.max_staleness + 1,
+        versions=config.loop.max_staleness + 1 + backend.earlier_policies,
         shard_base=backend.shard_base,
     )
 

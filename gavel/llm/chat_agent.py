@@ -8,6 +8,8 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
 
 from gavel.llm.budget import Budget, Size
 from gavel.llm.completion import complete_in_time
+from gavel.llm.errors import UnknownModelError
+from gavel.llm.local_models import PROVIDER, model_id
 from gavel.llm.lost_replies import may_be_paid
 from gavel.llm.message_size import byte_bound
 from gavel.llm.prices import Price, price, prices_from_environment
@@ -27,6 +29,11 @@ class ChatAgent:
     def __init__(self, model: str, budget: Budget | None = None) -> None:
         """`budget` may be shared with other clients. Raises `UnknownModelError`, `MissingKeyError`, and
         `UnknownPriceError` for a budget in dollars that cannot be kept."""
+        if model_id(model).startswith(f"{PROVIDER}/"):
+            raise UnknownModelError(
+                f"{model} goes by rules and cannot act as an agent.",
+                "Name a language model: openai/gpt-5-mini, ollama/qwen3.",
+            )
         check_model(model, {})
         self.model = model
         self.cost_usd: float | None = 0.0

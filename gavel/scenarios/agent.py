@@ -11,11 +11,12 @@
 Only turns that the policy sampled are `Choice`s, so only those are ever trained. What another model says is plain text.
 """
 
+import re
 from collections.abc import Sequence
 from json import JSONDecodeError
 from typing import Any
 
-from openai import OpenAIError, omit
+from openai import AsyncOpenAI, OpenAIError, omit
 from openai.types.chat.chat_completion import ChatCompletion, Choice
 
 from gavel.llm.chat_agent import ChatAgent
@@ -25,7 +26,7 @@ from gavel.scenarios.chat_model import ChatModel, first_choice
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.seeds import seed_of
-from gavel.scenarios.tools import Toolbox, ToolFunction, no_such_tool
+from gavel.scenarios.tools import Toolbox, ToolFunction, described, no_such_tool
 from gavel.scenarios.trajectory import History, Trajectory, to_messages
 
 CALLS, COST = "other_models_calls", "other_models_cost_usd"
@@ -56,12 +57,15 @@ class Agent:
 
         `model`: None for the policy that acts in this episode, whose turns are trained; else the id of a LiteLLM model,
         or anything that serves chat completions, whose turns are not. `steps_back`: the policy of so many training
-        steps earlier (step 0 at the earliest), not trained either; the backend has to serve it
-        (`LocalBackend(versions=steps_back + 1)`, `gavel train --versions`).
+        steps earlier, not trained either. The backend has to serve it (`LocalBackend(versions=steps_back + 1)`, or
+        `earlier_policies` in the settings of a run); where it has none so old, the oldest one plays. The trajectory's
+        `policy_version` is its step.
 
         `max_calls`: turns with tool calls that one `ask` may take. Raises `AgentError` for a name that is taken, and
         for an episode without a policy; `UnknownModelError` and `MissingKeyError` of LiteLLM models.
         """
+        if not name.strip():
+            raise AgentError("an agent needs a name", "The judge is shown it: Agent(episode, 'planner').")
         if name in episode.agents:
             raise AgentError(f"two agents of an episode are called {name}", "Give every Agent a name of its own.")
         if episode.model is None:
@@ -83,8 +87,8 @@ class Agent:
         chat = _by_litellm(given, episode) if isinstance(given, str) else given
         self._client = chat.openai_client()
         self._served_as = chat.get_inference_name()
-        if steps_back:
-            self._served_as = _earlier(self._served_as, steps_back)
+        self._steps_back = steps_back
+        self._is_asked = False
 
     @property
     def turns(self) -> int:
@@ -95,8 +99,26 @@ class Agent:
         """Gives the agent `text` in the next user turn, runs the tools that it calls, and gives what it answers.
 
         An answer that is cut off at the token limit, and more than `max_calls` turns with tool calls, make the agent's
-        trajectory `truncated`. Raises `AgentError` when the model gives no turn.
+        trajectory `truncated`. Raises `AgentError` when the model gives no turn, and while another `ask` waits.
         """
+        if self._is_asked:
+            raise AgentError(f"the agent {self.name} is asked twice at once", "Await one ask before the next.")
+        self._is_asked = True
+        try:
+            return await self._answer(text)
+        finally:
+            self._is_asked = False
+
+    def tell(self, text: str) -> None:
+        """Adds `text` to the agent's next user turn; the judge sees it too if there is no further turn."""
+        items = self.trajectory.messages_and_choices
+        match items[-1] if items else None:
+            case {"role": "user", "content": str(before)}:
+                items[-1] = {"role": "user", "content": f"{before}\n\n{text}"}
+            case _:
+                items.append({"role": "user", "content": text})
+
+    async def _answer(self, text: str) -> str:
         self.tell(text)
         for _ in range(self._max_calls + 1):
             choice = await self._turn()
@@ -111,16 +133,10 @@ class Agent:
         self._truncate(f"{self._max_calls} turns with tool calls were used up")
         return ""
 
-    def tell(self, text: str) -> None:
-        """Adds `text` to the agent's next user turn; the judge sees it too if there is no further turn."""
-        items = self.trajectory.messages_and_choices
-        match items[-1] if items else None:
-            case {"role": "user", "content": str(before)}:
-                items[-1] = {"role": "user", "content": f"{before}\n\n{text}"}
-            case _:
-                items.append({"role": "user", "content": text})
-
     async def _turn(self) -> Choice:
+        if self._steps_back:
+            self._served_as = await _earlier(self._client, self._served_as, self._steps_back)
+            self._steps_back = 0
         episode = self._episode
         offered: dict[str, Any] = {"tools": self.trajectory.tools} if self.trajectory.tools else {}
         try:
@@ -143,8 +159,7 @@ class Agent:
             raise AgentError(f"the model of the agent {self.name} returned no choice: {reply!s:.200}")
         self.trajectory.messages_and_choices += [choice] if self.is_policy else to_messages([choice])
         self.trajectory.metrics["turns"] += 1
-        if self.is_policy:
-            self.trajectory.policy_version = (choice.model_extra or {}).get("policy_version")
+        self.trajectory.policy_version = (choice.model_extra or {}).get("policy_version")
         return choice
 
     async def _is_over_after_calls(self, choice: Choice) -> bool:
@@ -173,6 +188,8 @@ def together(*agents: Agent) -> Trajectory:
 
     Its turns and tool errors are the sums, and its status is the worst of theirs.
     """
+    if not agents:
+        raise AgentError("there are no agents to put together", "Write together(planner, worker).")
     first, *others = (agent.trajectory for agent in agents)
     parts = [first, *others]
     whole = first.model_copy(deep=True)
@@ -193,7 +210,6 @@ def together(*agents: Agent) -> Trajectory:
 def _by_litellm(model: str, episode: Episode) -> ChatModel:
     """A LiteLLM model whose requests and cost are counted in the episode."""
     player = ChatAgent(model)
-    metrics = episode.trajectory.metrics
 
     async def turn(request: ChatRequest) -> ChatCompletion | Message:
         before = player.cost_usd
@@ -204,6 +220,7 @@ def _by_litellm(model: str, episode: Episode) -> ChatModel:
             max_completion_tokens=request.max_tokens,
             seed=None if request.seed is None else request.seed % 2**31,
         )
+        metrics = episode.trajectory.metrics
         metrics[CALLS] = metrics.get(CALLS, 0) + 1
         if before is not None and player.cost_usd is not None:
             metrics[COST] = metrics.get(COST, 0.0) + player.cost_usd - before
@@ -212,9 +229,16 @@ def _by_litellm(model: str, episode: Episode) -> ChatModel:
     return FunctionModel(model, turn)
 
 
-def _earlier(name: str, steps: int) -> str:
-    """The name of the policy so many training steps before the one called `name`, which is `model@step`."""
-    model, _, step = name.rpartition("@")
-    if not model or not step.isdecimal():
+async def _earlier(client: AsyncOpenAI, name: str, steps: int) -> str:
+    """The policy so many training steps before the one called `name`, which is `model@step`; else the oldest served."""
+    model, _, live = name.rpartition("@")
+    if not model or not live.isdecimal():
         raise AgentError(f"{name} is no policy that is trained: it has no earlier steps", "Leave steps_back= out.")
-    return f"{model}@{max(0, int(step) - steps)}"
+    try:
+        served = [each.id for each in (await client.models.list()).data]
+    except OpenAIError as error:
+        raise AgentError(f"the policies that are served cannot be listed: {described(error)}") from error
+    found = [int(each.removeprefix(f"{model}@")) for each in served if re.fullmatch(rf"{re.escape(model)}@\d+", each)]
+    wanted = int(live) - steps
+    older = [step for step in found if step <= wanted]
+    return f"{model}@{max(older) if older else min(found, default=int(live))}"

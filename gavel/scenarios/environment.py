@@ -64,12 +64,16 @@ def tools_of(kind: type) -> Toolbox:
     tools: list[Tool] = []
     names = dict.fromkeys(name for base in reversed(kind.__mro__) for name in vars(base))  # as they are written
     for name in names:
-        method: object = inspect.getattr_static(kind, name)
-        function: Any = method.__func__ if isinstance(method, staticmethod) else method
-        if name.startswith("_") or name in _OWN_METHODS or not isinstance(function, FunctionType):
+        method: Any = inspect.getattr_static(kind, name)
+        is_bound = not isinstance(method, staticmethod | classmethod)
+        inner: Any = getattr(method, "__func__", method)
+        if name.startswith("_") or name in _OWN_METHODS or isinstance(inner, type) or not callable(inner):
             continue
-        if function not in _NO_TOOLS and inspect.getdoc(function):
-            tools.append(Tool(function, bound=function is method))
+        written = inspect.unwrap(inner)  # of a cached method
+        if not isinstance(written, FunctionType) or not inspect.getdoc(written):
+            continue
+        if inner not in _NO_TOOLS and written not in _NO_TOOLS:
+            tools.append(Tool(inner if is_bound else getattr(kind, name), bound=is_bound))
     return Toolbox.of(tools)
 
 
@@ -162,7 +166,8 @@ class World:
         limit = Deadline(self._seconds, f"{name} of the environment")
         try:
             async with limit:
-                return await contain_cancellation(result_of(method, arguments_for(method, arguments, given)))
+                filled_in = arguments_for(method, arguments, given)
+                return await contain_cancellation(result_of(method, filled_in, f"{name} of the environment"))
         except (Exception, SystemExit) as error:
             if limit.expired():
                 raise WorldTimeoutError(f"{name} of the environment took longer than {self._seconds:g} s") from error

@@ -5,8 +5,9 @@ of turns, steps, tokens or seconds gives status `truncated`, and a model that ca
 gives status `failed` with the reason. The world is always closed.
 """
 
+import asyncio
 import inspect
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from json import JSONDecodeError
 from typing import Any, Literal, cast
 
@@ -51,21 +52,31 @@ async def rollout(
     """
     episode = Episode(task, seed=seed, temperature=temperature, max_tokens=max_tokens, model=model, fields=fields or {})
     episode.trajectory.metadata = {"scenario": scenario.name, "task": task.model_dump(mode="json")}
-    try:
-        if scenario.rollout is None:
-            return await unless_stuck(_Play(model, scenario, episode, fields or {}).play())
-        first, *further = await unless_stuck(_own_rollout(model, scenario, episode))
-    except StuckError as error:
-        return _left_behind(episode.trajectory, str(error))
+    if scenario.rollout is not None:
+        work = _own_rollout(model, scenario, episode)
+    else:
+        work = _Play(model, scenario, episode, fields or {}).play()
+    first, *further = await _contained(work, episode.trajectory)
     if others is not None:
         others.extend(further)
     return first
 
 
-def _left_behind(trajectory: Trajectory, reason: str) -> Trajectory:
-    """The trajectory as it is now: what cannot be stopped may still write to the original."""
+async def _contained(work: Coroutine[Any, Any, list[Trajectory]], trajectory: Trajectory) -> list[Trajectory]:
+    """What an episode gives, in a task of its own: a world that cancels it, or that cannot be cancelled, costs
+    no other episode."""
+    try:
+        return await unless_stuck(work)
+    except StuckError as error:
+        reason = str(error)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        reason = "the episode was cancelled from within"
+    # As it is now: what cannot be stopped may still write to the original.
     now = {"messages_and_choices": [*trajectory.messages_and_choices], "metrics": {**trajectory.metrics}}
-    return trajectory.model_copy(update={**now, "status": "failed", "status_reason": reason})
+    return [trajectory.model_copy(update={**now, "status": "failed", "status_reason": reason})]
 
 
 class _Play:
@@ -85,7 +96,7 @@ class _Play:
         self._steps = 0
         self._tokens = 0
 
-    async def play(self) -> Trajectory:
+    async def play(self) -> list[Trajectory]:
         limit = Deadline(self._scenario.max_seconds, "the episode")
         try:
             try:
@@ -104,7 +115,7 @@ class _Play:
             self._end("failed", error.message)
         finally:
             await self._close()
-        return self._trajectory
+        return [self._trajectory]
 
     async def _act(self) -> None:
         """From the first message to the last."""

@@ -34,6 +34,8 @@ Split = Literal["train", "held_out"]
 OwnRollout = Callable[..., Awaitable[Trajectory | list[Trajectory]]]
 """`async def play(model, task)`, with further parameters annotated `Episode` or `Scenario`. It gives one
 trajectory, or one for each agent that has a reward of its own."""
+BRIDGED = ("tau2_retail", "tau2_airline")
+"""Scenarios whose tasks are in a package of their own: gavel/scenarios/bridges/tau2.py."""
 
 
 class ScenarioError(GavelError):
@@ -169,6 +171,8 @@ def find_scenario(reference: str) -> Scenario:
     path, _, variable = reference.partition(":")
     if path.endswith(".py"):
         return _from_file(Path(path), variable)
+    if reference in BRIDGED:
+        return importlib.import_module("gavel.scenarios.bridges.tau2").tau2(reference.removeprefix("tau2_"))
     shipped = shipped_scenarios()
     if reference not in shipped:
         raise ScenarioError(

@@ -7,6 +7,8 @@ tool error.
 
 import inspect
 import json
+import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +27,12 @@ from gavel.scenarios.episode import Episode
 from gavel.scenarios.task import Task
 
 ToolFunction = Callable[..., Any]
+
+HELD_SECONDS = 1.0
+"""For which a plain function may hold up all episodes without a warning."""
+_holding: set[str] = set()
+"""Names of those that a warning has named."""
+logger = logging.getLogger(__name__)
 
 
 class ToolDefinitionError(GavelError):
@@ -57,8 +65,8 @@ class Tool:
     """One function: its name, its OpenAI schema and its checked execution.
 
     A parameter annotated as `Task` or `Episode` (or `Task | None`) is not shown to the agent; the rollout fills it in.
-    A plain function runs on the event loop: write `async def` for a tool that waits. `bound`: the function is a method,
-    whose first argument is the environment.
+    A plain function runs on the event loop, which it holds up: write `async def` for a tool that waits. `bound`: the
+    function is a method, whose first argument is the environment.
 
     Raises `ToolDefinitionError` for a function that has no schema.
     """
@@ -120,7 +128,7 @@ class Tool:
         try:
             async with limit:
                 function = partial(self.function, environment) if self._bound else self.function
-                result = await contain_cancellation(result_of(function, values))
+                result = await contain_cancellation(result_of(function, values, f"the tool {self.name}"))
             if isinstance(result, Done):
                 return ToolResult(content=text_of_result(result.value), done=True)
             return ToolResult(content=text_of_result(result))
@@ -165,9 +173,23 @@ class Toolbox:
         return {"role": "tool", "tool_call_id": call.id, "content": result.content}
 
 
-async def result_of(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """What a plain or an async function gives."""
+async def result_of(function: Callable[..., Any], arguments: Mapping[str, Any], name: str = "") -> Any:
+    """What a plain or an async function gives. A plain one that holds up the event loop is named in a warning, once.
+
+    It is not run in a thread: a world may hold what belongs to the thread in which it was made, and the functions of a
+    scenario are shared by all episodes.
+    """
+    started = time.monotonic()
     result = function(**arguments)
+    took = time.monotonic() - started
+    if took > HELD_SECONDS and name and name not in _holding:
+        _holding.add(name)
+        logger.warning(
+            "%s took %.1f s, in which no other episode went on. Write it as an async function that waits with await, "
+            "or computes by await asyncio.to_thread(…).",
+            name,
+            took,
+        )
     return await result if inspect.isawaitable(result) else result
 
 

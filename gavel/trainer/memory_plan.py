@@ -166,7 +166,7 @@ def _sampler(policy: PlannedPolicy, config: Any, run: RunConfig, context: int, d
         share = 0 if elsewhere else round(device.total * vllm.gpu_memory_utilization)
         fitting = max(0, share - policy.base_bytes) // conversation
         return _Sampler("vLLM", share, conversation, min(run.backend.slots, fitting) if share else run.backend.slots)
-    versions = run.loop.max_staleness + 1
+    versions = run.loop.max_staleness + 1 + run.backend.earlier_policies
     if policy.dtype == torch.float32 and run.model.policy.quantization is None:
         layers = [module for module in policy.model.modules() if isinstance(module, LoraLayer)]
         adapters = versions * sum(layer.get_base_layer().weight.nbytes for layer in layers)  # type: ignore[union-attr]

@@ -7,7 +7,7 @@ import asyncio
 import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 import httpx
 from openai import AsyncOpenAI, DefaultAioHttpClient
@@ -20,6 +20,9 @@ from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
 from gavel.trainer.engines.protocol import deadline
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec
 from gavel.trainer.runs.checkpoint_retention import steps_to_keep
+from gavel.trainer.runs.run_directory import runs_root
+from gavel.trainer.runs.storage.store import StorageError, open_store, split_place
+from gavel.trainer.runs.storage.transfer import description, pull_checkpoint
 from gavel.trainer.serving.capture import Capture
 
 _REQUEST_TIMEOUT = 600.0
@@ -175,6 +178,53 @@ class TrainableModel(Model, TrainableSpec):
         there.
         """
         return await self.backend.export(self, form, dtype, step, None if out is None else Path(out))
+
+    async def push(
+        self, address: str, step: int | Literal["latest", "best"] = "latest", *, best_by: str = "held_out/success"
+    ) -> str:
+        """Copies a checkpoint to `s3://bucket/prefix` or a directory, under `project/name`; returns where it is there.
+
+        A push that was cut off goes on where it was. best: the step with the highest `best_by` (split/metric). Raises
+        `StorageError`.
+        """
+        saved = self.backend.checkpoints(self)
+        if step == "best":
+            split, _, metric = best_by.partition("/")
+            values = {row["step"]: row[metric] for row in self.backend.history(self, split) if metric in row}
+            best = steps_to_keep(saved, values, keep_last=0, keep_best=1)
+            if not best:
+                raise StorageError(
+                    f"no checkpoint of {self.name} has a value of {best_by}",
+                    'Name another with best_by=, or step="latest".',
+                )
+            (step,) = best
+        elif step == "latest":
+            step = saved[-1] if saved else 0
+        return await self.backend.push(self, address, step)
+
+    @classmethod
+    async def pull(
+        cls,
+        address: str,
+        step: int | None = None,
+        *,
+        project: str | None = None,
+        name: str | None = None,
+        runs: str | Path | None = None,
+    ) -> Self:
+        """The model that was pushed to `s3://bucket/prefix/project/name`, with its checkpoint (default: the newest).
+
+        It goes on from there when it is registered with a `LocalBackend` on these `runs` (default GAVEL_RUNS, else
+        `runs`). `project` and `name`: of the run here. Raises `StorageError`.
+        """
+        home, first, last = split_place(address)
+        store, place = await asyncio.to_thread(open_store, home), f"{first}/{last}"
+        key = project or first, name or last
+        await asyncio.to_thread(pull_checkpoint, store, place, step, runs_root(runs), key)
+        known = await asyncio.to_thread(description, store, place)
+        fields = {field: value for field, value in known.items() if field in TrainableSpec.model_fields}
+        fields.pop("from_checkpoint", None)
+        return cls.model_validate(fields | {"project": key[0], "name": key[1]})
 
     def capture(self, *, patience: float = 60.0) -> Capture:
         """Captures what any client and framework samples inside `async with` as one trajectory with exact tokens.

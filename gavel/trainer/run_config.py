@@ -56,6 +56,8 @@ class BackendConfig(_Config):
     """Conversations in the engine's cache at once."""
     processes: int = Field(default=1, ge=1)
     """Processes that learn, on this machine: one for each GPU."""
+    earlier_policies: int = Field(default=0, ge=0)
+    """Policies of earlier steps to play against (`gavel.Agent(steps_back=…)`), served beside the live one."""
     shard_base: bool = False
     """Shards the base model over the processes, for one that does not fit one GPU; needs vllm."""
 

@@ -4,7 +4,7 @@ import pytest
 
 from gavel.llm.budget import Budget
 from gavel.llm.chat_agent import ChatAgent
-from gavel.llm.errors import BudgetError, UnknownPriceError
+from gavel.llm.errors import BudgetError, UnknownModelError, UnknownPriceError
 from tests.endpoint import Endpoint, fails, says
 
 MESSAGES = [{"role": "user", "content": "Hello."}]
@@ -46,3 +46,8 @@ async def test_turns_end_with_the_budget(model: Endpoint):
 def test_a_budget_in_dollars_needs_the_price(model: Endpoint):
     with pytest.raises(UnknownPriceError):
         ChatAgent("openai/of-unknown-price", Budget(1.0))
+
+
+def test_a_judge_that_goes_by_rules_is_no_agent():
+    with pytest.raises(UnknownModelError, match="cannot act as an agent"):
+        ChatAgent("gavel/stand-in")

@@ -387,3 +387,102 @@ def test_a_static_method_can_be_left_out_whichever_decorator_stands_first():
             """Second."""
 
     assert list(tools_of(Some)) == []
+
+
+class Cabinet:
+    """Tools of every kind that a class can have."""
+
+    prefix = "drawer"
+
+    @classmethod
+    def label(cls, number: int) -> str:
+        """The label of a drawer."""
+        return f"{cls.prefix} {number}"
+
+    @staticmethod
+    def half(number: int) -> float:
+        """Half of a number."""
+        return number / 2
+
+    @functools.lru_cache  # noqa: B019 a user's way to write it
+    def opened(self, number: int) -> str:
+        """Open a drawer."""
+        return f"open {number} of {type(self).__name__}"
+
+    @not_a_tool
+    @classmethod
+    def hidden(cls) -> str:
+        """No tool."""
+        return ""
+
+    @not_a_tool
+    @functools.lru_cache  # noqa: B019 a user's way to write it
+    def hidden_too(self) -> str:
+        """No tool."""
+        return ""
+
+    @functools.lru_cache  # noqa: B019 a user's way to write it
+    @not_a_tool
+    def hidden_as_well(self) -> str:
+        """No tool."""
+        return ""
+
+
+async def test_class_methods_static_methods_and_cached_methods_are_tools():
+    tools = {tool.name: tool for tool in tools_of(Cabinet)}
+    assert list(tools) == ["label", "half", "opened"]
+    said = [(await tools[name].call('{"number": 3}', environment=Cabinet())).content for name in tools]
+    assert said == ["drawer 3", "1.5", "open 3 of Cabinet"]
+    assert all("cls" not in str(tool.schema) and "self" not in str(tool.schema) for tool in tools.values())
+
+
+@pytest.mark.parametrize("where", ["reset", "look", "observe", "success"])
+async def test_a_world_that_cancels_its_own_task_costs_its_own_episode(where: str):
+    closed: list[bool] = []
+
+    def give_up(method: str) -> None:
+        task = asyncio.current_task()
+        if method == where and task is not None:
+            task.cancel()
+
+    class Quitter:
+        async def reset(self, task: Task) -> None:
+            give_up("reset")
+
+        async def look(self) -> str:
+            """Look."""
+            give_up("look")
+            return "dark"
+
+        async def observe(self, action: str) -> None:
+            give_up("observe")
+
+        async def success(self, trajectory: Trajectory) -> bool:
+            give_up("success")
+            await asyncio.sleep(0)
+            return True
+
+        async def close(self) -> None:
+            closed.append(True)
+
+    async def play(request: ChatRequest) -> Message:
+        await asyncio.sleep(0)
+        if any(message["role"] == "tool" for message in request.messages):
+            return {"content": "Done."}
+        return {"tool_calls": [{"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]}
+
+    scenario = Scenario("quitter", environment=Quitter, tasks=[Task(user="Look.")], held_out=0)
+    played = await asyncio.gather(*(rollout(FunctionModel("s", play), scenario, scenario.tasks()[0]) for _ in range(3)))
+    assert {each.status for each in played} == {"failed"}
+    assert {each.status_reason for each in played} == {"the episode was cancelled from within"}
+    assert len(closed) == 3
+
+
+async def test_a_plain_method_that_holds_up_the_others_is_named_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr("gavel.scenarios.tools.HELD_SECONDS", -1.0)
+    tools = {tool.name: tool for tool in tools_of(Cabinet)}
+    for _ in range(2):
+        await tools["half"].call('{"number": 3}', environment=Cabinet())
+    assert [record.getMessage().partition(" took")[0] for record in caplog.records] == ["the tool half"]

@@ -13,8 +13,8 @@ outside closed thoughts restates, corrects, contradicts or rescales a score; all
 
 What a reply says beside the scores is checked in three ways:
 - of members: `claims` (numbers), `rankings`, `opinions`, `comparisons` and `praise` compare it with the scores, in
-  prose and, over the whole group, in `explanations` (`grades`, `declines`) and in `fields` that nobody asked for
-  (`columns`), where `positions` puts labels for "the second one";
+  prose and, over the whole group, in `explanations` (`grades`, `declines`, `tone`) and in `fields` that nobody asked
+  for (`columns`), where `positions` puts labels for "the second one";
 - of the numbers themselves: `surroundings`, `headings` and `closings` take only what they understand;
 - by words in `words.toml`, by language (`lexicon`), and in `vocabulary`.
 """

@@ -18,6 +18,7 @@ from gavel.judge.reply.lexicon import Words, pattern, source
 from gavel.judge.reply.opinions import contradiction
 from gavel.judge.reply.positions import in_every_reading
 from gavel.judge.reply.praise import verdicts, verdicts_contradict
+from gavel.judge.reply.tone import told_the_other_way_round
 
 _FORM_WORD = (
     r"(?:explanations?|explain|reason(?:ing)?s?|rationale|justification|comment|text|description|summary|sentences?"
@@ -84,6 +85,8 @@ def problems_with_explanations(explanations: Mapping[str, str], said: Said) -> I
         own = {label: text for label, text in explanations.items() if label in part.scores}
         if contrary := verdicts_contradict({label: verdicts(parts[label], label) for label in own}, part):
             yield f"its explanations contradict its scores: {contrary}"
+        if told_the_other_way_round(own, part):
+            yield "its explanations blame the member with the highest score and praise that with the lowest"
         if _measures_otherwise(own, part):
             yield "its explanations give the scores another meaning"
     if swapped := _about_another(explanations, said):

@@ -19,7 +19,7 @@ from gavel.judge.rubric import Rubric
 from gavel.judge.task_drafts.drafted_task import Attempt, DraftedTask
 from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.client import Client
-from gavel.llm.errors import LlmError
+from gavel.llm.errors import LlmError, NotAskedError, PermanentError
 from gavel.llm.message_parts import text_of
 from gavel.llm.types import Schema
 from gavel.prompts import render
@@ -74,7 +74,9 @@ class Attempts:
             return Attempt(solved=False, why=episode.status_reason or "it was truncated", used_tools=used)
         try:
             solved, why = await self._verdict(task, episode)
-        except DraftError as error:
+        except JudgeError as error:
+            if isinstance(error.__cause__, NotAskedError | PermanentError):
+                raise  # no other attempt could be judged either
             return Attempt(solved=None, why=error.message, used_tools=used)
         return Attempt(solved=solved, why=why, used_tools=used)
 

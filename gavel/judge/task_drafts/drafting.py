@@ -64,6 +64,9 @@ class Drafting:
         if record.seen is None:
             record.seen = await self.attempts.look_around() if self.tries else ""
             record.save(self.path)
+        for task in record.tasks:  # of an earlier run: a server that failed then may work now
+            if task.left_out == "unchecked":
+                task.attempts, task.left_out = [], None
         await self._check(record)
         most = _DRAFTS_FOR_ONE * self.number
         batches = 0
@@ -110,6 +113,7 @@ class Drafting:
                     task.attempts.append(await self.attempts.attempt(task, seed))
                 task.left_out = reason_to_leave_out(task.attempts)
                 record.save(self.path)
+                self.tell(f"  {task.left_out or 'kept'}: {_one_line(task.user)}")
 
         with first_error():
             async with asyncio.TaskGroup() as group:
@@ -142,6 +146,12 @@ def left_out(record: DraftRecord) -> Counter[str]:
 def summary(counts: Counter[str]) -> str:
     """`3 duplicate, 1 unsolved`"""
     return ", ".join(f"{number} {reason}" for reason, number in sorted(counts.items()))
+
+
+def _one_line(text: str) -> str:
+    """The beginning of a text, for a terminal."""
+    line = "".join(character for character in " ".join(text.split()) if character.isprintable())
+    return line if len(line) <= 90 else f"{line[:89]}…"
 
 
 def split(record: DraftRecord, train: int, held_out: int) -> TaskDraft:

@@ -44,7 +44,7 @@ class DraftRecord(BaseModel):
         try:
             record = cls.model_validate_json(path.read_text("utf-8"))
         except (OSError, UnicodeDecodeError, ValidationError) as error:
-            raise JudgeError(f"{path} is no draft that can go on: {error}", "Move it away to begin again.") from error
+            raise JudgeError(f"{path} is no draft that can go on.", "Move it away to begin again.") from error
         if record.address != address:
             raise JudgeError(
                 f"{path} is a draft for {record.address}, not for {address}.", "Choose another name, or move it away."

@@ -70,7 +70,7 @@ async def write_batch(
 ) -> Batch:
     """At most `number` tasks (`exact`: no fewer either). Raises `DraftError`, and `JudgeError` for a model that cannot
     be asked."""
-    counts = ", ".join(f"{difficulties.count(each)} of {each}" for each in sorted(set(difficulties)))
+    counts = ", ".join(f"{difficulties.count(each)} of difficulty {each}" for each in sorted(set(difficulties)))
     prompt = render(
         "scenarios/mcp_tasks.j2",
         number=number,

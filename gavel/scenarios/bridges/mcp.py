@@ -52,7 +52,7 @@ class McpServer:
         try:
             from gavel.scenarios.bridges.mcp_session import McpSession
         except ModuleNotFoundError as error:
-            raise McpError("gavel.mcp needs the package mcp, which is not installed.", _INSTALL) from error
+            raise without_package() from error
 
         async with McpSession(self) as session:
             yield session
@@ -101,6 +101,10 @@ def mcp(
         start_seconds=start_seconds,
         call_seconds=call_seconds,
     )
+
+
+def without_package() -> McpError:
+    return McpError("gavel.mcp needs the package mcp, which is not installed.", _INSTALL)
 
 
 def _words(command: str) -> tuple[str, ...]:

@@ -25,6 +25,8 @@ from gavel.trainer.learner.replicas import follow_leader
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec
 from gavel.trainer.runs.metrics import MetricsError, trajectory_means
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError, run_path, runs_root
+from gavel.trainer.runs.storage.store import open_store
+from gavel.trainer.runs.storage.transfer import push_checkpoint
 
 _Key = tuple[str, str]
 _Done = TypeVar("_Done")
@@ -170,6 +172,10 @@ class LocalBackend:
     ) -> Path:
         step = self._run(model).step if step is None else step
         return await asyncio.to_thread(export_run, self._directory(model).path, form, dtype=dtype, step=step, out=out)
+
+    async def push(self, model: TrainableSpec, address: str, step: int) -> str:
+        run, place = self._directory(model).path, "/".join(model.key)
+        return await asyncio.to_thread(lambda: push_checkpoint(run, step, open_store(address), place))
 
     def parameter_count(self, model: TrainableSpec) -> int:
         """Parameters of the base model."""

@@ -110,6 +110,10 @@ class Backend(Protocol):
         """Writes the policy of `step` (default: the live one) as a directory, and returns it."""
         ...
 
+    async def push(self, model: TrainableSpec, address: str, step: int) -> str:
+        """Copies the checkpoint of `step` into the store of this address; gives where it is there."""
+        ...
+
     async def close(self) -> None:
         """Stops serving and frees all memory and processes; the run directory stays."""
         ...

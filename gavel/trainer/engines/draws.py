@@ -58,20 +58,23 @@ def draw_tokens(logits: torch.Tensor, rows: Sequence[Drawing]) -> list[Draw | Gr
     chosen_logprobs = logprobs.gather(-1, chosen[:, None])[:, 0].tolist()
     found: list[Draw | GrammarError] = []
     for at, (row, token, logprob) in enumerate(zip(rows, chosen.tolist(), chosen_logprobs, strict=True)):
-        drawn, source = Draw(token, logprob), logprobs[at]
+        drawn = Draw(token, logprob)
+        found.append(drawn)
+        if row.constraint is None and not row.request.top_logprobs:
+            continue
+        source = logprobs[at]
         if row.constraint is not None and not row.constraint.take(token):
             try:
                 source = _fitting(row.constraint, logits[at], source, row.request.temperature)
             except GrammarError as error:
-                found.append(error)
+                found[at] = error
                 continue
-            drawn = _drawn_again(row, source)
+            drawn = found[at] = _drawn_again(row, source)
             row.constraint.take(drawn.token)
         if row.request.top_logprobs:
             values, tokens = source.topk(min(row.request.top_logprobs, len(source)))
             pairs = zip(tokens.tolist(), values.tolist(), strict=True)
             drawn.likeliest = [(token, value) for token, value in pairs if value > -torch.inf]
-        found.append(drawn)
     return found
 
 

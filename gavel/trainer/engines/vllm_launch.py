@@ -21,6 +21,8 @@ from gavel.trainer.engines.vllm import VllmEngine
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM accepts for `--max-lora-rank`."""
 _CPU_BATCH_TOKENS = 4096
+_JSON = '{"backend": "guidance", "disable_any_whitespace": true}'
+"""The library of the embedded engine; of space without end some policies never find the end."""
 _OURS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _OURS += ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE")
 """Variables of this Python environment and of the learner's process group, removed for the server's interpreter."""
@@ -106,6 +108,7 @@ def _arguments(settings: VllmSettings, served: Served, port: int) -> list[str]:
         "max-loras": served.versions + 1,  # one more, since a new adapter is loaded before the oldest is unloaded
         "max-lora-rank": min((known for known in _RANKS if known >= served.rank), default=served.rank),
         "logprobs-mode": "processed_logprobs",
+        "structured-outputs-config": _JSON,
         "uvicorn-log-level": "warning",
     }
     if served.quantized:

@@ -63,6 +63,8 @@ class CaptureApi:
         except ValueError as error:
             return refused(error)
         trajectory = captured_trajectory(capture.turns)
+        if capture.abandoned:
+            trajectory.metrics["turns_abandoned"] = capture.abandoned
         content = f'{{"trajectory": {trajectory.to_json()}, "unfinished": {capture.in_flight}}}'
         return Response(content, media_type="application/json")
 

@@ -71,6 +71,8 @@ class OpenCapture:
     def __init__(self) -> None:
         self.turns: list[CapturedTurn] = []
         self.in_flight = 0
+        self.abandoned = 0
+        """Turns whose client went away before they were sampled to their end."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._numbers: dict[bytes, list[int]] = {}

@@ -89,6 +89,9 @@ class ChatCompletions:
                 sampling = [group.create_task(self._turn(chat, index)) for index in range(chat.asked.n)]
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
+        except asyncio.CancelledError:
+            _count_abandoned(chat.asked.n)
+            raise
         choices: list[dict[str, Any]] = []
         tokens, name = 0, self._model
         for index, task in enumerate(sampling):
@@ -144,6 +147,9 @@ class ChatCompletions:
                         yield head | {"choices": [choice]}
             if chat.asked.include_usage:
                 yield head | {"choices": [], "usage": usage_object(chat.prompt, tokens)}
+        except (GeneratorExit, asyncio.CancelledError):
+            _count_abandoned(going)
+            raise
         finally:
             for task in sampling:
                 task.cancel()
@@ -291,6 +297,12 @@ class ChatCompletions:
         while len(self._formats) > _FORMATS:
             self._formats.popitem(last=False)
         return known
+
+
+def _count_abandoned(turns: int) -> None:
+    capture = current_capture.get()
+    if capture is not None:
+        capture.abandoned += turns
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,10 @@ finally:
 """
 
 
+BURST = 30
+"""Ctrl-C that arrive while one is being obeyed."""
+
+
 def interrupted(times: int, *, thread: float, ending: float, gap: float = 0.0) -> tuple[int, str, str]:
     """How a command ends whose step takes `thread` seconds and then `ending`, after so many Ctrl-C."""
     command = [sys.executable, "-c", COMMAND, str(thread), str(ending)]
@@ -56,7 +60,8 @@ def interrupted(times: int, *, thread: float, ending: float, gap: float = 0.0) -
             process.send_signal(signal.SIGINT)
             time.sleep(gap)
         while times > 1 and process.poll() is None:  # signals that come before the first is seen count as one
-            process.send_signal(signal.SIGINT)
+            for _ in range(BURST):
+                process.send_signal(signal.SIGINT)
             time.sleep(0.1)
         out, err = process.communicate(timeout=HANG_SECONDS)
     return process.returncode, out, err

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import gavel
-from gavel.cli.new import app
+from gavel.cli.new import _write, app
 from gavel.llm.errors import GavelError
 from gavel.scenarios.scripted_agent import talker
 from tests.endpoint import Endpoint
@@ -114,3 +114,34 @@ def test_options_of_a_draft_need_a_server(tmp_path: Path, monkeypatch: pytest.Mo
     made = CliRunner().invoke(app, ["scenario", "desk", "--held-out", "2"])
     assert "--held-out is for a scenario that a model drafts" in error(made).message
     assert not Path("desk").exists()
+
+
+def test_a_key_reaches_the_server_and_no_file(model: WriterModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("ORDERS_API_KEY", "sk-secret")
+    model.tool = "environment"
+    made = new("--mcp", GOOD, "--mcp-env", "ORDERS_API_KEY")
+    assert made.exit_code == 0, made.output
+    answers = [request["messages"][-1]["content"] for request in model.requests if request.get("tools")]
+    assert any("ORDERS_API_KEY" in answer for answer in answers)
+    written = [path.read_text() for path in (tmp_path / "desk").iterdir() if path.is_file()]
+    assert not any("sk-secret" in text for text in written)
+    (server,) = gavel.find_scenario("desk/scenario.py").servers
+    assert server.env == {"ORDERS_API_KEY": "sk-secret"}
+
+
+@pytest.mark.parametrize("variable", ["KEY=sk-secret", "a b", "NOT_SET_ANYWHERE"])
+def test_a_variable_that_is_none_is_refused(model: WriterModel, variable: str):
+    refused = error(new("--mcp", GOOD, "--mcp-env", variable))
+    assert "sk-secret" not in str(refused)
+    assert not Path("desk").exists()
+
+
+def test_a_page_for_a_url_reads_its_token_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TOKEN", "sk-secret")
+    values = {"name": "desk", "folder": "desk", "title": "Desk", "system": "Help.", "model": "openai/writer"}
+    page = {"address": repr("https://x.test/mcp"), "is_command": False, "variables": ["TOKEN"]}
+    task = {"user": "Go.", "criteria": [{"name": "goal", "text": "Reached."}]}
+    tasks = json.dumps({"train": [task], "held_out": []})
+    _write(tmp_path / "desk", {"scenario.py": "mcp_scenario.py.j2"}, {**values, **page}, {"tasks.json": tasks})
+    (server,) = gavel.find_scenario(str(tmp_path / "desk" / "scenario.py")).servers
+    assert server.headers == {"Authorization": "Bearer sk-secret"}

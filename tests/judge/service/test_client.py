@@ -14,7 +14,7 @@ from gavel.judge.service.config import KeyConfig
 from gavel.judge.service.exchange import RefusalError
 from gavel.judge.service.schemas.key_token import HASH_PREFIX, token_hash
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory import History, Trajectory
 from tests.endpoint import Answer, Endpoint, Step, scores
 from tests.judge.groups import desk
 from tests.judge.service.in_process import MODEL, config_of, messages
@@ -28,6 +28,12 @@ def attempts(*answers: str) -> TrajectoryGroup:
     return TrajectoryGroup(Trajectory(messages_and_choices=[*messages(answer)]) for answer in answers)
 
 
+def team(answer: str) -> Trajectory:
+    """An attempt of two agents."""
+    worker = History(messages_and_choices=[*messages(answer)], agent="worker")
+    return Trajectory(messages_and_choices=[*messages(answer)], agent="planner", additional_histories=[worker])
+
+
 @pytest.mark.slow
 async def test_a_group_is_judged_as_by_the_judge_itself(tmp_path: Path, endpoint: Endpoint):
     endpoint.script = [scores(0.9, 0.4, 0.1)]
@@ -37,6 +43,7 @@ async def test_a_group_is_judged_as_by_the_judge_itself(tmp_path: Path, endpoint
         attempts("yes", "no", "perhaps"),
         TrajectoryGroup([*attempts("yes", "no"), failed], metadata={"truth": truth, "mine": 1}),
         TrajectoryGroup([desk("get_order", "refund"), desk("deny"), desk(ending=None)]),
+        TrajectoryGroup(team(answer) for answer in ("yes", "no")),
     ]
     judge = gavel.Judge(gavel.Juror(MODEL, params=endpoint.params), orders=2)
     async with served(config_of(tmp_path, endpoint, port=0)) as service, JudgeClient(service.url) as client:
@@ -53,6 +60,9 @@ async def test_a_group_is_judged_as_by_the_judge_itself(tmp_path: Path, endpoint
                     assert theirs.judgement is not None
                     assert ours.judgement.reason == theirs.judgement.reason
                     assert ours.judgement.standard_error == theirs.judgement.standard_error
+    named = [request for request in map(str, endpoint.requests) if "agent: planner" in request]
+    assert len(named) == 2 * judge.orders  # of the judge and of the service, which keeps its replies
+    assert all("conversation 2" in request and "agent: worker" in request for request in named)
 
 
 def answers(status: int, body: object, **headers: str) -> Step:

@@ -18,7 +18,7 @@ from gavel.llm.chat_agent import ChatAgent
 from gavel.llm.client import Client
 from gavel.scenarios.bridges.mcp import McpServer, mcp
 from gavel.scenarios.bridges.mcp_survey import survey
-from tests.endpoint import Endpoint, says
+from tests.endpoint import Endpoint, fails, says
 from tests.judge.task_drafts.writer_model import CRITERIA, WriterModel
 
 SERVERS = Path(__file__).parents[2] / "scenarios" / "bridges" / "mcp_servers.py"
@@ -145,3 +145,29 @@ def test_the_share_of_solved_attempts_leaves_out_what_was_not_judged():
     attempts = [Attempt(solved=True), Attempt(solved=None), Attempt(solved=False)]
     assert DraftedTask(user="a", difficulty=1, attempts=attempts).solved_share == 0.5
     assert DraftedTask(user="a", difficulty=1).solved_share is None
+
+
+async def test_a_verdict_that_a_model_refuses_costs_its_attempt_alone(model: WriterModel, tmp_path: Path):
+    judge = model.judge
+    refuse = fails(400, "This content was flagged by our content policy and cannot be processed")
+    model.judge = lambda request: (
+        refuse(request) if model.written[0] in request["messages"][-1]["content"] else judge(request)
+    )
+    record = await draft(tmp_path, number=2)
+    assert record.tasks[0].left_out == "unchecked"
+    assert len(record.used) == 2
+
+
+async def test_what_could_not_be_checked_is_tried_again_by_the_next_run(model: WriterModel, tmp_path: Path):
+    record = await draft(tmp_path, number=2)
+    record.tasks[0].attempts, record.tasks[0].left_out = [Attempt(solved=None, why="lost")], "unchecked"
+    record.save(tmp_path / "drafting.json")
+    written = len(model.written)
+    again = await draft(tmp_path, number=2)
+    assert (len(again.used), len(model.written)) == (2, written)
+
+
+async def test_a_key_that_is_refused_ends_the_draft(model: WriterModel, tmp_path: Path):
+    model.judge = fails(401, "no such key")
+    with pytest.raises(JudgeError, match="no such key"):
+        await draft(tmp_path)

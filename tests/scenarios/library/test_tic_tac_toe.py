@@ -11,6 +11,7 @@ from gavel.scenarios.library.tic_tac_toe import PERFECT, RANDOM, SELF, Board, be
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
+from tests.endpoint import Endpoint, says
 
 
 def games(opponent: str) -> list[Task]:
@@ -82,7 +83,7 @@ async def test_in_self_play_each_side_has_a_trajectory_of_its_own_and_one_s_gain
 
 
 async def test_64_concurrent_games_are_isolated_and_the_same_for_the_same_seed():
-    tasks = (games(RANDOM) * 3)[:64]
+    tasks = (games(RANDOM) * 2)[:64]
 
     async def play_all() -> list[Any]:
         played = await asyncio.gather(*(rollout(HASTY, scenario, task, seed=n) for n, task in enumerate(tasks)))
@@ -95,17 +96,20 @@ async def test_64_concurrent_games_are_isolated_and_the_same_for_the_same_seed()
         assert (alone.messages(), alone.metrics, alone.status) == together[number]
 
 
-async def test_another_model_s_turns_are_no_turns_of_the_policy():
-    from gavel.scenarios.agent import Agent
-    from gavel.scenarios.episode import Episode
-
-    episode = Episode(scenario.tasks()[0], model=EXPERT)
-    other, policy = Agent(episode, "O", model=FOOL), Agent(episode, "X")
-    board = Board((1,)).drawn()
-    assert await other.ask(board) == "1"
-    assert list(other.trajectory.choices()) == []
-    await policy.ask(Board((1, 2)).drawn())
-    assert len(list(policy.trajectory.choices())) == 1
+async def test_a_litellm_model_plays_the_other_side_and_is_not_trained(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OPENAI_API_BASE", endpoint.url)
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    usage = {"prompt_tokens": 100, "completion_tokens": 1, "total_tokens": 101}
+    endpoint.script = [lambda request: says("none", usage)] * 9
+    others: list[Trajectory] = []
+    episode = await rollout(EXPERT, scenario, games("openai/gpt-4o-mini")[0], others=others)
+    assert not others
+    assert (episode.metrics["points"], episode.metrics["opponent_foul"]) == (1, True)
+    assert episode.metrics["other_models_calls"] == 1
+    assert episode.metrics["other_models_cost_usd"] > 0
+    assert "The other side named no free cell." in episode.messages()[-1]["content"]
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,13 @@ async def test_demonstrations_are_trained_and_a_policy_is_exported(kind: str, tm
         result = await model.train_sft([shown], SftConfig(learning_rate=1e-3))
         assert (result.step, result.trained) == (1, True)
         made = await model.export("adapter", out=tmp_path / "here")
+        pushed = await model.push(str(tmp_path / "store"), step="latest")
+    assert pushed == str(tmp_path / "store" / "tests" / "clerk" / "checkpoints" / "000001")
+    pulled = await TrainableModel.pull(f"{tmp_path}/store/tests/clerk", name="copy", runs=tmp_path / "pulled")
+    assert (pulled.name, pulled.base_model, pulled.lora) == ("copy", model.base_model, model.lora)
+    async with LocalBackend(tmp_path / "pulled") as here:
+        await pulled.register(here)
+        assert await pulled.get_step() == 1
     assert made == tmp_path / "here"
     exported = (made / "adapter_model.safetensors").read_bytes()
     run = tmp_path / "there" / "tests" / "clerk"

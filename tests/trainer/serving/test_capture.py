@@ -172,7 +172,7 @@ async def test_a_turn_whose_client_went_away_is_left_out(server, owner, gate):
         async with client_of(server, capture.api_key) as client:
             await say(client, [{"role": "user", "content": "Hello"}])
     assert [message["content"] for message in capture.trajectory.messages()][:1] == ["Hello"]
-    assert capture.trajectory.metrics == {"turns": 1}
+    assert capture.trajectory.metrics == {"turns": 1, "turns_abandoned": 1}
 
 
 @pytest.mark.parametrize("key", [KEY_PREFIX + "0" * 32, KEY_PREFIX])

@@ -456,6 +456,24 @@ async def test_a_reply_takes_the_rest_of_the_context_or_what_the_endpoint_or_its
     assert model.max_model_len == MAX_CONTEXT
 
 
+async def test_tokens_are_sent_at_once_and_not_held_back_for_more(policy, recited, monkeypatch):
+    accepted: list[socket.socket] = []
+    accept = socket.socket.accept
+
+    def noting(self):
+        accepted.append(found := accept(self))
+        return found
+
+    monkeypatch.setattr(socket.socket, "accept", noting)
+    server = serve(policy, recited)
+    async with client_of(server) as client:
+        await ask(client)
+        connections = [each for each, _ in accepted if each.fileno() >= 0]
+        assert all(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in connections)
+        assert connections
+    server.close()
+
+
 async def test_a_closed_engine_is_a_503_that_says_so(policy):
     base = load_base("embedded/returns-desk", policy.dtype, policy.device)
     engine = TransformersEngine(base, slots=1, max_context=64)

@@ -15,7 +15,7 @@ from gavel.scenarios.library.returns_desk import scenario
 from gavel.scenarios.library.returns_desk.demonstrations import Call, demonstrate
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.task import Task
-from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory import History, Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import SftConfig, TrainConfig
@@ -55,6 +55,22 @@ async def demonstration(task: Task, dice: random.Random) -> Trajectory:
         else:
             messages.append({"role": "assistant", "content": turn})
     return Trajectory(messages_and_choices=messages, tools=scenario.toolbox.schemas)
+
+
+def test_of_several_agents_only_the_policy_s_turns_are_learned(policy: Policy):
+    mine = attempt(sampled_turn([5, 6, 7], [8, 9]))
+    talk: list[Message] = [{"role": "user", "content": "I want my money back."}, CLOSING]
+    other = History(messages_and_choices=[*talk], agent="other")
+    alone = make_sft_batch([mine], policy)
+    assert alone.sequences
+    together = mine.model_copy(update={"agent": "mine", "additional_histories": [other]})
+    assert make_sft_batch([together], policy).trained_tokens == alone.trained_tokens
+    written = Trajectory(
+        messages_and_choices=[{"role": "user", "content": "Hello."}, CLOSING],
+        agent="mine",
+        additional_histories=[other],
+    )
+    assert len(make_sft_batch([written], policy).sequences) == 2
 
 
 async def demonstrations(count: int) -> list[Trajectory]:

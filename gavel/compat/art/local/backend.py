@@ -5,6 +5,7 @@ each checkpoint where ART's scripts look for it.
 """
 
 import asyncio
+import logging
 import numbers
 import os
 import threading
@@ -28,6 +29,10 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import EngineChoice, VllmSettings
 from gavel.trainer.model import Model as CoreModel
 from gavel.trainer.model import TrainableModel as CoreTrainable
+from gavel.trainer.runs.storage.store import StorageError, open_store
+from gavel.trainer.runs.storage.transfer import pull_checkpoint, stored_steps
+
+logger = logging.getLogger(__name__)
 
 _CONTEXT = 4096
 """Tokens of a conversation, unless `max_seq_length` says otherwise."""
@@ -127,11 +132,40 @@ class LocalBackend:
         _drop_odd_metrics(groups or [])
         await self._log_of(model.gavel_model()).log(groups, split, metrics, step)
 
-    async def _experimental_pull_from_s3(self, model: Model[Any], **options: Any) -> None:
-        ignored("_experimental_pull_from_s3(…)", f"runs are kept in {self._path} alone; copy the directory yourself")
+    async def _experimental_pull_from_s3(
+        self,
+        model: Model[Any],
+        *,
+        s3_bucket: str | None = None,
+        prefix: str | None = None,
+        only_step: int | str | None = None,
+        **options: Any,
+    ) -> None:
+        """Fetches the model's newest checkpoint (or that of the step `only_step`), if there is one; before `register`.
 
-    async def _experimental_push_to_s3(self, model: Model[Any], **options: Any) -> None:
-        ignored("_experimental_push_to_s3(…)", f"runs are kept in {self._path} alone; copy the directory yourself")
+        The bucket is by default that of BACKUP_BUCKET; without one, nothing is fetched, and a warning says so.
+        """
+        if (address := _bucket("_experimental_pull_from_s3(…)", s3_bucket, prefix)) is None:
+            return
+        key = model.gavel_model().key
+        store, place = await asyncio.to_thread(open_store, address), "/".join(key)
+        if await asyncio.to_thread(stored_steps, store, place):
+            step = only_step if isinstance(only_step, int) else None
+            await asyncio.to_thread(pull_checkpoint, store, place, step, Path(self._path), key)
+
+    async def _experimental_push_to_s3(
+        self, model: Model[Any], *, s3_bucket: str | None = None, prefix: str | None = None, **options: Any
+    ) -> None:
+        """Copies the model's newest checkpoint; a copy that fails is logged, and training goes on."""
+        if (address := _bucket("_experimental_push_to_s3(…)", s3_bucket, prefix)) is None:
+            return
+        inner = model.gavel_model()
+        if not isinstance(inner, CoreTrainable) or not inner.backend.checkpoints(inner):
+            return
+        try:
+            await inner.push(address)
+        except StorageError as error:
+            logger.warning("the checkpoint of %s was not copied: %s", model.name, error)
 
     async def _experimental_fork_checkpoint(
         self,
@@ -178,6 +212,15 @@ class LocalBackend:
         link_checkpoints(checkpoints, model.output_dir)  # where ART's earlier versions had them
         linked = link_checkpoints(checkpoints, model.output_dir / "checkpoints")
         return os.fspath(linked) if linked else None
+
+
+def _bucket(call: str, bucket: str | None, prefix: str | None) -> str | None:
+    """Address of the store; None, with a warning, where no bucket is named."""
+    bucket = bucket or os.environ.get("BACKUP_BUCKET")
+    if not bucket:
+        ignored(call, "no bucket is named by s3_bucket= or BACKUP_BUCKET")
+        return None
+    return f"s3://{bucket}/{prefix}" if prefix else f"s3://{bucket}"
 
 
 def _drop_odd_metrics(groups: Iterable[TrajectoryGroup]) -> None:

@@ -1,7 +1,7 @@
 """Tic-tac-toe: the policy learns by playing against itself, both sides, and is measured against another player.
 
-A task is an opening of two moves; a held-out one has a side for the policy, too. GAVEL_OPPONENT names who plays the
-other side of held-out tasks: `random` (the default), `perfect`, or a LiteLLM model.
+A task is an opening of two moves; a held-out one has a side for the policy, too, which need not lose. GAVEL_OPPONENT
+names who plays the other side of held-out tasks: `random` (the default), `perfect`, or a LiteLLM model.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from gavel.scenarios.trajectory import Trajectory
 SELF, RANDOM, PERFECT = "self", "random", "perfect"
 FOUL, POINTS, AT_BEST = "foul", "points", "points_of_perfect_play"
 _OPENINGS = list(itertools.permutations(range(1, 10), 2))
-_HELD_OUT = _OPENINGS[::6]
+_HELD_OUT = _OPENINGS[::3]
 _CELL = re.compile(r"(?<![\w.])[1-9](?![\w.]*\w)")
 
 
@@ -86,7 +86,12 @@ def _self_play() -> list[Task]:
 
 
 def _against(opponent: str) -> list[Task]:
-    return [_task(opening, opponent=opponent, side=side) for opening in _HELD_OUT for side in SIDES]
+    return [
+        _task(opening, opponent=opponent, side=side)
+        for opening in _HELD_OUT
+        for side in SIDES
+        if value(Board(opening), side) > 0  # where perfect play loses, everything else would do as well
+    ]
 
 
 def _task(opening: tuple[int, int], **who: Any) -> Task:

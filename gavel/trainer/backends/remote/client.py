@@ -128,6 +128,11 @@ class RemoteBackend:
         await asyncio.to_thread(self._fetch, model, str(made["directory"]), made["files"], target)
         return target
 
+    async def push(self, model: TrainableSpec, address: str, step: int) -> str:
+        """From there, with the credentials of there."""
+        pushed = await self._run(model, "push", {"address": address, "step": step})
+        return str((pushed.result or {})["address"])
+
     def parameter_count(self, model: TrainableSpec) -> int:
         """Parameters of the base model."""
         return self._state(model).parameters

@@ -22,7 +22,9 @@ URL_VARIABLE, KEY_VARIABLE = "GAVEL_BACKEND_URL", "GAVEL_BACKEND_KEY"
 HEARTBEAT_SECONDS = 5.0
 """Between two events of a job in which nothing changes."""
 
-Kind = Literal["register", "prepare", "train", "train_sft", "log", "record", "pin", "delete_checkpoints", "export"]
+Kind = Literal[
+    "register", "prepare", "train", "train_sft", "log", "record", "pin", "delete_checkpoints", "export", "push"
+]
 
 
 class _Wire(BaseModel):

@@ -175,7 +175,7 @@ class Jobs:
             self._registrations.add(model.spec, job.writer)
             return {}
         await self._load(model)
-        if job.kind in ("prepare", "pin", "delete_checkpoints", "export"):  # again is as well as once
+        if job.kind in ("prepare", "pin", "delete_checkpoints", "export", "push"):  # again is as well as once
             return await self._perform(model, job)
         journal, split = model.journal, _split(job)
         result = journal.result(job.id)
@@ -245,6 +245,8 @@ class Jobs:
                 made = await backend.export(trained, given["form"], given["dtype"], given["step"], None)
                 directory = str(made.resolve().relative_to(model.directory.resolve()))
                 return {"directory": directory, "files": await asyncio.to_thread(served_files, made)}
+            case "push":
+                return {"address": await backend.push(trained, given["address"], given["step"])}
             case "register":
                 raise AssertionError
         return {}

@@ -1,0 +1,26 @@
+"""`gavel pull`: a checkpoint out of a store, as a run here."""
+
+from typing import Annotated
+
+import typer
+
+from gavel.cli.lazy_commands import single_command
+
+
+def pull(
+    address: Annotated[str, typer.Argument(help="s3://bucket/prefix/project/name, or a directory's project/name.")],
+    step: Annotated[int | None, typer.Option(min=0, help="Default: the newest.")] = None,
+    name: Annotated[str | None, typer.Option(help="Of the run here. Default: as it is there.")] = None,
+) -> None:
+    """Copy a checkpoint that was pushed into a run directory here, from where training and export go on."""
+    from gavel.trainer.runs.run_directory import run_path, runs_root
+    from gavel.trainer.runs.storage.store import open_store, split_place
+    from gavel.trainer.runs.storage.transfer import pull_checkpoint
+
+    home, project, last = split_place(address)
+    key = project, name or last
+    found = pull_checkpoint(open_store(home), f"{project}/{last}", step, runs_root(), key)
+    typer.echo(run_path(runs_root(), *key) / "checkpoints" / f"{found:06d}")
+
+
+app = single_command(pull)

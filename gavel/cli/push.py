@@ -1,0 +1,31 @@
+"""`gavel push`: a run's checkpoint, copied to a store."""
+
+from typing import Annotated
+
+import typer
+
+from gavel.cli.lazy_commands import single_command
+
+
+def push(
+    run: Annotated[str, typer.Argument(help="A run as `gavel runs` lists it (desk/qwen3-4b), @12 for its step 12.")],
+    address: Annotated[str, typer.Argument(help="s3://bucket/prefix, or a directory.")],
+) -> None:
+    """Copy a run's checkpoint to an S3-compatible store or a directory; the newest, unless a step is named.
+
+    A push that was cut off goes on where it was. A checkpoint counts there when all of it has arrived.
+    """
+    from gavel.trainer.runs.named_checkpoint import NamedCheckpointError, find_checkpoint
+    from gavel.trainer.runs.run_directory import runs_root
+    from gavel.trainer.runs.storage.store import open_store
+    from gavel.trainer.runs.storage.transfer import push_checkpoint
+
+    found = find_checkpoint(run, runs_root())
+    if found.parent.name != "checkpoints":
+        raise NamedCheckpointError(f"{found} is the adapter of no run", "Name a run as `gavel runs` lists it.")
+    directory = found.parent.parent
+    place = f"{directory.parent.name}/{directory.name}"
+    typer.echo(push_checkpoint(directory, int(found.name), open_store(address), place))
+
+
+app = single_command(push)

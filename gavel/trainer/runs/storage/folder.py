@@ -1,0 +1,65 @@
+"""A directory as a store: another disk, or a bucket that is mounted."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gavel.trainer.runs.storage.store import StorageError
+
+_UNFINISHED = ".unfinished"
+
+
+class FolderStore:
+    """Needs no locks; renames within the directory, which a mount may make a copy of."""
+
+    def __init__(self, directory: Path) -> None:
+        self.address = str(directory)
+        self._directory = directory
+
+    def names(self, prefix: str) -> list[str]:
+        with self._errors():
+            files = (path for path in self._directory.rglob("*") if path.is_file() and path.suffix != _UNFINISHED)
+            found = (path.relative_to(self._directory).as_posix() for path in files)
+            return sorted(name for name in found if name.startswith(prefix))
+
+    def read(self, name: str) -> bytes | None:
+        with self._errors():
+            path = self._directory / name
+            return path.read_bytes() if path.is_file() else None
+
+    def has(self, name: str, sha256: str, size: int) -> bool:
+        with self._errors():
+            path = self._directory / name
+            if not path.is_file() or path.stat().st_size != size:
+                return False
+            with path.open("rb") as stream:
+                return hashlib.file_digest(stream, "sha256").hexdigest() == sha256
+
+    def send(self, file: Path, name: str, sha256: str) -> None:
+        with self._errors():
+            path = self._directory / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = path.with_name(path.name + _UNFINISHED)
+            shutil.copyfile(file, unfinished)
+            os.replace(unfinished, path)
+
+    def fetch(self, name: str, file: Path) -> None:
+        with self._errors():
+            shutil.copyfile(self._directory / name, file)
+
+    def remove(self, name: str) -> None:
+        with self._errors():
+            (self._directory / name).unlink(missing_ok=True)
+
+    @contextmanager
+    def _errors(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(
+                f"{self._directory} cannot be used as a store: {error.strerror or error}",
+                "Check the path, that it may be written, and that there is space left.",
+            ) from error

@@ -1,0 +1,62 @@
+"""What a store of files does, and the one that an address names."""
+
+from pathlib import Path
+from typing import Protocol
+
+from gavel.llm.errors import GavelError
+
+
+class StorageError(GavelError):
+    """A store cannot be read or written, or does not hold what was asked for."""
+
+
+class Store(Protocol):
+    """Files by name (`a/b/c`). Every method raises `StorageError`."""
+
+    address: str
+
+    def names(self, prefix: str) -> list[str]:
+        """The names that begin with `prefix`."""
+        ...
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a small file; None when there is none."""
+        ...
+
+    def has(self, name: str, sha256: str, size: int) -> bool:
+        """Whether exactly this file is there."""
+        ...
+
+    def send(self, file: Path, name: str, sha256: str) -> None:
+        """Copies a file into the store; a reader sees it whole or not at all."""
+        ...
+
+    def fetch(self, name: str, file: Path) -> None:
+        """Copies a file out of the store."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Removes a file, if it is there."""
+        ...
+
+
+def split_place(address: str) -> tuple[str, str, str]:
+    """The store, the project and the name of `s3://bucket/prefix/project/name`. Raises `StorageError`."""
+    home, _, name = address.rstrip("/").rpartition("/")
+    home, _, project = home.rpartition("/")
+    if not home or not project or home.endswith("/"):
+        raise StorageError(f"{address!r} names no run", "Give s3://bucket/prefix/project/name.")
+    return home, project, name
+
+
+def open_store(address: str) -> Store:
+    """`s3://bucket/prefix`, or a directory. Raises `StorageError`, also without boto3."""
+    if address.startswith("s3://"):
+        from gavel.trainer.runs.storage.s3 import S3Store
+
+        return S3Store(address)
+    if "://" in address:
+        raise StorageError(f"there is no store of the kind {address!r}", "Give s3://bucket/prefix, or a directory.")
+    from gavel.trainer.runs.storage.folder import FolderStore
+
+    return FolderStore(Path(address))

@@ -1,0 +1,125 @@
+"""Moves checkpoints between a run directory and a store.
+
+    <project>/<name>/model.json, metrics.jsonl
+    <project>/<name>/checkpoints/000012/…    manifest.json last
+
+A transfer that was cut off is gone on with: files that are there with the right hash are not moved again.
+"""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+from gavel.trainer.runs.checkpoints import CARD, MANIFEST, Checkpoints
+from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
+from gavel.trainer.runs.storage.store import StorageError, Store
+
+_DESCRIPTION, _METRICS = "model.json", "metrics.jsonl"
+
+
+def push_checkpoint(run: Path, step: int, store: Store, place: str) -> str:
+    """Copies the checkpoint of `step` to `place` (project/name) of the store; gives its address there.
+
+    Raises `StorageError`, also for a checkpoint that is not whole.
+    """
+    checkpoints = Checkpoints(run / "checkpoints")
+    if not checkpoints.is_whole(step):
+        there = ", ".join(map(str, checkpoints.steps())) or "none"
+        raise StorageError(f"{run} has no whole checkpoint of step {step}; it has: {there}", "Name one of these.")
+    directory, target = checkpoints.path(step), f"{place}/checkpoints/{step:06d}"
+    manifest = directory / MANIFEST
+    if store.read(f"{target}/{MANIFEST}") not in (None, manifest.read_bytes()):
+        store.remove(f"{target}/{MANIFEST}")  # another run's step of this name: it is not whole while it is replaced
+    files = [directory / name for name in json.loads(manifest.read_text())]
+    for file in [*files, *(card for card in (directory / CARD,) if card.is_file()), manifest]:
+        _send(store, file, f"{target}/{file.relative_to(directory).as_posix()}")
+    for name in (_METRICS, _DESCRIPTION):
+        if (run / name).is_file():
+            _send(store, run / name, f"{place}/{name}")
+    return f"{store.address}/{target}"
+
+
+def stored_steps(store: Store, place: str) -> list[int]:
+    """Steps whose checkpoints are in the store, in order."""
+    ends = f"/{MANIFEST}"
+    names = [name for name in store.names(f"{place}/checkpoints/") if name.endswith(ends)]
+    steps = (name.removesuffix(ends).rpartition("/")[2] for name in names)
+    return sorted(int(step) for step in steps if step.isdecimal())
+
+
+def pull_checkpoint(store: Store, place: str, step: int | None, root: Path, key: tuple[str, str]) -> int:
+    """Copies a checkpoint (default: the newest) into the run `key` under `root`, which is made; gives its step.
+
+    Raises `StorageError` when it is not there or arrives altered; `RunDirectoryError` for a run with other settings.
+    """
+    steps = stored_steps(store, place)
+    if not steps or (step is not None and step not in steps):
+        asked = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+        there = ", ".join(map(str, steps)) or "none"
+        raise StorageError(f"{store.address}/{place} has {asked}; it has: {there}", "Push one there first.")
+    step = steps[-1] if step is None else step
+    source = f"{place}/checkpoints/{step:06d}"
+    hashes = _json(store, f"{source}/{MANIFEST}")
+    described = _json(store, f"{place}/{_DESCRIPTION}") | {"project": key[0], "name": key[1]}
+    directory = RunDirectory(root, *key)
+    try:
+        begun = directory.description()
+        if begun and {**begun, "format_version": 0} != {**described, "format_version": 0}:
+            raise RunDirectoryError(
+                f"the run in {directory.path} was begun with other settings than {store.address}/{place}",
+                "Give the run that is pulled another name.",
+            )
+        if not directory.checkpoints.is_whole(step):
+            with TemporaryDirectory(dir=directory.path, prefix=".pull-") as unfinished:
+                for name, sha256 in hashes.items():
+                    _fetch(store, f"{source}/{name}", Path(unfinished, name), sha256)
+                card = store.read(f"{source}/{CARD}")
+                if card is not None:
+                    Path(unfinished, CARD).write_bytes(card)
+                directory.checkpoints.save(step, lambda copy: _copy(Path(unfinished), copy))
+        if not begun:
+            (directory.path / _METRICS).write_bytes(store.read(f"{place}/{_METRICS}") or b"")
+            directory.describe({name: value for name, value in described.items() if name != "from_checkpoint"})
+    finally:
+        directory.close()
+    return step
+
+
+def description(store: Store, place: str) -> dict[str, Any]:
+    """What model.json of the stored run says. Raises `StorageError` where there is none."""
+    return _json(store, f"{place}/{_DESCRIPTION}")
+
+
+def _copy(source: Path, copy: Path) -> None:
+    shutil.copytree(source, copy, dirs_exist_ok=True)
+
+
+def _send(store: Store, file: Path, name: str) -> None:
+    with file.open("rb") as stream:
+        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+    if not store.has(name, sha256, file.stat().st_size):
+        store.send(file, name, sha256)
+
+
+def _fetch(store: Store, name: str, file: Path, sha256: str) -> None:
+    if ".." in Path(name).parts:
+        raise StorageError(f"{store.address} names a file outside the checkpoint: {name}", "Is it to be trusted?")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    store.fetch(name, file)
+    with file.open("rb") as stream:
+        if hashlib.file_digest(stream, "sha256").hexdigest() != sha256:
+            raise StorageError(f"{name} of {store.address} arrived altered", "Push the checkpoint again.")
+
+
+def _json(store: Store, name: str) -> dict[str, Any]:
+    content = store.read(name)
+    try:
+        found = json.loads(content or b"")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise StorageError(f"{store.address} has no {name} that can be read", "Push the checkpoint there again.")
+    return cast("dict[str, Any]", found)

@@ -1,0 +1,167 @@
+"""Checkpoints go to a store and come back whole, whatever is cut off, altered or half there."""
+
+import json
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from gavel.trainer.runs.checkpoints import Checkpoints
+from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
+from gavel.trainer.runs.storage.store import StorageError, Store, open_store
+from gavel.trainer.runs.storage.transfer import pull_checkpoint, push_checkpoint, stored_steps
+
+KEY = "desk", "clerk"
+PLACE = "desk/clerk"
+
+
+def a_run(root: Path, *steps: int) -> Path:
+    directory = RunDirectory(root, *KEY)
+    directory.describe({"project": "desk", "name": "clerk", "base_model": "b"})
+    for step in steps:
+
+        def write(path: Path, step: int = step) -> None:
+            (path / "trainer_state").mkdir()
+            (path / "trainer_state" / "state.pt").write_bytes(bytes([step]) * 1000)
+            (path / "adapter.safetensors").write_bytes(bytes([step, 1]) * 500)
+            (path / "README.md").write_text(f"step {step}")
+
+        directory.checkpoints.save(step, write)
+    directory.close()
+    return directory.path
+
+
+@pytest.fixture(scope="module")
+def s3() -> Generator[str]:
+    server = ThreadedMotoServer(port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
+@pytest.fixture(params=["folder", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s3: str) -> Store:
+    if request.param == "folder":
+        return open_store(str(tmp_path / "bucket"))
+    import boto3
+
+    for name, value in {
+        "AWS_ENDPOINT_URL_S3": s3,
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    bucket = f"bucket-{abs(hash(str(tmp_path)))}"
+    boto3.client("s3").create_bucket(Bucket=bucket)  # pyright: ignore
+    return open_store(f"s3://{bucket}/backups")
+
+
+def test_a_checkpoint_comes_back_as_it_was(store: Store, tmp_path: Path) -> None:
+    run = a_run(tmp_path / "here", 3, 7)
+    assert push_checkpoint(run, 3, store, PLACE) == f"{store.address}/desk/clerk/checkpoints/000003"
+    push_checkpoint(run, 7, store, PLACE)
+    assert stored_steps(store, PLACE) == [3, 7]
+    assert pull_checkpoint(store, PLACE, None, tmp_path / "there", KEY) == 7
+    assert pull_checkpoint(store, PLACE, 3, tmp_path / "there", KEY) == 3
+    pulled = tmp_path / "there" / "desk" / "clerk"
+    assert Checkpoints(pulled / "checkpoints").latest() == 7
+    for step in ("000003", "000007"):
+        for file in (run / "checkpoints" / step).rglob("*.*"):
+            assert (pulled / file.relative_to(run)).read_bytes() == file.read_bytes()
+    assert json.loads((pulled / "model.json").read_text())["base_model"] == "b"
+
+
+def test_a_push_that_was_cut_off_counts_for_nothing_and_goes_on(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = a_run(tmp_path / "here", 2)
+    send, sent = type(store).send, list[str]()
+
+    def cut(self: Store, file: Path, name: str, sha256: str) -> None:
+        if len(sent) == 2:
+            raise StorageError("the line was cut")
+        sent.append(name)
+        send(self, file, name, sha256)
+
+    with monkeypatch.context() as during:
+        during.setattr(type(store), "send", cut)
+        with pytest.raises(StorageError, match="cut"):
+            push_checkpoint(run, 2, store, PLACE)
+    assert stored_steps(store, PLACE) == []
+    with pytest.raises(StorageError, match="no checkpoint"):
+        pull_checkpoint(store, PLACE, None, tmp_path / "there", KEY)
+    again = list[str]()
+    with monkeypatch.context() as during:
+
+        def noted(self: Store, file: Path, name: str, sha256: str) -> None:
+            again.append(name)
+            send(self, file, name, sha256)
+
+        during.setattr(type(store), "send", noted)
+        push_checkpoint(run, 2, store, PLACE)
+    assert not set(again) & set(sent)
+    assert stored_steps(store, PLACE) == [2]
+
+
+def test_an_altered_file_is_found_out_and_leaves_no_checkpoint(store: Store, tmp_path: Path) -> None:
+    run = a_run(tmp_path / "here", 2)
+    push_checkpoint(run, 2, store, PLACE)
+    altered = tmp_path / "altered"
+    altered.write_text("not these weights")
+    store.send(altered, "desk/clerk/checkpoints/000002/adapter.safetensors", "0" * 64)
+    with pytest.raises(StorageError, match="arrived altered"):
+        pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
+    assert Checkpoints(tmp_path / "there" / "desk" / "clerk" / "checkpoints").steps() == []
+    push_checkpoint(run, 2, store, PLACE)
+    assert pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY) == 2
+
+
+def test_another_run_s_step_replaces_the_one_of_its_name(store: Store, tmp_path: Path) -> None:
+    push_checkpoint(a_run(tmp_path / "here", 2), 2, store, PLACE)
+    other = RunDirectory(tmp_path / "other", *KEY)
+    other.describe({"project": "desk", "name": "clerk", "base_model": "b"})
+
+    def write(path: Path) -> None:
+        (path / "adapter.safetensors").write_bytes(b"other")
+
+    other.checkpoints.save(2, write)
+    other.close()
+    push_checkpoint(other.path, 2, store, PLACE)
+    pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
+    pulled = tmp_path / "there" / "desk" / "clerk" / "checkpoints" / "000002"
+    assert (pulled / "adapter.safetensors").read_bytes() == b"other"
+    assert not (pulled / "trainer_state").exists()
+
+
+def test_what_is_not_there_is_told(store: Store, tmp_path: Path) -> None:
+    run = a_run(tmp_path / "here", 2)
+    with pytest.raises(StorageError, match="no whole checkpoint of step 9; it has: 2"):
+        push_checkpoint(run, 9, store, PLACE)
+    push_checkpoint(run, 2, store, PLACE)
+    with pytest.raises(StorageError, match="no checkpoint of step 1; it has: 2"):
+        pull_checkpoint(store, PLACE, 1, tmp_path / "there", KEY)
+    begun = RunDirectory(tmp_path / "there", *KEY)
+    begun.describe({"project": "desk", "name": "clerk", "base_model": "another"})
+    begun.close()
+    with pytest.raises(RunDirectoryError, match="other settings"):
+        pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
+
+
+def test_a_store_that_cannot_be_used_says_what_to_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for address in ("gs://bucket", "s3://"):
+        with pytest.raises(StorageError, match="s3://bucket/prefix"):
+            open_store(address)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot be used as a store"):
+        push_checkpoint(a_run(tmp_path, 1), 1, open_store(str(tmp_path / "file")), PLACE)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "k")
+    monkeypatch.setattr("gavel.trainer.runs.storage.s3._ATTEMPTS", 1)
+    with pytest.raises(StorageError, match="AWS_ENDPOINT_URL_S3"):
+        open_store("s3://bucket").names("")
