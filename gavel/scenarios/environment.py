@@ -11,7 +11,6 @@ All of them are optional, and may be plain functions. `observe` without a result
 or from `observe`, end the episode. What a world raises, and what takes too long, costs its own episode alone.
 """
 
-import asyncio
 import inspect
 import math
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from weakref import WeakSet
 
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.errors import GavelError
+from gavel.scenarios.deadline import Deadline
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import Done, Tool, Toolbox, arguments_for, described, result_of, text_of_result
@@ -146,7 +146,7 @@ class World:
         if not self._is_made or self._method("close") is None:
             return None
         try:
-            async with asyncio.timeout(CLOSE_SECONDS):
+            async with Deadline(CLOSE_SECONDS, "close of the environment"):
                 await self._call("close")
         except TimeoutError:
             return f"close took longer than {CLOSE_SECONDS:g} s"
@@ -163,7 +163,7 @@ class World:
         if method is None:
             return None
         given = {Episode: self._episode, Task: self._episode.task}
-        limit = asyncio.timeout(self._seconds)
+        limit = Deadline(self._seconds, f"{name} of the environment")
         try:
             async with limit:
                 filled_in = arguments_for(method, arguments, given)

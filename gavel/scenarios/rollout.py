@@ -6,7 +6,8 @@ gives status `failed` with the reason. The world is always closed.
 """
 
 import asyncio
-from collections.abc import Mapping
+import inspect
+from collections.abc import Awaitable, Coroutine, Mapping
 from json import JSONDecodeError
 from typing import Any, Literal, cast
 
@@ -18,6 +19,7 @@ from gavel.llm.errors import GavelError
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel as ChatModel
 from gavel.scenarios.chat_model import first_choice
+from gavel.scenarios.deadline import Deadline, StuckError, unless_stuck
 from gavel.scenarios.environment import NO_OUTCOME, OutcomeError, World
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.episode_tools import EpisodeTools, episode_tools
@@ -51,27 +53,30 @@ async def rollout(
     episode = Episode(task, seed=seed, temperature=temperature, max_tokens=max_tokens, model=model, fields=fields or {})
     episode.trajectory.metadata = {"scenario": scenario.name, "task": task.model_dump(mode="json")}
     if scenario.rollout is not None:
-        running = asyncio.create_task(_own_rollout(model, scenario, episode))
+        work = _own_rollout(model, scenario, episode)
     else:
-        running = asyncio.create_task(_Play(model, scenario, episode, fields or {}).play())
-    first, *further = await _unless_it_cancels_itself(running, episode.trajectory)
+        work = _Play(model, scenario, episode, fields or {}).play()
+    first, *further = await _contained(work, episode.trajectory)
     if others is not None:
         others.extend(further)
     return first
 
 
-async def _unless_it_cancels_itself(
-    running: "asyncio.Task[list[Trajectory]]", trajectory: Trajectory
-) -> list[Trajectory]:
-    """What an episode gives, which runs in a task of its own: a world that cancels it costs no other episode."""
+async def _contained(work: Coroutine[Any, Any, list[Trajectory]], trajectory: Trajectory) -> list[Trajectory]:
+    """What an episode gives, in a task of its own: a world that cancels it, or that cannot be cancelled, costs
+    no other episode."""
     try:
-        return await running
+        return await unless_stuck(work)
+    except StuckError as error:
+        reason = str(error)
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        trajectory.status, trajectory.status_reason = "failed", "the episode was cancelled from within"
-        return [trajectory]
+        reason = "the episode was cancelled from within"
+    # As it is now: what cannot be stopped may still write to the original.
+    now = {"messages_and_choices": [*trajectory.messages_and_choices], "metrics": {**trajectory.metrics}}
+    return [trajectory.model_copy(update={**now, "status": "failed", "status_reason": reason})]
 
 
 class _Play:
@@ -92,7 +97,7 @@ class _Play:
         self._tokens = 0
 
     async def play(self) -> list[Trajectory]:
-        limit = asyncio.timeout(self._scenario.max_seconds)
+        limit = Deadline(self._scenario.max_seconds, "the episode")
         try:
             try:
                 async with limit:
@@ -219,11 +224,11 @@ async def _own_rollout(model: ChatModel, scenario: Scenario, episode: Episode) -
     """What the scenario's own rollout gives, at least one; one with status `failed` for what it raises."""
     assert scenario.rollout is not None
     known = {Episode: episode, Task: episode.task, Scenario: scenario}
-    limit = asyncio.timeout(scenario.max_seconds)
+    limit = Deadline(scenario.max_seconds, "the rollout")
     try:
         arguments = arguments_for(scenario.rollout, (model, episode.task), known)
         async with limit:
-            trajectories = _members(await contain_cancellation(scenario.rollout(**arguments)))
+            trajectories = _members(await contain_cancellation(_awaitable(scenario.rollout(**arguments))))
     except (Exception, SystemExit) as error:
         reason = described(error)
         if limit.expired():
@@ -238,6 +243,12 @@ async def _own_rollout(model: ChatModel, scenario: Scenario, episode: Episode) -
             trajectory.policy_version = versions[-1] if versions else None
     trajectories[0].metrics = episode.trajectory.metrics | trajectories[0].metrics  # what others' turns have cost
     return trajectories
+
+
+def _awaitable(returned: object) -> Awaitable[object]:
+    if inspect.isawaitable(returned):
+        return returned
+    raise TypeError("a rollout must be asynchronous: begin it with `async def`")
 
 
 def _members(returned: object) -> list[Trajectory]:

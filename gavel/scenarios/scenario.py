@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import math
 import pkgutil
 import random
 import sys
@@ -82,13 +83,28 @@ class Scenario:
         `measures` are functions of a finished trajectory, reported beside the judge's scores. A
         training loop uses `success` and `hand_reward` as rewards only where its `reward` says so.
 
-        Raises `ScenarioError` for no tasks, a task that stands in both splits, or an own rollout beside what only the
-        built-in loop uses; `ToolDefinitionError` for a tool that cannot be described.
+        Raises `ScenarioError` for no tasks, a task that stands in both splits, a limit that leaves nothing, an
+        environment that is made already, or an own rollout beside what only the built-in loop uses;
+        `ToolDefinitionError` for a tool that cannot be described.
         """
         if rollout is not None and (tools or environment is not None or user is not None):
             raise ScenarioError(
                 f"the scenario {name} has a rollout of its own, which is given no tools, environment or user",
                 "Leave tools=, environment= and user= out, and use them within the rollout.",
+            )
+        _check_limits(
+            name,
+            counts={
+                "max_turns": max_turns,
+                "max_steps": 1 if max_steps is None else max_steps,
+                "max_tokens": 1 if max_tokens is None else max_tokens,
+            },
+            seconds={"max_seconds": 1 if max_seconds is None else max_seconds, "call_seconds": call_seconds},
+        )
+        if environment is not None and not callable(environment):
+            raise ScenarioError(
+                f"the scenario {name} has an environment that is made already: every episode needs its own",
+                f"Give what makes one: environment={type(environment).__name__}, or a function.",
             )
         self.name = name
         self.system = system
@@ -131,6 +147,15 @@ class Scenario:
             )
         chooser = random.Random(f"{self.name}/{split}/{seed}/{step}")
         return [tasks[i] for i in chooser.sample(range(len(tasks)), min(count, len(tasks)))]
+
+
+def _check_limits(name: str, *, counts: Mapping[str, object], seconds: Mapping[str, object]) -> None:
+    for field, value in counts.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ScenarioError(f"{field}={value!r} of the scenario {name} is no limit", "Use a whole number from 1.")
+    for field, value in seconds.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise ScenarioError(f"{field}={value!r} of the scenario {name} is no limit", "Use a number above 0.")
 
 
 def _recorded(kind: type, method: str, metric: str) -> Callable[[Trajectory], Any] | None:

@@ -5,7 +5,6 @@ its arguments. Nothing that the agent writes raises here: a bad call, or a tool 
 tool error.
 """
 
-import asyncio
 import inspect
 import json
 import logging
@@ -23,6 +22,7 @@ from pydantic_core import to_jsonable_python
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.errors import GavelError
 from gavel.llm.types import Message
+from gavel.scenarios.deadline import Deadline
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.task import Task
 
@@ -124,7 +124,7 @@ class Tool:
         values = {name: getattr(checked, name) for name in type(checked).model_fields}
         known: dict[type, object] = {Task: task if episode is None else episode.task, Episode: episode}
         values |= {name: known[kind] for name, kind in self._filled_in.items()}
-        limit = asyncio.timeout(seconds)
+        limit = Deadline(seconds, f"the tool {self.name}")
         try:
             async with limit:
                 function = partial(self.function, environment) if self._bound else self.function

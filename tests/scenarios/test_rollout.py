@@ -370,6 +370,10 @@ async def _gives_text(model: Any, task: Task) -> Any:
     return "an answer"
 
 
+def _does_not_wait(model: Any, task: Task) -> Any:
+    return Trajectory()
+
+
 async def _wants_too_much(model: Any, task: Task, colour: str) -> Trajectory:
     return Trajectory()
 
@@ -380,6 +384,7 @@ async def _wants_too_much(model: Any, task: Task, colour: str) -> Trajectory:
         (_raises, "OSError: out of order"),
         (_hangs, "took longer than 0.05 s"),
         (_gives_text, "must return a Trajectory"),
+        (_does_not_wait, "begin it with `async def`"),
         (_wants_too_much, "colour"),
     ],
 )

@@ -1,9 +1,12 @@
 """Scenarios: the two splits, what is sampled from them, and how a scenario is found."""
 
+import math
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -83,6 +86,27 @@ def test_a_scenario_without_tasks_is_refused() -> None:
 def test_a_share_that_is_none_is_refused(share: float) -> None:
     with pytest.raises(ScenarioError, match="is not a share"):
         scenario(10, held_out=share)
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [
+        *((limit, value) for limit in ("max_turns", "max_steps", "max_tokens") for value in (0, -1, 2.5, "3", True)),
+        *((limit, value) for limit in ("max_seconds", "call_seconds") for value in (0, -1, math.nan, math.inf, "3")),
+        ("max_turns", None),
+        ("call_seconds", None),
+    ],
+)
+def test_a_limit_that_leaves_nothing_or_limits_nothing_is_refused(limit: str, value: Any) -> None:
+    limits: dict[str, Any] = {limit: value}
+    with pytest.raises(ScenarioError, match=rf"{limit}=.* of the scenario s is no limit\nUse a "):
+        Scenario("s", tasks=[Task(user="1")], **limits)
+
+
+def test_a_world_that_is_made_already_is_refused_before_anything_runs() -> None:
+    made: Any = random.Random()
+    with pytest.raises(ScenarioError, match=r"made already(.|\n)*environment=Random, or a function"):
+        Scenario("s", tasks=[Task(user="1")], environment=made)
 
 
 # --- samples ------------------------------------------------------------------------------------------------------

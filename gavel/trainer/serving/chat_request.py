@@ -11,6 +11,8 @@ from gavel.trainer.serving.errors import BadRequest
 
 _MAX_TEMPERATURE = 2.0
 """As in OpenAI's API."""
+_GREEDY_BELOW = 1e-5
+"""Temperatures by which log-probs cannot be divided are 0."""
 _MAX_CHOICES = 128
 """Ditto."""
 _ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -112,26 +114,22 @@ def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
     for name, value in body.items():
         if name not in _KNOWN | _INERT | _SHAPING.keys() and value is not None:
             raise BadRequest(f"{name}={value!r} is not supported here", f"Leave {name} out.")
-    temperature = body.get("temperature")
-    if temperature is not None and not 0 <= temperature <= _MAX_TEMPERATURE:
-        raise BadRequest(f"temperature={temperature!r} is not between 0 and {_MAX_TEMPERATURE:g}")
-    for name in ("max_completion_tokens", "max_tokens"):
-        if body.get(name) is not None and body[name] < 1:
-            raise BadRequest(f"{name}={body[name]!r} leaves nothing to sample")
-    n = body.get("n")
-    if n is not None and (not isinstance(n, int) or not 1 <= n <= _MAX_CHOICES):
+    temperature = _temperature(body.get("temperature"))
+    limits = [_whole(body, name) for name in ("max_completion_tokens", "max_tokens")]
+    if any(limit is not None and limit < 1 for limit in limits):
+        raise BadRequest(f"max_tokens={min(limit for limit in limits if limit is not None)} leaves nothing to sample")
+    n = _whole(body, "n")
+    if n is not None and not 1 <= n <= _MAX_CHOICES:
         raise BadRequest(f"n={n!r} is not between 1 and {_MAX_CHOICES}")
-    wanted = body.get("max_completion_tokens") or body.get("max_tokens")
-    seed = body.get("seed")
-    tools = cast("list[Message] | None", body.get("tools")) or None
+    tools = _tools(body.get("tools"))
     must_call, call = _tool_choice(body.get("tool_choice"), tools)
     return ChatRequest(
         model=body["model"],
         messages=body["messages"],
         tools=None if body.get("tool_choice") == "none" else tools,
-        temperature=1.0 if temperature is None else float(temperature),
-        max_tokens=None if wanted is None else int(wanted),
-        seed=None if seed is None else int(seed),
+        temperature=temperature,
+        max_tokens=limits[0] or limits[1],
+        seed=_whole(body, "seed"),
         n=n or 1,
         stop=_stop_strings(body.get("stop")),
         one_call=body.get("parallel_tool_calls") is False,
@@ -147,6 +145,43 @@ def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
         compact=body.get("compact_logprobs") is True,
         token_ids=body.get("return_token_ids") is not False,
     )
+
+
+def _temperature(value: Any) -> float:
+    if value is None:
+        return 1.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_TEMPERATURE:
+        raise BadRequest(f"temperature={value!r} is not between 0 and {_MAX_TEMPERATURE:g}")
+    return 0.0 if value < _GREEDY_BELOW else float(value)
+
+
+def _whole(body: Mapping[str, Any], name: str) -> int | None:
+    value = body.get(name)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    raise BadRequest(f"{name}={value!r} is no whole number")
+
+
+def _tools(given: Any) -> list[Message] | None:
+    """Raises `BadRequest` for what the renderers would show the policy as they please, or not at all."""
+    if given is not None and not isinstance(given, list):
+        raise BadRequest("tools is no list of tools")
+    tools = cast("list[Any]", given or [])
+    for number, tool in enumerate(tools):
+        match tool:
+            case {"type": kind} if kind != "function":
+                raise BadRequest(
+                    f"tool {number} is of type {kind!r}, which is not supported here", "Offer function tools alone."
+                )
+            case {"function": {"name": str(name)}} if name:
+                pass
+            case _:
+                raise BadRequest(
+                    f"tool {number} has no name", 'Give {"type": "function", "function": {"name": …, "parameters": …}}.'
+                )
+    return tools or None
 
 
 def _schema(form: Any) -> str | None:
@@ -196,7 +231,12 @@ def _shaping(body: Mapping[str, Any]) -> Shaping | None:
             raise BadRequest(f"{name}={value!r} is not between {low:g} and {high:g}")
     if "top_k" in given:
         given["top_k"] = max(0, int(given["top_k"]))
-    bias = {int(token): float(value) for token, value in (body.get("logit_bias") or {}).items()}
+    try:
+        bias = {int(token): float(value) for token, value in (body.get("logit_bias") or {}).items()}
+    except (TypeError, ValueError, AttributeError) as error:
+        raise BadRequest(
+            f"logit_bias={body['logit_bias']!r} gives no numbers to token ids", 'Write {"1234": -100}, say.'
+        ) from error
     if not all(token >= 0 and abs(value) <= _MAX_BIAS for token, value in bias.items()):
         raise BadRequest(f"logit_bias={body['logit_bias']!r} is not within {-_MAX_BIAS:g} and {_MAX_BIAS:g}")
     shaping = Shaping(**given, logit_bias=bias)

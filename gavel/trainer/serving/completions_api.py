@@ -17,7 +17,7 @@ from starlette.routing import Route
 from gavel.llm.types import Message
 from gavel.trainer.serving.chat import ChatCompletions
 from gavel.trainer.serving.errors import ANSWERED, BadRequest
-from gavel.trainer.serving.sse import event, json_answer, refused, streamed_answer
+from gavel.trainer.serving.sse import event, json_answer, object_of, refused, streamed_answer
 
 Encode = Callable[[str], list[int]]
 _DEFAULT_MAX_TOKENS = 16
@@ -37,7 +37,7 @@ class CompletionsApi:
 
     async def _create(self, request: Request) -> Response:
         try:
-            body: Message = await request.json()
+            body: Message = await object_of(request)
             prompts = self._prompts(body["prompt"])
             _check(body)
         except ANSWERED as error:

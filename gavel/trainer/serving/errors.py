@@ -39,7 +39,7 @@ _CODES = {
     GrammarError: "invalid_json_schema",
 }
 """As OpenAI's API calls them."""
-_UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
+_UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
 ANSWERED = (BadRequest, EngineError, asyncio.CancelledError, *_UNREADABLE)
 """What a request may raise and is answered with `error_answer`."""
 
@@ -49,6 +49,8 @@ def error_answer(error: BaseException) -> tuple[int, dict[str, Any]]:
     match error:
         case BadRequest() | ContextOverflow() | GrammarError():
             return 400, error_body(str(error), _CODES.get(type(error), "invalid_request"))
+        case RecursionError():
+            return 400, error_body("the request is nested too deeply", "invalid_request")
         case KeyError() | TypeError() | ValueError() | AttributeError():
             told = f"the request cannot be read: {type(error).__name__}: {error}"
             return 400, error_body(told, "invalid_request")

@@ -15,7 +15,7 @@ from gavel.trainer.serving.chat import ChatCompletions
 from gavel.trainer.serving.errors import ANSWERED
 from gavel.trainer.serving.messages_objects import MessageStream, error_object, message
 from gavel.trainer.serving.messages_request import chat_request
-from gavel.trainer.serving.sse import event, json_answer, refused, streamed_answer
+from gavel.trainer.serving.sse import event, json_answer, object_of, refused, streamed_answer
 
 
 class MessagesApi:
@@ -34,7 +34,7 @@ class MessagesApi:
 
     async def _create(self, request: Request) -> Response:
         try:
-            body: Message = await request.json()
+            body: Message = await object_of(request)
             asked, streams = chat_request(body), bool(body.get("stream"))
         except ANSWERED as error:
             return refused(error, error_object)
@@ -55,7 +55,7 @@ class MessagesApi:
 
     async def _count(self, request: Request) -> Response:
         async def counted() -> Message:
-            return {"input_tokens": self._chat.prompt_tokens(chat_request(await request.json()))}
+            return {"input_tokens": self._chat.prompt_tokens(chat_request(await object_of(request)))}
 
         await request.body()
         return await json_answer(request, counted(), error_object)

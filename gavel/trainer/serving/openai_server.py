@@ -7,7 +7,6 @@
 the log-probs come as a plain list, `token_logprobs`, in place of the standard object.
 """
 
-import json
 import socket
 import threading
 import time
@@ -30,7 +29,7 @@ from gavel.trainer.serving.completions_api import CompletionsApi, Encode
 from gavel.trainer.serving.errors import ANSWERED, EndpointError, UnknownModel, error_answer
 from gavel.trainer.serving.messages_api import MessagesApi
 from gavel.trainer.serving.responses_api import ResponsesApi
-from gavel.trainer.serving.sse import event, json_answer, refused, streamed_answer
+from gavel.trainer.serving.sse import event, json_answer, object_of, refused, streamed_answer
 
 _START_DEADLINE = 30.0
 
@@ -122,7 +121,7 @@ class EndpointServer:
 
     async def _chat_completions(self, request: Request) -> Response:
         try:
-            body = json.loads(await request.body())
+            body = await object_of(request)
             streams = body.get("stream") is True
         except ANSWERED as error:
             return refused(error)

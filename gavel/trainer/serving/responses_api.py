@@ -15,7 +15,7 @@ from gavel.trainer.serving.response_store import ResponseStore
 from gavel.trainer.serving.responses_objects import new_id, response
 from gavel.trainer.serving.responses_request import chat_messages, chat_request, input_items
 from gavel.trainer.serving.responses_stream import ResponseStream
-from gavel.trainer.serving.sse import event, json_answer, refused, streamed_answer
+from gavel.trainer.serving.sse import event, json_answer, object_of, refused, streamed_answer
 
 
 class ResponsesApi:
@@ -28,7 +28,7 @@ class ResponsesApi:
 
     async def _create(self, request: Request) -> Response:
         try:
-            body: Message = await request.json()
+            body: Message = await object_of(request)
             earlier = self._store.conversation(body.get("previous_response_id"))
             items = self._store.resolved(input_items(body))
             asked = chat_request(body, earlier, items)

@@ -6,12 +6,12 @@ What fails before the first event is a plain HTTP error; what fails later is an 
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from gavel.trainer.serving.errors import ANSWERED, CLIENT_GONE, ClientGone, error_answer
+from gavel.trainer.serving.errors import ANSWERED, CLIENT_GONE, BadRequest, ClientGone, error_answer
 
 T = TypeVar("T")
 ErrorForm = Callable[[dict[str, Any]], dict[str, Any]]
@@ -21,6 +21,14 @@ _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 def _as_it_is(body: dict[str, Any]) -> dict[str, Any]:
     return body
+
+
+async def object_of(request: Request) -> dict[str, Any]:
+    """The JSON object in a request's body. Raises one of `ANSWERED`."""
+    body: object = json.loads(await request.body())
+    if not isinstance(body, dict):
+        raise BadRequest("the body is no JSON object")
+    return cast("dict[str, Any]", body)
 
 
 def event(data: Any, name: str | None = None) -> bytes:

@@ -1,0 +1,87 @@
+"""Deadlines that hold, also for code of the user's that swallows its cancellation (`except:` in a loop of retries).
+
+result = await unless_stuck(episode())      # everything below runs in one task
+    async with Deadline(5, "the tool"): …   # cancelled after 5 s; after GRACE_SECONDS more, given up
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+GRACE_SECONDS = 15.0
+"""That a cancelled block may take to clean up."""
+_stuck: ContextVar["asyncio.Future[str] | None"] = ContextVar("stuck", default=None)
+_given_up: set["asyncio.Task[Any]"] = set()
+"""A loop has weak references to its tasks alone."""
+
+
+class StuckError(Exception):
+    """Code did not end when it was cancelled, and was left to itself."""
+
+
+class Deadline:
+    """As `asyncio.timeout`; a block that swallows its cancellation, and ends, raises `TimeoutError` all the same."""
+
+    def __init__(self, seconds: float | None, what: str) -> None:
+        """`what` must end: subject of a sentence."""
+        self._seconds = seconds
+        self._what = what
+        self._limit = asyncio.timeout(seconds)
+        self._watch: asyncio.TimerHandle | None = None
+
+    def expired(self) -> bool:
+        return self._limit.expired()
+
+    async def __aenter__(self) -> None:
+        stuck = _stuck.get()
+        if self._seconds is not None and stuck is not None:
+            told = f"{self._what} took longer than {self._seconds:g} s, and went on when it was cancelled"
+            self._watch = asyncio.get_running_loop().call_later(self._seconds + GRACE_SECONDS, _tell, stuck, told)
+        await self._limit.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        await self._limit.__aexit__(kind, error, traceback)
+        if error is None and self.expired():
+            raise TimeoutError
+
+
+async def unless_stuck(work: Coroutine[Any, Any, _T]) -> _T:
+    """What `work` gives. Raises `StuckError` when a `Deadline` in it is over and its block goes on nevertheless."""
+    stuck: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    token = _stuck.set(stuck)
+    task = asyncio.create_task(work)
+    _stuck.reset(token)
+    try:
+        await asyncio.wait({task, stuck}, return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        _give_up(task)
+        await asyncio.wait({task}, timeout=GRACE_SECONDS)
+        raise
+    if task.done():
+        return task.result()
+    _give_up(task)
+    raise StuckError(stuck.result())
+
+
+def _tell(stuck: "asyncio.Future[str]", told: str) -> None:
+    if not stuck.done():
+        stuck.set_result(told)
+
+
+def _give_up(task: "asyncio.Task[Any]") -> None:
+    task.cancel()
+    _given_up.add(task)
+    task.add_done_callback(_forget)
+
+
+def _forget(task: "asyncio.Task[Any]") -> None:
+    _given_up.discard(task)
+    if not task.cancelled():
+        task.exception()  # nobody else asks for it

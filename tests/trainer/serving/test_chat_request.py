@@ -1,0 +1,70 @@
+"""What a chat completion's body may say: each wrong type is a 400 with a reason, and nothing is guessed."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gavel.trainer.serving.chat_request import ChatRequest, read_chat_request
+from gavel.trainer.serving.errors import BadRequest
+
+TOOL = {"type": "function", "function": {"name": "refund"}}
+
+
+def read(**settings: Any) -> ChatRequest:
+    return read_chat_request({"model": "m", "messages": [{"role": "user", "content": "hello"}], **settings})
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "seed", "n"])
+@pytest.mark.parametrize("value", [True, 1.5, "3", [3], {}, math.nan, math.inf])
+def test_what_is_no_whole_number_is_refused(name: str, value: object) -> None:
+    with pytest.raises(BadRequest, match=f"{name}=.* is no whole number"):
+        read(**{name: value})
+
+
+@pytest.mark.parametrize("value", [True, "hot", [1], math.nan, math.inf, -0.1, 2.1])
+def test_a_temperature_that_is_none_is_refused(value: object) -> None:
+    with pytest.raises(BadRequest, match=r"temperature=.* is not between 0 and 2"):
+        read(temperature=value)
+
+
+@given(st.floats(0, 2))
+def test_a_temperature_is_the_one_that_log_probs_can_be_divided_by(value: float) -> None:
+    temperature = read(temperature=value).temperature
+    assert temperature == (value if value >= 1e-5 else 0)
+
+
+def test_whole_numbers_may_be_written_with_a_point() -> None:
+    asked = read(max_tokens=3.0, seed=5.0)
+    assert (asked.max_tokens, asked.seed) == (3, 5)
+
+
+@pytest.mark.parametrize(
+    ("tools", "reason"),
+    [
+        ("refund", "tools is no list of tools"),
+        ({"type": "function"}, "tools is no list of tools"),
+        (["refund"], "tool 0 has no name"),
+        ([TOOL, {"type": "function", "function": {}}], "tool 1 has no name"),
+        ([{"type": "function", "function": {"name": ""}}], "tool 0 has no name"),
+        ([{"type": "function", "function": {"name": 5}}], "tool 0 has no name"),
+        ([{"type": "custom", "custom": {"name": "x"}}], "tool 0 is of type 'custom'"),
+        ([TOOL, {"type": "web_search"}], "tool 1 is of type 'web_search'"),
+    ],
+)
+def test_tools_that_the_policy_would_not_be_shown_are_refused(tools: object, reason: str) -> None:
+    with pytest.raises(BadRequest, match=reason):
+        read(tools=tools)
+
+
+@pytest.mark.parametrize("tools", [None, []])
+def test_no_tools_are_none(tools: object) -> None:
+    assert read(tools=tools).tools is None
+
+
+@pytest.mark.parametrize("bias", [{"cat": 5}, {"5": "much"}, {"5": None}, [5], "5"])
+def test_a_bias_without_numbers_is_refused(bias: object) -> None:
+    with pytest.raises(BadRequest, match="gives no numbers to token ids"):
+        read(logit_bias=bias)

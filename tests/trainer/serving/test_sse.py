@@ -1,0 +1,41 @@
+"""The body of a request is a JSON object, or the answer says what is wrong with it."""
+
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from gavel.trainer.serving.errors import ANSWERED, error_answer
+from gavel.trainer.serving.sse import object_of
+
+
+def with_body(body: bytes) -> Request:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return Request({"type": "http", "method": "POST", "headers": []}, receive)
+
+
+async def test_an_object_is_given() -> None:
+    assert await object_of(with_body(b'{"model": "m"}')) == {"model": "m"}
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"{oops", "the request cannot be read"),
+        (b"", "the request cannot be read"),
+        (b'{"model": "\xff"}', "the request cannot be read"),
+        (b"[]", "the body is no JSON object"),
+        (b"null", "the body is no JSON object"),
+        (b'"model"', "the body is no JSON object"),
+        (b"[" * 100_000, "the request is nested too deeply"),
+        (b'{"tools": ' * 100_000, "the request is nested too deeply"),
+    ],
+)
+async def test_any_other_body_is_a_400(body: bytes, reason: str) -> None:
+    with pytest.raises(ANSWERED) as caught:
+        await object_of(with_body(body))
+    status, answer = error_answer(caught.value)
+    assert status == 400
+    assert reason in answer["error"]["message"]
