@@ -60,8 +60,10 @@ def train(
     config = config.model_copy(update={"judge": with_cassette(config.judge, directory)})
     judge = config.judge.build(scenario.rubric) if "judge" in config.loop.reward else None
     if dry_run:
-        longest = config.backend.max_context or _ASSUMED_CONTEXT
-        lengths = {"At most, every rollout at --max-context": longest, "At an eighth of that": max(longest // 8, 1)}
+        asked = config.backend.max_context
+        longest = asked or _ASSUMED_CONTEXT
+        label = "At most, every rollout at --max-context" if asked else "With long rollouts; longer ones may fit"
+        lengths = {label: longest, "At an eighth of that": max(longest // 8, 1)}
         return print_run_estimate(judge, config.loop, lengths)
     if judge is not None:
         announce_stand_in(judge.names)

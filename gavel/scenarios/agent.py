@@ -32,6 +32,8 @@ from gavel.scenarios.trajectory import History, Trajectory, to_messages
 CALLS, COST = "other_models_calls", "other_models_cost_usd"
 """Among the episode's metrics: requests to LiteLLM models that play agents. A cost that is not known leaves no number.
 """
+_RETRIES = 2
+"""Of a request to a LiteLLM model whose server is busy."""
 _WORST = ("failed", "truncated", "finished")
 
 
@@ -219,6 +221,7 @@ def _by_litellm(model: str, episode: Episode) -> ChatModel:
             temperature=request.temperature,
             max_completion_tokens=request.max_tokens,
             seed=None if request.seed is None else request.seed % 2**31,
+            max_retries=_RETRIES,
         )
         metrics = episode.trajectory.metrics
         metrics[CALLS] = metrics.get(CALLS, 0) + 1

@@ -18,7 +18,7 @@ from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import done
 from gavel.scenarios.trajectory import Trajectory
-from tests.endpoint import Endpoint, says
+from tests.endpoint import Answer, Endpoint, says
 
 TASK = Task(user="Begin.")
 
@@ -152,7 +152,8 @@ async def test_a_litellm_model_s_calls_and_cost_are_counted(endpoint: Endpoint, 
     monkeypatch.setenv("OPENAI_API_BASE", endpoint.url)
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     endpoint.script = [
-        lambda request: says("I move.", {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110})
+        lambda request: Answer({"error": {"message": "busy"}}, 503, {"retry-after-ms": "1"}),
+        lambda request: says("I move.", {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}),
     ]
 
     async def play(model: Any, task: Task, episode: Episode) -> list[Trajectory]:
