@@ -112,7 +112,7 @@ def trajectory_means(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
     for trajectory in trajectories:
         for name, value in trajectory.metrics.items():
             values.setdefault(f"metric/{name}" if name in _OWN else name, []).append(float(value))
-        if trajectory.reward is not None:
+        if trajectory.reward is not None and math.isfinite(trajectory.reward):  # any other is left out of training
             values.setdefault("reward", []).append(trajectory.reward)
         if trajectory.judgement is not None and trajectory.judgement.score is not None:
             values.setdefault("judge_score", []).append(trajectory.judgement.score)

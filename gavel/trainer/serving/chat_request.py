@@ -115,9 +115,10 @@ def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
         if name not in _KNOWN | _INERT | _SHAPING.keys() and value is not None:
             raise BadRequest(f"{name}={value!r} is not supported here", f"Leave {name} out.")
     temperature = _temperature(body.get("temperature"))
-    limits = [_whole(body, name) for name in ("max_completion_tokens", "max_tokens")]
-    if any(limit is not None and limit < 1 for limit in limits):
-        raise BadRequest(f"max_tokens={min(limit for limit in limits if limit is not None)} leaves nothing to sample")
+    limits = {name: _whole(body, name) for name in ("max_completion_tokens", "max_tokens")}
+    for name, limit in limits.items():
+        if limit is not None and limit < 1:
+            raise BadRequest(f"{name}={limit} leaves nothing to sample")
     n = _whole(body, "n")
     if n is not None and not 1 <= n <= _MAX_CHOICES:
         raise BadRequest(f"n={n!r} is not between 1 and {_MAX_CHOICES}")
@@ -128,7 +129,7 @@ def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
         messages=body["messages"],
         tools=None if body.get("tool_choice") == "none" else tools,
         temperature=temperature,
-        max_tokens=limits[0] or limits[1],
+        max_tokens=limits["max_completion_tokens"] or limits["max_tokens"],
         seed=_whole(body, "seed"),
         n=n or 1,
         stop=_stop_strings(body.get("stop")),

@@ -244,3 +244,9 @@ def test_groups_whose_orders_contradict_each_other_are_counted():
         for agreement in (-1.0, 0.0, 0.4, None)
     ]
     assert judge_totals(groups)["judge/opposed_groups"] == 2
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
+def test_a_reward_that_is_no_number_leaves_the_mean_to_the_others(reward: float) -> None:
+    group = TrajectoryGroup([Trajectory(reward=each) for each in (reward, 1.0, 0.0)])
+    assert trajectory_means([group])["reward"] == 0.5
