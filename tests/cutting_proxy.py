@@ -12,7 +12,7 @@ _MOST_DELAY = 0.02
 
 
 class CuttingProxy:
-    def __init__(self, port: int, seed: int, most_bytes: int = 9000) -> None:
+    def __init__(self, port: int, seed: int, most_bytes: int = 6000) -> None:
         """`most_bytes`: that pass over a line, at most, before it is cut."""
         self._port, self._most = port, most_bytes
         self._random = random.Random(seed)

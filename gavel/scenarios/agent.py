@@ -66,6 +66,11 @@ class Agent:
         `max_calls`: turns with tool calls that one `ask` may take. Raises `AgentError` for a name that is taken, and
         for an episode without a policy; `UnknownModelError` and `MissingKeyError` of LiteLLM models.
         """
+        if not isinstance(episode, Episode):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise AgentError(
+                f"an agent is made of an episode, not of a {type(episode).__name__}",
+                "Annotate a parameter of the rollout: async def play(model, task, episode: gavel.Episode).",
+            )
         if not name.strip():
             raise AgentError("an agent needs a name", "The judge is shown it: Agent(episode, 'planner').")
         if name in episode.agents:
@@ -113,6 +118,8 @@ class Agent:
 
     def tell(self, text: str) -> None:
         """Adds `text` to the agent's next user turn; the judge sees it too if there is no further turn."""
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise AgentError(f"{self.name} is told a text, not a {type(text).__name__}", "Pass a str.")
         items = self.trajectory.messages_and_choices
         match items[-1] if items else None:
             case {"role": "user", "content": str(before)}:

@@ -83,10 +83,15 @@ class Scenario:
         `measures` are functions of a finished trajectory, reported beside the judge's scores. A
         training loop uses `success` and `hand_reward` as rewards only where its `reward` says so.
 
-        Raises `ScenarioError` for no tasks, a task that stands in both splits, a limit that leaves nothing, an
-        environment that is made already, or an own rollout beside what only the built-in loop uses;
-        `ToolDefinitionError` for a tool that cannot be described.
+        Raises `ScenarioError` for a name that no directory can have, no tasks, a task that stands in both splits, a
+        limit that leaves nothing, an environment that is made already, or an own rollout beside what only the built-in
+        loop uses; `ToolDefinitionError` for a tool that cannot be described.
         """
+        if name in ("", ".", "..") or any(part in name for part in "/\0"):
+            raise ScenarioError(
+                f"a scenario cannot be called {name!r}: its runs are kept in a directory of that name",
+                "Choose a name without slashes, such as returns_desk.",
+            )
         if rollout is not None and (tools or environment is not None or user is not None):
             raise ScenarioError(
                 f"the scenario {name} has a rollout of its own, which is given no tools, environment or user",

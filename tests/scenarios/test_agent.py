@@ -235,3 +235,8 @@ async def test_a_model_that_fails_costs_its_episode_only():
     (failed,) = await played(play, FunctionModel("lost", lost))
     assert failed.status == "failed"
     assert "the agent one failed: OpenAIError: the server is down" in (failed.status_reason or "")
+
+
+def test_an_agent_of_the_model_in_place_of_the_episode_says_what_to_annotate() -> None:
+    with pytest.raises(AgentError, match=r"episode: gavel\.Episode"):
+        Agent(OTHER, "planner")  # type: ignore[arg-type]

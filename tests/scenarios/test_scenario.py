@@ -82,6 +82,12 @@ def test_a_scenario_without_tasks_is_refused() -> None:
         scenario(0)
 
 
+@pytest.mark.parametrize("name", ["", "..", "../x", "a/b"])
+def test_a_name_that_no_directory_can_have_is_refused(name: str) -> None:
+    with pytest.raises(ScenarioError, match="cannot be called"):
+        Scenario(name, tasks=[Task(user="u")])
+
+
 @pytest.mark.parametrize("share", [-0.1, 1, 1.0, 5, float("nan")])
 def test_a_share_that_is_none_is_refused(share: float) -> None:
     with pytest.raises(ScenarioError, match="is not a share"):

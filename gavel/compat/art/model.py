@@ -175,7 +175,7 @@ class Model(BaseModel, Generic[Config]):
     @property
     def output_dir(self) -> Path:
         """ART's directory of the model: state, and links to its checkpoints."""
-        return Path(self.base_path, self.project, "models", self.name)
+        return Path(self.base_path, gavel_name(self.project), "models", gavel_name(self.name))
 
     def _get_output_dir(self) -> str:
         return os.fspath(self.output_dir)

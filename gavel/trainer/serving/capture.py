@@ -9,6 +9,7 @@ The endpoint tells requests by their key, so captures run beside each other.
 """
 
 import contextlib
+import math
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -29,7 +30,12 @@ class Capture:
     """An async context manager; `trajectory` is there when it has ended."""
 
     def __init__(self, client: AsyncOpenAI, patience: float = 60.0) -> None:
-        """`client`: of the endpoint. Requests in flight at the end have `patience` seconds."""
+        """`client`: of the endpoint. Requests in flight at the end have `patience` seconds.
+
+        Raises `CaptureError` for what is no number of seconds.
+        """
+        if not (math.isfinite(patience) and patience >= 0):
+            raise CaptureError(f"patience={patience} is no number of seconds", "Give 0 or more.")
         self._client = client
         self._patience = patience
         self._key: str | None = None

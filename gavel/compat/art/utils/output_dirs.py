@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from gavel.compat.art.model import Model
+from gavel.compat.art.model import Model, gavel_name
 
 _ROOT = ".art"
 
@@ -13,11 +13,11 @@ def get_default_art_path() -> str:
 
 
 def get_models_dir(project_name: str, art_path: str | None = None) -> str:
-    return f"{art_path or _ROOT}/{project_name}/models"
+    return f"{art_path or _ROOT}/{gavel_name(project_name)}/models"
 
 
 def get_output_dir_from_model_properties(project: str, name: str, art_path: str | None = None) -> str:
-    return f"{get_models_dir(project, art_path)}/{name}"
+    return f"{get_models_dir(project, art_path)}/{gavel_name(name)}"
 
 
 def get_model_dir(model: Model[Any], art_path: str | None = None) -> str:

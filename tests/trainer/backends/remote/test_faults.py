@@ -170,6 +170,6 @@ def test_a_line_that_is_slow_and_cut_again_and_again_costs_time_alone(
                 await train_all(backend, groups)
 
         asyncio.run(train())
-        assert proxy.cuts > STEPS
+        assert proxy.cuts >= 3
     assert adapter(tmp_path / "runs") == expected
     assert trained_steps(tmp_path / "runs") == [1] * STEPS
