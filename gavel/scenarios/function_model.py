@@ -4,6 +4,7 @@ model = FunctionModel("echo", reply)        # async def reply(request: ChatReque
 trajectory = await rollout(model, scenario, task)
 """
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -60,6 +61,7 @@ class _Client:
             max_tokens=_whole(given.get("max_completion_tokens")),
             seed=_whole(given.get("seed")),
         )
+        await asyncio.sleep(0)  # as a real one does, so that a loop that never ends meets its deadline
         reply = await self._reply(request)
         if isinstance(reply, ChatCompletion):
             return reply

@@ -237,6 +237,17 @@ async def test_a_model_that_fails_costs_its_episode_only():
     assert "the agent one failed: OpenAIError: the server is down" in (failed.status_reason or "")
 
 
+async def test_agents_that_talk_for_ever_meet_their_limit():
+    async def play(model: Any, task: Task, episode: Episode) -> list[Trajectory]:
+        one = Agent(episode, "one")
+        while True:
+            await one.ask("Go on.")
+
+    scenario = Scenario("s", tasks=[Task(user="u")], held_out=0, rollout=play, max_seconds=0.05)
+    ended = await asyncio.wait_for(rollout(ECHO, scenario, scenario.tasks()[0]), 60)
+    assert ended.status in ("failed", "truncated")
+
+
 def test_an_agent_of_the_model_in_place_of_the_episode_says_what_to_annotate() -> None:
     with pytest.raises(AgentError, match=r"episode: gavel\.Episode"):
         Agent(OTHER, "planner")  # type: ignore[arg-type]
