@@ -54,6 +54,8 @@ async def run_check(
     for number, episode in enumerate(episodes, 1):
         for each in [episode, *others[number - 1]]:
             _print_episode(console, number, each, scenario)
+    for name, reason in state.unseen.items():
+        _say(console, f"not compared before and after: {name} ({reason})", "dim")
     for name in changed_state(state, scenario):
         warning = (
             f"warning: the tools have changed {name}, which all episodes share: attempts at one task see each other's"

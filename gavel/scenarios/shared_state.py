@@ -1,44 +1,61 @@
 """Finds state that episodes share: what the tools of a scenario reach outside of an environment, and change.
 
     before = shared_state(scenario)
+    before.unseen                                # {"DATABASE of returns.py": "TypeError: cannot pickle …"}
     …                                            # episodes are played
     changed_state(before, scenario)              # ["ORDERS of returns.py"]
 
 It looks at the global variables that the code of a tool or of an environment's method names, directly or through
 functions and modules of the user's that it names, at its closure, its defaults, what a bound method belongs to, and at
-the attributes of an environment's class. What cannot be compared is left out.
+the attributes of an environment's class. What cannot be pickled cannot be compared, and is named with the reason.
 """
 
 import inspect
 import pickle
 import sysconfig
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
 from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.tools import described
 
 _CODE = (type, ModuleType, FunctionType, MethodType, staticmethod, classmethod, property)
 _INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
-def shared_state(scenario: Scenario) -> dict[str, bytes]:
-    """A fingerprint of each variable that the scenario's episodes share, by its name for people."""
-    found: dict[str, bytes] = {}
+@dataclass(frozen=True, slots=True)
+class SharedState:
+    """The variables that a scenario's episodes share, by their names for people."""
+
+    fingerprints: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    unseen: dict[str, str] = field(default_factory=dict[str, str])
+    """Why a variable cannot be compared."""
+
+    def look(self, name: str) -> bytes | bool:
+        """Its fingerprint; else whether there is such a variable."""
+        return self.fingerprints.get(name, name in self.unseen)
+
+
+def shared_state(scenario: Scenario) -> SharedState:
+    """Fingerprints of the variables as they are now."""
+    found = SharedState()
     for name, value in _variables(scenario):
         try:
-            found[name] = pickle.dumps(value)
-        except Exception:
-            continue
+            found.fingerprints[name] = pickle.dumps(value)
+        except Exception as error:  # an object's own code may raise anything
+            found.unseen[name] = described(error)
     return found
 
 
-def changed_state(before: dict[str, bytes], scenario: Scenario) -> list[str]:
-    """Names of the variables that have changed since."""
+def changed_state(before: SharedState, scenario: Scenario) -> list[str]:
+    """Names of the variables that have changed since, and of those that came, went, or can no longer be compared."""
     after = shared_state(scenario)
-    return sorted(name for name, fingerprint in before.items() if after.get(name, fingerprint) != fingerprint)
+    names = {*before.fingerprints, *before.unseen, *after.fingerprints, *after.unseen}
+    return sorted(name for name in names if before.look(name) != after.look(name))
 
 
 def _variables(scenario: Scenario) -> Iterator[tuple[str, Any]]:

@@ -1,3 +1,4 @@
+import sqlite3
 from collections import Counter
 from functools import partial
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ ORDERS = {"1": "open"}
 CONSTANT = {"lamp": 12}
 SEEN: Counter[str] = Counter()
 _LOCK = open(__file__)  # noqa: SIM115 - what cannot be pickled
+BASKETS: list[Any] = []
 
 
 def cancel(order: str) -> str:
@@ -33,6 +35,18 @@ def price(item: str) -> int:
 def count(item: str) -> int:
     """Count an item."""
     return [SEEN.update([item]) for _ in range(1)] and SEEN[item]
+
+
+def fill() -> int:
+    """Put what cannot be pickled into a list."""
+    BASKETS.append(_LOCK)
+    return len(BASKETS)
+
+
+def begin() -> None:
+    """Make a variable that was not there."""
+    global BEGUN
+    BEGUN = True
 
 
 class Shop:
@@ -64,6 +78,8 @@ def closure() -> Any:
         (count, {"item": "lamp"}, ["SEEN of test_shared_state.py"]),
         (Shop().sell, {"item": "lamp"}, ["Shop that sell belongs to"]),
         (closure(), {"item": "lamp"}, ["basket of test_shared_state.py"]),
+        (fill, {}, ["BASKETS of test_shared_state.py"]),
+        (begin, {}, ["BEGUN of test_shared_state.py"]),
     ],
 )
 def test_what_a_tool_changes_outside_of_its_call_is_named(tool: Any, arguments: dict[str, str], changed: list[str]):
@@ -72,6 +88,20 @@ def test_what_a_tool_changes_outside_of_its_call_is_named(tool: Any, arguments: 
     assert changed_state(before, scenario) == []
     tool(**arguments)
     assert changed_state(before, scenario) == changed
+
+
+def test_a_variable_that_cannot_be_compared_is_named_with_the_reason():
+    database = sqlite3.connect(":memory:")
+
+    def orders() -> int:
+        """Count orders."""
+        return database.total_changes
+
+    scenario = Scenario("shop", system="", tools=[orders, price], tasks=[Task(user="Go.")], held_out=0)
+    unseen = shared_state(scenario).unseen
+    assert sorted(unseen) == ["_LOCK of test_shared_state.py", "database of test_shared_state.py"]
+    assert "sqlite3.Connection" in unseen["database of test_shared_state.py"]
+    database.close()
 
 
 class Desk:
