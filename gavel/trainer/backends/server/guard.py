@@ -1,6 +1,7 @@
 """Refuses requests without the server's key, and those of a client that speaks another protocol."""
 
 import hmac
+import re
 from collections.abc import Callable
 
 from starlette.requests import Request
@@ -11,7 +12,7 @@ from gavel.llm.errors import GavelError
 from gavel.trainer.backends.remote.wire import PROTOCOL, PROTOCOL_HEADER, Fault
 
 _OPEN = "/healthz"
-_ENDPOINT = "/openai/"
+_ENDPOINT = re.compile(r"/v1/models/[^/]+/[^/]+/openai/v1/")
 
 
 class WrongKeyError(GavelError):
@@ -38,7 +39,7 @@ class Guard:
         await (answer or self._app)(scope, receive, send)
 
     def _refusal(self, request: Request) -> Response | None:
-        if _ENDPOINT in request.url.path:
+        if _ENDPOINT.match(request.scope["path"]):
             if self._admits(request):
                 return None
             error = {"message": "the key is not that of this server", "type": "authentication_error", "code": None}
