@@ -1,6 +1,7 @@
 """`gavel backend`: this machine trains and serves for clients elsewhere."""
 
 import asyncio
+import os
 import secrets
 from pathlib import Path
 from typing import Annotated
@@ -14,9 +15,6 @@ from gavel.extras import MissingExtraError, missing_parts
 def backend(
     host: Annotated[str, typer.Option(help="Address to listen on. Beyond 127.0.0.1, put TLS before it.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8090,
-    key: Annotated[
-        str | None, typer.Option(envvar="GAVEL_BACKEND_KEY", help="What clients show. Default: made, and printed.")
-    ] = None,
     runs: Annotated[Path | None, typer.Option(help="Where runs are kept. Default: GAVEL_RUNS, else runs.")] = None,
     engine: Annotated[str, typer.Option(help="What samples the rollouts: transformers or vllm.")] = "transformers",
     slots: Annotated[int, typer.Option(min=1, help="Conversations that are sampled at once.")] = 128,
@@ -29,6 +27,8 @@ def backend(
 ) -> None:
     """Train and serve models on this machine for gavel.RemoteBackend elsewhere.
 
+    Clients show the key in GAVEL_BACKEND_KEY; where that is not set, one is made and printed.
+
     A step that a client has sent is made once, whatever is cut, killed or sent again. Runs are kept here.
     """
     if missing := [*missing_parts("train"), *missing_parts("service")]:
@@ -40,20 +40,21 @@ def backend(
 
     if engine not in ("transformers", "vllm"):
         raise typer.BadParameter("transformers or vllm", param_hint="--engine")
-    shown = key or secrets.token_urlsafe(24)
+    given = os.environ.get("GAVEL_BACKEND_KEY")  # no option: a command line is seen by every user of the machine
+    key = given or secrets.token_urlsafe(24)
     root = runs_root(runs)
     sampler = VllmSettings() if engine == "vllm" else "transformers"
     local = LocalBackend(root, engine=sampler, slots=slots, max_context=max_context, versions=versions)
 
     def announce(url: str) -> None:
         typer.echo(f"Gavel backend · {url} · runs in {root}")
-        if key is None:
-            typer.echo(f"GAVEL_BACKEND_URL={url} GAVEL_BACKEND_KEY={shown}")
+        if not given:
+            typer.echo(f"GAVEL_BACKEND_URL={url} GAVEL_BACKEND_KEY={key}")
 
     asyncio.run(
         serve(
             local,
-            key=shown,
+            key=key,
             root=root,
             host=host,
             port=port,
