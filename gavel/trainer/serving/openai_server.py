@@ -7,7 +7,6 @@
 the log-probs come as a plain list, `token_logprobs`, in place of the standard object.
 """
 
-import socket
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -27,6 +26,7 @@ from gavel.trainer.serving.capture_book import CaptureBook
 from gavel.trainer.serving.chat import ChatCompletions
 from gavel.trainer.serving.completions_api import CompletionsApi, Encode
 from gavel.trainer.serving.errors import ANSWERED, EndpointError, UnknownModel, error_answer
+from gavel.trainer.serving.listener import address_of, listen
 from gavel.trainer.serving.messages_api import MessagesApi
 from gavel.trainer.serving.responses_api import ResponsesApi
 from gavel.trainer.serving.sse import event, json_answer, object_of, refused, streamed_answer
@@ -69,8 +69,8 @@ class EndpointServer:
             base_model=base_model,
             rendering_by=rendering_by,
         )
-        listener = _listen(host, port)
-        self.base_url = f"http://{host}:{listener.getsockname()[1]}/v1"
+        listener = listen(host, port)
+        self.base_url = f"{address_of(listener, host)}/v1"
         captures = CaptureBook()
         app = Starlette(
             routes=[
@@ -137,19 +137,3 @@ async def _events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerato
         yield event("[DONE]")
     finally:
         await chunks.aclose()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    # With its protocol named: asyncio turns Nagle's algorithm off, which holds tokens back for 40 ms, for such alone.
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen()
-    except (OSError, OverflowError) as error:
-        listener.close()
-        raise EndpointError(
-            f"the endpoint cannot listen on {host}:{port}: {error}",
-            "Choose another port, or none to take a free one.",
-        ) from error
-    return listener

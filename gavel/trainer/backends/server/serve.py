@@ -9,17 +9,13 @@ from pathlib import Path
 
 import uvicorn
 
-from gavel.llm.errors import GavelError
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.server.app import create_app
+from gavel.trainer.serving.listener import address_of, listen
 
 _IDLE_SECONDS = 600
 _CLOSING_SECONDS = 3
 """That answers get to end; whoever waits for a job asks the next server."""
-
-
-class ServerError(GavelError):
-    """The server cannot listen."""
 
 
 async def serve(
@@ -34,9 +30,9 @@ async def serve(
 ) -> None:
     """Serves until SIGTERM or SIGINT; then finishes the steps in progress. `announce` is told the address.
 
-    Raises `ServerError`.
+    Raises `EndpointError`.
     """
-    with contextlib.closing(_listen(host, port)) as listener:
+    with contextlib.closing(listen(host, port)) as listener:
         app = create_app(backend, key=key, root=root, most_upload_bytes=most_upload_bytes)
         config = uvicorn.Config(
             app,
@@ -46,7 +42,7 @@ async def serve(
             timeout_keep_alive=_IDLE_SECONDS,
             timeout_graceful_shutdown=_CLOSING_SECONDS,
         )
-        server = _Server(config, lambda: announce(f"http://{host}:{listener.getsockname()[1]}"))
+        server = _Server(config, lambda: announce(address_of(listener, host)))
         loop = asyncio.get_running_loop()
 
         def stop() -> None:
@@ -75,19 +71,3 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        return listener
-    except OSError as error:
-        raise ServerError(
-            f"the backend cannot listen on {host}, port {port}: {error.strerror or error}",
-            "Stop what listens there, or choose another --port.",
-        ) from error

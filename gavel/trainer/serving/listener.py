@@ -1,0 +1,30 @@
+"""The socket that a server listens on, taken before it starts: its port is known, and a taken one is told at once."""
+
+import socket
+
+from gavel.trainer.serving.errors import EndpointError
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """`port` 0 takes a free one. Raises `EndpointError`."""
+    listener: socket.socket | None = None
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        # With its protocol named: only then asyncio turns Nagle's algorithm off, which holds tokens back for 40 ms.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address[0], port, *address[2:]))
+        listener.listen()
+    except (OSError, OverflowError) as error:
+        if listener is not None:
+            listener.close()
+        raise EndpointError(
+            f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}",
+            "Stop what listens there, or choose another port; 0 takes a free one.",
+        ) from error
+    return listener
+
+
+def address_of(listener: socket.socket, host: str) -> str:
+    """`http://host:port`, with an IPv6 address in brackets."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"

@@ -1,0 +1,38 @@
+import socket
+from contextlib import closing
+
+import pytest
+
+from gavel.trainer.serving.errors import EndpointError
+from gavel.trainer.serving.listener import address_of, listen
+
+
+def test_the_port_is_known_and_the_line_sends_tokens_at_once():
+    with closing(listen("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        assert address_of(listener, "127.0.0.1") == f"http://127.0.0.1:{port}"
+        assert listener.proto == socket.IPPROTO_TCP  # what asyncio looks at before it turns Nagle's algorithm off
+        socket.create_connection(("127.0.0.1", port)).close()
+
+
+def test_an_address_of_ipv6_stands_in_brackets():
+    if not socket.has_ipv6:
+        pytest.skip("there is no IPv6 here")
+    try:
+        listener = listen("::1", 0)
+    except EndpointError:
+        pytest.skip("there is no IPv6 here")
+    with closing(listener):
+        assert address_of(listener, "::1") == f"http://[::1]:{listener.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 70_000), ("no.such.host.invalid", 0), ("192.0.2.1", 0)])
+def test_what_cannot_be_listened_on_is_refused_with_a_remedy(host, port):
+    with pytest.raises(EndpointError, match="cannot listen on") as caught:
+        listen(host, port)
+    assert "port" in caught.value.remedy
+
+
+def test_a_taken_port_is_refused():
+    with closing(listen("127.0.0.1", 0)) as listener, pytest.raises(EndpointError, match="in use"):
+        listen("127.0.0.1", listener.getsockname()[1])
