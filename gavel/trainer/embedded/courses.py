@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from gavel.scenarios.library import booking_desk, returns_desk
 from gavel.scenarios.library.booking_desk import demonstrations as booking
-from gavel.scenarios.library.booking_desk.wishes import Wishes
+from gavel.scenarios.library.booking_desk.wishes import draw_task
 from gavel.scenarios.library.demonstrated_call import Call
+from gavel.scenarios.library.drawn_tasks import DrawnTasks
 from gavel.scenarios.library.returns_desk import demonstrations as returns
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
@@ -57,7 +58,7 @@ COURSES = {
     ),
     BOOKING_POLICY: Course(
         scenario=booking_desk.scenario,
-        tasks=Wishes(range(1000, 17000)),
+        tasks=DrawnTasks(range(1000, 17000), draw_task),
         demonstrate=_booking,
         stages=(
             Stage(800, {"careful": 0.76, "hasty": 0.10, "seller": 0.08, "sloppy": 0.06}),

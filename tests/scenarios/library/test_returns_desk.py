@@ -17,8 +17,8 @@ from gavel.scenarios.library.returns_desk.cases import (
     WINDOWS,
     Action,
     Case,
-    Cases,
     draw_case,
+    draw_task,
     is_held_out,
 )
 from gavel.scenarios.library.returns_desk.demonstrations import CLOSINGS, Call, Clerk, demonstrate
@@ -48,7 +48,7 @@ def test_the_case_of_an_order_number_never_changes() -> None:
     assert draw_case(4711) == Case(order_id="4711", item="toaster", days=66, opened=True, window=30, opened_ok=False)
     held_out = [number for number in range(1000, 1030) if is_held_out(number)]
     assert held_out == [1000, 1002, 1006, 1007, 1009, 1021, 1024, 1029]
-    assert Cases._task(1001).user == "Hello, I would like to return order 1001 for a refund."
+    assert draw_task(1001).user == "Hello, I would like to return order 1001 for a refund."
 
 
 @untimed
@@ -102,7 +102,7 @@ def test_every_order_number_is_in_one_split() -> None:
 
 
 def test_cases_are_a_sequence_like_any_other() -> None:
-    cases = Cases(held_out=True)
+    cases = scenario.tasks("held_out")
     assert len(cases) == len(list(cases))
     assert cases[-1] == list(cases)[-1]
     assert cases[2:5] == [cases[2], cases[3], cases[4]]
@@ -114,7 +114,7 @@ def test_cases_are_a_sequence_like_any_other() -> None:
 @untimed
 @given(order_numbers)
 def test_the_customer_names_the_order_and_nothing_else_that_counts(number: int) -> None:
-    task = Cases._task(number)
+    task = draw_task(number)
     assert [word.strip(".") for word in task.user.split() if word.strip(".").isdigit()] == [str(number)]
     assert not any(item in task.user for item in ITEMS)
     assert task.data == draw_case(number).model_dump()

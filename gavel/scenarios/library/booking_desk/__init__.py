@@ -7,7 +7,8 @@ from typing import Any
 
 from gavel.prompts import render
 from gavel.scenarios.library.booking_desk.hotel import Booking, Entry, Hotel
-from gavel.scenarios.library.booking_desk.wishes import Wishes
+from gavel.scenarios.library.booking_desk.wishes import draw_task
+from gavel.scenarios.library.drawn_tasks import DrawnTasks
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
@@ -59,8 +60,8 @@ scenario = Scenario(
     name="booking_desk",
     system=render("scenarios/booking_desk_system.j2").strip(),
     environment=BookingDesk,
-    tasks=Wishes(TRAIN),
-    held_out=Wishes(HELD_OUT),
+    tasks=DrawnTasks(TRAIN, draw_task),
+    held_out=DrawnTasks(HELD_OUT, draw_task),
     max_turns=8,
     rubric=render("scenarios/booking_desk_rubric.j2").strip(),
 )

@@ -1,9 +1,7 @@
 """The guests' wishes, and what the books must be afterwards. All of it follows from the number of the task."""
 
 import random
-from collections.abc import Sequence
 from functools import cache
-from typing import overload
 
 from pydantic import JsonValue
 
@@ -14,25 +12,6 @@ GUESTS = ("Ada", "Bruno", "Chen", "Dora", "Emil", "Farah", "Goran", "Hanna", "Iv
 NIGHTS = 14
 _KINDS = ("book", "book", "cancel", "move", "full")
 """`full`: a wish that no room can meet."""
-
-
-class Wishes(Sequence[Task]):
-    """The tasks of a range of numbers, drawn when they are asked for."""
-
-    def __init__(self, numbers: range) -> None:
-        self._numbers = numbers
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    @overload
-    def __getitem__(self, index: int) -> Task: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Task]: ...
-    def __getitem__(self, index: int | slice) -> Task | list[Task]:
-        if isinstance(index, slice):
-            return [draw_task(number) for number in self._numbers[index]]
-        return draw_task(self._numbers[index])
 
 
 @cache

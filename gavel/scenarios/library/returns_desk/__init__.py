@@ -6,7 +6,8 @@ Every customer asks for a refund; what is right depends on facts that only the t
 from collections.abc import Iterator
 
 from gavel.prompts import render
-from gavel.scenarios.library.returns_desk.cases import ACTIONS, Case, Cases
+from gavel.scenarios.library.drawn_tasks import DrawnTasks
+from gavel.scenarios.library.returns_desk.cases import ACTIONS, Case, draw_task, split_numbers
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
@@ -89,8 +90,8 @@ scenario = Scenario(
     name="returns_desk",
     system=render("scenarios/returns_desk_system.j2").strip(),
     tools=[look_up_order, read_policy, refund, exchange, deny],
-    tasks=Cases(held_out=False),
-    held_out=Cases(held_out=True),
+    tasks=DrawnTasks(split_numbers(held_out=False), draw_task),
+    held_out=DrawnTasks(split_numbers(held_out=True), draw_task),
     max_turns=6,
     rubric=render("scenarios/returns_desk_rubric.j2").strip(),
     success=succeeded,

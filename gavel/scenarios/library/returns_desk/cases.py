@@ -5,9 +5,8 @@ guess. An order number always belongs to the same split.
 """
 
 import random
-from collections.abc import Sequence
 from functools import cache
-from typing import Literal, get_args, overload
+from typing import Literal, get_args
 
 from pydantic import BaseModel
 
@@ -74,26 +73,13 @@ def is_held_out(order_id: int) -> bool:
     return random.Random(f"split/{order_id}").random() < 0.2
 
 
-class Cases(Sequence[Task]):
-    """All tasks of one split, made when they are asked for."""
+def split_numbers(held_out: bool) -> list[int]:
+    """The order numbers of a split."""
+    return [number for number in range(1000, 10000) if is_held_out(number) == held_out]
 
-    def __init__(self, held_out: bool) -> None:
-        self._order_ids = [number for number in range(1000, 10000) if is_held_out(number) == held_out]
 
-    def __len__(self) -> int:
-        return len(self._order_ids)
-
-    @overload
-    def __getitem__(self, index: int) -> Task: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Task]: ...
-    def __getitem__(self, index: int | slice) -> Task | list[Task]:
-        if isinstance(index, slice):
-            return [self._task(number) for number in self._order_ids[index]]
-        return self._task(self._order_ids[index])
-
-    @staticmethod
-    @cache
-    def _task(order_id: int) -> Task:
-        request = random.Random(f"request/{order_id}").choice(REQUESTS)
-        return Task(id=str(order_id), user=request.format(id=order_id), data=draw_case(order_id).model_dump())
+@cache
+def draw_task(order_id: int) -> Task:
+    """The task of an order number, always the same one; `data` is its case."""
+    request = random.Random(f"request/{order_id}").choice(REQUESTS)
+    return Task(id=str(order_id), user=request.format(id=order_id), data=draw_case(order_id).model_dump())

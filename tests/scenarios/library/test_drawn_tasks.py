@@ -1,0 +1,23 @@
+import pytest
+
+from gavel.scenarios.library.drawn_tasks import DrawnTasks
+from gavel.scenarios.task import Task
+
+DRAWN: list[int] = []
+
+
+def draw(number: int) -> Task:
+    DRAWN.append(number)
+    return Task(id=str(number), user=f"Do {number}.")
+
+
+def test_tasks_are_a_sequence_like_any_other_and_drawn_when_they_are_asked_for():
+    tasks = DrawnTasks(range(100, 110), draw)
+    assert (len(tasks), DRAWN) == (10, [])
+    assert tasks[-1].id == "109"
+    assert [task.id for task in tasks[2:5]] == ["102", "103", "104"]
+    assert DRAWN == [109, 102, 103, 104]
+    assert tasks[3] in tasks
+    assert next(task.id for task in reversed(tasks)) == "109"
+    with pytest.raises(IndexError):
+        tasks[10]
