@@ -25,6 +25,7 @@ from gavel.trainer.backends.remote.batch_file import BatchFile
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.config import TrainConfig
 from gavel.trainer.model import TrainableModel
+from gavel.trainer.runs.file_hash import file_sha256
 
 _TASKS, _MEMBERS = 8, 8
 
@@ -71,15 +72,11 @@ async def registered(backend: Backend) -> TrainableModel:
 
 
 def upload(remote: RemoteBackend, directory: Path, megabytes: int) -> None:
-    import hashlib
-
     rates: list[float] = []
     for _ in range(5):
         file = directory / "batch"
         file.write_bytes(os.urandom(megabytes << 20))
-        with file.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        batch = BatchFile(file, digest, file.stat().st_size)
+        batch = BatchFile(file, file_sha256(file), file.stat().st_size)
         began = time.perf_counter()
         remote.connection.upload(batch)
         rates.append(megabytes * 1.048576 / (time.perf_counter() - began))

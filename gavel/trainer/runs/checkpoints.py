@@ -6,7 +6,6 @@ were; deleting renames first. What is written may be proven before the renaming 
 `discard`). A checkpoint that does not match its hashes is skipped with a warning.
 """
 
-import hashlib
 import json
 import logging
 import os
@@ -15,6 +14,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
+
+from gavel.trainer.runs.file_hash import file_sha256
 
 CARD = "README.md"
 """The model card, which no hash covers: evaluations of a checkpoint follow its saving."""
@@ -64,7 +65,9 @@ class Checkpoints:
         self.discard(step)
         unfinished.mkdir(parents=True)
         write(unfinished)
-        hashes = {str(file.relative_to(unfinished)): _sha256(file) for file in _files(unfinished) if file.name != CARD}
+        hashes = {
+            str(file.relative_to(unfinished)): file_sha256(file) for file in _files(unfinished) if file.name != CARD
+        }
         (unfinished / MANIFEST).write_text(json.dumps(hashes, indent=1))
         for path in [*unfinished.rglob("*"), unfinished]:
             _flush(path)
@@ -109,7 +112,7 @@ class Checkpoints:
             file = directory / name
             if not file.is_file():
                 return f"{name} is missing"
-            if _sha256(file) != expected:
+            if file_sha256(file) != expected:
                 return f"{name} was altered"
         return None
 
@@ -125,11 +128,6 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
 
 def _files(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*") if path.is_file())
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _flush(path: Path) -> None:

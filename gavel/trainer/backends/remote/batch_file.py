@@ -1,6 +1,5 @@
 """The groups of one call as a file that is uploaded: a trajectory store, known by its SHA-256."""
 
-import hashlib
 import tempfile
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from pathlib import Path
 
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory_store import TrajectoryStore
+from gavel.trainer.runs.file_hash import file_sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,4 @@ def batch_file(groups: Iterable[TrajectoryGroup]) -> Generator[BatchFile]:
     with tempfile.TemporaryDirectory(prefix="gavel-batch-") as directory:
         store = TrajectoryStore(Path(directory, "groups.jsonl.zst"))
         store.extend(groups)
-        with store.path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        yield BatchFile(store.path, digest, store.path.stat().st_size)
+        yield BatchFile(store.path, file_sha256(store.path), store.path.stat().st_size)

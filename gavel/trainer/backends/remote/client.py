@@ -6,7 +6,6 @@ line was cut, or because the server or this process was restarted, it is the sam
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import shutil
 import uuid
@@ -23,6 +22,7 @@ from gavel.trainer.backends.remote.connection import Connection, RemoteBackendEr
 from gavel.trainer.backends.remote.wire import KEY_VARIABLE, URL_VARIABLE, Job, JobState, Kind, ModelState, job_id
 from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec
+from gavel.trainer.runs.file_hash import file_sha256
 from gavel.trainer.runs.run_directory import run_path, runs_root
 
 _REPEATED: frozenset[Kind] = frozenset({"train", "train_sft"})
@@ -183,9 +183,8 @@ class RemoteBackend:
             if not file.resolve().is_relative_to(unfinished.resolve()):
                 raise RemoteBackendError(f"the server names a file outside the export: {name}", "Is it to be trusted?")
             self.connection.fetch(f"{model_path(model.key)}/files/{directory}/{name}", file)
-            with file.open("rb") as stream:
-                if hashlib.file_digest(stream, "sha256").hexdigest() != sha256:
-                    raise RemoteBackendError(f"{name} arrived with another SHA-256", "Export it again.")
+            if file_sha256(file) != sha256:
+                raise RemoteBackendError(f"{name} arrived with another SHA-256", "Export it again.")
         if target.exists():
             shutil.rmtree(target)
         unfinished.rename(target)

@@ -1,18 +1,16 @@
 """Files of a run that clients may fetch: its checkpoints and exports."""
 
-import hashlib
 from pathlib import Path
+
+from gavel.trainer.runs.file_hash import file_sha256
 
 _SERVED = ("checkpoints", "exports")
 
 
 def served_files(directory: Path) -> dict[str, str]:
     """The SHA-256 of each file in `directory`, by its path there."""
-    hashes: dict[str, str] = {}
-    for file in sorted(path for path in directory.rglob("*") if path.is_file()):
-        with file.open("rb") as stream:
-            hashes[str(file.relative_to(directory))] = hashlib.file_digest(stream, "sha256").hexdigest()
-    return hashes
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {str(file.relative_to(directory)): file_sha256(file) for file in files}
 
 
 def served_file(run: Path, name: str) -> Path | None:

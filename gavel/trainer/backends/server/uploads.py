@@ -1,7 +1,6 @@
 """Files of groups, as clients send them: each under its SHA-256, begun, cut off and gone on with at will."""
 
 import asyncio
-import hashlib
 import re
 import time
 from collections import defaultdict
@@ -9,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from gavel.llm.errors import GavelError
+from gavel.trainer.runs.file_hash import file_sha256
 
 _NAME = re.compile(r"[0-9a-f]{64}")
 _PARTIAL = ".partial"
@@ -77,7 +77,7 @@ class Uploads:
 
     async def _complete(self, sha256: str) -> None:
         partial = self._partial(sha256)
-        if await asyncio.to_thread(_sha256, partial) != sha256:
+        if await asyncio.to_thread(file_sha256, partial) != sha256:
             partial.unlink()
             raise UploadError("the bytes that came have another SHA-256 than announced", "Send the file again.")
         partial.rename(self._file(sha256))
@@ -89,8 +89,3 @@ class Uploads:
 
     def _partial(self, sha256: str) -> Path:
         return self._file(sha256).with_suffix(_PARTIAL)
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

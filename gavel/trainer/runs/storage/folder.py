@@ -1,12 +1,12 @@
 """A directory as a store: another disk, or a bucket that is mounted."""
 
-import hashlib
 import os
 import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gavel.trainer.runs.file_hash import file_sha256
 from gavel.trainer.runs.storage.store import StorageError
 
 _UNFINISHED = ".unfinished"
@@ -33,10 +33,7 @@ class FolderStore:
     def has(self, name: str, sha256: str, size: int) -> bool:
         with self._errors():
             path = self._directory / name
-            if not path.is_file() or path.stat().st_size != size:
-                return False
-            with path.open("rb") as stream:
-                return hashlib.file_digest(stream, "sha256").hexdigest() == sha256
+            return path.is_file() and path.stat().st_size == size and file_sha256(path) == sha256
 
     def send(self, file: Path, name: str, sha256: str) -> None:
         with self._errors():

@@ -6,7 +6,6 @@
 A transfer that was cut off is gone on with: files that are there with the right hash are not moved again.
 """
 
-import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -14,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from gavel.trainer.runs.checkpoints import CARD, MANIFEST, Checkpoints
+from gavel.trainer.runs.file_hash import file_sha256
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
 from gavel.trainer.runs.storage.store import StorageError, Store
 
@@ -98,8 +98,7 @@ def _copy(source: Path, copy: Path) -> None:
 
 
 def _send(store: Store, file: Path, name: str) -> None:
-    with file.open("rb") as stream:
-        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+    sha256 = file_sha256(file)
     if not store.has(name, sha256, file.stat().st_size):
         store.send(file, name, sha256)
 
@@ -109,9 +108,8 @@ def _fetch(store: Store, name: str, file: Path, sha256: str) -> None:
         raise StorageError(f"{store.address} names a file outside the checkpoint: {name}", "Is it to be trusted?")
     file.parent.mkdir(parents=True, exist_ok=True)
     store.fetch(name, file)
-    with file.open("rb") as stream:
-        if hashlib.file_digest(stream, "sha256").hexdigest() != sha256:
-            raise StorageError(f"{name} of {store.address} arrived altered", "Push the checkpoint again.")
+    if file_sha256(file) != sha256:
+        raise StorageError(f"{name} of {store.address} arrived altered", "Push the checkpoint again.")
 
 
 def _json(store: Store, name: str) -> dict[str, Any]:
