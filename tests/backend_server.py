@@ -48,7 +48,7 @@ class BackendServer:
     def start(self) -> None:
         """Returns when it answers."""
         command = [sys.executable, "-m", "gavel", "backend", "--port", str(self.port), "--runs", str(self._runs)]
-        environment = {**os.environ, "GAVEL_BACKEND_KEY": KEY, "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "GAVEL_BACKEND_KEY": KEY}
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         deadline = time.monotonic() + _START_SECONDS

@@ -10,7 +10,7 @@ from openai import AsyncOpenAI, DefaultAioHttpClient
 from gavel.scenarios.library.returns_desk import scenario
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines.grammar import Grammars
-from gavel.trainer.engines.protocol import Sampled, SamplingRequest
+from gavel.trainer.engines.protocol import Engine, Sampled, SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.policy.policy import Policy, load_base
 from gavel.trainer.serving.openai_server import EndpointServer
@@ -65,6 +65,13 @@ def serving(policy: Policy, gate: Gate | None = None) -> Generator[EndpointServe
     engine.publish(policy, VERSION)
     if gate is not None:
         gate.keep(engine)
+    with endpoint_of(engine, policy) as server:
+        yield server
+
+
+@contextmanager
+def endpoint_of(engine: Engine, policy: Policy) -> Generator[EndpointServer]:
+    """Closes the engine too."""
     server = EndpointServer(
         engine,
         policy.renderer,

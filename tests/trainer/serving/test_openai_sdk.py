@@ -28,7 +28,7 @@ from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.engines.grammar import Grammars
 from gavel.trainer.engines.vllm_launch import Served, vllm_engine
 from gavel.trainer.serving.openai_server import EndpointServer
-from tests.trainer.serving.served import MAX_CONTEXT, QUESTION, SYSTEM, TOOLS, VERSION, serving
+from tests.trainer.serving.served import MAX_CONTEXT, QUESTION, SYSTEM, TOOLS, VERSION, endpoint_of, serving
 
 pytestmark = [
     pytest.mark.slow,
@@ -62,23 +62,9 @@ def over_vllm(policy, directory) -> Iterator[EndpointServer]:
     served = Served(str(EMBEDDED_PATH), torch.float32, "cpu", policy.lora.rank, 16, MAX_CONTEXT, versions=1)
     settings = VllmSettings(python=os.environ["GAVEL_TEST_VLLM_PYTHON"])
     engine = vllm_engine(settings, served, directory, Grammars(policy.tokenizer, policy.vocabulary))
-    try:
+    with endpoint_of(engine, policy) as server:
         engine.publish(policy, VERSION)
-        server = EndpointServer(
-            engine,
-            policy.renderer,
-            policy.decode,
-            model="desk",
-            max_context=MAX_CONTEXT,
-            rendering_by=policy.rendering_by,
-            encode=policy.encode,
-        )
-        try:
-            yield server
-        finally:
-            server.close()
-    finally:
-        engine.close()
+        yield server
 
 
 @pytest.fixture(scope="module")

@@ -145,7 +145,7 @@ class LocalBackend:
 
         The bucket is by default that of BACKUP_BUCKET; without one, nothing is fetched, and a warning says so.
         """
-        if (address := _bucket("_experimental_pull_from_s3(…)", s3_bucket, prefix)) is None:
+        if (address := _bucket("_experimental_pull_from_s3", s3_bucket, prefix, options)) is None:
             return
         key = model.gavel_model().key
         store, place = await asyncio.to_thread(open_store, address), "/".join(key)
@@ -157,7 +157,7 @@ class LocalBackend:
         self, model: Model[Any], *, s3_bucket: str | None = None, prefix: str | None = None, **options: Any
     ) -> None:
         """Copies the model's newest checkpoint; a copy that fails is logged, and training goes on."""
-        if (address := _bucket("_experimental_push_to_s3(…)", s3_bucket, prefix)) is None:
+        if (address := _bucket("_experimental_push_to_s3", s3_bucket, prefix, options)) is None:
             return
         inner = model.gavel_model()
         if not isinstance(inner, CoreTrainable) or not inner.backend.checkpoints(inner):
@@ -214,11 +214,13 @@ class LocalBackend:
         return os.fspath(linked) if linked else None
 
 
-def _bucket(call: str, bucket: str | None, prefix: str | None) -> str | None:
-    """Address of the store; None, with a warning, where no bucket is named."""
+def _bucket(call: str, bucket: str | None, prefix: str | None, options: Mapping[str, Any]) -> str | None:
+    """Address of the store; None, with a warning, where no bucket is named. Names other options of the call."""
+    for name in options.keys() - {"verbose"}:
+        ignored(f"{call}({name}=…)", "one checkpoint is copied, whole")
     bucket = bucket or os.environ.get("BACKUP_BUCKET")
     if not bucket:
-        ignored(call, "no bucket is named by s3_bucket= or BACKUP_BUCKET")
+        ignored(f"{call}(…)", "no bucket is named by s3_bucket= or BACKUP_BUCKET")
         return None
     return f"s3://{bucket}/{prefix}" if prefix else f"s3://{bucket}"
 
