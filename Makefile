@@ -9,8 +9,8 @@
 #   make lint    lint, types and import order only
 #   make test-postgres  the tests of the judge service over PostgreSQL (Debian's package postgresql)
 #   make test-deploy  the validators of deploy/ (installed into .venv-deploy, once), and nginx before the judge service
-#   make test-browser  the tests of the judge service's pages in Chromium (Debian's package chromium), with Playwright
-#                   in .venv-browser
+#   make test-browser  the tests of the judge service's and the viewer's pages in Chromium (Debian's package chromium),
+#                   with Playwright in .venv-browser
 #   make test-adapters  the rewards of other trainers over their released packages, each in .venv-adapters/NAME
 #   make test-frameworks  agents of released frameworks, captured and trained, and τ²-bench, in .venv-frameworks
 #   make test-vllm  the tests of the vLLM engine, over a vLLM for the CPU (3.4 GB, installed into .venv-vllm, once)
@@ -92,7 +92,7 @@ deploy-tools: $(DEPLOY)
 		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nginx-light; }
 
 test-browser: $(DEV) $(BROWSER)
-	@.venv-browser/bin/python -m pytest -m browser tests/judge/service
+	@.venv-browser/bin/python -m pytest -m browser tests/judge/service tests/gavel/reports
 
 browser: $(BROWSER)
 	@command -v chromium >/dev/null || [ -n "$$GAVEL_TEST_CHROMIUM" ] || \

@@ -117,7 +117,14 @@ SUITES = (
     Suite(
         name="browser",
         target="test-browser",
-        paths=(".ci/", "Makefile", "gavel/judge/service/http/", "tests/judge/service/http/"),
+        paths=(
+            ".ci/",
+            "Makefile",
+            "gavel/judge/service/http/",
+            "gavel/reports/viewer/",
+            "tests/gavel/reports/viewer/",
+            "tests/judge/service/http/",
+        ),
         minutes=8,
         prepare="browser",
     ),

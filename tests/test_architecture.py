@@ -21,6 +21,7 @@ OF_A_WHOLE_WING = {
     "gavel/rewards/test_trl_training.py",
     "gavel/rewards/test_verl_package.py",
     "gavel/cli/test_cli.py",
+    "gavel/reports/viewer/test_browser.py",
     "trainer/backends/remote/test_faults.py",
     "trainer/backends/test_conformance.py",
     "trainer/engines/test_conformance.py",
