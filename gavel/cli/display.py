@@ -8,8 +8,10 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
 from gavel.cli.judge_status import JudgeStatus
+from gavel.cli.terminal import plain
 from gavel.judge.judge import Judge
 from gavel.trainer.loop.evaluation import Evaluation
+from gavel.trainer.loop.judge_alarms import JudgeAlarm
 from gavel.trainer.loop.train_loop import Observer, StepReport
 
 
@@ -87,6 +89,10 @@ class RunDisplay(Observer):
             self._refresh()
         else:
             self._console.print(f"step {step}/{self._steps}  {self._figures()}", highlight=False, soft_wrap=True)
+
+    def alarmed(self, step: int, alarm: JudgeAlarm) -> None:
+        line = f"warning: step {step}: {alarm.sentence}. {alarm.advice}"
+        self._console.print(plain(line, "yellow"), soft_wrap=True)
 
     def _refresh(self) -> None:
         self._progress.update(self._task, completed=self._step, figures=self._figures(self._doing))

@@ -353,6 +353,9 @@ class LoopConfig(_Settings):
     stall_seconds: float | None = Field(default=None, gt=0)
     """Without a rollout, a judgement or a training step that starts or ends for so long, the run stops with an error.
     Default: 1800, or the longest that a turn of max_tokens may take (600 and a quarter for each token)."""
+    on_alarm: Literal["tell", "stop"] = "tell"
+    """What happens when the judge's scores are to be distrusted (docs/metrics.md lists the alarms). stop: the run ends
+    after the step; the same command goes on."""
     seed: int = 0
     """Chooses the tasks and seeds every sampled turn."""
     evaluate_every: int = Field(default=5, ge=1)

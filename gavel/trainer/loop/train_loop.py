@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from gavel.judge.audit.health import judge_health
 from gavel.judge.audit.noise_prior import fit_noise_prior
 from gavel.judge.judge import Judge
 from gavel.judge.panel.standard_errors import NoisePrior
@@ -35,6 +36,7 @@ from gavel.trainer.data.token_sequences import COMPACT
 from gavel.trainer.data.training_batch import has_signal
 from gavel.trainer.loop.evaluation import Evaluation, evaluate, measure
 from gavel.trainer.loop.groups_by_agent import groups_by_agent
+from gavel.trainer.loop.judge_alarms import JudgeAlarm, judge_alarms
 from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, StepBatch
 from gavel.trainer.loop.staleness import staleness
 from gavel.trainer.loop.watchdog import LoopError, Watchdog, stall_seconds
@@ -45,11 +47,12 @@ from gavel.trainer.runs.metrics import sampled_tokens
 EVALUATION = "held_out"
 TIMES = "times"
 NOISE_PRIOR = "noise_prior"
+ALARMS = "alarms"
 STALE = LeftOut.STALE.metric
 REFILLS, UNFILLED = "refill/groups", "refill/unfilled"
 _RESUME = "Mend it, and run the same command again: it resumes after the last finished step."
-
-
+_MAY_CHANGE = {"steps", "concurrency", "keep_checkpoints", "keep_best", "keep_best_by", "stall_seconds", "on_alarm"}
+"""Settings that may differ when a run goes on."""
 _NO_REFILL = "Leave refill (--refill) at 0, or choose another loss."
 
 
@@ -78,6 +81,9 @@ class Observer:
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None:
         """A point of the learning curve is known."""
+
+    def alarmed(self, step: int, alarm: JudgeAlarm) -> None:
+        """The judge's scores are to be distrusted, for a reason that the run has not had before."""
 
 
 async def train_scenario(
@@ -138,10 +144,7 @@ def _experiment(
     if train_config.reference_path is not None:
         training["reference"] = os.path.abspath(train_config.reference_path)  # wherever the command is typed
     return experiment | {
-        "loop": config.model_dump(
-            mode="json",
-            exclude={"steps", "concurrency", "keep_checkpoints", "keep_best", "keep_best_by", "stall_seconds"},
-        ),
+        "loop": config.model_dump(mode="json", exclude=_MAY_CHANGE),
         "training": training,
     }
 
@@ -195,6 +198,7 @@ class _Loop:
                 report = await self._step(step, prefetcher)
                 self.model.backend.record(self.model, _times(report), TIMES)
                 self.observer.stepped(report)
+                self._raise_alarms(step + 1)
                 await self.model.delete_checkpoints(config.keep_best_by, config.keep_checkpoints, config.keep_best)
 
     async def _step(self, step: int, prefetcher: RolloutPrefetcher[list[TrajectoryGroup]]) -> StepReport:
@@ -208,10 +212,26 @@ class _Loop:
         scored = time.monotonic()
         self.observer.doing("learning")
         with self.watchdog.during("training", "learning", counted=False):
-            metrics = self._overlap(step, groups, batch)
+            metrics = self._overlap(step, groups, batch) | judge_health(groups)
             result = await self.model.train(groups, self.train_config, metrics=metrics)
         done = time.monotonic()
         return StepReport(result, groups, self.rolling.lap(), self.judging.lap(), done - scored, done - started)
+
+    def _raise_alarms(self, step: int) -> None:
+        """Tells and stores each alarm once in a run. Raises `LoopError` where the run is to stop at one."""
+        if self.judge is None:
+            return
+        backend = self.model.backend
+        known = {row["alarm"] for row in backend.history(self.model, ALARMS)}
+        for alarm in judge_alarms(backend.history(self.model, "train")):
+            if alarm not in known:
+                backend.record(self.model, {"alarm": alarm.value}, ALARMS)
+                self.observer.alarmed(step, alarm)
+                if self.config.on_alarm == "stop":
+                    raise LoopError(
+                        f"stopped after step {step}: {alarm.sentence}",
+                        f"{alarm.advice} To go on all the same, run the same command again.",
+                    )
 
     def _settle_noise_prior(self, step: int, groups: list[TrajectoryGroup]) -> None:
         """Stores the noise of the judge's votes in the first step's groups, for the groups of later steps."""
