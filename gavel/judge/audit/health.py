@@ -23,10 +23,11 @@ _TRUTH = "success"
 def judge_health(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
     """By name with the prefix `health/`; empty where no group was judged.
 
-    unscored, flagged: shares of the members, unscored without groups of identical ones, which no judge is asked about. tie_rate, flip_rate, position_slope: as in `BiasReport`.
-    order_agreement: mean of the groups' own. length_correlation: Pearson's r of score and log characters, each less its
-    group's mean; characters: mean that an agent wrote. success_tau: mean within-group Kendall tau-b of score and
-    success; success_gap: mean score less mean success.
+    unscored, flagged: shares of the members, unscored without groups of identical ones, which no judge is asked about.
+    tie_rate, flip_rate, position_slope: as in `BiasReport`. order_agreement: mean of the groups' own.
+    length_correlation: Pearson's r of score and log characters, each less its group's mean; characters: mean that an
+    agent wrote. success_tau: mean within-group Kendall tau-b of score and success; success_gap: mean score less mean
+    success.
     """
     judged = [group for group in groups if group.judgement is not None]
     members = [member for group in judged for member in group]
