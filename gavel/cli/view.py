@@ -24,7 +24,10 @@ _UPDATE_SECONDS = 2.0
 
 def view(
     directory: Annotated[
-        Path | None, typer.Argument(help="Holds runs and judged files. Default: GAVEL_RUNS, else runs.")
+        Path | None,
+        typer.Argument(
+            help="Holds runs and judged files; or one run, or one judged file. Default: GAVEL_RUNS, else runs."
+        ),
     ] = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on. Beyond this machine, the page's address has a token.")
@@ -43,25 +46,30 @@ def view(
     from gavel.reports.viewer.guard import LOOPBACK
     from gavel.reports.viewer.index import Index
     from gavel.trainer.runs.run_directory import runs_root
-    from gavel.trainer.runs.run_listing import read_runs
+    from gavel.trainer.runs.run_listing import RunSummary, read_runs
     from gavel.trainer.serving.listener import address_of, listen
 
-    root = runs_root(directory).resolve()
-    if not root.is_dir():
-        raise GavelError(f"there is no directory {root}.", "Name one that holds runs or judged files: gavel view DIR.")
-    index = Index(root, _index_file(root))
+    shown = runs_root(directory).resolve()
+    if not shown.exists():
+        raise GavelError(f"there is no directory {shown}.", "Name one that holds runs or judged files: gavel view DIR.")
+    root = _root_of(shown)
+    index = Index(root, _index_file(shown), shown)
     token = None if host in LOOPBACK else secrets.token_urlsafe(24)
     listener = listen(host, port)
     stopping = threading.Event()
     reader = threading.Thread(target=_keep_up, args=(index, stopping), daemon=True)
+
+    def list_runs() -> list[RunSummary]:
+        return [run for run in read_runs(root) if (root / run.name).is_relative_to(shown)]
+
     address = address_of(listener, host) + (f"/?{urlencode({'token': token})}" if token else "")
-    typer.echo(f"Gavel viewer · {root} · {address} · Ctrl-C ends it")
+    typer.echo(f"Gavel viewer · {shown} · {address} · Ctrl-C ends it")
     reader.start()
     if open_browser and token is None and os.environ.get("DISPLAY", os.environ.get("BROWSER")):
         webbrowser.open(address)
     try:
         config = uvicorn.Config(
-            create_app(index, lambda: read_runs(root), token=token), log_level="error", access_log=False, lifespan="off"
+            create_app(index, list_runs, token=token), log_level="error", access_log=False, lifespan="off"
         )
         uvicorn.Server(config).run(sockets=[listener])
     finally:
@@ -82,6 +90,15 @@ def _keep_up(index: "Index", stopping: threading.Event) -> None:
             told = error.message
         if stopping.wait(_UPDATE_SECONDS):
             return
+
+
+def _root_of(shown: Path) -> Path:
+    """The directory of projects, for a run or a project in it; the directory of a file."""
+    if shown.is_file():
+        return shown.parent
+    if (shown / "model.json").is_file():
+        return shown.parent.parent
+    return shown.parent if next(shown.glob("*/model.json"), None) else shown
 
 
 def _index_file(root: Path) -> Path:

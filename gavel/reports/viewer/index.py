@@ -33,6 +33,7 @@ _STORE = ".jsonl.zst"
 _LINES = ".jsonl"
 _BEGINNING = b'{"format_version":'
 """Of every line of a judged file."""
+_NO_TEXT = "its name is no text; rename it"
 _BATCH = 64
 """Groups that are entered at once."""
 _TABLES = """
@@ -96,11 +97,16 @@ class Progress:
 class Index:
     """Used by several threads; one of them updates."""
 
-    def __init__(self, root: Path, database: Path) -> None:
-        """Makes the database where there is none, or one of another format. Raises `GavelError`."""
+    def __init__(self, root: Path, database: Path, only: Path | None = None) -> None:
+        """Makes the database where there is none, or one of another format. `only`: a directory or file below `root`
+        to which the index is limited. Raises `GavelError`.
+        """
         self.root = root
+        self._only = only or root
         self.progress: Progress | None = None
         """Of the update that is going on; None while there is none."""
+        self._unnamed: list[str] = []
+        """Files whose names are no text."""
         self._database = database
         self._updating = threading.Lock()
         try:
@@ -125,7 +131,10 @@ class Index:
         with self._updating, self._connection() as connection:
             rows = connection.execute("SELECT path, inode, seen FROM files").fetchall()
             known = {path: (inode, seen) for path, inode, seen in rows}
-            files = {path.relative_to(self.root).as_posix(): path for path in _trajectory_files(self.root)}
+            files = {path.relative_to(self.root).as_posix(): path for path in _trajectory_files(self._only)}
+            self._unnamed = [path for path in files if not _is_text(path)]
+            for path in self._unnamed:
+                del files[path]
             for path in known.keys() - files.keys():
                 _forget(connection, path)
             news: dict[str, int] = {}
@@ -214,7 +223,8 @@ class Index:
     def problems(self) -> list[tuple[str, str]]:
         """Files that could not be read, with the reason."""
         with self._connection() as connection:
-            return connection.execute("SELECT path, problem FROM files WHERE problem != '' ORDER BY path").fetchall()
+            found = connection.execute("SELECT path, problem FROM files WHERE problem != '' ORDER BY path").fetchall()
+        return [*found, *((os.fsencode(path).decode("utf-8", "replace"), _NO_TEXT) for path in self._unnamed)]
 
     def _enter(
         self,
@@ -271,7 +281,8 @@ def place_of(path: str) -> Place:
 def _trajectory_files(root: Path) -> Iterator[Path]:
     """Trajectory stores, and files of JSON lines that begin as Gavel's do; not those that are being written anew."""
     if root.is_file():
-        raise GavelError(f"{root} is a file.", "Name the directory that holds it.")
+        yield root
+        return
     for directory, names, files in os.walk(root):
         names[:] = [name for name in names if not name.startswith(".")]
         for name in files:
@@ -280,6 +291,11 @@ def _trajectory_files(root: Path) -> Iterator[Path]:
                 continue
             if name.endswith(_STORE) or (name.endswith(_LINES) and _is_judged(file)):
                 yield file
+
+
+def _is_text(path: str) -> bool:
+    """Whether a file's name was valid UTF-8."""
+    return not any("\udc80" <= character <= "\udcff" for character in path)
 
 
 def _is_judged(file: Path) -> bool:

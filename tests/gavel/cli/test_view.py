@@ -12,16 +12,17 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gavel.scenarios.record_format import to_line
 from tests.gavel.reports.viewer.stored import RUN, group, member, run_directory, store
 from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.slow
 
 
-def started(tmp_path: Path, *arguments: str) -> tuple["subprocess.Popen[str]", str]:
+def started(tmp_path: Path, *arguments: str, shown: str = "runs") -> tuple["subprocess.Popen[str]", str]:
     """The process, and the address that it prints."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "gavel", "view", str(tmp_path / "runs"), "--port", "0", "--no-open", *arguments]
+    command = [sys.executable, "-m", "gavel", "view", str(tmp_path / shown), "--port", "0", "--no-open", *arguments]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     line = process.stdout.readline()
@@ -77,3 +78,19 @@ def test_a_directory_that_is_not_there_is_an_error_with_a_remedy(tmp_path: Path)
     assert done.returncode == 1
     assert "there is no directory" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("shown", "groups"), [("runs/desk", 4), (f"runs/{RUN}", 4), ("runs/judged.jsonl", 1)])
+def test_a_project_a_run_and_a_file_can_be_named(tmp_path: Path, shown: str, groups: int) -> None:
+    run_directory(tmp_path / "runs")
+    run_directory(tmp_path / "runs", run="another/run")
+    (tmp_path / "runs" / "judged.jsonl").write_text(to_line(group(member("x", 0.5))) + "\n")
+    process, address = started(tmp_path, shown=shown)
+    try:
+        with httpx.Client(trust_env=False, timeout=HANG_SECONDS) as client:
+            until(lambda: f"{groups} group" in client.get(f"{address}/groups").text)
+            first = client.get(address).text
+            assert "another/run" not in first
+            assert (RUN in first) == shown.startswith("runs/desk")
+    finally:
+        ended(process)

@@ -144,3 +144,21 @@ def test_it_is_read_while_it_is_updated(index, root):
     updating.join()
     assert index.groups(GroupFilter())[1] == 504
     assert all(count <= 504 for count in seen)
+
+
+def test_an_index_can_be_of_one_run_or_one_file(root, tmp_path):
+    run_directory(root, run="desk/other")
+    (root / "judged.jsonl").write_text(to_line(group(member("x", 0.5))) + "\n")
+    for only, counts in ((root / "desk" / "other", {"desk/other": 4}), (root / "judged.jsonl", {"judged.jsonl": 1})):
+        made = Index(root, tmp_path / f"{only.name}.sqlite", only)
+        made.update()
+        assert made.counts() == counts
+
+
+def test_a_file_whose_name_is_no_text_is_a_problem_and_the_others_are_shown(index, root):
+    name = os.fsencode(root / RUN) + b"/trajectories/train/\xff.jsonl.zst"
+    with open(name, "wb") as stream:
+        stream.write(store(root, 1).path.read_bytes())
+    index.update()
+    assert index.counts() == {RUN: 4}
+    assert [problem for _, problem in index.problems()] == ["its name is no text; rename it"]
