@@ -204,5 +204,6 @@ def before_after(first: dict[str, float], last: dict[str, float]) -> Table:
     table.add_column("after", justify="right")
     for name, value in last.items():
         if name not in _COUNTS:
-            table.add_row(name.replace("_", " "), f"{first.get(name, float('nan')):.2f}", f"{value:.2f}")
+            before = f"{first[name]:.2f}" if name in first else "–"
+            table.add_row(name.replace("_", " "), before, f"{value:.2f}")
     return table

@@ -362,6 +362,9 @@ class LoopConfig(_Settings):
     """Steps between two points of the learning curve."""
     evaluation_tasks: int = Field(default=128, ge=1)
     """Held-out tasks of a point of the curve."""
+    judged_tasks: int | None = Field(default=None, ge=0)
+    """Held-out tasks of a point at which the judge compares the attempts with those of the base and of the best step so
+    far (`wins/base` and `wins/best` among the metrics). Default: 64 where the scenario has no success, else 0."""
     final_tasks: int = Field(default=512, ge=1)
     """Held-out tasks of the first and the last evaluation."""
     keep_checkpoints: int = Field(default=3, ge=1)
@@ -370,7 +373,7 @@ class LoopConfig(_Settings):
     """How many are kept beside them for being the best."""
     keep_best_by: str = Field(default="held_out/success", pattern=r"^[^/]+/.+$")
     """What makes one the best: `split/metric` of metrics.jsonl, the higher the better. Only a step with such a value
-    can be among the best."""
+    can be among the best. Where the scenario has no success, the default is held_out/wins/base."""
 
     @field_validator("reward")
     @classmethod

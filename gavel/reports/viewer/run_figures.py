@@ -51,6 +51,7 @@ def run_figures(directory: Path) -> RunFigures:
     ]
     curves = [
         ("Success on held-out tasks", _curve(evaluations, "success", "trajectories")),
+        ("Wins against the base on held-out tasks, by the judge", _curve(evaluations, "wins/base")),
         ("Mean reward of a step", _curve(training, "reward")),
     ]
     return RunFigures(columns, steps, [(title, chart) for title, chart in curves if chart is not None])

@@ -18,6 +18,12 @@ from gavel.trainer.runs.format_version import check_format_version
 from gavel.trainer.runs.run_directory import read_description
 
 _HELD_OUT = "held_out"
+_FIGURES = (
+    (_HELD_OUT, "success", "success"),
+    (_HELD_OUT, "wins/base", "wins against the base"),
+    ("train", "judge_score", "judge score"),
+)
+"""(split, metric, words) of what a run is known by, the best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +127,9 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _best(rows: list[dict[str, Any]]) -> str:
-    """The highest held-out success, the newest among equals; without one, the highest mean score of a step."""
-    for split, metric, label in ((_HELD_OUT, "success", "success"), ("train", "judge_score", "judge score")):
+    """The highest held-out success, the newest among equals; without one, wins against the base, or the highest mean
+    score of a step."""
+    for split, metric, label in _FIGURES:
         of_split = [row for row in rows if row["split"] == split]
         values = [(row[metric], row["step"]) for row in of_split if isinstance(row.get(metric), int | float)]
         if values:

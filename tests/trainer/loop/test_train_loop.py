@@ -392,3 +392,35 @@ async def test_an_alarm_is_told_and_stored_once_and_a_run_that_stops_at_it_goes_
         assert [(row["step"], row["alarm"]) for row in backend.history(model, ALARMS)] == [(2, "hacked")]
     assert seen.told == [(2, JudgeAlarm.HACKED)]
     assert looked == [1, 2, 3, 4]
+
+
+async def test_a_scenario_without_success_has_wins_against_the_base_as_its_learning_curve(tmp_path: Path) -> None:
+    scenario = copy(find_scenario("returns_desk"))
+    scenario.success = None
+    loop = LoopConfig(
+        steps=2,
+        tasks_per_step=2,
+        group_size=4,
+        max_tokens=48,
+        evaluate_every=1,
+        evaluation_tasks=6,
+        final_tasks=8,
+        keep_checkpoints=1,
+    )
+    model = TrainableModel(name="judged", project="tests", base_model=EMBEDDED_POLICY)
+    judge = Judge("stand-in", rubric=scenario.rubric)
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await train_scenario(model, scenario, judge, loop, TrainConfig(learning_rate=2e-3))
+        curve = backend.history(model, "held_out")
+        assert [row["step"] for row in curve] == [0, 1, 2]
+        assert ["wins/base" in row for row in curve] == [False, True, True]
+        assert ["wins/best" in row for row in curve] == [False, False, True]
+        for step, tasks in ((1, 6), (2, 8)):
+            (logged,) = [await backend.logged(model, "held_out", step)]
+            wins = [member.metrics["wins/base"] for group in logged for member in group]
+            assert len(wins) == tasks
+            assert curve[step]["wins/base"] == sum(wins) / tasks
+            assert set(wins) <= {0.0, 0.5, 1.0}
+        assert backend.checkpoints(model) == [1, 2]  # 1 was the best when 2 was made
+        assert await backend.logged(model, "held_out", 7) == []

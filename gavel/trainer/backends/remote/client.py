@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, Self, cast
 
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.protocol import Endpoint, NotRegisteredError, TrainResult
 from gavel.trainer.backends.remote.batch_file import batch_file
 from gavel.trainer.backends.remote.connection import Connection, RemoteBackendError, canonical, model_path
@@ -91,6 +93,15 @@ class RemoteBackend:
         split: str,
     ) -> dict[str, float]:
         return (await self._run(model, "log", {"split": split}, groups)).result["means"]  # type: ignore[index]
+
+    async def logged(self, model: ModelSpec, split: str, step: int) -> list[TrajectoryGroup]:
+        if all(row["step"] != step for row in await asyncio.to_thread(self.history, model, split)):
+            return []
+        place = f"{model_path(model.key)}/files/trajectories/{split}/{step:06d}.jsonl.zst"
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory, "groups.jsonl.zst")
+            await asyncio.to_thread(self.connection.fetch, place, file)
+            return await asyncio.to_thread(lambda: list(TrajectoryStore(file)))
 
     def endpoint(self, model: TrainableSpec) -> Endpoint:
         url, limits = f"{self._url}{model_path(model.key)}/openai/v1", self._state(model).limits

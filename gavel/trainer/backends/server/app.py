@@ -77,7 +77,10 @@ def create_app(backend: LocalBackend, *, key: str, root: Path, most_upload_bytes
         found = await asyncio.to_thread(served_file, jobs.model((project, name)).directory, path)
         if found is None:
             return refused(
-                404, GavelError(f"there is no file {path} to fetch", "Checkpoints and exports can be fetched.")
+                404,
+                GavelError(
+                    f"there is no file {path} to fetch", "Checkpoints, exports and trajectories can be fetched."
+                ),
             )
         return FileResponse(found)
 
