@@ -62,8 +62,9 @@ _OWN = frozenset(
     }
 )
 """The entries of a run directory that Gavel writes, beside its lock."""
-_REPLIES = frozenset(f"cassettes.sqlite{end}" for end in ("", "-wal", "-shm"))
-"""The judge's replies, which are paid for: they stay when a run starts over."""
+_KEPT = frozenset({"deployments", *(f"cassettes.sqlite{end}" for end in ("", "-wal", "-shm"))})
+"""The judge's replies, which are paid for, and the records of deployments, which may still cost: they stay when a run
+starts over."""
 
 
 class RunDirectoryError(GavelError):
@@ -239,7 +240,7 @@ class RunDirectory:
 
     def foreign_entries(self) -> list[Path]:
         """What others have put into the directory."""
-        return sorted(entry for entry in self.path.iterdir() if entry.name not in {*_OWN, *_REPLIES, _LOCK})
+        return sorted(entry for entry in self.path.iterdir() if entry.name not in {*_OWN, *_KEPT, _LOCK})
 
     def discard_if_new(self) -> None:
         """Removes what opening created if the run was never described; call it after `close`."""
