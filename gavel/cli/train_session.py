@@ -123,7 +123,7 @@ async def run_evaluation(
     console = Console()
     model = _trainable(config, scenario)
     exists = config.backend.url is not None or (_directory(model) / "model.json").is_file()
-    if model.from_checkpoint is not None and not exists:
+    if model.from_checkpoint is not None and "://" not in model.from_checkpoint and not exists:
         start = str(find_checkpoint(model.from_checkpoint, runs_root()))
         model = model.model_copy(update={"from_checkpoint": start})
     if must_exist and not exists:

@@ -182,10 +182,10 @@ class TrainableModel(Model, TrainableSpec):
     async def push(
         self, address: str, step: int | Literal["latest", "best"] = "latest", *, best_by: str = "held_out/success"
     ) -> str:
-        """Copies a checkpoint to `s3://bucket/prefix` or a directory, under `project/name`; returns where it is there.
+        """Copies a checkpoint to `s3://bucket/prefix`, `hf://owner/repository` or a directory, under `project/name`.
 
-        A push that was cut off goes on where it was. best: the step with the highest `best_by` (split/metric). Raises
-        `StorageError`.
+        Returns where it is there. A push that was cut off goes on where it was. best: the step with the highest
+        `best_by` (split/metric). Raises `StorageError`.
         """
         saved = self.backend.checkpoints(self)
         if step == "best":

@@ -75,6 +75,9 @@ class S3Store:
         with self._errors():
             self._s3.delete_object(Bucket=self._bucket, Key=self._prefix + name)
 
+    def finish(self) -> None:
+        """Each file is there as soon as it is sent."""
+
     @contextmanager
     def _errors(self) -> Generator[None]:
         from boto3.exceptions import Boto3Error
