@@ -13,6 +13,7 @@ import httpx
 from openai import AsyncOpenAI, DefaultAioHttpClient
 from pydantic import ConfigDict, Field, PrivateAttr
 
+from gavel.llm.loopback import is_on_this_machine
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import Backend, NotRegisteredError, TrainResult
@@ -75,7 +76,7 @@ class Model(ModelSpec):
                 timeout=httpx.Timeout(self._request_seconds, connect=_REQUEST_TIMEOUT),
                 max_retries=self._repeats(),
                 # httpx's own pool takes time quadratic in the number of rollouts. No proxy is used for loopback.
-                http_client=DefaultAioHttpClient(trust_env="://127.0.0.1:" not in (base_url or "")),
+                http_client=DefaultAioHttpClient(trust_env=not is_on_this_machine(base_url or "")),
             )
             closer = loop.create_task(_close_with_loop(self._clients[loop]))
             _closers.add(closer)

@@ -13,6 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 from starlette.responses import FileResponse, JSONResponse, StreamingResponse
 
 from gavel.llm.errors import GavelError
@@ -26,8 +28,8 @@ from gavel.trainer.backends.remote.wire import (
     Job,
 )
 from gavel.trainer.backends.server.guard import Guard, refused
-from gavel.trainer.backends.server.jobs import Jobs, RunningJob
-from gavel.trainer.backends.server.passthrough import Passthrough
+from gavel.trainer.backends.server.jobs import Jobs, RunningJob, unknown_settings
+from gavel.trainer.backends.server.passthrough import UNBUFFERED, Passthrough
 from gavel.trainer.backends.server.served_files import served_file
 from gavel.trainer.backends.server.uploads import UploadError, Uploads
 
@@ -56,16 +58,16 @@ def create_app(backend: LocalBackend, *, key: str, root: Path, most_upload_bytes
 
     @app.post("/v1/models/{project}/{name}/jobs")
     async def submit(project: str, name: str, job: Job) -> Response:
-        return JSONResponse(jobs.submit((project, name), job).now().model_dump(mode="json"))
+        return _answer(jobs.submit((project, name), job))
 
     @app.get("/v1/models/{project}/{name}/jobs/{job}")
-    async def follow(project: str, name: str, job: str) -> Response:
+    async def follow(project: str, name: str, job: str, now: bool = False) -> Response:
         running = jobs.find((project, name), job)
         if running is None:
             return refused(404, GavelError("this server does not know the job", "Send it again."))
-        return StreamingResponse(
-            _events(running), media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
-        )
+        if now:
+            return _answer(running)
+        return StreamingResponse(_events(running), media_type="text/event-stream", headers=UNBUFFERED)
 
     @app.get("/v1/models/{project}/{name}/history")
     async def history(project: str, name: str, split: str | None = None) -> Response:
@@ -84,7 +86,7 @@ def create_app(backend: LocalBackend, *, key: str, root: Path, most_upload_bytes
             )
         return FileResponse(found)
 
-    @app.head("/v1/uploads/{sha256}")
+    @app.get("/v1/uploads/{sha256}")
     async def offset(sha256: str) -> Response:
         return Response(headers={OFFSET_HEADER: str(uploads.offset(sha256))})
 
@@ -106,7 +108,21 @@ def create_app(backend: LocalBackend, *, key: str, root: Path, most_upload_bytes
         assert isinstance(error, GavelError)
         return refused(404 if isinstance(error, NotRegisteredError) else 409, error)
 
+    @app.exception_handler(ValidationError)
+    @app.exception_handler(RequestValidationError)
+    async def misunderstood(_: Request, error: Exception) -> Response:
+        assert isinstance(error, ValidationError | RequestValidationError)
+        return refused(422, unknown_settings(error))
+
+    @app.exception_handler(Exception)
+    async def failed(_: Request, error: Exception) -> Response:
+        return refused(500, GavelError(f"the server failed: {type(error).__name__}: {error}", "See its log."))
+
     return app
+
+
+def _answer(running: RunningJob) -> Response:
+    return Response(running.now().model_dump_json(), media_type="application/json")
 
 
 async def _events(running: RunningJob) -> AsyncIterator[bytes]:
