@@ -31,7 +31,7 @@ class Activity:
 
     async def wait_idle(self, seconds: float) -> None:
         """Returns when nothing was done for so long."""
-        while (left := seconds - self.idle_seconds()) > 0:
+        while (left := seconds - self.idle_seconds()) > 0:  # noqa: ASYNC110 - time itself is waited for
             await asyncio.sleep(min(left, max(seconds / 10, 0.05)))
 
 

@@ -43,7 +43,7 @@ def create_app(
     most_upload_bytes: int = 4 << 30,
     activity: Activity | None = None,
 ) -> FastAPI:
-    """`root`: the runs' directory, that of the backend. `activity` is told what is done. Closes the backend at the end."""
+    """`root`: the runs' directory, that of the backend. `activity` hears of requests. Closes the backend at the end."""
     uploads = Uploads(root / ".backend" / "uploads", most_bytes=most_upload_bytes)
     jobs = Jobs(backend, root, uploads)
     passthrough = Passthrough(backend, jobs, key)

@@ -55,6 +55,7 @@ async def serve(
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
+
         async def stop_when_idle(seconds: float) -> None:
             await activity.wait_idle(seconds)
             stop()

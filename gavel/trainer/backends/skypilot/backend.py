@@ -1,6 +1,6 @@
 """A backend on a cluster: started by SkyPilot, reached through a tunnel, found again by the cluster's name.
 
-The server there ends itself when nobody uses it, and SkyPilot then stops the machines: what is left alone costs nothing.
+The server there ends itself when nobody uses it, and SkyPilot then stops the machines.
 """
 
 import contextlib
@@ -91,9 +91,7 @@ class SkyPilotBackend(RemoteBackend):
         return await cls._connected(record, launch.host, launch.say, patience, start_seconds)
 
     @classmethod
-    async def found(
-        cls, launch: Launch, *, patience: float = 600.0, start_seconds: float = _START_SECONDS
-    ) -> Self:
+    async def found(cls, launch: Launch, *, patience: float = 600.0, start_seconds: float = _START_SECONDS) -> Self:
         """The backend of a cluster that is on; its server is started again if it has ended."""
         record = await launch.running()
         if record is not None:

@@ -12,7 +12,11 @@ _LAST_MINUTES = 5
 
 
 def _plain_name(name: str) -> str:
-    if not name or not name[0].isalpha() or not all(part.isascii() and (part.isalnum() or part == "-") for part in name):
+    if (
+        not name
+        or not name[0].isalpha()
+        or not all(part.isascii() and (part.isalnum() or part == "-") for part in name)
+    ):
         raise ValueError("a letter first, then letters, digits and hyphens")
     return name
 
@@ -45,7 +49,7 @@ class ClusterSettings(BaseModel):
     idle_minutes_to_autostop: int = Field(default=30, ge=2)
     """Minutes without a request or a running step, after which the machines are stopped."""
     down: bool | None = None
-    """Deletes the machines instead of stopping them, and runs that are on them. Default: where they cannot be stopped."""
+    """Deletes idle machines, with the runs on them, instead of stopping them. Default: where they cannot be stopped."""
     engine: Literal["transformers", "vllm"] = "transformers"
     slots: int = Field(default=128, ge=1)
     """Conversations that are sampled at once."""

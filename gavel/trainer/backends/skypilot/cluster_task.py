@@ -15,7 +15,7 @@ class ClusterTask:
     settings: ClusterSettings
     package: OwnPackage
     arguments: tuple[str, ...]
-    """Of `gavel`, on each node."""
+    """Of Python, on each node."""
 
     def config(self) -> dict[str, Any]:
         """For `sky.Task.from_yaml_config`; secrets are added to the task itself."""
@@ -50,6 +50,11 @@ class ClusterTask:
 
 def backend_task(settings: ClusterSettings, package: OwnPackage) -> ClusterTask:
     """A task that serves: `gavel backend` on the first node, which ends when it is idle."""
+    return ClusterTask(settings, package, backend_arguments(settings))
+
+
+def backend_arguments(settings: ClusterSettings) -> tuple[str, ...]:
+    """Of Python, for `gavel backend` with these settings."""
     options: dict[str, object] = {
         "port": settings.port,
         "runs": settings.runs,
@@ -60,4 +65,4 @@ def backend_task(settings: ClusterSettings, package: OwnPackage) -> ClusterTask:
         "idle-minutes": settings.server_idle_minutes,
     }
     given = [part for name, value in options.items() if value is not None for part in (f"--{name}", str(value))]
-    return ClusterTask(settings, package, ("backend", *given))
+    return ("-m", "gavel", "backend", *given)

@@ -35,7 +35,7 @@ class Launch:
         self._settings = settings.model_copy(update={"port": port})
 
     async def running(self) -> ClusterRecord | None:
-        """The cluster if it is up. Raises `ClusterError` for one with other machines, or that another machine started."""
+        """The cluster if it is up. Raises `ClusterError` for one with other machines, or of unknown key."""
         name = self._settings.cluster
         state = await self.host.state(name)
         if state in ("absent", "stopped"):
@@ -47,7 +47,9 @@ class Launch:
                 f"or end it: gavel cluster down {name}",
             )
         asked, there = self._settings.machines(), self._record.machines
-        if other := [f"{field} {there.get(field)}, not {asked[field]}" for field in asked if there.get(field) != asked[field]]:
+        if other := [
+            f"{field} {there.get(field)}, not {asked[field]}" for field in asked if there.get(field) != asked[field]
+        ]:
             raise ClusterError(
                 f"the cluster {name} is on with {'; '.join(other)}",
                 f"Ask for that, choose another name, or end it first: gavel cluster down {name}",

@@ -43,12 +43,12 @@ class OwnPackage:
         return f"{_THERE}/{self.identity}/{self.wheel.name}"
 
     def shell_word(self, *, extras: bool, directory: str | None = None) -> str:
-        """A requirement as a shell there reads it; `directory`: where the wheel is, if elsewhere."""
+        """A requirement as a shell there reads it; `directory`: the wheel's, as a shell writes it, if elsewhere."""
         wanted = f"[{','.join(self.extras)}]" if extras else ""
         if self.wheel is None:
             return shlex.quote(f"{DISTRIBUTION}{wanted}{self.source}")
         if directory is not None:
-            return shlex.quote(f"{directory}/{self.wheel.name}{wanted}")
+            return directory + shlex.quote(f"/{self.wheel.name}{wanted}")
         return '"$HOME"/' + shlex.quote(self.wheel_there[2:] + wanted)
 
 
@@ -63,7 +63,7 @@ def own_package(cache: Path) -> OwnPackage:
             "Gavel runs here from files that are no checkout and are not installed", "Install it: pip install gavel-rl"
         )
     version, origin = installed
-    url = origin.get("url", "")
+    url = str(origin.get("url", ""))
     if vcs := origin.get("vcs_info"):
         source = f" @ {vcs['vcs']}+{url}@{vcs['commit_id']}"
         return OwnPackage(identity=str(vcs["commit_id"]), source=source)

@@ -1,8 +1,8 @@
-"""The two scripts of a cluster: `setup` installs Gavel on a node, and `run` runs it there.
+"""The two scripts of a cluster: `setup` installs Gavel on a node, and `run` runs Python with it there.
 
 The run script needs SKYPILOT_NUM_NODES, SKYPILOT_NODE_RANK, SKYPILOT_NODE_IPS and SKYPILOT_NUM_GPUS_PER_NODE where
-there are several nodes or GPUs, whoever starts it: SkyPilot, Slurm, Kubernetes or a test. Then torchrun starts a process
-for each GPU; one process is started plainly. GAVEL_PYTHON is another interpreter than that of the setup.
+there are several nodes or GPUs, whoever starts it: SkyPilot, Slurm, Kubernetes or a test. Then torchrun starts a
+process for each GPU; one process is started plainly. GAVEL_PYTHON is another interpreter than that of the setup.
 """
 
 import shlex
@@ -12,20 +12,28 @@ from importlib.resources import files
 from gavel.trainer.backends.skypilot.own_package import OwnPackage
 
 
-def setup_script(package: OwnPackage, more: str = "") -> str:
-    """Installs Gavel on this node; the same package again costs nothing. `more`: commands that follow."""
+def setup_script(package: OwnPackage, more: str = "", directory: str | None = None) -> str:
+    """Installs Gavel on this node; the same package again costs nothing. `more`: commands that follow.
+
+    `directory`: of the package's wheel, as a shell there writes it.
+    """
     given = {
         "gavel_identity": shlex.quote(package.identity),
-        "gavel_package": package.shell_word(extras=False),
-        "gavel_requirement": package.shell_word(extras=True),
+        "gavel_package": package.shell_word(extras=False, directory=directory),
+        "gavel_requirement": package.shell_word(extras=True, directory=directory),
     }
     variables = "".join(f"{name}={value}\n" for name, value in given.items())
     return variables + _text("setup.sh") + (more.rstrip() + "\n" if more.strip() else "")
 
 
 def run_script(arguments: Sequence[str]) -> str:
-    """Runs `gavel` with these arguments on this node."""
-    return f"set -- {shell_words(arguments)}\n{_text('run.sh')}"
+    """Runs Python with these arguments on this node."""
+    return f"set -- {shell_words(arguments)}\n{run_text()}"
+
+
+def run_text() -> str:
+    """The run script; its own arguments are Python's."""
+    return _text("run.sh")
 
 
 def shell_words(arguments: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping
+from typing import cast
 
 from gavel.trainer.backends.remote.wire import KEY_VARIABLE
 from gavel.trainer.backends.skypilot.errors import ClusterError
@@ -13,11 +14,10 @@ _SHORTEST = 6
 def secret_values(secrets: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
     """By name. Names alone are of environment variables here. Raises `ClusterError` for one that is not set."""
     if isinstance(secrets, str):
-        raise ClusterError(f"secrets is one string, {secrets!r}", f"Give a list: secrets=[{secrets!r}]")
+        raise ClusterError("secrets is one string", 'Give a list of names: secrets=["HF_TOKEN"]')
+    values = {name: os.environ.get(name, "") for name in secrets}
     if isinstance(secrets, Mapping):
-        values = dict(secrets)
-    else:
-        values = {name: os.environ.get(name, "") for name in secrets}
+        values = dict(cast("Mapping[str, str]", secrets))
     for name, value in values.items():
         if not name.isidentifier():
             raise ClusterError(

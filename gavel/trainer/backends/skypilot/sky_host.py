@@ -168,15 +168,18 @@ class SkyHost:
         except Exception as error:  # SkyPilot's have no common class
             text = redacted(_first_line(error), secrets)
             # without the cause, whose words may hold what must not be seen
-            raise ClusterError(f"{failure}: {text}", "`sky check` shows what is set up, `gavel cluster status` what is on.") from None
+            raise ClusterError(
+                f"{failure}: {text}", "`sky check` shows what is set up, `gavel cluster status` what is on."
+            ) from None
 
 
 def _skypilot() -> ModuleType:
     try:
-        import sky
+        import sky  # pyright: ignore[reportMissingModuleSource]
     except ModuleNotFoundError as error:
         raise ClusterError(
-            "a cluster needs SkyPilot, which is not installed", "pip install 'gavel-rl[sky]' 'skypilot[aws]' (or gcp, k8s, …)"
+            "a cluster needs SkyPilot, which is not installed",
+            "pip install 'gavel-rl[sky]' 'skypilot[aws]' (or gcp, k8s, …)",
         ) from error
     return sky
 

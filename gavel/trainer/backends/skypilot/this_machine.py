@@ -64,19 +64,11 @@ class ThisMachine:
             "SKYPILOT_NUM_GPUS_PER_NODE": str(self._gpus),
             **secrets,
         }
-        nodes: list[subprocess.Popen[bytes]] = []
-        with log.open("wb") as out:
-            for rank in range(settings.num_nodes):
-                nodes.append(
-                    subprocess.Popen(
-                        ["bash", "-c", str(task.config()["run"])],
-                        env={**given, "SKYPILOT_NODE_RANK": str(rank)},
-                        stdin=subprocess.DEVNULL,
-                        stdout=out,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,  # Ctrl-C finishes a step first, which needs it
-                    )
-                )
+        script = str(task.config()["run"])
+        log.write_bytes(b"")
+        nodes = [
+            _node(script, {**given, "SKYPILOT_NODE_RANK": str(rank)}, log) for rank in range(settings.num_nodes)
+        ]
         self._nodes[settings.cluster] = nodes
         say(f"{settings.cluster} runs on this machine, process {nodes[0].pid}; its log is {log}")
         return Submitted(job=nodes[0].pid, process=nodes[0].pid)
@@ -149,6 +141,18 @@ class ThisMachine:
             return os.getsid(process) == process and not _zombie(process)
         except ProcessLookupError:
             return False
+
+
+def _node(script: str, environment: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]":
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            ["bash", "-c", script],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C finishes a step first, which needs it
+        )
 
 
 def _zombie(process: int) -> bool:
