@@ -41,6 +41,7 @@ from .scenarios.trajectory_store import TrajectoryStore as TrajectoryStore
 from .trainer.backends.local import LocalBackend as LocalBackend
 from .trainer.backends.protocol import TrainResult as TrainResult
 from .trainer.backends.remote.client import RemoteBackend as RemoteBackend
+from .trainer.backends.skypilot.backend import SkyPilotBackend as SkyPilotBackend
 from .trainer.config import Cispo as Cispo
 from .trainer.config import ClippedSurrogate as ClippedSurrogate
 from .trainer.config import Gspo as Gspo

@@ -30,6 +30,7 @@ COMMANDS = {
     "pull": "Copy a checkpoint out of such a store into a run here.",
     "sft": "Train a model to imitate the best members of judged groups.",
     "backend": "Train and serve models here for clients elsewhere (gavel.RemoteBackend).",
+    "cluster": "Train on a cluster that SkyPilot starts: up, status, logs, ssh, down, export.",
     "serve": "Serve the judge over HTTP: one judge for trainers in any language.",
     "keys": "Make, list and revoke API keys of the service.",
     "judge": "Draft a rubric, and test the judge itself.",

@@ -24,12 +24,17 @@ def backend(
     ] = None,
     versions: Annotated[int, typer.Option(min=1, help="Steps whose adapters are served at once.")] = 1,
     max_upload_mb: Annotated[int, typer.Option(min=1, help="Of the groups of one step.")] = 4096,
+    idle_minutes: Annotated[
+        float | None,
+        typer.Option(min=0.01, help="End after so long without a request or a running step. Default: never."),
+    ] = None,
 ) -> None:
     """Train and serve models on this machine for gavel.RemoteBackend elsewhere.
 
     Clients show the key in GAVEL_BACKEND_KEY; where that is not set, one is made and printed.
 
     A step that a client has sent is made once, whatever is cut, killed or sent again. Runs are kept here.
+    Started by torchrun, the first process serves, and all of them learn.
     """
     if missing := [*missing_parts("train"), *missing_parts("service")]:
         raise MissingExtraError("gavel backend", missing[0], "service" if missing_parts("service") else "train")
@@ -37,10 +42,16 @@ def backend(
     from gavel.trainer.backends.remote.address import checked_key
     from gavel.trainer.backends.server.serve import serve
     from gavel.trainer.config import VllmSettings
+    from gavel.trainer.distributed import join, launched
+    from gavel.trainer.learner.replicas import follow_leader
     from gavel.trainer.runs.run_directory import runs_root
 
     if engine not in ("transformers", "vllm"):
         raise typer.BadParameter("transformers or vllm", param_hint="--engine")
+    if launched():
+        world = join()  # now: the processes meet before the first client comes
+        if world.rank:
+            return follow_leader(world)
     given = os.environ.get("GAVEL_BACKEND_KEY")  # no option: a command line is seen by every user of the machine
     key = checked_key(given) if given else secrets.token_urlsafe(24)
     root = runs_root(runs)
@@ -61,6 +72,7 @@ def backend(
             port=port,
             announce=announce,
             most_upload_bytes=max_upload_mb << 20,
+            idle_seconds=None if idle_minutes is None else 60 * idle_minutes,
         )
     )
 

@@ -6,7 +6,7 @@ Imports torch; the commands in `train` and `evaluate` import it only when they r
 import contextlib
 import os
 import tempfile
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 
 from rich.console import Console
@@ -22,10 +22,11 @@ from gavel.llm.counted import counted
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.remote.client import RemoteBackend
+from gavel.trainer.backends.skypilot.backend import CLUSTER_SCHEME, SkyPilotBackend
 from gavel.trainer.loop.evaluation import evaluate, interval
 from gavel.trainer.loop.train_loop import EVALUATION, train_scenario
 from gavel.trainer.model import TrainableModel
-from gavel.trainer.run_config import RunConfig
+from gavel.trainer.run_config import BackendConfig, RunConfig
 from gavel.trainer.runs.fresh_run import ReplacedRun, replacing_run
 from gavel.trainer.runs.named_checkpoint import find_checkpoint
 from gavel.trainer.runs.run_directory import RunDirectoryError, run_path, runs_root
@@ -47,8 +48,15 @@ def _trainable(config: RunConfig, scenario: Scenario) -> TrainableModel:
     )
 
 
-def _backend(config: RunConfig, path: str | None = None) -> LocalBackend | RemoteBackend:
-    backend = config.backend
+@contextlib.asynccontextmanager
+async def _backend(config: RunConfig, path: str | None = None) -> AsyncGenerator[LocalBackend | RemoteBackend]:
+    async with await _opened(config.backend, config, path) as backend:
+        yield backend
+
+
+async def _opened(backend: BackendConfig, config: RunConfig, path: str | None) -> LocalBackend | RemoteBackend:
+    if backend.url is not None and backend.url.startswith(CLUSTER_SCHEME):
+        return await SkyPilotBackend.attach(backend.url.removeprefix(CLUSTER_SCHEME))
     if backend.url is not None:
         return RemoteBackend(backend.url)
     return LocalBackend(

@@ -1,5 +1,6 @@
 """What every backend does, whatever machine it trains on: the same cases for each."""
 
+import itertools
 import json
 import shutil
 from collections.abc import AsyncIterator
@@ -17,6 +18,8 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import Backend, NotRegisteredError
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.server.app import create_app
+from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
+from gavel.trainer.backends.skypilot.this_machine import ThisMachine
 from gavel.trainer.config import LoraSettings, SftConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import Model, TrainableModel
@@ -24,7 +27,15 @@ from gavel.trainer.runs.named_checkpoint import NamedCheckpointError
 from gavel.trainer.runs.run_directory import RunDirectoryError
 from tests.backend_server import KEY, serving
 
-pytestmark = [pytest.mark.slow, pytest.mark.parametrize("kind", ["local", "remote"])]
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("kind", ["local", "remote", "sky-local"])]
+
+
+_clusters = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GAVEL_STATE", str(tmp_path_factory.mktemp("state")))
 
 
 @asynccontextmanager
@@ -32,6 +43,16 @@ async def a_backend(kind: str, runs: Path) -> AsyncIterator[Backend]:
     if kind == "local":
         async with LocalBackend(runs) as local:
             yield local
+        return
+    if kind == "sky-local":
+        cluster = f"conformance-{next(_clusters)}"
+        launched = await SkyPilotBackend.launch(
+            cluster, None, host=ThisMachine(), runs=str(runs), say=lambda _: None, patience=60
+        )
+        try:
+            yield launched
+        finally:
+            await launched.down()
         return
     app = create_app(LocalBackend(runs), key=KEY, root=runs)
     with serving(app) as url:

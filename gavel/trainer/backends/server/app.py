@@ -27,7 +27,8 @@ from gavel.trainer.backends.remote.wire import (
     PROTOCOL,
     Job,
 )
-from gavel.trainer.backends.server.guard import Guard, refused
+from gavel.trainer.backends.server.activity import Activity, CountedRequests
+from gavel.trainer.backends.server.guard import HEALTH, Guard, refused
 from gavel.trainer.backends.server.jobs import Jobs, RunningJob, unknown_settings
 from gavel.trainer.backends.server.passthrough import UNBUFFERED, Passthrough
 from gavel.trainer.backends.server.served_files import served_file
@@ -36,8 +37,15 @@ from gavel.trainer.backends.server.uploads import UploadError, Uploads
 _METHODS = ["GET", "POST", "DELETE", "PUT", "PATCH", "HEAD"]
 
 
-def create_app(backend: LocalBackend, *, key: str, root: Path, most_upload_bytes: int = 4 << 30) -> FastAPI:
-    """`root`: the runs' directory, that of the backend. Closes the backend when it ends."""
+def create_app(
+    backend: LocalBackend,
+    *,
+    key: str,
+    root: Path,
+    most_upload_bytes: int = 4 << 30,
+    activity: Activity | None = None,
+) -> FastAPI:
+    """`root`: the runs' directory, that of the backend. `activity` hears of requests. Closes the backend at the end."""
     uploads = Uploads(root / ".backend" / "uploads", most_bytes=most_upload_bytes)
     jobs = Jobs(backend, root, uploads)
     passthrough = Passthrough(backend, jobs, key)
@@ -50,9 +58,12 @@ def create_app(backend: LocalBackend, *, key: str, root: Path, most_upload_bytes
 
     app = FastAPI(title="Gavel backend", version=version("gavel-rl"), lifespan=lifespan, redoc_url=None)
 
+    if activity is not None:
+        activity.busy = jobs.running
+        app.add_middleware(CountedRequests, activity=activity, uncounted=HEALTH)
     app.add_middleware(Guard, key=key, admits=passthrough.admits)
 
-    @app.get("/healthz")
+    @app.get(HEALTH)
     async def health() -> dict[str, object]:
         return {"status": "ok", "version": app.version, "protocol": PROTOCOL}
 

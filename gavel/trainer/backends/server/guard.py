@@ -11,7 +11,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gavel.llm.errors import GavelError
 from gavel.trainer.backends.remote.wire import PROTOCOL, PROTOCOL_HEADER, Fault
 
-_OPEN = "/healthz"
+HEALTH = "/healthz"
+"""Open to all."""
 _ENDPOINT = re.compile(r"/v1/models/[^/]+/[^/]+/openai/v1/")
 
 
@@ -33,7 +34,7 @@ class Guard:
         self._admits = admits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] == _OPEN:
+        if scope["type"] != "http" or scope["path"] == HEALTH:
             return await self._app(scope, receive, send)
         answer = self._refusal(Request(scope))
         await (answer or self._app)(scope, receive, send)

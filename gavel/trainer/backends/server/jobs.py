@@ -145,6 +145,10 @@ class Jobs:
                 await self._load(model)
         return model
 
+    def running(self) -> bool:
+        """Whether a job runs or waits."""
+        return bool(self._tasks)
+
     async def close(self) -> None:
         """Waits for the jobs that run."""
         while self._tasks:

@@ -10,6 +10,7 @@ from pathlib import Path
 import uvicorn
 
 from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.server.activity import Activity
 from gavel.trainer.backends.server.app import create_app
 from gavel.trainer.serving.listener import address_of, listen
 
@@ -27,13 +28,17 @@ async def serve(
     port: int,
     announce: Callable[[str], None],
     most_upload_bytes: int = 4 << 30,
+    idle_seconds: float | None = None,
 ) -> None:
     """Serves until SIGTERM or SIGINT; then finishes the steps in progress. `announce` is told the address.
+
+    With `idle_seconds` it also ends when no request and no job was there for so long.
 
     Raises `EndpointError`.
     """
     with contextlib.closing(listen(host, port)) as listener:
-        app = create_app(backend, key=key, root=root, most_upload_bytes=most_upload_bytes)
+        activity = Activity()
+        app = create_app(backend, key=key, root=root, most_upload_bytes=most_upload_bytes, activity=activity)
         config = uvicorn.Config(
             app,
             log_level="error",
@@ -50,9 +55,17 @@ async def serve(
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
+
+        async def stop_when_idle(seconds: float) -> None:
+            await activity.wait_idle(seconds)
+            stop()
+
+        idle = None if idle_seconds is None else asyncio.create_task(stop_when_idle(idle_seconds))
         try:
             await server.serve(sockets=[listener])
         finally:
+            if idle is not None:
+                idle.cancel()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
 

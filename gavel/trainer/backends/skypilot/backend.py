@@ -1,0 +1,161 @@
+"""A backend on a cluster: started by SkyPilot, reached through a tunnel, found again by the cluster's name.
+
+The server there ends itself when nobody uses it, and SkyPilot then stops the machines.
+"""
+
+import contextlib
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+from gavel.trainer.backends.remote.client import RemoteBackend
+from gavel.trainer.backends.skypilot.cluster_record import ClusterRecord
+from gavel.trainer.backends.skypilot.connecting import wait_for_server
+from gavel.trainer.backends.skypilot.errors import ClusterError, ServerEndedError
+from gavel.trainer.backends.skypilot.host import ClusterHost, Line, Offer, Say
+from gavel.trainer.backends.skypilot.launch import Launch, cluster_settings
+from gavel.trainer.backends.skypilot.secret_values import secret_values
+from gavel.trainer.backends.skypilot.sky_host import SkyHost
+from gavel.trainer.backends.skypilot.this_machine import ThisMachine
+
+CLUSTER_SCHEME = "sky://"
+"""Before a cluster's name, where an address of a backend is asked for."""
+_START_SECONDS = 3600.0
+"""Until the server answers: it waits for its machines, and installs torch."""
+
+
+class SkyPilotBackend(RemoteBackend):
+    """Made by `launch` or `attach`; also an async context manager, whose end leaves the cluster on until it is idle."""
+
+    def __init__(self, record: ClusterRecord, host: ClusterHost, line: Line, *, patience: float) -> None:
+        super().__init__(line.url, record.key.get_secret_value(), patience=patience)
+        self.cluster = record.cluster
+        self._host = host
+        self._line = line
+
+    @classmethod
+    async def launch(
+        cls,
+        cluster: str = "gavel",
+        accelerators: str | None = "H100:1",
+        infra: str | None = None,
+        image: str | None = None,
+        idle_minutes_to_autostop: int = 30,
+        down: bool | None = None,
+        secrets: Iterable[str] | Mapping[str, str] = (),
+        num_nodes: int = 1,
+        *,
+        max_usd_per_hour: float | None = None,
+        patience: float = 600.0,
+        start_seconds: float = _START_SECONDS,
+        say: Say | None = None,
+        host: ClusterHost | None = None,
+        **more: Any,
+    ) -> Self:
+        """Starts the cluster, or finds it by its name, and returns when its backend answers.
+
+        `secrets`: names of environment variables here, or values by name. `more`: further fields of `ClusterSettings`.
+        `say` is told the price first, then the log (default: standard error). `host` starts the machines (default:
+        SkyPilot). Raises `ClusterError`, also when an hour costs more than `max_usd_per_hour`.
+        """
+        values = secret_values(secrets)
+        settings = cluster_settings(
+            cluster=cluster,
+            accelerators=accelerators,
+            infra=infra,
+            image=image,
+            idle_minutes_to_autostop=idle_minutes_to_autostop,
+            down=down,
+            num_nodes=num_nodes,
+            secrets=tuple(values),
+            **more,
+        )
+        launch = Launch(settings, values, host or SkyHost(), say or _to_standard_error)
+        if await launch.running() is not None:
+            return await cls.found(launch, patience=patience, start_seconds=start_seconds)
+        offer = await launch.offer()
+        if max_usd_per_hour is not None and (offer.usd_per_hour is None or offer.usd_per_hour > max_usd_per_hour):
+            price = "an unknown price" if offer.usd_per_hour is None else f"{offer.usd_per_hour:.2f} USD an hour"
+            raise ClusterError(
+                f"the cluster {cluster} is offered at {price}, and {max_usd_per_hour:.2f} USD is the most",
+                "Choose other accelerators or another infra, or raise max_usd_per_hour.",
+            )
+        return await cls.started(launch, offer, patience=patience, start_seconds=start_seconds)
+
+    @classmethod
+    async def started(
+        cls, launch: Launch, offer: Offer, *, patience: float = 600.0, start_seconds: float = _START_SECONDS
+    ) -> Self:
+        """The backend of a cluster that is started now, as it was offered."""
+        record = await launch.start(offer)
+        return await cls._connected(record, launch.host, launch.say, patience, start_seconds)
+
+    @classmethod
+    async def found(cls, launch: Launch, *, patience: float = 600.0, start_seconds: float = _START_SECONDS) -> Self:
+        """The backend of a cluster that is on; its server is started again if it has ended."""
+        record = await launch.running()
+        if record is not None:
+            with contextlib.suppress(ServerEndedError):
+                return await cls._connected(record, launch.host, launch.say, patience, start_seconds)
+        return await cls.started(launch, await launch.offer(), patience=patience, start_seconds=start_seconds)
+
+    @classmethod
+    async def attach(
+        cls, cluster: str = "gavel", *, patience: float = 600.0, say: Say | None = None, host: ClusterHost | None = None
+    ) -> Self:
+        """A cluster that was launched from this machine and is up. Raises `ClusterError`; starts nothing."""
+        record = _known(cluster)
+        host = host or host_of(record)
+        if (state := await host.state(cluster)) != "up":
+            raise ClusterError(f"the cluster {cluster} is {state}", f"Start it: gavel cluster up {cluster}")
+        told = say or _to_standard_error
+        return await cls._connected(record, host, told, patience, _START_SECONDS)
+
+    @classmethod
+    async def _connected(
+        cls, record: ClusterRecord, host: ClusterHost, say: Say, patience: float, seconds: float
+    ) -> Self:
+        line = await host.line(record.cluster, record.port)
+        try:
+            await wait_for_server(record, host, line, say, seconds)
+            return cls(record, host, line, patience=patience)
+        except BaseException:
+            await line.close()
+            raise
+
+    async def close(self) -> None:
+        """Ends this client; the cluster stays on until it is idle."""
+        await super().close()
+        await self._line.close()
+
+    async def down(self) -> None:
+        """Ends the cluster and its machines, with the runs that are on them, and this client."""
+        await self.close()
+        await end_cluster(self.cluster, self._host)
+
+
+async def end_cluster(cluster: str, host: ClusterHost) -> None:
+    """Ends its machines, and forgets it. Raises `ClusterError`."""
+    await host.down(cluster)
+    record = ClusterRecord.find(cluster)
+    if record is not None:
+        record.delete()
+
+
+def host_of(record: ClusterRecord) -> ClusterHost:
+    """Who started the cluster."""
+    return ThisMachine() if record.process is not None else SkyHost()
+
+
+def _known(cluster: str) -> ClusterRecord:
+    record = ClusterRecord.find(cluster)
+    if record is None:
+        known = ", ".join(each.cluster for each in ClusterRecord.all()) or "none"
+        raise ClusterError(
+            f"no cluster {cluster} was started from here; known: {known}", f"Start it: gavel cluster up {cluster}"
+        )
+    return record
+
+
+def _to_standard_error(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

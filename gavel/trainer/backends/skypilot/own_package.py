@@ -1,0 +1,154 @@
+"""The package of Gavel that runs here, as something that another machine can install: the same code on both sides."""
+
+import hashlib
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import gavel.trainer.backends.skypilot as here
+from gavel.trainer.backends.skypilot.errors import ClusterError
+from gavel.trainer.runs.file_hash import file_sha256
+
+DISTRIBUTION = "gavel-rl"
+_EXTRAS = ("service", "train")
+_THERE = "~/.gavel/wheels"
+_BUILD_SECONDS = 300.0
+_BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "src", "gavel")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPackage:
+    """What pip installs, from an index, a repository or a wheel."""
+
+    identity: str
+    """Different for other code."""
+    source: str = ""
+    """Version (==1.2) or address (@ git+https://…); empty for a wheel."""
+    wheel: Path | None = None
+    """Here; it is copied to `wheel_there`."""
+    extras: tuple[str, ...] = _EXTRAS
+
+    @property
+    def wheel_there(self) -> str:
+        assert self.wheel is not None
+        return f"{_THERE}/{self.identity}/{self.wheel.name}"
+
+    def shell_word(self, *, extras: bool, directory: str | None = None) -> str:
+        """A requirement as a shell there reads it; `directory`: the wheel's, as a shell writes it, if elsewhere."""
+        wanted = f"[{','.join(self.extras)}]" if extras else ""
+        if self.wheel is None:
+            return shlex.quote(f"{DISTRIBUTION}{wanted}{self.source}")
+        if directory is not None:
+            return directory + shlex.quote(f"/{self.wheel.name}{wanted}")
+        return '"$HOME"/' + shlex.quote(self.wheel_there[2:] + wanted)
+
+
+def own_package(cache: Path) -> OwnPackage:
+    """The package that is installed here; of a checkout, a wheel that is built into `cache`. Raises `ClusterError`."""
+    installed = _installed()
+    checkout = _checkout()
+    if checkout is not None:
+        return _built(checkout, cache)
+    if installed is None:
+        raise ClusterError(
+            "Gavel runs here from files that are no checkout and are not installed", "Install it: pip install gavel-rl"
+        )
+    version, origin = installed
+    url = str(origin.get("url", ""))
+    if vcs := origin.get("vcs_info"):
+        source = f" @ {vcs['vcs']}+{url}@{vcs['commit_id']}"
+        return OwnPackage(identity=str(vcs["commit_id"]), source=source)
+    if not url.startswith("file:"):
+        source = f" @ {url}" if url else f"=={version}"
+        return OwnPackage(identity=hashlib.sha256(source.encode()).hexdigest()[:16], source=source)
+    path = Path(url2pathname(urlsplit(url).path))
+    if path.suffix == ".whl" and path.is_file():
+        return _wheel(path)
+    if (path / "pyproject.toml").is_file():
+        return _built(path, cache)
+    raise ClusterError(
+        f"Gavel was installed from {path}, which is not there any more",
+        "Install it again, so that the same package can go to the cluster.",
+    )
+
+
+def _installed() -> tuple[str, dict[str, Any]] | None:
+    try:
+        found = distribution(DISTRIBUTION)
+    except PackageNotFoundError:
+        return None
+    return found.version, json.loads(found.read_text("direct_url.json") or "{}")
+
+
+def _checkout() -> Path | None:
+    """The checkout that this code is part of; None for an installed package."""
+    root = Path(str(here.__file__)).resolve().parents[4]
+    pyproject = root / "pyproject.toml"
+    return root if pyproject.is_file() and f'name = "{DISTRIBUTION}"' in pyproject.read_text() else None
+
+
+def _built(checkout: Path, cache: Path) -> OwnPackage:
+    """A wheel of the checkout as its files are now; the same files are built once."""
+    sources = cache / _digest(checkout)
+    wheels = sorted(sources.glob("*.whl"))
+    if not wheels:
+        with tempfile.TemporaryDirectory(prefix="gavel-wheel-") as folder:
+            copy, made = Path(folder) / "source", Path(folder) / "wheels"
+            for name in _BUILT_FROM:
+                _copy(checkout / name, copy / name)
+            command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-deps", "--quiet"]
+            isolated = [] if not _has_setuptools() else ["--no-build-isolation"]
+            done = subprocess.run(
+                [*command, *isolated, "--wheel-dir", str(made), str(copy)],
+                capture_output=True,
+                text=True,
+                timeout=_BUILD_SECONDS,
+            )
+            if done.returncode != 0:
+                raise ClusterError(
+                    f"no wheel can be built of {checkout}: {done.stderr.strip()[-500:]}", "Try: pip wheel --no-deps ."
+                )
+            (wheel,) = made.glob("*.whl")
+            sources.mkdir(parents=True, exist_ok=True)
+            unfinished = sources / "wheel.unfinished"
+            shutil.copy(wheel, unfinished)
+            wheels = [unfinished.rename(sources / wheel.name)]
+    return _wheel(wheels[0])
+
+
+def _has_setuptools() -> bool:
+    try:
+        return int(distribution("setuptools").version.split(".")[0]) >= 77
+    except PackageNotFoundError:
+        return False
+
+
+def _wheel(path: Path) -> OwnPackage:
+    return OwnPackage(identity=file_sha256(path)[:16], wheel=path)
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir() and not source.is_symlink():
+        ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
+        shutil.copytree(source, target, symlinks=True, ignore=ignored)
+    else:
+        shutil.copy(source, target, follow_symlinks=False)
+
+
+def _digest(checkout: Path) -> str:
+    found = hashlib.sha256()
+    for file in sorted([checkout / "pyproject.toml", *(checkout / "gavel").rglob("*")]):
+        if file.is_file() and "__pycache__" not in file.parts:
+            found.update(f"{file.relative_to(checkout)}\0{file.stat().st_size}\0".encode())
+            found.update(file.read_bytes())
+    return found.hexdigest()[:16]
