@@ -129,6 +129,18 @@ class VllmEngine:
         return [adapter.version for adapter in self._published]
 
     @property
+    def address(self) -> str:
+        """Of the server."""
+        return self._url
+
+    def healthy(self) -> bool:
+        """Whether the server answers its health check within 30 s."""
+        try:
+            return not self.closed and not self._spawn(self._is_dead).result()
+        except EngineError:  # closed meanwhile
+            return False
+
+    @property
     def serves_base(self) -> bool:
         return False  # inexact while adapters are loaded
 

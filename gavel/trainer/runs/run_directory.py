@@ -53,6 +53,7 @@ _OWN = frozenset(
             "exports",
             "adapters",
             "vllm.log",
+            "vllm-logs",
             "jobs.jsonl",
             "wandb",
             "wandb_id",
