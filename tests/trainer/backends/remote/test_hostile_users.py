@@ -29,6 +29,7 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import NotRegisteredError
 from gavel.trainer.backends.remote.address import RemoteBackendError
 from gavel.trainer.backends.remote.client import RemoteBackend
+from gavel.trainer.backends.remote.wire import PROTOCOL, PROTOCOL_HEADER
 from gavel.trainer.backends.server.app import create_app
 from gavel.trainer.backends.server.jobs import UnknownSettingsError, WriterError
 from gavel.trainer.backends.server.uploads import UploadError
@@ -352,19 +353,20 @@ async def test_a_server_on_another_port_after_a_restart_is_given_by_its_new_addr
 async def test_settings_that_the_other_side_does_not_know_are_told_at_once(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with registered(url, "versions") as (backend, model):
+    async with registered(url, "versions") as (_, model):
         dump = TrainConfig.model_dump
         monkeypatch.setattr(TrainConfig, "model_dump", lambda self, **given: dump(self, **given) | {"from_2030": 1})
         with pytest.raises(UnknownSettingsError, match=r"(?s)from_2030.*same version"):
             await model.train([a_written_group(0.0, 1.0)])
         monkeypatch.undo()
-        headers = {"Authorization": f"Bearer {KEY}", "Gavel-Protocol": "2"}
+    headers = {"Authorization": f"Bearer {KEY}", PROTOCOL_HEADER: str(PROTOCOL)}
+    async with httpx.AsyncClient(base_url=url, headers=headers) as client:
         job = {"id": "a" * 64, "kind": "dance", "writer": "w"}
-        answer = httpx.post(f"{url}/v1/models/tests/versions/jobs", json=job, headers=headers)
+        answer = await client.post("/v1/models/tests/versions/jobs", json=job)
         assert answer.status_code == 422
         assert "same version" in answer.json()["error"]["remedy"]
         job = {"id": "b" * 64, "kind": "register", "writer": "w", "arguments": {"trainable": True, "spec": {"new": 1}}}
-        answer = httpx.post(f"{url}/v1/models/tests/versions-2/jobs", json=job, headers=headers)
+        answer = await client.post("/v1/models/tests/versions-2/jobs", json=job)
         assert answer.status_code == 422
 
 
