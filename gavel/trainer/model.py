@@ -76,7 +76,10 @@ class Model(ModelSpec):
                 timeout=httpx.Timeout(self._request_seconds, connect=_REQUEST_TIMEOUT),
                 max_retries=self._repeats(),
                 # httpx's own pool takes time quadratic in the number of rollouts. No proxy is used for loopback.
-                http_client=DefaultAioHttpClient(trust_env=not is_on_this_machine(base_url or "")),
+                http_client=DefaultAioHttpClient(
+                    trust_env=not is_on_this_machine(base_url or ""),
+                    verify=httpx.create_ssl_context() if (base_url or "").startswith("https://") else True,
+                ),
             )
             closer = loop.create_task(_close_with_loop(self._clients[loop]))
             _closers.add(closer)

@@ -16,8 +16,10 @@ def checked_url(given: str) -> str:
         url = httpx.URL(given.strip())
     except httpx.InvalidURL as error:
         raise _no_address(given, str(error)) from error
-    if url.scheme not in ("http", "https") or not url.host:
+    if url.scheme not in ("http", "https") or not url.host or not url.raw_host.isascii() or b"%" in url.raw_host:
         raise _no_address(given, "it begins with http:// or https://, and names a host")
+    if url.port is not None and not 0 < url.port < 65536:
+        raise _no_address(given, f"there is no port {url.port}")
     if url.userinfo:
         raise RemoteBackendError(
             f"the address of the backend at {url.host} holds a user or password", f"Give the key by {KEY_VARIABLE}."

@@ -33,8 +33,9 @@ from gavel.trainer.runs.run_directory import run_path, runs_root
 
 _REPEATED: frozenset[Kind] = frozenset({"train", "train_sft"})
 """Jobs that are the same when the same is asked again from the same step; others are asked for anew each time."""
-_REQUEST_REPEATS = 8
-"""Of a request to the policy while the server restarts: about 40 s."""
+_SECONDS_OF_A_REPEAT = 6.0
+"""At least that OpenAI's client waits between repeats, after the first few."""
+_LEAST_REPEATS = 8
 
 
 class RemoteBackend:
@@ -48,6 +49,7 @@ class RemoteBackend:
         """
         self._url = checked_url(url or os.environ.get(URL_VARIABLE) or "")
         self._key = checked_key(key or os.environ.get(KEY_VARIABLE) or "")
+        self._patience = patience
         self._writer = uuid.uuid4().hex
         self.connection = Connection(self._url, self._key, patience)
         self._states: dict[tuple[str, str], ModelState] = {}
@@ -110,7 +112,8 @@ class RemoteBackend:
 
     def endpoint(self, model: TrainableSpec) -> Endpoint:
         url, limits = f"{self._url}{model_path(model.key)}/openai/v1", self._state(model).limits
-        return Endpoint(url, self._key, limits, repeats=_REQUEST_REPEATS)
+        repeats = max(_LEAST_REPEATS, math.ceil(self._patience / _SECONDS_OF_A_REPEAT))  # the server may restart
+        return Endpoint(url, self._key, limits, repeats=repeats)
 
     def step(self, model: ModelSpec) -> int:
         return self._state(model).step

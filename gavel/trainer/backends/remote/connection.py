@@ -111,9 +111,10 @@ class Connection:
     def fetch(self, path: str, file: Path) -> None:
         """Writes what is there into `file`, going on with what it holds."""
         file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()  # also where there is nothing to come
 
         def fetch() -> None:
-            start = file.stat().st_size if file.exists() else 0
+            start = file.stat().st_size
             with self._client.stream("GET", path, headers={"Range": f"bytes={start}-"}) as answer:
                 if answer.status_code == 416:  # all of it is there
                     return

@@ -15,6 +15,7 @@ from pathlib import Path
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
+from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, JSONResponse, StreamingResponse
 
 from gavel.llm.errors import GavelError
@@ -33,6 +34,7 @@ from gavel.trainer.backends.server.jobs import Jobs, RunningJob, unknown_setting
 from gavel.trainer.backends.server.passthrough import UNBUFFERED, Passthrough
 from gavel.trainer.backends.server.served_files import served_file
 from gavel.trainer.backends.server.uploads import UploadError, Uploads
+from gavel.trainer.serving.errors import CLIENT_GONE
 
 _METHODS = ["GET", "POST", "DELETE", "PUT", "PATCH", "HEAD"]
 
@@ -107,7 +109,10 @@ def create_app(
             start, length = (int(request.headers[name]) for name in (OFFSET_HEADER, LENGTH_HEADER))
         except (KeyError, ValueError) as error:
             raise UploadError(f"{OFFSET_HEADER} and {LENGTH_HEADER} are whole numbers", "Send both.") from error
-        there = await uploads.add(sha256, start, length, request.stream())
+        try:
+            there = await uploads.add(sha256, start, length, request.stream())
+        except ClientDisconnect:  # it goes on later
+            return Response(status_code=CLIENT_GONE)
         return Response(headers={OFFSET_HEADER: str(there)})
 
     @app.api_route("/v1/models/{project}/{name}/openai/v1/{path:path}", methods=_METHODS, include_in_schema=False)

@@ -62,6 +62,8 @@ class Passthrough:
         except (aiohttp.ClientError, TimeoutError) as error:  # it restarts after an error, or ends
             return _error(503, f"the model's endpoint does not answer: {type(error).__name__}")
         headers = {name: asked.headers[name] for name in _ANSWERED if name in asked.headers}
+        if asked.status == 500:  # clients repeat what a restart mends, for as long as they are patient
+            headers["x-should-retry"] = "false"
         if asked.headers.get("content-type", "").startswith("text/event-stream"):
             return StreamingResponse(_parts(asked), asked.status, headers | UNBUFFERED)
         try:
