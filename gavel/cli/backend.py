@@ -19,6 +19,12 @@ def backend(
     ] = None,
     runs: Annotated[Path | None, typer.Option(help="Where runs are kept. Default: GAVEL_RUNS, else runs.")] = None,
     engine: Annotated[str, typer.Option(help="What samples the rollouts: transformers or vllm.")] = "transformers",
+    vllm_url: Annotated[
+        list[str] | None, typer.Option(help="Address of a vLLM server that samples the rollouts. Repeatable.")
+    ] = None,
+    vllm_replicas: Annotated[
+        int | None, typer.Option(min=1, help="vLLM servers to start for the rollouts, each on a GPU of its own.")
+    ] = None,
     slots: Annotated[int, typer.Option(min=1, help="Conversations that are sampled at once.")] = 128,
     max_context: Annotated[
         int | None,
@@ -33,16 +39,20 @@ def backend(
     """
     if missing := [*missing_parts("train"), *missing_parts("service")]:
         raise MissingExtraError("gavel backend", missing[0], "service" if missing_parts("service") else "train")
+    from gavel.cli.run_file import validated
     from gavel.trainer.backends.local import LocalBackend
     from gavel.trainer.backends.server.serve import serve
-    from gavel.trainer.config import VllmSettings
+    from gavel.trainer.config import EngineChoice, VllmSettings
     from gavel.trainer.runs.run_directory import runs_root
 
     if engine not in ("transformers", "vllm"):
         raise typer.BadParameter("transformers or vllm", param_hint="--engine")
     shown = key or secrets.token_urlsafe(24)
     root = runs_root(runs)
-    sampler = VllmSettings() if engine == "vllm" else "transformers"
+    sampler: EngineChoice = "transformers"
+    if engine == "vllm" or vllm_url or vllm_replicas:
+        settings = {"urls": tuple(vllm_url or ()), "replicas": vllm_replicas or 1}
+        sampler = validated(VllmSettings, settings, {("urls",): "--vllm-url", ("replicas",): "--vllm-replicas"})
     local = LocalBackend(root, engine=sampler, slots=slots, max_context=max_context, versions=versions)
 
     def announce(url: str) -> None:
