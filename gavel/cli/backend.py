@@ -17,6 +17,12 @@ def backend(
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8090,
     runs: Annotated[Path | None, typer.Option(help="Where runs are kept. Default: GAVEL_RUNS, else runs.")] = None,
     engine: Annotated[str, typer.Option(help="What samples the rollouts: transformers or vllm.")] = "transformers",
+    vllm_url: Annotated[
+        list[str] | None, typer.Option(help="Address of a vLLM server that samples the rollouts. Repeatable.")
+    ] = None,
+    vllm_replicas: Annotated[
+        int | None, typer.Option(min=1, help="vLLM servers to start for the rollouts, each on a GPU of its own.")
+    ] = None,
     slots: Annotated[int, typer.Option(min=1, help="Conversations that are sampled at once.")] = 128,
     max_context: Annotated[
         int | None,
@@ -38,10 +44,11 @@ def backend(
     """
     if missing := [*missing_parts("train"), *missing_parts("service")]:
         raise MissingExtraError("gavel backend", missing[0], "service" if missing_parts("service") else "train")
+    from gavel.cli.run_file import validated
     from gavel.trainer.backends.local import LocalBackend
     from gavel.trainer.backends.remote.address import checked_key
     from gavel.trainer.backends.server.serve import serve
-    from gavel.trainer.config import VllmSettings
+    from gavel.trainer.config import EngineChoice, VllmSettings
     from gavel.trainer.distributed import join, launched
     from gavel.trainer.learner.replicas import follow_leader
     from gavel.trainer.runs.run_directory import runs_root
@@ -55,7 +62,10 @@ def backend(
     given = os.environ.get("GAVEL_BACKEND_KEY")  # no option: a command line is seen by every user of the machine
     key = checked_key(given) if given else secrets.token_urlsafe(24)
     root = runs_root(runs)
-    sampler = VllmSettings() if engine == "vllm" else "transformers"
+    sampler: EngineChoice = "transformers"
+    if engine == "vllm" or vllm_url or vllm_replicas:
+        settings = {"urls": tuple(vllm_url or ()), "replicas": vllm_replicas or 1}
+        sampler = validated(VllmSettings, settings, {("urls",): "--vllm-url", ("replicas",): "--vllm-replicas"})
     local = LocalBackend(root, engine=sampler, slots=slots, max_context=max_context, versions=versions)
 
     def announce(url: str) -> None:

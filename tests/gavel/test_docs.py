@@ -34,6 +34,21 @@ def test_the_judge_s_page_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_commands_of_several_samplers_are_ones_that_gavel_takes(tmp_path: Path) -> None:
+    section = (ROOT / "docs" / "elsewhere.md").read_text().partition("## Several samplers")[2]
+    (block,) = re.findall(r"```bash\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
+    commands = [line.partition("#")[0].split()[1:] for line in block.splitlines()]
+    trains = [command for command in commands if command[0] == "train"]
+    assert len(trains) == 2
+    for command in trains:
+        told = gavel(*command, "--dry-run", cwd=tmp_path)
+        assert told.returncode == 0, told.stderr
+    refused = gavel("backend", "--vllm-replicas", "2", "--vllm-url", "http://gpu-1:8000", cwd=tmp_path)
+    assert refused.returncode != 0
+    assert "--vllm-replicas: replicas: replicas are started here" in refused.stderr
+
+
+@pytest.mark.slow
 def test_the_scenarios_page_runs(tmp_path: Path) -> None:
     programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "scenarios.md").read_text(), re.DOTALL)
     told = [line for program in programs for line in re.findall(r"print\(.*\)  # (.*)", program)]

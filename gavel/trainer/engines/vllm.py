@@ -34,6 +34,7 @@ from gavel.trainer.engines.protocol import (
 )
 from gavel.trainer.engines.vllm_adapter import ServedAdapter
 from gavel.trainer.engines.vllm_answers import error_message, failed_future, sampled_turn, streamed_choice
+from gavel.trainer.engines.vllm_remedies import GO_ON, NO_ADAPTERS, NO_SLEEP, NOT_THERE, TOO_OLD
 from gavel.trainer.engines.vllm_requests import PLAIN, Fitting, Misfit, sampling_body, structured
 
 P = ParamSpec("P")
@@ -42,20 +43,10 @@ T = TypeVar("T")
 _IDLE_CONNECTION = 2.0
 """Seconds. vLLM closes an idle connection after 5, which would break a request sent at that moment."""
 _PROBE = SamplingRequest([0], frozenset(), max_tokens=16, temperature=2.0, seed=0)
-_BEYOND_ROUNDING = 0.1
-"""Nats."""
-_FAREWELL_SECONDS = 10.0
-_HEALTH_SECONDS = 30.0
+_BEYOND_ROUNDING = 0.1  # nats
+_FAREWELL_SECONDS, _HEALTH_SECONDS = 10.0, 30.0
 _HEALTH_CHECKS, _HEALTH_INTERVAL = 50, 0.1
 """Health checks of a server that aborted a request, and seconds between two of them."""
-_NO_ADAPTERS = (
-    "It must run with --enable-lora, a --max-lora-rank no smaller than the adapter's and "
-    "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, and see the run directory under the same path."
-)
-_TOO_OLD = "It must be a vLLM that knows return_token_ids, 0.10.2 or newer."
-_NO_SLEEP = "It must run with --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1; or leave sleep off."
-_NOT_THERE = "Start it, or name the address of one that runs."
-_GO_ON = "Register the model again: it goes on from the last checkpoint."
 
 
 class VllmEngine:
@@ -232,10 +223,10 @@ class VllmEngine:
             async with asyncio.timeout(seconds):
                 return await work(*given, **named)
         except TimeoutError as error:
-            raise EngineError(f"the server at {self._url} was not done after {seconds:.0f} s", _GO_ON) from error
+            raise EngineError(f"the server at {self._url} was not done after {seconds:.0f} s", GO_ON) from error
         except (KeyError, IndexError, TypeError, ValueError) as error:
             told = f"{type(error).__name__}: {error}"
-            raise EngineError(f"the server at {self._url} does not answer as vLLM does ({told})", _TOO_OLD) from error
+            raise EngineError(f"the server at {self._url} does not answer as vLLM does ({told})", TOO_OLD) from error
         except asyncio.CancelledError:
             if self._closing:
                 raise EngineError("the engine was closed with requests in flight") from None
@@ -285,7 +276,7 @@ class VllmEngine:
         if (reason := choice["finish_reason"]) not in ("stop", "length"):
             if await self._dies_soon():
                 raise self._lost(f"it ended a request early: {reason}")
-            raise EngineError(f"the server at {self._url} ended a request early ({reason})", _GO_ON)
+            raise EngineError(f"the server at {self._url} ended a request early ({reason})", GO_ON)
         sampled = sampled_turn(choice, adapter.version, request.top_logprobs, redrawn)
         if constraint is not None and not redrawn and request.on_tokens is not None:
             request.on_tokens(sampled)
@@ -332,7 +323,7 @@ class VllmEngine:
     async def _publish(self, new: ServedAdapter) -> None:
         await self._awake.wait()
         await self._call(
-            "POST", "/v1/load_lora_adapter", {"lora_name": new.name, "lora_path": str(new.directory)}, _NO_ADAPTERS
+            "POST", "/v1/load_lora_adapter", {"lora_name": new.name, "lora_path": str(new.directory)}, NO_ADAPTERS
         )
         earlier = self._published
         self._published = [*(each for each in earlier if each.version != new.version), new][-self._versions :]
@@ -352,14 +343,14 @@ class VllmEngine:
             while any(adapter.users for adapter in (*self._retired, *self._published)):
                 self._idle.clear()
                 await self._idle.wait()
-            await self._call("POST", "/sleep?level=1", None, _NO_SLEEP)
+            await self._call("POST", "/sleep?level=1", None, NO_SLEEP)
         except BaseException:
             self._awake.set()
             raise
 
     async def _wake_up(self) -> None:
         try:
-            await self._call("POST", "/wake_up", None, _NO_SLEEP)
+            await self._call("POST", "/wake_up", None, NO_SLEEP)
         finally:
             self._awake.set()
 
@@ -404,7 +395,7 @@ class VllmEngine:
         """Closes the engine to new work, and gives the error that says why."""
         told = f" {self._process.log_tail()}" if self._process else ""
         lost = EngineError(
-            f"the server at {self._url} is gone ({reason}).{told}", _GO_ON if self._published else _NOT_THERE
+            f"the server at {self._url} is gone ({reason}).{told}", GO_ON if self._published else NOT_THERE
         )
         self._error = self._error or lost
         return lost

@@ -39,6 +39,34 @@ def test_an_address_is_a_vllm_server_that_runs_already() -> None:
     assert config.backend.engine == VllmSettings(url="http://gpu-1:8000")
 
 
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        ({"vllm_url": ["http://gpu-1:8000", "http://gpu-2:8000"]}, {"urls": "http://gpu-1:8000,http://gpu-2:8000"}),
+        ({"vllm_url": ["http://gpu-1:8000, http://gpu-2:8000"]}, {"urls": "http://gpu-1:8000,http://gpu-2:8000"}),
+        ({"engine": "http://gpu-1:8000,http://gpu-2:8000"}, {"urls": "http://gpu-1:8000,http://gpu-2:8000"}),
+        ({"vllm_replicas": 2}, {"replicas": 2}),
+        ({"vllm_replicas": 2, "engine": "vllm"}, {"replicas": 2}),
+    ],
+)
+def test_several_samplers_are_chosen_by_number_or_addresses(options: dict, settings: dict) -> None:
+    assert run_config("returns_desk", options).backend.engine == VllmSettings(**settings)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"vllm_url": ["gpu-1:8000"]}, r"--vllm-url: .*should match"),
+        ({"vllm_url": ["http://gpu-1", "http://gpu-1/v1/"]}, r"--vllm-url: .*names a server twice"),
+        ({"vllm_url": ["http://gpu-1"], "vllm_replicas": 2}, r"--vllm-replicas: .*addresses of servers that run"),
+        ({"engine": "transformers", "vllm_replicas": 2}, r"--engine transformers is not the engine of --vllm-url"),
+    ],
+)
+def test_samplers_that_cannot_be_are_refused_naming_the_option(options: dict, told: str) -> None:
+    with pytest.raises(GavelError, match=told):
+        run_config("returns_desk", options)
+
+
 def test_an_unknown_engine_is_refused_naming_the_known_ones() -> None:
     with pytest.raises(RunFileError, match=r"--engine: .*'sglang'.* transformers, vllm"):
         run_config("returns_desk", {"engine": "sglang"})

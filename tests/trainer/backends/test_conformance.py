@@ -1,8 +1,11 @@
-"""What every backend does, whatever machine it trains on: the same cases for each."""
+"""What every backend does, whatever machine it trains on and whoever samples: the same cases for each."""
 
+import functools
 import itertools
 import json
+import os
 import shutil
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
 from openai.types.chat.chat_completion import Choice
 
 from gavel.scenarios.group import TrajectoryGroup
@@ -20,14 +24,25 @@ from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.server.app import create_app
 from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
 from gavel.trainer.backends.skypilot.this_machine import ThisMachine
-from gavel.trainer.config import LoraSettings, SftConfig, TrainConfig
+from gavel.trainer.config import LoraSettings, SftConfig, TrainConfig, VllmSettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.engines import vllm_launch
+from gavel.trainer.engines.child_process import ServerProcess
+from gavel.trainer.engines.vllm_launch import Served
 from gavel.trainer.model import Model, TrainableModel
+from gavel.trainer.policy.policy import source_of
 from gavel.trainer.runs.named_checkpoint import NamedCheckpointError
 from gavel.trainer.runs.run_directory import RunDirectoryError
 from tests.backend_server import KEY, serving
 
-pytestmark = [pytest.mark.slow, pytest.mark.parametrize("kind", ["local", "remote", "sky-local"])]
+CONTEXT = 1024
+KINDS = [
+    "local",
+    "remote",
+    "sky-local",
+    *(pytest.param(kind, marks=pytest.mark.vllm) for kind in ("local over vllm", "remote over vllm")),
+]
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("kind", KINDS)]
 
 
 _clusters = itertools.count()
@@ -38,10 +53,26 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     monkeypatch.setenv("GAVEL_STATE", str(tmp_path_factory.mktemp("state")))
 
 
+@functools.cache
+def a_vllm_server() -> ServerProcess:
+    """One for all cases, which each leave it without adapters; it ends with this process."""
+    directory = Path(tempfile.mkdtemp(prefix="gavel-vllm-"))
+    base = source_of(EMBEDDED_POLICY)
+    served = Served(base, torch.float32, "cpu", rank=LoraSettings().rank, slots=8, max_context=CONTEXT, versions=1)
+    settings = VllmSettings(python=os.environ["GAVEL_TEST_VLLM_PYTHON"])
+    return vllm_launch._start(settings, served, directory / "vllm.log")
+
+
+def a_local_backend(kind: str, runs: Path) -> LocalBackend:
+    if not kind.endswith("over vllm"):
+        return LocalBackend(runs)
+    return LocalBackend(runs, engine=VllmSettings(url=a_vllm_server().url), max_context=CONTEXT)
+
+
 @asynccontextmanager
 async def a_backend(kind: str, runs: Path) -> AsyncIterator[Backend]:
-    if kind == "local":
-        async with LocalBackend(runs) as local:
+    if kind.startswith("local"):
+        async with a_local_backend(kind, runs) as local:
             yield local
         return
     if kind == "sky-local":
@@ -54,7 +85,7 @@ async def a_backend(kind: str, runs: Path) -> AsyncIterator[Backend]:
         finally:
             await launched.down()
         return
-    app = create_app(LocalBackend(runs), key=KEY, root=runs)
+    app = create_app(a_local_backend(kind, runs), key=KEY, root=runs)
     with serving(app) as url:
         async with RemoteBackend(url, KEY, patience=60) as remote:
             yield remote

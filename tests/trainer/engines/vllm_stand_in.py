@@ -37,7 +37,7 @@ class StandIn:
         self._policy = policy
         self._versions: dict[str, int] = {}
         self.ends_after: int | None = None
-        """The server dies when it has streamed so many events of a reply."""
+        """The server dies when it has streamed so many events of a reply, and before it answers without a stream."""
         self.ignores_adapters = False
         """Adapters that are loaded from now on change nothing."""
         self.unscaled = False
@@ -134,6 +134,8 @@ class StandIn:
         if path == "/v1/completions":
             body = await request.json()
             choice = await self._complete(body)
+            if self.ends_after is not None and not body.get("stream"):
+                await self._end()
             if body.get("stream"):
                 return StreamingResponse(self._stream(choice), media_type="text/event-stream")
             return JSONResponse({"choices": [choice]})
@@ -157,10 +159,13 @@ class StandIn:
         sent = 0
         async for event in _events(choice, self.breaks_off):
             if sent == self.ends_after:
-                self.die()
-                await asyncio.sleep(HANG_SECONDS)  # until the connection is closed
+                await self._end()
             yield event
             sent += 1
+
+    async def _end(self) -> None:
+        self.die()
+        await asyncio.sleep(HANG_SECONDS)  # until the connection is closed
 
     async def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
         assert body["model"] in self.adapters

@@ -1,0 +1,56 @@
+"""How several servers are started: each on a GPU of its own."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from gavel.trainer.config import VllmSettings
+from gavel.trainer.engines import vllm_launch
+from gavel.trainer.engines.protocol import EngineError
+from gavel.trainer.engines.vllm_launch import Served, _devices, vllm_engine
+
+SERVED = Served("org/base", torch.float32, "cuda", rank=8, slots=4, max_context=64, versions=1)
+
+
+@pytest.fixture(autouse=True)
+def _four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus"), [(None, ["2", "3"]), ("5, 7", ["5", "7"]), ("GPU-a,GPU-b,GPU-c", ["GPU-b", "GPU-c"])]
+)
+def test_replicas_take_the_last_gpus_that_this_process_sees(
+    visible: str | None, gpus: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert _devices(2, "cuda") == gpus
+    assert _devices(2, "cpu") == [None, None]
+
+
+def test_more_replicas_than_gpus_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="5 replicas of vLLM need a GPU each, and there are 4") as error:
+        vllm_engine(VllmSettings(replicas=5), SERVED, tmp_path)
+    assert "Set replicas to 4" in error.value.remedy
+
+
+def test_each_replica_sees_its_gpu_alone_and_has_a_port_and_a_log_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[tuple[str, str, Path]] = []
+
+    def start(command: list[str], url: str, log: Path, environment: dict[str, str], **_: object) -> None:
+        started.append((environment["CUDA_VISIBLE_DEVICES"], url, log))
+        raise EngineError("this is as far as a machine without GPUs goes")
+
+    monkeypatch.setattr(vllm_launch, "ServerProcess", start)
+    with pytest.raises(EngineError, match="as far as"):
+        vllm_engine(VllmSettings(replicas=2, python="/bin/sh"), SERVED, tmp_path)
+    assert sorted((gpu, log.relative_to(tmp_path).as_posix()) for gpu, _, log in started) == [
+        ("2", "vllm-logs/0.log"),
+        ("3", "vllm-logs/1.log"),
+    ]
+    assert len({url for _, url, _ in started}) == 2
