@@ -176,6 +176,7 @@ async def test_a_server_that_is_not_there_is_an_error_with_its_address(
 @pytest.mark.vllm
 async def test_a_real_vllm_serves_the_step_and_what_it_should_not_serve_is_found_out(tmp_path: Path) -> None:
     run = make_run(tmp_path / "runs")
+    (tmp_path / "server").mkdir()
     served = Served(str(EMBEDDED_PATH), torch.float32, "cpu", LORA.rank, 8, 256, versions=4)
     engine = vllm_engine(VllmSettings(python=os.environ["GAVEL_TEST_VLLM_PYTHON"]), served, tmp_path / "server")
     lines: list[str] = []
