@@ -41,7 +41,7 @@ async def to(server: StandIn, run: Path, adapter: AdapterFacts, **options: Any) 
 async def test_an_adapter_is_loaded_listed_and_unloaded(server: StandIn, run: Path, adapter: AdapterFacts) -> None:
     deployment = await to(server, run, adapter)
     assert list(server.adapters) == [deployment.model_id]
-    assert server.adapters[deployment.model_id].sort() == ["adapter_config.json", "adapter_model.safetensors"].sort()
+    assert set(server.adapters[deployment.model_id]) == {"adapter_config.json", "adapter_model.safetensors"}
     assert (deployment.base_url, deployment.key_variable) == (f"{server.url}/v1", None)
     (record,) = read_records(run)
     assert (record.state, await deployment.host.status(record)) == ("deployed", "serving")
@@ -133,10 +133,11 @@ async def test_the_server_reads_the_path_that_it_sees(
 ) -> None:
     there = tmp_path / "mounted"
     there.symlink_to(run.parents[1])
-    await to(server, run, adapter, path_map=f"{run.parents[1]}={there}")
-    assert len(server.adapters) == 1
     with pytest.raises(DeployError, match="does not lie in /elsewhere"):
         await to(server, run, adapter, path_map="/elsewhere=/x")
+    await to(server, run, adapter, path_map=f"{run.parents[1]}={there}")
+    assert len(server.adapters) == 1
+    assert len(read_records(run)) == 1
 
 
 @pytest.mark.parametrize(("place", "options"), [("", {}), ("host:80", {}), ("http://h", {"path_map": "x"})])
@@ -167,7 +168,7 @@ async def test_a_server_that_is_not_there_is_an_error_with_its_address(
     from gavel.trainer.deploy import retry
 
     monkeypatch.setattr(retry.repeated, "__kwdefaults__", {**retry.repeated.__kwdefaults__, "patience": 0.1})
-    with pytest.raises(DeployError, match="http://127.0.0.1:9"):
+    with pytest.raises(DeployError, match=r"http://127\.0\.0\.1:9"):
         await deploy(run, adapter, "vllm:http://127.0.0.1:9")
 
 
@@ -175,6 +176,7 @@ async def test_a_server_that_is_not_there_is_an_error_with_its_address(
 @pytest.mark.vllm
 async def test_a_real_vllm_serves_the_step_and_what_it_should_not_serve_is_found_out(tmp_path: Path) -> None:
     run = make_run(tmp_path / "runs")
+    (tmp_path / "server").mkdir()
     served = Served(str(EMBEDDED_PATH), torch.float32, "cpu", LORA.rank, 8, 256, versions=4)
     engine = vllm_engine(VllmSettings(python=os.environ["GAVEL_TEST_VLLM_PYTHON"]), served, tmp_path / "server")
     lines: list[str] = []
