@@ -1,10 +1,11 @@
 """SkyPilot 0.14's SDK as far as Gavel calls it, with one cloud: this machine.
 
-Installed nowhere: a test puts the folder on the path. Functions take what the published ones take, give request ids, and
-answer by them (`test_api_server` compares both). A node's home directory is a folder, whose interpreter for Gavel is one
-that has it; `setup` and `run` are run by bash. State is on disk, for `sky status` in a process of its own.
+Installed nowhere: a test puts the folder on the path. Functions take what the published ones take, give request ids,
+and answer by them (`test_api_server` compares both). A node's home directory is a folder, whose interpreter for Gavel is
+one that has it; `setup` and `run` are run by bash. State is on disk, for `sky status` in a process of its own.
 """
 
+import contextlib
 import enum
 import json
 import os
@@ -49,9 +50,7 @@ class Task:
         self.secrets: dict[str, str] = {}
 
     @staticmethod
-    def from_yaml_config(
-        config: dict[str, Any], env_overrides: Any = None, secrets_overrides: Any = None
-    ) -> "Task":
+    def from_yaml_config(config: dict[str, Any], env_overrides: Any = None, secrets_overrides: Any = None) -> "Task":
         known = {"name", "num_nodes", "resources", "setup", "run", "file_mounts", "envs", "secrets", "workdir"}
         if unknown := config.keys() - known:
             raise ValueError(f"Invalid task YAML: {unknown}")
@@ -125,10 +124,8 @@ def launch(task: Task, cluster_name: str | None = None, **options: Any) -> str:
         python = node / ".gavel" / "venv" / "bin" / "python"
         if not python.exists():
             python.parent.mkdir(parents=True)
-            # pip is not run: what it would install is there
-            python.write_text(
-                f'#!/bin/sh\nif [ "$2" = pip ]; then echo "$@" >>"$HOME/pip.log"; exit 0; fi\nexec {sys.executable} "$@"\n'
-            )
+            no_pip = 'if [ "$2" = pip ]; then exit 0; fi'  # what it would install is there
+            python.write_text(f'#!/bin/sh\n{no_pip}\nexec {sys.executable} "$@"\n')
             python.chmod(0o755)
         print(f"⚙︎ Launching on Fake (here). Cluster name: {cluster_name}", file=out)
         for target, source in task.config.get("file_mounts", {}).items():
@@ -205,10 +202,8 @@ def job_status(cluster_name: str, job_ids: list[int] | None = None) -> str:
 
 
 def _runs(process: int) -> bool:
-    try:
+    with contextlib.suppress(ChildProcessError):
         os.waitpid(process, os.WNOHANG)  # or it stays as a zombie
-    except ChildProcessError:
-        pass
     try:
         return os.getsid(process) == process
     except ProcessLookupError:
@@ -236,9 +231,7 @@ def tail_logs(
 
 def cost_report(days: int | None = None) -> str:
     return _request(
-        lambda _: [
-            {"name": name, "duration": 7200, "total_cost": 2 * PRICE, "num_nodes": 1} for name in _clusters()
-        ]
+        lambda _: [{"name": name, "duration": 7200, "total_cost": 2 * PRICE, "num_nodes": 1} for name in _clusters()]
     )
 
 

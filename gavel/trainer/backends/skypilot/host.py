@@ -45,6 +45,11 @@ class Submitted:
     """Process id, on this machine."""
 
 
+def idle_words(minutes: int, ends_machines: bool) -> str:
+    """What becomes of idle machines."""
+    return f"{'deleted' if ends_machines else 'stopped'} after {minutes} min"
+
+
 class Line(Protocol):
     """A way to a port of the cluster's first node."""
 

@@ -66,9 +66,7 @@ class ThisMachine:
         }
         script = str(task.config()["run"])
         log.write_bytes(b"")
-        nodes = [
-            _node(script, {**given, "SKYPILOT_NODE_RANK": str(rank)}, log) for rank in range(settings.num_nodes)
-        ]
+        nodes = [_node(script, {**given, "SKYPILOT_NODE_RANK": str(rank)}, log) for rank in range(settings.num_nodes)]
         self._nodes[settings.cluster] = nodes
         say(f"{settings.cluster} runs on this machine, process {nodes[0].pid}; its log is {log}")
         return Submitted(job=nodes[0].pid, process=nodes[0].pid)
@@ -116,6 +114,7 @@ class ThisMachine:
         record = ClusterRecord.find(cluster)
         if record is not None and record.process is not None:
             await asyncio.to_thread(self._end, cluster, record.process)
+            _log(cluster).unlink(missing_ok=True)
 
     def _end(self, cluster: str, process: int) -> None:
         """SIGTERM, so that a step in progress is finished; SIGKILL after the deadline. Raises `ClusterError`."""
