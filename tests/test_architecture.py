@@ -22,6 +22,8 @@ OF_A_WHOLE_WING = {
     "gavel/rewards/test_verl_package.py",
     "gavel/cli/test_cli.py",
     "trainer/backends/remote/test_faults.py",
+    "trainer/backends/skypilot/test_api_server.py",
+    "trainer/backends/skypilot/test_nodes.py",
     "trainer/backends/test_conformance.py",
     "trainer/engines/test_conformance.py",
     "trainer/learner/test_parity_trl.py",

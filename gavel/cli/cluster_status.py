@@ -37,7 +37,7 @@ def status() -> None:
     for each in found:
         record = records.get(each.cluster)
         price = each.usd_per_hour if each.usd_per_hour is not None else record.usd_per_hour if record else None
-        on = each.state in ("up", "starting")
+        on = each.state != "stopped"
         total, unknown = total + (price or 0.0) * on, unknown or (on and price is None)
         known = "" if record else "not started from here"
         ends = idle_words(record.idle_minutes, record.ends_machines) if record else each.autostop

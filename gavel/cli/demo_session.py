@@ -60,7 +60,7 @@ class DemoSettings:
     steps: int
     fresh: bool = False
     backend: str = "local"
-    """Trains in this process; or through a server of `gavel backend` that the command starts on this machine (remote), or
+    """Trains in this process; or through a server of `gavel backend` that the command starts (remote), or that it
     starts as a cluster does (sky-local)."""
 
     @property

@@ -17,7 +17,7 @@ async def own_cluster(runs: Path, *, slots: int, max_context: int) -> AsyncGener
         f"demo-{os.getpid()}",
         None,
         host=ThisMachine(),
-        runs=os.path.abspath(runs),  # the server's folder is another
+        runs=str(runs),
         slots=slots,
         max_context=max_context,
         say=lambda _: None,

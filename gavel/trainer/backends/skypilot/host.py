@@ -9,7 +9,7 @@ from gavel.trainer.backends.skypilot.cluster_task import ClusterTask
 
 Say = Callable[[str], None]
 """Takes a line of a log."""
-State = Literal["absent", "stopped", "starting", "up"]
+State = Literal["absent", "stopped", "starting", "up", "stopping"]
 JobState = Literal["waiting", "running", "ended"]
 
 

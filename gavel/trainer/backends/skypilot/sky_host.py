@@ -31,7 +31,8 @@ _ASK_SECONDS = 300.0
 """Of a question; the first one starts SkyPilot's API server."""
 _LAUNCH_SECONDS = 3600.0
 _DOWN_SECONDS = 1200.0
-_STATES: dict[str, State] = {"UP": "up", "STOPPED": "stopped", "INIT": "starting"}
+_STATES: dict[str, State] = {"UP": "up", "STOPPED": "stopped", "AUTOSTOPPING": "stopping"}
+"""Others are on the way up."""
 _WAITING = ("INIT", "PENDING", "SETTING_UP")
 _CHOSEN = re.compile(r"(\d+(?:\.\d+)?)\s+✔")
 _WRITE_SSH_CONFIG = "import sys; from sky.cli import cli; sys.exit(cli())"
