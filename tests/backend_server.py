@@ -36,12 +36,16 @@ def serving(app: Any) -> Generator[str]:
     assert not thread.is_alive()
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 class BackendServer:
     def __init__(self, runs: Path, log: Path) -> None:
         self._runs, self._log = runs, log
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
 

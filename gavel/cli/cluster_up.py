@@ -37,6 +37,7 @@ def up(
     slots: int = typer.Option(128, min=1, help="Conversations that are sampled at once."),
     max_context: int | None = typer.Option(None, min=16, help="Tokens of a conversation. Default: the model's own."),
     versions: int = typer.Option(1, min=1, help="Steps whose adapters are served at once."),
+    port: int = typer.Option(8090, min=1, max=65535, help="Of the server, on the first node's loopback."),
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask before machines are started."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Tell the price, and start nothing."),
 ) -> None:
@@ -68,6 +69,7 @@ def up(
         slots=slots,
         max_context=max_context,
         versions=versions,
+        port=port,
     )
     host = SkyHost()
 

@@ -21,6 +21,7 @@ from gavel.llm.errors import GavelError
 from gavel.trainer.run_config import RunConfig
 
 _OF_THE_JUDGE = ("--judge", "--max-cost", "--max-judge-tokens", "--judge-concurrency", "--judge-param", "--cassette")
+DEMO_BACKENDS = ("local", "remote", "sky-local")
 _FLAGS = [
     *(replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS if flag.name in _OF_THE_JUDGE),
     Flag("loop.steps", "--steps", f"{RETURNS_DESK.steps}; with --real {ONE_SENTENCE.steps}"),
@@ -39,14 +40,17 @@ def demo(
     ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing an earlier run.")] = False,
     backend: Annotated[
-        str, typer.Option(help="local, or remote: through a `gavel backend` that is started for it.")
+        str,
+        typer.Option(
+            help="local; remote: through a `gavel backend` started for it; sky-local: started as a cluster starts it."
+        ),
     ] = "local",
     dry_run: DryRun = False,
 ) -> None:
     """Train a tiny agent on this machine: no GPU, no key, a few minutes."""
     started = time.monotonic()
-    if backend not in ("local", "remote"):
-        raise typer.BadParameter("local or remote", param_hint="--backend")
+    if backend not in DEMO_BACKENDS:
+        raise typer.BadParameter(", ".join(DEMO_BACKENDS), param_hint="--backend")
     if real and scenario is not None:
         raise GavelError(
             f"--real is not for {scenario}: it trains on one_sentence.", f"Leave out {scenario} or --real."
@@ -64,7 +68,7 @@ def demo(
     from gavel.cli.demo_session import DemoSettings, run_demo
 
     settings = DemoSettings(
-        job=job, seed=config.loop.seed, judge=judge, steps=config.loop.steps, fresh=fresh, remote=backend == "remote"
+        job=job, seed=config.loop.seed, judge=judge, steps=config.loop.steps, fresh=fresh, backend=backend
     )
     run_to_end(run_demo(settings, started), RESUME)
 

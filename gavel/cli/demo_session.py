@@ -22,6 +22,7 @@ from gavel.cli.demo_jobs import LIKELIHOOD, ONE_SENTENCE, DemoJob
 from gavel.cli.demo_texts import FrozenBase, TextComparison, compare_texts
 from gavel.cli.display import RunDisplay
 from gavel.cli.own_backend import own_backend
+from gavel.cli.own_cluster import own_cluster
 from gavel.cli.settings import STAND_IN
 from gavel.cli.train_session import say_cost, starting_over
 from gavel.judge.config import JudgeConfig
@@ -58,8 +59,9 @@ class DemoSettings:
     judge: JudgeConfig
     steps: int
     fresh: bool = False
-    remote: bool = False
-    """Trains through a server of `gavel backend`, which the command starts on this machine."""
+    backend: str = "local"
+    """Trains in this process; or through a server of `gavel backend` that the command starts (remote), or that it
+    starts as a cluster does (sky-local)."""
 
     @property
     def judge_name(self) -> str:
@@ -123,8 +125,10 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
 
 def _backend(settings: DemoSettings) -> contextlib.AbstractAsyncContextManager[LocalBackend | RemoteBackend]:
     job = settings.job
-    if settings.remote:
+    if settings.backend == "remote":
         return own_backend(runs_root(), slots=job.slots, max_context=job.max_context)
+    if settings.backend == "sky-local":
+        return own_cluster(runs_root(), slots=job.slots, max_context=job.max_context)
     return LocalBackend(slots=job.slots, max_context=job.max_context)
 
 

@@ -1,10 +1,11 @@
 """SkyPilot 0.14's SDK as far as Gavel calls it, with one cloud: this machine.
 
-Installed nowhere: a test puts the folder on the path. Functions take what the published ones take, give request ids, and
-answer by them (`test_api_server` compares both). A node's home directory is a folder, whose interpreter for Gavel is one
-that has it; `setup` and `run` are run by bash. State is on disk, for `sky status` in a process of its own.
+Installed nowhere: a test puts the folder on the path. Functions take what the published ones take, give request ids,
+and answer by them (`test_api_server` compares both). A node's home directory is a folder, whose interpreter for Gavel
+is one that has it; `setup` and `run` are run by bash. State is on disk, for `sky status` in a process of its own.
 """
 
+import contextlib
 import enum
 import json
 import os
@@ -123,10 +124,8 @@ def launch(task: Task, cluster_name: str | None = None, **options: Any) -> str:
         python = node / ".gavel" / "venv" / "bin" / "python"
         if not python.exists():
             python.parent.mkdir(parents=True)
-            # pip is not run: what it would install is there
-            python.write_text(
-                f'#!/bin/sh\nif [ "$2" = pip ]; then echo "$@" >>"$HOME/pip.log"; exit 0; fi\nexec {sys.executable} "$@"\n'
-            )
+            no_pip = 'if [ "$2" = pip ]; then exit 0; fi'  # what it would install is there
+            python.write_text(f'#!/bin/sh\n{no_pip}\nexec {sys.executable} "$@"\n')
             python.chmod(0o755)
         print(f"⚙︎ Launching on Fake (here). Cluster name: {cluster_name}", file=out)
         for target, source in task.config.get("file_mounts", {}).items():
@@ -203,10 +202,8 @@ def job_status(cluster_name: str, job_ids: list[int] | None = None) -> str:
 
 
 def _runs(process: int) -> bool:
-    try:
+    with contextlib.suppress(ChildProcessError):
         os.waitpid(process, os.WNOHANG)  # or it stays as a zombie
-    except ChildProcessError:
-        pass
     try:
         return os.getsid(process) == process
     except ProcessLookupError:

@@ -9,7 +9,7 @@ from gavel.trainer.backends.skypilot.cluster_task import ClusterTask
 
 Say = Callable[[str], None]
 """Takes a line of a log."""
-State = Literal["absent", "stopped", "starting", "up"]
+State = Literal["absent", "stopped", "starting", "up", "stopping"]
 JobState = Literal["waiting", "running", "ended"]
 
 
@@ -43,6 +43,11 @@ class Submitted:
     job: int
     process: int | None = None
     """Process id, on this machine."""
+
+
+def idle_words(minutes: int, ends_machines: bool) -> str:
+    """What becomes of idle machines."""
+    return f"{'deleted' if ends_machines else 'stopped'} after {minutes} min"
 
 
 class Line(Protocol):

@@ -13,7 +13,16 @@ from gavel.trainer.backends.skypilot.background import in_background
 from gavel.trainer.backends.skypilot.cluster_settings import ClusterSettings
 from gavel.trainer.backends.skypilot.cluster_task import ClusterTask
 from gavel.trainer.backends.skypilot.errors import ClusterError
-from gavel.trainer.backends.skypilot.host import ClusterStatus, JobState, Line, Offer, Say, State, Submitted
+from gavel.trainer.backends.skypilot.host import (
+    ClusterStatus,
+    JobState,
+    Line,
+    Offer,
+    Say,
+    State,
+    Submitted,
+    idle_words,
+)
 from gavel.trainer.backends.skypilot.log_lines import LineWriter, plain
 from gavel.trainer.backends.skypilot.secret_values import redacted
 from gavel.trainer.backends.skypilot.ssh_tunnel import SshTunnel
@@ -22,7 +31,8 @@ _ASK_SECONDS = 300.0
 """Of a question; the first one starts SkyPilot's API server."""
 _LAUNCH_SECONDS = 3600.0
 _DOWN_SECONDS = 1200.0
-_STATES: dict[str, State] = {"UP": "up", "STOPPED": "stopped", "INIT": "starting"}
+_STATES: dict[str, State] = {"UP": "up", "STOPPED": "stopped", "AUTOSTOPPING": "stopping"}
+"""Others are on the way up."""
 _WAITING = ("INIT", "PENDING", "SETTING_UP")
 _CHOSEN = re.compile(r"(\d+(?:\.\d+)?)\s+✔")
 _WRITE_SSH_CONFIG = "import sys; from sky.cli import cli; sys.exit(cli())"
@@ -191,7 +201,7 @@ def _status(record: Any, cost: Mapping[str, Any] | None) -> ClusterStatus:
         cluster=str(record["name"]),
         state=_STATES.get(_name(record["status"]), "starting"),
         resources=str(record["resources_str"] or ""),
-        autostop="never" if minutes < 0 else f"{minutes} min after its last job, {'deleted' if ends else 'stopped'}",
+        autostop="never" if minutes < 0 else idle_words(minutes, ends),
         usd_per_hour=float(usd) / seconds * 3600 if usd and seconds else None,
         usd_so_far=None if usd is None else float(usd),
     )

@@ -114,6 +114,7 @@ class ThisMachine:
         record = ClusterRecord.find(cluster)
         if record is not None and record.process is not None:
             await asyncio.to_thread(self._end, cluster, record.process)
+            _log(cluster).unlink(missing_ok=True)
 
     def _end(self, cluster: str, process: int) -> None:
         """SIGTERM, so that a step in progress is finished; SIGKILL after the deadline. Raises `ClusterError`."""

@@ -30,7 +30,7 @@ def dockerfile(job: ExportedJob) -> str:
         *([f"COPY {wheel.name} /tmp/{wheel.name}"] if wheel else []),
         f"RUN python -m venv /opt/gavel && /opt/gavel/bin/pip install --no-cache-dir {requirement}",
         f"COPY <<'{_END}' /opt/gavel/run.sh",
-        run_text() + _END,
+        run_text() + _END + "\n",
         f"RUN useradd --system --uid {USER} --home-dir {HOME} --create-home gavel",
         *program,
         f"ENV HOME={HOME} GAVEL_PYTHON=/opt/gavel/bin/python PATH=/opt/gavel/bin:$PATH PYTHONUNBUFFERED=1",

@@ -1,0 +1,131 @@
+"""`gavel cluster …` as it is typed, over the stand-in for SkyPilot."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from gavel.cli.app import app
+from gavel.trainer.backends.skypilot.cluster_record import ClusterRecord
+from tests.backend_server import free_port
+from tests.fake_sky_cloud import FakeCloud, fake_cloud
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GAVEL_STATE", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCloud]:
+    yield from fake_cloud(tmp_path, monkeypatch)
+    sys.modules.pop("sky", None)
+
+
+def gavel(*arguments: str, typed: str | None = None):
+    return CliRunner().invoke(app, ["cluster", *arguments], input=typed)
+
+
+def test_a_cluster_from_its_price_to_its_end(cloud: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_1234567")
+    arguments = ["up", "mine", "--port", str(free_port()), "--secret", "HF_TOKEN"]
+    told = gavel(*arguments, "--dry-run")
+    assert told.exit_code == 0, told.output
+    assert "mine: 2.49 USD an hour while it is on; stopped after 30 idle minutes" in told.stderr
+    assert ClusterRecord.find("mine") is None
+    refused = gavel(*arguments, typed="n\n")
+    assert "nothing was started" in str(refused.exception)
+    assert "nothing was started" in str(gavel(*arguments).exception)  # no terminal to ask at
+    assert not list(cloud.home.glob("*.json"))
+    up = gavel(*arguments, typed="y\n")
+    assert up.exit_code == 0, up.output
+    assert "gavel train my_scenario.py --backend-url sky://mine" in up.stdout
+    assert "mine is up" in gavel(*arguments).stdout  # it is found again, without a question
+    status = gavel("status")
+    assert "On now: 2.49 USD an hour." in status.stdout
+    assert "4.98" in status.stdout
+    assert "stopped after 30 min" in status.stdout
+    logs = gavel("logs", "mine")
+    assert "Gavel backend" in logs.stdout
+    record = ClusterRecord.find("mine")
+    assert record is not None
+    for done in (up, status, logs):
+        assert record.key.get_secret_value() not in done.output
+        assert "hf_1234567" not in done.output
+    kept = gavel("down", "mine", typed="n\n")
+    assert "mine stays as it is" in str(kept.exception)
+    assert gavel("down", "mine", "--yes").stdout == "mine is down.\n"
+    assert gavel("down", "mine", "--yes").stdout == "There was no cluster mine.\n"
+    assert gavel("status").stdout == "No cluster is on, and none is stopped.\n"
+
+
+def test_a_run_is_trained_on_a_cluster_by_its_name(cloud: FakeCloud, tmp_path: Path) -> None:
+    assert gavel("up", "mine", "--yes", "--port", str(free_port())).exit_code == 0
+    (tmp_path / "run.toml").write_text(
+        'scenario = "returns_desk"\n[model]\nbase_model = "embedded/returns-desk"\nname = "clerk"\n'
+        "[loop]\nsteps = 1\ntasks_per_step = 2\ngroup_size = 2\nevaluation_tasks = 4\n"
+    )
+    told = CliRunner().invoke(app, ["train", "run.toml", "--backend-url", "sky://mine"])
+    assert told.exit_code == 0, told.output
+    node = cloud.home / "nodes" / "mine"
+    assert list(node.glob("gavel-runs/returns_desk/clerk/checkpoints/000001"))
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("command", [["up", "--yes"], ["status"], ["down"], ["logs"], ["ssh"]])
+def test_without_skypilot_each_command_says_what_to_install(command: list[str]) -> None:
+    if (
+        "sky" in sys.modules
+        or subprocess.run([sys.executable, "-c", "import sky"], capture_output=True).returncode == 0
+    ):
+        pytest.skip("SkyPilot is installed here")
+    told = gavel(*command)
+    assert "needs SkyPilot" in str(told.exception)
+    assert "pip install" in told.exception.remedy  # type: ignore[union-attr]
+
+
+def test_one_form_is_exported_at_a_time_and_a_wheel_is_put_beside_it(tmp_path: Path) -> None:
+    assert gavel("export").exit_code == 2
+    assert gavel("export", "--slurm", "--docker").exit_code == 2
+    done = gavel("export", "--slurm", "--out", "job.sh")
+    assert done.exit_code == 0, done.output
+    (wheel,) = tmp_path.glob("*.whl")
+    assert f'"$wheels"/{wheel.name}' in (tmp_path / "job.sh").read_text()
+
+
+def test_a_job_group_takes_model_and_rank_from_its_run_file(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(
+        'scenario = "returns_desk"\n[model]\nbase_model = "Qwen/Qwen3-4B"\n[model.lora]\nrank = 40\n'
+    )
+    done = gavel("export", "run.toml", "--job-group", "--name", "long")
+    assert done.exit_code == 0, done.output
+    _, trainer, vllm = yaml.safe_load_all(done.stdout)
+    assert "train run.toml --engine http://vllm-0.long:8000" in trainer["run"]
+    assert "serve Qwen/Qwen3-4B" in vllm["run"]
+    assert "--max-lora-rank 64" in vllm["run"]
+    told = gavel("export", "train.py", "--job-group")
+    assert "--model" in told.exception.remedy  # type: ignore[union-attr]
+
+
+def test_the_listing_loads_neither_skypilot_nor_torch() -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; from gavel.cli.app import app;"
+        "CliRunner().invoke(app, ['cluster', '--help']); print({'sky', 'torch', 'litellm'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "set()\n"

@@ -1,0 +1,210 @@
+"""SkyPilot itself: its schema takes our tasks, its API server prices and dry-runs them, over a catalog made by hand.
+
+Needs SkyPilot in the environment (`make test-sky`). The server has a home directory and a port of its own.
+"""
+
+import importlib.util
+import inspect
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.backend_server import free_port
+from tests.fake_sky_cloud import FAKE
+from tests.limits import HANG_SECONDS
+
+pytestmark = [
+    pytest.mark.sky,
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("sky") is None, reason="SkyPilot is not installed: make test-sky"),
+]
+SECRET = "hf_nobody_reads_this"
+_QUEUE_PORT = 50011
+"""Of every API server; a machine holds one."""
+_GPU = "{'Gpus': [{'Name': 'H100', 'Count': 1.0, 'MemoryInfo': {'SizeInMiB': 81920}}], 'TotalGpuMemoryInMiB': 81920}"
+_CATALOG = {
+    "common/accelerators.csv": "AcceleratorName,Clouds\nH100,Lambda\n",
+    "lambda/vms.csv": (
+        "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,GpuInfo,SpotPrice\n"
+        f'gpu_1x_h100,H100,1.0,26.0,200.0,2.49,us-east-1,"{_GPU}",\n'
+    ),
+}
+_ENABLE = """
+from sky import global_user_state
+from sky.clouds import cloud
+global_user_state.set_enabled_clouds(["Lambda"], cloud.CloudCapability.COMPUTE, "default")
+"""
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of a client of an API server that knows one cloud with one machine."""
+    with socket.socket() as other:
+        if other.connect_ex(("127.0.0.1", _QUEUE_PORT)) == 0:
+            pytest.skip("an API server of SkyPilot runs on this machine already")
+    home = tmp_path_factory.mktemp("home")
+    for name, content in _CATALOG.items():
+        file = home / ".sky" / "catalogs" / "v8" / name
+        file.parent.mkdir(parents=True)
+        file.write_text(content)
+    port = free_port()
+    environment = {
+        **os.environ,
+        "HOME": str(home),
+        "GAVEL_STATE": str(home / "state"),
+        "SKYPILOT_DISABLE_USAGE_COLLECTION": "1",
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path and "fake_sky" not in path),
+    }
+    (home / ".lambda_cloud").mkdir()
+    (home / ".lambda_cloud" / "lambda_keys").write_text("api_key = none\n")
+    log = (home / "server.log").open("wb")
+    command = [sys.executable, "-m", "sky.server.server", "--host", "127.0.0.1", "--port", str(port)]
+    server = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        address, deadline = f"http://127.0.0.1:{port}", time.monotonic() + HANG_SECONDS
+        while not _healthy(address):
+            assert server.poll() is None, (home / "server.log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        subprocess.run([sys.executable, "-c", _ENABLE], env=environment, check=True, timeout=HANG_SECONDS)
+        yield environment | {"SKYPILOT_API_SERVER_ENDPOINT": address}
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        try:
+            server.wait(60)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+        log.close()
+
+
+def _healthy(address: str) -> bool:
+    try:
+        return httpx.get(f"{address}/api/health", timeout=10).is_success
+    except httpx.TransportError:
+        return False
+
+
+def asked(client: dict[str, str], code: str) -> str:
+    """What the code prints; it has a `task` to launch, and `host`."""
+    begin = """
+import asyncio, io, json
+from pathlib import Path
+import sky
+from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
+from gavel.trainer.backends.skypilot.cluster_record import state_directory
+from gavel.trainer.backends.skypilot.cluster_settings import ClusterSettings
+from gavel.trainer.backends.skypilot.cluster_task import backend_task
+from gavel.trainer.backends.skypilot.errors import ClusterError
+from gavel.trainer.backends.skypilot.own_package import own_package
+from gavel.trainer.backends.skypilot.sky_host import SkyHost
+package = own_package(state_directory() / "wheels")
+task = backend_task(ClusterSettings(num_nodes=2, down=True), package)
+host = SkyHost()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", begin + code], env=client, capture_output=True, text=True, timeout=HANG_SECONDS
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_price_of_all_nodes_is_told_and_nothing_is_on(client: dict[str, str]) -> None:
+    told = asked(
+        client,
+        """
+offer = asyncio.run(host.offer(task))
+print(offer.usd_per_hour, "Lambda" in "".join(offer.lines), "\\x1b" in "".join(offer.lines))
+print(asyncio.run(host.state("gavel")), asyncio.run(host.statuses()))
+asyncio.run(host.down("gavel"))
+""",
+    )
+    assert told.split("\n") == ["4.98 True False", "absent []", ""]
+
+
+def test_a_dry_run_of_the_launch_is_taken_and_the_secrets_are_kept(client: dict[str, str]) -> None:
+    told = asked(
+        client,
+        f"""
+made = host._task(task, {{"GAVEL_BACKEND_KEY": {SECRET!r}}})
+(resources,) = made.resources
+print(resources.autostop_config)
+print(made.secrets.keys())
+log = io.StringIO()
+print(sky.stream_and_get(sky.launch(made, cluster_name="gavel", dryrun=True), output_stream=log))
+print(log.getvalue(), made)
+""",
+    )
+    assert "idle_minutes=5, down=True, wait_for=<AutostopWaitFor.JOBS" in told
+    assert "dict_keys(['GAVEL_BACKEND_KEY'])" in told
+    assert "Dryrun finished" in told
+    assert SECRET not in told
+    kept = [file for file in Path(client["HOME"]).rglob("*") if file.is_file() and SECRET.encode() in file.read_bytes()]
+    assert kept == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("accelerators='NONE-SUCH:1'", "SkyPilot finds no such machines: "),
+        ("down=True, max_usd_per_hour=1.0", "offered at 2.49 USD an hour, and 1.00 USD is the most"),
+        ("infra='aws', down=True", "SkyPilot finds no such machines: "),
+    ],
+)
+def test_a_launch_that_cannot_be_ends_in_a_sentence(client: dict[str, str], arguments: str, told: str) -> None:
+    printed = asked(
+        client,
+        f"""
+try:
+    asyncio.run(SkyPilotBackend.launch(secrets={{"HF_TOKEN": {SECRET!r}}}, say=print, {arguments}))
+except ClusterError as error:
+    print(error.message)
+""",
+    )
+    assert told in printed
+    assert SECRET not in printed
+
+
+def test_the_exported_job_group_is_one_of_skypilot_s(client: dict[str, str], tmp_path: Path) -> None:
+    told = asked(
+        client,
+        f"""
+from gavel.trainer.backends.skypilot.exports.exported_job import ExportedJob
+from gavel.trainer.backends.skypilot.exports.job_group import GroupParts, job_group
+from sky.utils import dag_utils
+parts = GroupParts("Qwen/Qwen3-4B", judge="openai/gpt-5-mini", judge_secrets=("OPENAI_API_KEY",))
+job = ExportedJob(ClusterSettings(), package, "train.py")
+file = Path({str(tmp_path)!r}, "group.yaml")
+file.write_text(job_group(job, parts))
+names = ("GAVEL_JUDGE_KEY", "OPENAI_API_KEY")
+dag = dag_utils.load_dag_from_yaml(str(file), secrets_overrides=[(name, "x") for name in names])
+print(dag.is_job_group(), [task.name for task in dag.tasks], dag.primary_tasks)
+""",
+    )
+    assert told.strip() == "True ['trainer', 'vllm', 'judge'] ['trainer']"
+
+
+def test_the_stand_in_takes_what_skypilot_takes() -> None:
+    import sky
+
+    fake = runpy.run_path(str(FAKE / "sky" / "__init__.py"))
+    for name in ("optimize", "stream_and_get", "get", "status", "job_status", "tail_logs", "cost_report", "down"):
+        assert parameters(fake[name]) <= parameters(getattr(sky, name)), name
+    assert {"task", "cluster_name"} <= parameters(sky.launch)
+    assert parameters(fake["Task"].from_yaml_config) <= parameters(sky.Task.from_yaml_config)
+    assert {"UP", "INIT", "STOPPED", "AUTOSTOPPING"} <= {status.value for status in sky.ClusterStatus}
+    assert {mode.value for mode in fake["StatusRefreshMode"]} == {mode.value for mode in sky.StatusRefreshMode}
+
+
+def parameters(function: Any) -> set[str]:
+    return set(inspect.signature(function).parameters)

@@ -1,0 +1,177 @@
+"""A backend on a cluster, from the launch to its end: on this machine, and through SkyPilot's interface."""
+
+import asyncio
+import os
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gavel.trainer.backends.skypilot.backend import SkyPilotBackend
+from gavel.trainer.backends.skypilot.cluster_record import ClusterRecord
+from gavel.trainer.backends.skypilot.errors import ClusterError
+from gavel.trainer.backends.skypilot.this_machine import ThisMachine
+from gavel.trainer.model import TrainableModel
+from tests.backend_server import free_port
+from tests.fake_sky_cloud import FakeCloud
+from tests.trainer.backends.test_conformance import a_group
+
+pytestmark = pytest.mark.slow
+SECRET = "hf_this_is_nobody_s_business"
+KEY_OF_ANOTHER = "0123456789abcdef0123456789abcdef"
+
+
+def a_model() -> TrainableModel:
+    return TrainableModel(name="clerk", project="tests", base_model="embedded/returns-desk")
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """Arguments of a launch on this machine, whose clusters are ended afterwards."""
+    host = ThisMachine()
+    yield {"accelerators": None, "host": host, "runs": str(tmp_path / "runs"), "patience": 60}
+    for record in ClusterRecord.all():
+        asyncio.run(host.down(record.cluster))
+
+
+async def test_a_cluster_is_found_again_by_its_name_and_trains_on(here: dict[str, Any]) -> None:
+    async with await SkyPilotBackend.launch("mine", **here) as backend:
+        model = a_model()
+        await model.register(backend)
+        assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
+    said: list[str] = []
+    async with await SkyPilotBackend.launch("mine", **here | {"host": ThisMachine()}, say=said.append) as again:
+        model = a_model()
+        await model.register(again)
+        assert await model.get_step() == 1
+    assert said == []  # nothing was started
+    async with await SkyPilotBackend.attach("mine", host=ThisMachine()) as attached:
+        await model.register(attached)
+        await attached.down()
+    assert ClusterRecord.find("mine") is None
+    with pytest.raises(ClusterError, match=r"(?s)known: none.*gavel cluster up mine"):
+        await SkyPilotBackend.attach("mine")
+
+
+async def test_other_machines_under_the_same_name_are_refused(here: dict[str, Any]) -> None:
+    async with await SkyPilotBackend.launch("mine", **here):
+        with pytest.raises(ClusterError, match="is on with accelerators None, not H100:1"):
+            await SkyPilotBackend.launch("mine", **here | {"accelerators": "H100:1"})
+
+
+async def test_a_server_that_ended_is_started_again_with_its_runs(here: dict[str, Any]) -> None:
+    async with await SkyPilotBackend.launch("mine", **here) as backend:
+        await a_model().register(backend)
+        before = ClusterRecord.find("mine")
+        await here["host"].down("mine")
+    async with await SkyPilotBackend.launch("mine", **here) as backend:
+        await a_model().register(backend)
+        after = ClusterRecord.find("mine")
+    assert before is not None
+    assert after is not None
+    assert before.key == after.key
+    assert before.process != after.process
+
+
+async def test_a_server_that_cannot_start_shows_its_log(here: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("no directory")
+    with pytest.raises(ClusterError, match=r"(?s)server on mine has ended. Its log:.*gavel cluster logs mine"):
+        await SkyPilotBackend.launch("mine", **here)
+
+
+async def test_a_launch_of_the_sdk_is_trained_on_and_leaves_no_secret_anywhere(
+    cloud: FakeCloud, state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    said: list[str] = []
+    more = {"port": free_port(), "runs": str(tmp_path / "runs")}
+    async with await SkyPilotBackend.launch("mine", secrets=["HF_TOKEN"], say=said.append, **more) as backend:
+        record = ClusterRecord.find("mine")
+        assert record is not None
+        key = record.key.get_secret_value()
+        model = a_model()
+        await model.register(backend)
+        assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
+        processes = _command_lines()
+        environment = _environment_of(record)
+        assert environment["HF_TOKEN"] == SECRET
+        assert environment["GAVEL_BACKEND_KEY"] == key
+    told = "\n".join(said)
+    assert told.index("2.49 USD an hour while it is on; stopped after 30 idle minutes") < told.index("Launching on")
+    assert "Gavel backend" in told
+    files = [file for root in (cloud.home, tmp_path, state) for file in root.rglob("*") if file.is_file()]
+    (kept,) = {file for file in files if key.encode() in file.read_bytes()}
+    assert kept == state / "clusters" / "mine.json"
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert not [file for file in files if SECRET.encode() in file.read_bytes()]
+    for text in (told, processes, cloud.log("mine"), repr(backend), repr(record)):
+        assert SECRET not in text
+        assert key not in text
+
+
+def _command_lines() -> str:
+    return subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, text=True, check=True).stdout
+
+
+def _environment_of(record: ClusterRecord) -> dict[str, str]:
+    """Of the process that the cluster's run script became."""
+    told = ClusterRecord.find(record.cluster)
+    assert told is not None
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_bytes().split(b"\0")
+            if b"backend" in line and str(told.port).encode() in line:
+                pairs = (process / "environ").read_text().split("\0")
+                return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+        except OSError:
+            continue
+    raise AssertionError("the server is not there")
+
+
+async def test_a_tunnel_that_breaks_is_dug_again(cloud: FakeCloud, tmp_path: Path) -> None:
+    more = {"port": free_port(), "runs": str(tmp_path / "runs"), "say": lambda _: None, "patience": 120}
+    async with await SkyPilotBackend.launch("mine", **more) as backend:
+        model = a_model()
+        await model.register(backend)
+        first = int((cloud.home / "ssh_process").read_text())
+        os.kill(first, 9)
+        await model.register(backend)
+        assert int((cloud.home / "ssh_process").read_text()) != first
+
+
+async def test_what_costs_more_than_was_said_is_not_started(cloud: FakeCloud) -> None:
+    with pytest.raises(ClusterError, match=r"(?s)offered at 4.98 USD an hour, and 3.00 USD is the most"):
+        await SkyPilotBackend.launch("mine", num_nodes=2, max_usd_per_hour=3.0, say=lambda _: None)
+    assert not list(cloud.home.glob("*.json"))
+    assert ClusterRecord.find("mine") is None
+
+
+async def test_machines_that_nobody_has_are_told_without_secrets(cloud: FakeCloud) -> None:
+    with pytest.raises(ClusterError, match="SkyPilot finds no such machines") as refused:
+        await SkyPilotBackend.launch("mine", "NONE-SUCH:1", secrets={"HF_TOKEN": SECRET}, say=lambda _: None)
+    assert SECRET not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+async def test_a_cluster_of_another_machine_s_key_is_told(cloud: FakeCloud) -> None:
+    more = {"port": free_port(), "say": lambda _: None}
+    async with await SkyPilotBackend.launch("mine", **more):
+        record = ClusterRecord.find("mine")
+        assert record is not None
+        record.delete()
+        with pytest.raises(ClusterError, match=r"(?s)was not started from here: its key is not known.*down mine"):
+            await SkyPilotBackend.launch("mine", **more)
+        ClusterRecord.model_validate({**record.model_dump(mode="json"), "key": KEY_OF_ANOTHER}).save()
+        with pytest.raises(ClusterError, match="has another key than was kept here"):
+            await SkyPilotBackend.attach("mine", say=lambda _: None)
+
+
+async def test_two_nodes_on_this_machine_learn_together(here: dict[str, Any]) -> None:
+    async with await SkyPilotBackend.launch("mine", num_nodes=2, **here) as backend:
+        model = a_model()
+        await model.register(backend)
+        groups = [await a_group(model, 0.0, 1.0) for _ in range(2)]
+        assert (await model.train(groups)).step == 1
