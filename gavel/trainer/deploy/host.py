@@ -3,7 +3,8 @@
     host = open_host("vllm:http://10.0.0.2:8000", path_map={"/home/me/runs": "/mnt/runs"})
 
 A module of a host has `open_host(place, **options)`, where `place` is what follows the colon (empty without one). The
-options are keyword arguments that JSON can hold; keys and tokens come from the environment, never through them.
+options are keyword arguments that JSON can hold; keys and tokens come from the environment, never through them. What
+makes another deployment of the same adapter belongs to the place (fireworks:serverless), not to the options.
 """
 
 import importlib

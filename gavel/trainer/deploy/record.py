@@ -147,15 +147,17 @@ _FIELDS = tuple(name for name in DeploymentRecord.__slots__ if name != "path")  
 def open_record(
     run: Path, *, host: str, address: str, adapter: AdapterFacts, options: Mapping[str, Any]
 ) -> DeploymentRecord:
-    """The record of this adapter on this host with these options: the one that is there, or a new one, not yet saved.
+    """The record of this adapter at this address: the one that is there, or a new one, not yet saved.
 
-    One that was undeployed begins anew. Raises `DeployError` for a record that cannot be read.
+    Other options do not make another deployment: what failed for a wrong one goes on with the right one. A record that
+    was undeployed begins anew. Raises `DeployError` for a record that cannot be read.
     """
-    digest = hashlib.sha256(json.dumps([address, dict(options), adapter.sha256], sort_keys=True).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps([address, adapter.sha256]).encode()).hexdigest()
     path = run / DEPLOYMENTS / f"{host}-{adapter.step:06d}-{digest[:8]}.json"
     if path.is_file():
         known = read_record(path)
         if known.state != "undeployed":
+            known.options = dict(options)
             return known
     return DeploymentRecord(
         path=path,

@@ -72,8 +72,11 @@ def test_an_odd_name_still_gives_a_plain_one(run: Path) -> None:
     assert name.isascii()
 
 
-def test_other_options_are_another_deployment(run: Path, adapter: AdapterFacts) -> None:
-    assert opened(run, adapter, a=1).id != opened(run, adapter, a=2).id
+def test_other_options_go_on_with_the_same_deployment(run: Path, adapter: AdapterFacts) -> None:
+    first = opened(run, adapter, a=1)
+    first.finish("model", id="m1")
+    again = opened(run, adapter, a=2)
+    assert (again.id, again.done("model"), again.options) == (first.id, {"id": "m1"}, {"a": 2})
 
 
 def test_an_undeployed_record_begins_anew(run: Path, adapter: AdapterFacts) -> None:
@@ -85,7 +88,7 @@ def test_an_undeployed_record_begins_anew(run: Path, adapter: AdapterFacts) -> N
 
 def test_records_are_listed_in_the_order_of_their_beginning(run: Path, adapter: AdapterFacts) -> None:
     for at in (2, 0, 1):
-        record = opened(run, adapter, at=at)
+        record = open_record(run, host="vllm", address=f"vllm:http://{at}", adapter=adapter, options={"at": at})
         record.begun = float(at)
         record.save()
     assert [record.options["at"] for record in read_records(run)] == [0, 1, 2]
