@@ -11,7 +11,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
@@ -22,6 +22,9 @@ from gavel.trainer.deploy.host import DeployPlan, Report
 from gavel.trainer.deploy.record import DeploymentRecord, Ids
 from gavel.trainer.deploy.retry import HostRefusal, refused, repeated, status_of
 from gavel.trainer.deploy.waiting import until
+
+if TYPE_CHECKING:
+    from fireworks import AsyncFireworks
 
 T = TypeVar("T")
 KEY_VARIABLE = "FIREWORKS_API_KEY"
@@ -55,7 +58,7 @@ def open_host(
     if idle_minutes < 5:
         raise DeployError(f"idle_minutes={idle_minutes} is too short", "Fireworks takes 5 or more.")
     try:
-        import fireworks  # noqa: F401  # pyright: ignore[reportMissingImports, reportUnusedImport]
+        import fireworks  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ImportError as error:
         raise DeployError(
             "the host fireworks needs fireworks-ai, which is not installed", "pip install 'gavel-rl[deploy]'"
@@ -154,14 +157,13 @@ class FireworksHost:
             f"without a request (prices: fireworks.ai/pricing); {stop}"
         )
 
-    def _client(self) -> Any:
-        from fireworks import AsyncFireworks  # pyright: ignore
+    def _client(self) -> "AsyncFireworks":
+        from fireworks import AsyncFireworks
 
         key = os.environ.get(KEY_VARIABLE, "")
         if not key:
             raise DeployError(f"{KEY_VARIABLE} is not set", "Make a key at app.fireworks.ai, and set it in .env.")
-        client: Any = AsyncFireworks(api_key=key, account_id=self._account, base_url=self._url, max_retries=0)
-        return client
+        return AsyncFireworks(api_key=key, account_id=self._account, base_url=self._url, max_retries=0)
 
     async def _model(self, api: Any, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> None:
         name = record.remote_name
@@ -326,7 +328,7 @@ class FireworksHost:
         await self._ask(lambda: repeated(once), f"{what} cannot be removed")
 
     async def _ask(self, ask: Callable[[], Awaitable[T]], what: str, remedies: dict[int, str] | None = None) -> T:
-        from fireworks import APIError  # pyright: ignore
+        from fireworks import APIError
 
         try:
             return await ask()
