@@ -50,6 +50,11 @@ class FakeHub(FakeServer):
             return Answer({"error": "Invalid username or password."}, 401)
         if path == "/api/repos/create":
             return self._create(call.json)
+        if path == "/api/repos/delete":
+            name = f"{call.json.get('organization') or 'me'}/{call.json['name']}"
+            if self.repositories.pop(name, None) is None:
+                return Answer({"error": "Repository not found"}, 404, {"X-Error-Code": "RepoNotFound"})
+            return Answer({})
         if path == "/api/validate-yaml":
             return Answer({"errors": [], "warnings": []})
         parts = path.strip("/").split("/")
@@ -63,7 +68,12 @@ class FakeHub(FakeServer):
         match action:
             case "preupload":
                 files = [
-                    {"path": file["path"], "uploadMode": _mode(file["path"]), "shouldIgnore": False}
+                    {
+                        "path": file["path"],
+                        "uploadMode": _mode(file["path"]),
+                        "shouldIgnore": False,
+                        "oid": _oid(file["path"], repository.files.get(file["path"])),
+                    }
                     for file in call.json["files"]
                 ]
                 return Answer({"files": files})
@@ -148,9 +158,19 @@ def _mode(path: str) -> str:
     return "lfs" if PurePosixPath(path).suffix in _LARGE else "regular"
 
 
+def _oid(name: str, content: bytes | None) -> str | None:
+    """By which the library knows that a file has not changed."""
+    if content is None:
+        return None
+    return hashlib.sha256(content).hexdigest() if _mode(name) == "lfs" else _blob(content)
+
+
+def _blob(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
 def _entry(name: str, content: bytes) -> dict[str, object]:
-    blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-    entry: dict[str, object] = {"type": "file", "path": name, "size": len(content), "oid": blob}
+    entry: dict[str, object] = {"type": "file", "path": name, "size": len(content), "oid": _blob(content)}
     if _mode(name) == "lfs":
         entry["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 130}
     return entry

@@ -2,9 +2,11 @@
 
 import json
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedIOBase
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -37,6 +39,13 @@ class Call:
         return json.loads(self.body)
 
 
+def _chunks(stream: BufferedIOBase) -> Iterator[bytes]:
+    while size := int(stream.readline(), 16):
+        yield stream.read(size)
+        stream.readline()
+    stream.readline()
+
+
 class FakeServer:
     """Answers what `respond` returns."""
 
@@ -49,7 +58,10 @@ class FakeServer:
                 url = urlsplit(self.path)
                 query = {name: values[0] for name, values in parse_qs(url.query).items()}
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                body = self.rfile.read(int(headers.get("content-length", 0)))
+                if headers.get("transfer-encoding") == "chunked":
+                    body = b"".join(_chunks(self.rfile))
+                else:
+                    body = self.rfile.read(int(headers.get("content-length", 0)))
                 answer = fake.respond(Call(self.command, url.path, query, headers, body))
                 with suppress(OSError):  # the client has gone
                     fake._send(self, answer)

@@ -72,7 +72,9 @@ async def deploy(
 
 async def _prove(deployment: Deployment, proof: Proof | None, report: Report) -> None:
     record = deployment.record
-    if proof is None:
+    if not deployment.base_url:
+        record.smoke_test = "not run: it is published, and not served"
+    elif proof is None:
         record.smoke_test = "not run: it is not proven which weights are served"
     else:
         try:

@@ -37,6 +37,8 @@ class Deployment:
 
     def openai_client(self) -> AsyncOpenAI:
         """A client of the endpoint; its key is read from the environment now. Raises `DeployError` without one."""
+        if not self.base_url:
+            raise DeployError(f"{self.model_id} is published, and not served", "Deploy it to a host that serves it.")
         key = os.environ.get(self.key_variable, "") if self.key_variable else _NO_KEY
         if not key:
             raise DeployError(f"{self.key_variable} is not set", "Set it in the environment or in .env.")

@@ -1,0 +1,196 @@
+"""Ollama: the adapter merged into its base, as a model of an Ollama server, which converts and quantizes it itself.
+
+    gavel deploy desk/clerk@12 ollama                              OLLAMA_HOST, else http://127.0.0.1:11434
+    gavel deploy desk/clerk@12 ollama:http://10.0.0.3:11434 --set quantize=q4_K_M
+
+The merged model is written to a scratch directory, its files are sent by hash, and what the server has is not sent
+again. Its converter knows some architectures; for another one the commands of llama.cpp are told.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import httpx
+
+from gavel.trainer.backends.run_export import export_run
+from gavel.trainer.deploy.adapter_facts import AdapterFacts
+from gavel.trainer.deploy.deployment import Deployment
+from gavel.trainer.deploy.errors import DeployError
+from gavel.trainer.deploy.host import DeployPlan, Report
+from gavel.trainer.deploy.record import DeploymentRecord, Ids
+from gavel.trainer.deploy.retry import HostRefusal, refused, repeated, status_of
+
+if TYPE_CHECKING:
+    from ollama import AsyncClient
+
+T = TypeVar("T")
+_HERE = "http://127.0.0.1:11434"
+_CONVERTED = ("Llama", "Mistral", "Mixtral", "Gemma", "Phi3", "Qwen2", "Qwen3", "Cohere")
+"""Architectures whose safetensors an Ollama server converts, by the beginning of transformers' name."""
+_IN_A_STREAM = -1
+"""The package's status of an error that comes after the answer has begun."""
+_QUANTIZATIONS = ("", "q8_0", "q4_K_M", "q4_K_S")
+
+
+def open_host(place: str, *, quantize: str = "") -> "OllamaHost":
+    """`place`: the server's address. `quantize`: q8_0, q4_K_M or q4_K_S; by default the weights stay as they are."""
+    if quantize not in _QUANTIZATIONS:
+        raise DeployError(f"Ollama has no quantization {quantize!r}", f"There are: {', '.join(_QUANTIZATIONS[1:])}.")
+    url = place or os.environ.get("OLLAMA_HOST") or _HERE
+    if "://" not in url:
+        url = f"http://{url}"
+    try:
+        import ollama  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    except ImportError as error:
+        raise DeployError(
+            "the host ollama needs its package, which is not installed", "pip install 'gavel-rl[deploy]'"
+        ) from error
+    return OllamaHost(url.rstrip("/"), quantize)
+
+
+class OllamaHost:
+    """A running Ollama server."""
+
+    name = "ollama"
+
+    def __init__(self, url: str, quantize: str) -> None:
+        self._url = url
+        self._quantize = quantize
+
+    def check(self, adapter: AdapterFacts) -> list[str]:
+        return []  # merged, an adapter is of any rank and kind; the architecture is known when it is merged
+
+    async def deploy(self, plan: DeployPlan, record: DeploymentRecord, report: Report) -> Deployment:
+        server, name = self._client(), self._model(record)
+
+        async def find() -> Ids | None:
+            return {"model": name} if await self._is_there(server, name) else None
+
+        async def make() -> Ids:
+            merged = await self._merged(plan.adapter, record, report)
+            await self._create(server, name, merged, report)
+            return {"model": name}
+
+        if record.done("model") is not None and await find() is None:
+            record.forget("model")  # somebody has removed it there
+        await self._ask(lambda: record.once("model", find=find, make=make), f"{self._url} makes no model")
+        shutil.rmtree(_scratch(record), ignore_errors=True)
+        return Deployment(self, record, f"{self._url}/v1", name, None, self.costs(record))
+
+    async def status(self, record: DeploymentRecord) -> str:
+        return "there" if await self._is_there(self._client(), self._model(record)) else "gone"
+
+    async def undeploy(self, record: DeploymentRecord, report: Report) -> None:
+        server = self._client()
+
+        async def remove() -> bool:
+            try:
+                await server.delete(self._model(record))
+            except Exception as error:
+                if status_of(error) == 404:
+                    return False
+                raise
+            return True
+
+        if await self._ask(lambda: repeated(remove), f"{self._model(record)} cannot be removed"):
+            report(f"removed {self._model(record)} from {self._url}")
+        shutil.rmtree(_scratch(record), ignore_errors=True)
+        record.forget("model")
+
+    def costs(self, record: DeploymentRecord) -> str:
+        return (
+            f"Ollama at {self._url}: the disk of that machine, and its memory while the model is used; "
+            f"to remove it: gavel undeploy {record.id}"
+        )
+
+    def _model(self, record: DeploymentRecord) -> str:
+        return f"{record.remote_name}:{self._quantize}" if self._quantize else record.remote_name
+
+    def _client(self) -> "AsyncClient":
+        from ollama import AsyncClient
+
+        return AsyncClient(host=self._url, trust_env="://127.0.0.1" not in self._url)
+
+    async def _merged(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Path:
+        """The merged model's directory. Raises `DeployError` for an architecture that the server does not convert."""
+        out = _scratch(record)
+        report(f"merging step {adapter.step} into its base")
+        run = record.path.parent.parent
+        await asyncio.to_thread(export_run, run, "merged", step=adapter.step, out=out)
+        (kind,) = json.loads((out / "config.json").read_text())["architectures"]
+        if not kind.startswith(_CONVERTED):
+            raise DeployError(
+                f"Ollama does not convert {kind}",
+                "With llama.cpp (github.com/ggml-org/llama.cpp), which converts more:\n"
+                f"  python convert_hf_to_gguf.py {out} --outfile model.gguf\n"
+                f"  printf 'FROM ./model.gguf' > Modelfile && ollama create {self._model(record)} -f Modelfile",
+            )
+        return out
+
+    async def _create(self, server: "AsyncClient", name: str, merged: Path, report: Report) -> None:
+        files: dict[str, str] = {}
+        for file in _model_files(merged):
+            files[file.name] = await self._send(server, file, report)
+        report(f"{self._url} converts it")
+        async for progress in await server.create(name, self._quantize or None, files=files, stream=True):
+            if progress.status == "success":
+                return
+        raise HostRefusal(0, f"{self._url} went away before it had made the model")
+
+    async def _send(self, server: "AsyncClient", file: Path, report: Report) -> str:
+        def digest() -> str:
+            with file.open("rb") as stream:
+                return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
+
+        known = await asyncio.to_thread(digest)
+
+        async def send() -> str:
+            async with httpx.AsyncClient(timeout=60.0, trust_env="://127.0.0.1" not in self._url) as client:
+                if (await client.head(f"{self._url}/api/blobs/{known}")).is_success:
+                    return known
+            report(f"sending {file.name}")
+            return await server.create_blob(file)
+
+        return await repeated(send)
+
+    async def _is_there(self, server: "AsyncClient", name: str) -> bool:
+        async def ask() -> bool:
+            try:
+                await server.show(name)
+            except Exception as error:
+                if status_of(error) == 404:
+                    return False
+                raise
+            return True
+
+        return await self._ask(lambda: repeated(ask), f"{self._url} does not answer as Ollama does")
+
+    async def _ask(self, ask: Callable[[], Awaitable[T]], what: str) -> T:
+        from ollama import ResponseError
+
+        try:
+            return await ask()
+        except (ResponseError, HostRefusal, httpx.TransportError, ConnectionError) as error:
+            if status_of(error) == _IN_A_STREAM:
+                raise DeployError(
+                    f"{what}: {error.args[0]}", "What it says must be put right on that server."
+                ) from error
+            started = {0: "Start it (ollama serve), or name another: ollama:http://HOST:11434."}
+            raise refused(what, error, started) from error
+
+
+def _model_files(merged: Path) -> list[Path]:
+    """What the converter reads."""
+    kinds = (".safetensors", ".json")
+    return [file for file in sorted(merged.iterdir()) if file.suffix in kinds or file.name == "tokenizer.model"]
+
+
+def _scratch(record: DeploymentRecord) -> Path:
+    """Where the merged model is until the server has it."""
+    return record.path.with_suffix(".merged")

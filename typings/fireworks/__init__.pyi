@@ -1,0 +1,13 @@
+"""What Gavel uses of fireworks-ai, which is an extra."""
+
+from typing import Any
+
+class APIError(Exception): ...
+
+class AsyncFireworks:
+    models: Any
+    deployments: Any
+    lora: Any
+    def __init__(self, *, api_key: str, account_id: str, base_url: str, max_retries: int) -> None: ...
+    async def __aenter__(self) -> AsyncFireworks: ...
+    async def __aexit__(self, *exception: object) -> None: ...
