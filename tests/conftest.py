@@ -4,9 +4,11 @@ import atexit
 import gc
 import os
 import re
+import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +18,9 @@ from gavel.llm.providers import load_litellm
 from tests.endpoint import Endpoint
 from tests.forkserver import SETTINGS_FROM_OUTSIDE
 from tests.limits import MANY_TESTS, SLOW_TEST_SECONDS
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser  # pyright: ignore[reportMissingImports]
 
 gc.disable()  # until the tests begin: searching for cycles takes half of the time that imports take
 atexit.register(gc.freeze)  # nor is anything searched for when the process ends
@@ -38,6 +43,19 @@ def endpoint() -> Iterator[Endpoint]:
     running = Endpoint()
     yield running
     running.close()
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator["Browser"]:
+    """Chromium, by Playwright; skips where one of them is not there."""
+    playwright = pytest.importorskip("playwright.async_api", reason="Playwright is not installed: make test-browser")
+    chromium = os.environ.get("GAVEL_TEST_CHROMIUM") or shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no Chromium on this machine: apt-get install chromium, or name one: GAVEL_TEST_CHROMIUM")
+    async with playwright.async_playwright() as running:
+        browser = await running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        await browser.close()
 
 
 @pytest.fixture(autouse=True)

@@ -54,7 +54,7 @@ class FakeServer:
                 with suppress(OSError):  # the client has gone
                     fake._send(self, answer)
 
-            do_POST = do_GET
+            do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_GET
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass
@@ -83,6 +83,8 @@ class FakeServer:
         for name, value in {"Content-Type": kind, "Content-Length": str(len(data)), **answer.headers}.items():
             handler.send_header(name, value)
         handler.end_headers()
+        if handler.command == "HEAD":
+            return
         if answer.drip:
             self._drip(handler, data, answer.drip)
         elif answer.breaks_off:

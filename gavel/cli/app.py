@@ -37,6 +37,7 @@ COMMANDS = {
     "config": "Print the whole configuration of a run as TOML, with defaults and descriptions.",
     "scenarios": "List the shipped scenarios.",
     "runs": "List the runs with their state and best figure.",
+    "view": "Read runs and judged files in the browser: what the agent did, and why it got its score.",
     "doctor": "Show what is installed, which keys are set, and what to do next.",
 }
 

@@ -39,6 +39,7 @@ def backend(
     if missing := [*missing_parts("train"), *missing_parts("service")]:
         raise MissingExtraError("gavel backend", missing[0], "service" if missing_parts("service") else "train")
     from gavel.trainer.backends.local import LocalBackend
+    from gavel.trainer.backends.remote.address import checked_key
     from gavel.trainer.backends.server.serve import serve
     from gavel.trainer.config import VllmSettings
     from gavel.trainer.distributed import join, launched
@@ -52,7 +53,7 @@ def backend(
         if world.rank:
             return follow_leader(world)
     given = os.environ.get("GAVEL_BACKEND_KEY")  # no option: a command line is seen by every user of the machine
-    key = given or secrets.token_urlsafe(24)
+    key = checked_key(given) if given else secrets.token_urlsafe(24)
     root = runs_root(runs)
     sampler = VllmSettings() if engine == "vllm" else "transformers"
     local = LocalBackend(root, engine=sampler, slots=slots, max_context=max_context, versions=versions)

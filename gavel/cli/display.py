@@ -8,8 +8,11 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
 from gavel.cli.judge_status import JudgeStatus
+from gavel.cli.terminal import plain
 from gavel.judge.judge import Judge
 from gavel.trainer.loop.evaluation import Evaluation
+from gavel.trainer.loop.judge_alarms import JudgeAlarm
+from gavel.trainer.loop.judged_wins import BASE, WINS
 from gavel.trainer.loop.train_loop import Observer, StepReport
 
 
@@ -38,6 +41,7 @@ class RunDisplay(Observer):
         self._step = start
         self._first = self._latest = first_success
         self._score: float | None = None
+        self._wins: float | None = None
         self._seconds = {"rollouts": 0.0, "judge": 0.0, "learning": 0.0}
         self._doing = "starting"
         self._on_start = on_start
@@ -78,7 +82,8 @@ class RunDisplay(Observer):
         self._refresh()
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None:
-        if evaluation.success is None:
+        self._wins = evaluation.measures.get(f"{WINS}{BASE}", self._wins)
+        if evaluation.success is None and self._wins is None:
             return
         self._latest = evaluation.success
         if self._first is None:
@@ -88,6 +93,10 @@ class RunDisplay(Observer):
         else:
             self._console.print(f"step {step}/{self._steps}  {self._figures()}", highlight=False, soft_wrap=True)
 
+    def alarmed(self, step: int, alarm: JudgeAlarm) -> None:
+        line = f"warning: step {step}: {alarm.sentence}. {alarm.advice}"
+        self._console.print(plain(line, "yellow"), soft_wrap=True)
+
     def _refresh(self) -> None:
         self._progress.update(self._task, completed=self._step, figures=self._figures(self._doing))
 
@@ -96,6 +105,8 @@ class RunDisplay(Observer):
         parts: list[str] = []
         if self._latest is not None and self._first is not None:
             parts.append(f"held-out success {self._first:.2f} → {self._latest:.2f}")
+        if self._wins is not None:
+            parts.append(f"beats the base at {self._wins:.0%} of held-out tasks")
         if self._score is not None:
             parts.append(f"score {self._score:.2f}")
         if doing is not None:

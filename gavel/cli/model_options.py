@@ -131,7 +131,7 @@ def _parameter(model: type[BaseModel], flag: Flag) -> inspect.Parameter:
         metavar="KEY=VALUE" if base is dict else None,
         rich_help_panel=flag.path.partition(".")[0].capitalize() + " options" if "." in flag.path else None,
     )
-    kind: Any = list[str] if base is dict or get_origin(annotation) is list else base
+    kind: Any = list[str] if base is dict or get_origin(annotation) in (list, tuple) else base
     return inspect.Parameter(
         flag.key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
     )

@@ -8,7 +8,7 @@ from gavel.cli.lazy_commands import single_command
 
 
 def pull(
-    address: Annotated[str, typer.Argument(help="s3://bucket/prefix/project/name, or a directory's project/name.")],
+    address: Annotated[str, typer.Argument(help="A store's address, as of `gavel push`, and /project/name.")],
     step: Annotated[int | None, typer.Option(min=0, help="Default: the newest.")] = None,
     name: Annotated[str | None, typer.Option(help="Of the run here. Default: as it is there.")] = None,
 ) -> None:

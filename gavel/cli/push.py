@@ -9,9 +9,9 @@ from gavel.cli.lazy_commands import single_command
 
 def push(
     run: Annotated[str, typer.Argument(help="A run as `gavel runs` lists it (desk/qwen3-4b), @12 for its step 12.")],
-    address: Annotated[str, typer.Argument(help="s3://bucket/prefix, or a directory.")],
+    address: Annotated[str, typer.Argument(help="s3://bucket/prefix, hf://owner/repository, or a directory.")],
 ) -> None:
-    """Copy a run's checkpoint to an S3-compatible store or a directory; the newest, unless a step is named.
+    """Copy a run's checkpoint to a store or a directory; the newest, unless a step is named.
 
     A push that was cut off goes on where it was. A checkpoint counts there when all of it has arrived.
     """

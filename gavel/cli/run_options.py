@@ -44,6 +44,8 @@ ENGINE_FLAGS = [
     Flag("loop.seed", "--seed"),
     Flag("backend.max_context", "--max-context"),
     Flag("backend.engine", "--engine"),
+    Flag("backend.engine.urls", "--vllm-url"),
+    Flag("backend.engine.replicas", "--vllm-replicas"),
     Flag("backend.url", "--backend-url"),
 ]
 START_FLAG = Flag("model.from_checkpoint", "--from-checkpoint")
@@ -112,6 +114,9 @@ _ADVANTAGES = {"raw": "mean", "centred": "mean", "rank": "rank", "shrunk": "shru
 """What each kind of the former --shaping is as an --advantage; subtracting the mean twice changes nothing."""
 
 
+_ENGINE = ("backend", "engine")
+
+
 def run_config(
     source: str,
     values: Mapping[str, Any],
@@ -135,6 +140,13 @@ def run_config(
         settings = recipe_tables(recipe)
         tables, where = merged(tables, settings), where | dict.fromkeys(settings, "--recipe")
     chosen = _former_options(shaping, min_spread) | given(values, RunConfig, flags)
+    if any(path[:2] == _ENGINE and path != _ENGINE for path in chosen) and _ENGINE in chosen:
+        if chosen[_ENGINE] != "vllm":
+            raise OptionError(
+                f"--engine {chosen[_ENGINE]} is not the engine of --vllm-url and --vllm-replicas.",
+                "Leave out --engine.",
+            )
+        del chosen[_ENGINE]
     names = {tuple(flag.path.split(".")): flag.name for flag in flags}
     where |= {path: names.get(path) or names[path[:-1]] for path in chosen}
     assigned = parse_assignments(assignments or ())

@@ -59,6 +59,8 @@ def _base_model(value: str, move: _Move, folder: Path) -> str:
 def _checkpoint(value: str, move: _Move, folder: Path) -> str:
     """A run's name may look like a path: it is one where there is such a directory."""
     path, at, step = value.rpartition("@")
+    if "://" in value:
+        return value
     if at and step.isdecimal() and not (folder / value).is_dir():
         return f"{_base_model(path, move, folder)}@{step}"
     return _base_model(value, move, folder)

@@ -131,7 +131,7 @@ async def run_evaluation(
     console = Console()
     model = _trainable(config, scenario)
     exists = config.backend.url is not None or (_directory(model) / "model.json").is_file()
-    if model.from_checkpoint is not None and not exists:
+    if model.from_checkpoint is not None and "://" not in model.from_checkpoint and not exists:
         start = str(find_checkpoint(model.from_checkpoint, runs_root()))
         model = model.model_copy(update={"from_checkpoint": start})
     if must_exist and not exists:
@@ -212,5 +212,6 @@ def before_after(first: dict[str, float], last: dict[str, float]) -> Table:
     table.add_column("after", justify="right")
     for name, value in last.items():
         if name not in _COUNTS:
-            table.add_row(name.replace("_", " "), f"{first.get(name, float('nan')):.2f}", f"{value:.2f}")
+            before = f"{first[name]:.2f}" if name in first else "–"
+            table.add_row(name.replace("_", " "), before, f"{value:.2f}")
     return table

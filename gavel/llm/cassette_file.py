@@ -82,6 +82,15 @@ class SqliteStorage:
             for text, *rest, repaired_by in rows
         ]
 
+    def question(self, key: str) -> Mapping[str, str] | None:
+        """The parts of a stored question, as JSON: `model`, `params`, `schema` and `messages`."""
+        names = ("model", "params", "schema", "messages")
+        with self._errors():
+            row = self._db.execute(
+                f"SELECT {', '.join(names)} FROM replies WHERE key = ? ORDER BY id LIMIT 1", (key,)
+            ).fetchone()
+        return None if row is None else dict(zip(names, row, strict=True))
+
     def keep(self, entries: Sequence[Entry]) -> None:
         with self._errors(), self._transaction():
             for entry in entries:

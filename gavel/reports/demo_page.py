@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from gavel.llm.types import Message
 from gavel.reports.charts import outcome_histogram, share_curve
+from gavel.reports.message_text import shown_text
 from gavel.reports.page import render_page, write_page
 from gavel.scenarios.trajectory import Trajectory
 
@@ -123,7 +123,7 @@ def turns(trajectory: Trajectory) -> Iterator[Turn]:
         calls = tuple(
             _call(call.get("function") or call.get("custom") or {}) for call in message.get("tool_calls") or ()
         )
-        yield Turn(str(message.get("role", "")), _text(message), calls)
+        yield Turn(str(message.get("role", "")), shown_text(message.get("content") or message.get("refusal")), calls)
 
 
 def duration(seconds: float) -> str:
@@ -152,23 +152,3 @@ def _call(function: Mapping[str, Any]) -> str:
         named = cast("dict[str, Any]", parsed)
         arguments = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in named.items())
     return f"{function.get('name', '')}({arguments})"
-
-
-def _text(message: Message) -> str:
-    content = message.get("content") or message.get("refusal")
-    match content:
-        case None:
-            return ""
-        case str(text):
-            return text
-        case list():
-            return "\n".join(_part(part) for part in cast("list[Any]", content))
-        case other:
-            return json.dumps(other, ensure_ascii=False, default=str)
-
-
-def _part(part: Any) -> str:
-    if not isinstance(part, dict):
-        return str(part)
-    fields = cast("dict[str, Any]", part)
-    return str(fields.get("text") or f"[{fields.get('type', 'part')}]")

@@ -82,16 +82,23 @@ class TrajectoryStore:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The records as decoded JSON: what a few of their values need, in a fraction of the time of `read`."""
+        return (stored.row for stored in self.rows_from(0))
+
+    def rows_from(self, offset: int) -> Iterator["StoredRow"]:
+        """Decoded records from the one that begins at this byte on, each with its place in the file.
+
+        So a reader that remembers an `end` goes on there, and one that remembers a `begin` reads that record alone.
+        """
         with (
             self._os_errors("read", "Check the path, and that you may read it."),
             open(self.path, "rb", buffering=0) as file,
         ):
-            fd, end = file.fileno(), 0
-            for number, frame in enumerate(self._frames(fd, 0)):
+            fd, end = file.fileno(), offset
+            for number, frame in enumerate(self._frames(fd, offset)):
                 with self._record_errors(number):
                     row = _decoded(frame.payload)
-                yield row
-                end = frame.end
+                begin, end = end, frame.end
+                yield StoredRow(begin, end, row)
             self.torn_bytes = os.fstat(fd).st_size - end
         if self.torn_bytes:
             logger.warning(
@@ -178,6 +185,14 @@ class TrajectoryStore:
             yield
         except OSError as error:
             raise StoreError(f"cannot {verb} {self.path}: {error.strerror or error}", remedy) from error
+
+
+class StoredRow(NamedTuple):
+    """A decoded record, and the bytes of the file that hold it."""
+
+    begin: int
+    end: int
+    row: dict[str, Any]
 
 
 class _Frame(NamedTuple):

@@ -4,6 +4,7 @@ import math
 import os
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
@@ -58,8 +59,12 @@ class VllmSettings(_Settings):
 
     url: str | None = Field(default=None, pattern=r"^https?://")
     """Address of a running server, which must see the run directory; None starts one."""
+    urls: tuple[Annotated[str, Field(pattern=r"^https?://")], ...] = ()
+    """Addresses of running vLLM servers, over which rollouts are spread; they must see the run directory."""
+    replicas: int = Field(default=1, ge=1)
+    """vLLM servers to start on this machine, each on a GPU of its own, over which rollouts are spread."""
     api_key: SecretStr | None = None
-    """Its key, if it wants one."""
+    """The key of running servers, if they want one."""
     python: str = Field(default_factory=lambda: os.environ.get("GAVEL_VLLM_PYTHON") or sys.executable)
     """Interpreter of the environment that holds vLLM, to start it with. Default: GAVEL_VLLM_PYTHON, else this one."""
     gpu_memory_utilization: float = Field(default=0.45, gt=0, le=1)
@@ -70,6 +75,29 @@ class VllmSettings(_Settings):
     """Until when a started server must be ready."""
     arguments: tuple[str, ...] = ()
     """Further arguments for a started server, as of `vllm serve`."""
+
+    @field_validator("urls", mode="before")
+    @classmethod
+    def _split_addresses(cls, value: Any) -> Any:
+        texts = [value] if isinstance(value, str) else value
+        if not isinstance(texts, list | tuple):
+            return texts
+        return tuple(part.strip() for text in cast("Sequence[Any]", texts) for part in str(text).split(","))
+
+    @model_validator(mode="after")
+    def _one_way_to_the_servers(self) -> Self:
+        if self.url is not None and self.urls:
+            raise ValueError("give url or urls, not both: urls may name one server, too")
+        if self.addresses and self.replicas > 1:
+            raise ValueError("replicas are started here, where no address is given: leave out the addresses or them")
+        if len(self.addresses) != len({address.rstrip("/").removesuffix("/v1") for address in self.addresses}):
+            raise ValueError("urls names a server twice")
+        return self
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Of the servers that run already; none starts `replicas` here."""
+        return self.urls if self.url is None else (self.url,)
 
 
 EngineChoice = Literal["transformers", "vllm"] | VllmSettings
@@ -353,12 +381,18 @@ class LoopConfig(_Settings):
     stall_seconds: float | None = Field(default=None, gt=0)
     """Without a rollout, a judgement or a training step that starts or ends for so long, the run stops with an error.
     Default: 1800, or the longest that a turn of max_tokens may take (600 and a quarter for each token)."""
+    on_alarm: Literal["tell", "stop"] = "tell"
+    """What happens when the judge's scores are to be distrusted (docs/metrics.md lists the alarms). stop: the run ends
+    after the step; the same command goes on."""
     seed: int = 0
     """Chooses the tasks and seeds every sampled turn."""
     evaluate_every: int = Field(default=5, ge=1)
     """Steps between two points of the learning curve."""
     evaluation_tasks: int = Field(default=128, ge=1)
     """Held-out tasks of a point of the curve."""
+    judged_tasks: int | None = Field(default=None, ge=0)
+    """Held-out tasks of a point at which the judge compares the attempts with those of the base and of the best step so
+    far (`wins/base` and `wins/best` among the metrics). Default: 64 where the scenario has no success, else 0."""
     final_tasks: int = Field(default=512, ge=1)
     """Held-out tasks of the first and the last evaluation."""
     keep_checkpoints: int = Field(default=3, ge=1)
@@ -367,7 +401,7 @@ class LoopConfig(_Settings):
     """How many are kept beside them for being the best."""
     keep_best_by: str = Field(default="held_out/success", pattern=r"^[^/]+/.+$")
     """What makes one the best: `split/metric` of metrics.jsonl, the higher the better. Only a step with such a value
-    can be among the best."""
+    can be among the best. Where the scenario has no success, the default is held_out/wins/base."""
 
     @field_validator("reward")
     @classmethod

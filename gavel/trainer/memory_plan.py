@@ -162,7 +162,7 @@ def _sampler(policy: PlannedPolicy, config: Any, run: RunConfig, context: int, d
     engine = run.backend.engine
     if engine != "transformers":
         vllm = engine if isinstance(engine, VllmSettings) else VllmSettings()
-        elsewhere = vllm.url is not None or vllm.sleep or device.kind == "cpu"
+        elsewhere = bool(vllm.addresses) or vllm.sleep or device.kind == "cpu"
         share = 0 if elsewhere else round(device.total * vllm.gpu_memory_utilization)
         fitting = max(0, share - policy.base_bytes) // conversation
         return _Sampler("vLLM", share, conversation, min(run.backend.slots, fitting) if share else run.backend.slots)

@@ -13,6 +13,7 @@ import httpx
 from openai import AsyncOpenAI, DefaultAioHttpClient
 from pydantic import ConfigDict, Field, PrivateAttr
 
+from gavel.llm.loopback import is_on_this_machine
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import Backend, NotRegisteredError, TrainResult
@@ -75,7 +76,10 @@ class Model(ModelSpec):
                 timeout=httpx.Timeout(self._request_seconds, connect=_REQUEST_TIMEOUT),
                 max_retries=self._repeats(),
                 # httpx's own pool takes time quadratic in the number of rollouts. No proxy is used for loopback.
-                http_client=DefaultAioHttpClient(trust_env="://127.0.0.1:" not in (base_url or "")),
+                http_client=DefaultAioHttpClient(
+                    trust_env=not is_on_this_machine(base_url or ""),
+                    verify=httpx.create_ssl_context() if (base_url or "").startswith("https://") else True,
+                ),
             )
             closer = loop.create_task(_close_with_loop(self._clients[loop]))
             _closers.add(closer)
@@ -182,10 +186,10 @@ class TrainableModel(Model, TrainableSpec):
     async def push(
         self, address: str, step: int | Literal["latest", "best"] = "latest", *, best_by: str = "held_out/success"
     ) -> str:
-        """Copies a checkpoint to `s3://bucket/prefix` or a directory, under `project/name`; returns where it is there.
+        """Copies a checkpoint to `s3://bucket/prefix`, `hf://owner/repository` or a directory, under `project/name`.
 
-        A push that was cut off goes on where it was. best: the step with the highest `best_by` (split/metric). Raises
-        `StorageError`.
+        Returns where it is there. A push that was cut off goes on where it was. best: the step with the highest
+        `best_by` (split/metric). Raises `StorageError`.
         """
         saved = self.backend.checkpoints(self)
         if step == "best":

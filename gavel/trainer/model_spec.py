@@ -34,8 +34,9 @@ class TrainableSpec(ModelSpec):
     policy: PolicySettings = Field(default_factory=PolicySettings)
     from_checkpoint: str | None = None
     """Begins with the adapter of a checkpoint, of `gavel sft` or of another run, in place of one that changes nothing:
-    a run (sft/qwen3-4b), a step of it (sft/qwen3-4b@12), or the directory of an adapter. Its LoRA settings must be
-    these. The run keeps a copy."""
+    a run (sft/qwen3-4b), a step of it (sft/qwen3-4b@12), one that was pushed to a store
+    (s3://bucket/prefix/sft/qwen3-4b@12), or the directory of an adapter. Its LoRA settings must be these. The run keeps
+    a copy."""
     renderer: str | None = None
     """Chat format of the `renderers` library; only for a model that it does not know by name."""
 

@@ -47,7 +47,8 @@ class BackendConfig(_Config):
     """Address of a `gavel backend` that trains and samples instead of this machine; GAVEL_BACKEND_KEY is its key. The
     other settings here are then its own."""
     engine: EngineChoice = "transformers"
-    """Engine of the rollouts: transformers (in this process), vllm, or the address of a vLLM server."""
+    """Engine of the rollouts: transformers (in this process), vllm, or the address of a vLLM server, or several with
+    commas between them."""
     max_context: int | None = Field(default=None, ge=16)
     """Maximum tokens of a conversation. Default: the model's own, or what memory holds of it."""
     max_reply: int | None = Field(default=None, ge=1)
@@ -67,7 +68,7 @@ class BackendConfig(_Config):
         if not isinstance(value, str) or value in ("transformers", "vllm"):
             return value
         if value.startswith(("http://", "https://")):
-            return {"url": value}
+            return {"urls": value} if "," in value else {"url": value}
         raise ValueError(
             f"there is no engine {value!r}: name transformers, vllm, or the address of a vLLM server such as "
             "http://127.0.0.1:8000"

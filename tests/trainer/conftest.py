@@ -1,5 +1,5 @@
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,6 +7,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's library is imported
 
 import pytest
 import torch
+from huggingface_hub import constants
 from openai.types.chat.chat_completion import Choice
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -19,6 +20,7 @@ from gavel.trainer.engines.protocol import SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.policy.adapter import LoraFactors
 from gavel.trainer.policy.policy import Policy, load_base
+from tests.fake_hub import TOKEN, FakeHub
 
 VOCABULARY = 64
 
@@ -184,3 +186,15 @@ def fresh_policy() -> Policy:
 @pytest.fixture(scope="session")
 def embedded_base() -> torch.nn.Module:
     return load_base(EMBEDDED_POLICY, torch.float32, "cpu")
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Generator[FakeHub]:
+    """A Hugging Face Hub on loopback, which the library asks, with a token."""
+    fake = FakeHub()
+    monkeypatch.setenv("HF_ENDPOINT", fake.url)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # its protocol is a native library's own
+    yield fake
+    fake.close()

@@ -15,6 +15,8 @@ from transformers.models.auto.modeling_auto import (
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM as AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import AutoModelForImageTextToText as AutoModelForImageTextToText
 from transformers.models.auto.tokenization_auto import AutoTokenizer as AutoTokenizer
+from transformers.models.mixtral.configuration_mixtral import MixtralConfig as MixtralConfig
+from transformers.models.mixtral.modeling_mixtral import MixtralForCausalLM as MixtralForCausalLM
 from transformers.models.qwen3.configuration_qwen3 import Qwen3Config as Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM as Qwen3ForCausalLM
 from transformers.models.qwen3_moe.configuration_qwen3_moe import Qwen3MoeConfig as Qwen3MoeConfig

@@ -45,10 +45,10 @@ def bias_report(groups: Iterable[TrajectoryGroup]) -> BiasReport:
         if scores := call.scores_by_position:
             position_means.setdefault(len(scores), PositionBias()).add(scores)
     return BiasReport(
-        position_slope=_ratio_of_sums([_slope_sums(of_group) for of_group in calls]),
+        position_slope=_ratio_of_sums([slope_sums(of_group) for of_group in calls]),
         length_correlation=length_correlation(groups),
-        flip_rate=_ratio_of_sums([_flips(of_group) for of_group in calls]),
-        tie_rate=_ratio_of_sums([_ties(group) for group in groups]),
+        flip_rate=_ratio_of_sums([flips(of_group) for of_group in calls]),
+        tie_rate=_ratio_of_sums([ties(group) for group in groups]),
         position_means=position_means,
     )
 
@@ -57,7 +57,7 @@ def _ratio_of_sums(sums: Sequence[tuple[float, float]]) -> IntervalEstimate:
     return ratio([numerator for numerator, _ in sums], [denominator for _, denominator in sums])
 
 
-def _slope_sums(calls: list[JudgeCall]) -> tuple[float, float]:
+def slope_sums(calls: list[JudgeCall]) -> tuple[float, float]:
     """Σ position·score and Σ position² over the calls; centered positions cancel the calls' means."""
     products: list[float] = []
     squares: list[float] = []
@@ -69,7 +69,7 @@ def _slope_sums(calls: list[JudgeCall]) -> tuple[float, float]:
     return math.fsum(products), math.fsum(squares)
 
 
-def _flips(calls: list[JudgeCall]) -> tuple[float, float]:
+def flips(calls: list[JudgeCall]) -> tuple[float, float]:
     """Pairs of members that two calls of one judge rank oppositely, and all pairs that both calls rank."""
     flipped = ranked = 0
     for one, other in combinations(calls, 2):
@@ -83,7 +83,7 @@ def _flips(calls: list[JudgeCall]) -> tuple[float, float]:
     return flipped, ranked
 
 
-def _ties(group: TrajectoryGroup) -> tuple[float, float]:
+def ties(group: TrajectoryGroup) -> tuple[float, float]:
     """Pairs of members with equal scores, and all pairs of scored members."""
     scores = [judgement.score for _, judgement in distinct_members(group) if judgement.score is not None]
     pairs = list(combinations(scores, 2))

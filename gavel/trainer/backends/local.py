@@ -134,6 +134,10 @@ class LocalBackend:
             self._run(model).update_card()
         return means
 
+    async def logged(self, model: ModelSpec, split: str, step: int) -> list[TrajectoryGroup]:
+        store = self._directory(model).trajectories(split, step)
+        return await asyncio.to_thread(lambda: list(store) if store.path.exists() else [])
+
     def store(self, model: ModelSpec, groups: list[TrajectoryGroup], split: str, step: int) -> None:
         """Stores trajectories under any step of a split, without a row of metrics."""
         with saving(step):

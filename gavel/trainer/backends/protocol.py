@@ -72,6 +72,10 @@ class Backend(Protocol):
         """Stores trajectories and their mean metrics under the current step; returns the means."""
         ...
 
+    async def logged(self, model: ModelSpec, split: str, step: int) -> list[TrajectoryGroup]:
+        """The groups that were stored under a step of a split; empty where there are none."""
+        ...
+
     def endpoint(self, model: TrainableSpec) -> Endpoint:
         """Where the current policy is served."""
         ...

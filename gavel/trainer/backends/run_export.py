@@ -18,15 +18,15 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from gavel.trainer.config import ExportDtype, ExportForm, PolicySettings
-from gavel.trainer.policy.merged_model import ExportError, export_dtype, write_merged
+from gavel.trainer.policy.merged_model import export_dtype, write_merged
 from gavel.trainer.policy.policy import source_of
 from gavel.trainer.runs.checkpoints import CARD, Checkpoints
+from gavel.trainer.runs.export_mark import EXPORT_MARK, ExportError, read_export_mark, taken
 from gavel.trainer.runs.format_version import check_format_version
 from gavel.trainer.runs.model_card import model_card
 from gavel.trainer.runs.run_directory import START, RunDirectoryError, read_description
 
 EXPORTS = "exports"
-_MARK = "gavel_export.json"
 _OF_THE_CHECKPOINT = ("manifest.json", "trainer_state")
 """What a checkpoint holds for the trainer alone."""
 
@@ -61,9 +61,9 @@ def export_run(
     mark = {"run": f"{description['project']}/{description['name']}", "step": step, "export": kind}
     mark |= {"weights": _fingerprint(checkpoint)}
     if final.exists() or final.is_symlink():
-        if _read_mark(final) == mark:
+        if read_export_mark(final) == mark:
             return final
-        raise ExportError(f"{final} is there already, and is not this export", "Name another directory with --out.")
+        raise taken(final)
     with _unfinished(final) as directory:
         gap = None
         if kept is None and checkpoint is not None:
@@ -72,7 +72,7 @@ def export_run(
             settings = PolicySettings.model_validate(description.get("policy") or {})
             gap = write_merged(description["base_model"], settings, checkpoint, directory, kept)
             (directory / CARD).write_text(_card(run, description, step, kind, gap), encoding="utf-8")
-        (directory / _MARK).write_text(json.dumps(mark) + "\n")
+        (directory / EXPORT_MARK).write_text(json.dumps(mark) + "\n")
     return final
 
 
@@ -113,13 +113,6 @@ def _fingerprint(checkpoint: Path | None) -> str:
         return "base"
     hashes: dict[str, str] = json.loads((checkpoint / "manifest.json").read_text())
     return next((value for name, value in hashes.items() if name.startswith("adapter_model")), "")
-
-
-def _read_mark(directory: Path) -> Any:
-    try:
-        return json.loads((directory / _MARK).read_text())
-    except (OSError, ValueError):
-        return None
 
 
 @contextlib.contextmanager

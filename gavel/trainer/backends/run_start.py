@@ -3,9 +3,11 @@
     model.json      "from_checkpoint": {"named": "sft/qwen3-4b", "directory": "/…/checkpoints/000012", …}
     start/000000    a copy of that adapter, which is the run's step 0
 
-The other run is read when this one begins, and never again: it may go on, be moved or be deleted.
+The other run is read when this one begins, and never again: it may go on, be moved or be deleted. One that is in a
+store (s3://bucket/prefix/sft/qwen3-4b@12) is pulled for that moment.
 """
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,11 @@ from gavel.trainer.policy.policy import Policy, source_of
 from gavel.trainer.policy.starting_adapter import adapter_base, check_base, start_from
 from gavel.trainer.runs.checkpoints import Checkpoints
 from gavel.trainer.runs.named_checkpoint import find_checkpoint, names_checkpoint
-from gavel.trainer.runs.run_directory import START, RunDirectory, RunDirectoryError, read_description
+from gavel.trainer.runs.run_directory import PULLED, START, RunDirectory, RunDirectoryError, read_description
+from gavel.trainer.runs.storage.transfer import pull_named
+
+ORIGIN = "gavel_origin.json"
+"""In a copy of a checkpoint that came from another machine: what the run is to keep of where it was."""
 
 
 class RunStart:
@@ -27,15 +33,19 @@ class RunStart:
         begun = directory.description()
         self._copies = Checkpoints(directory.path / START)
         self._kept = bool(begun)
+        self._source: Path | None = None
         self.record: dict[str, Any] | None = begun.get("from_checkpoint")
         """What model.json says of it; None for a run that begins with an adapter that changes nothing."""
+        self._pulled = directory.path / PULLED
         if not begun and asked is not None:
-            found = find_checkpoint(asked, root)
+            found = pull_named(asked, self._pulled) if "://" in asked else find_checkpoint(asked, root)
             description = _description_of(found)
             base = description.get("base_model")
             trained = source_of(base) if isinstance(base, str) else adapter_base(found)
             check_base(source_of(model.base_model), trained, found)
-            self.record = {"named": asked, "directory": str(found), **_origin(found, description)}
+            kept_in = asked if "://" in asked else str(found)
+            self.record = {"named": asked, "directory": kept_in, **_origin(found, description)}
+            self._source = found
         elif begun and asked is not None and not _same(asked, self.record, root):
             first = f"from {self.record['named']!r}" if self.record else "without another run's checkpoint"
             raise RunDirectoryError(
@@ -52,13 +62,14 @@ class RunStart:
                 f"{self._copies.path(0)}, the adapter that the run began with, is damaged or missing",
                 "Start over with --fresh, or give the new run another --name.",
             )
-        start_from(policy, self._copies.path(0) if self._kept else Path(self.record["directory"]))
+        start_from(policy, self._copies.path(0) if self._kept or self._source is None else self._source)
 
     def keep(self, write: Callable[[Path], None]) -> None:
         """Copies the adapter into the run; `write` as of `Checkpoints.save`."""
         if self.record is not None and not self._kept:
             self._copies.save(0, write)
             self._kept = True
+            shutil.rmtree(self._pulled, ignore_errors=True)
 
 
 def _same(asked: str, record: dict[str, Any] | None, root: Path) -> bool:
@@ -69,6 +80,8 @@ def _same(asked: str, record: dict[str, Any] | None, root: Path) -> bool:
 
 def _description_of(checkpoint: Path) -> dict[str, Any]:
     """The model.json of the checkpoint's run; empty for a directory that is in none."""
+    if (checkpoint / ORIGIN).is_file():
+        return read_description(checkpoint / ORIGIN)
     file = checkpoint.parent.parent / "model.json"
     return read_description(file) if checkpoint.parent.name == "checkpoints" and file.is_file() else {}
 
@@ -76,4 +89,7 @@ def _description_of(checkpoint: Path) -> dict[str, Any]:
 def _origin(checkpoint: Path, description: dict[str, Any]) -> dict[str, Any]:
     if not description:
         return {}
+    if (checkpoint / ORIGIN).is_file():
+        told = ("named", "directory", "run", "step")
+        return {name: description[name] for name in told if description.get(name) is not None}
     return {"run": f"{description.get('project')}/{description.get('name')}", "step": int(checkpoint.name)}

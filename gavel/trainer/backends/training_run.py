@@ -20,8 +20,9 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.memory_settings import MemorySettings
 from gavel.trainer.backends.protocol import Endpoint, TrainResult
-from gavel.trainer.backends.publish_proof import PublishCheck, PublishError, prove_engine
+from gavel.trainer.backends.publish_proof import PublishError
 from gavel.trainer.backends.run_start import RunStart
+from gavel.trainer.backends.sampler_proof import SamplerProof
 from gavel.trainer.config import SftConfig, TrainConfig, VllmSettings
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import Batch, make_batch
@@ -110,9 +111,10 @@ class TrainingRun:
             self._engine = self._start_engine(model, vllm, slots, max_context, longest, versions)
             undo.callback(self._engine.close)
             self._engine.publish(self.policy, self.step)
-            base = self._base_logprobs if self.step or self._start.record is not None else None
-            prove_engine(self._engine, self._team.logprobs, self.policy.vocabulary, self.policy.dtype, base)
-            self._check = PublishCheck(self._engine, self.policy, self._team.logprobs)
+            adapted = self.step > 0 or self._start.record is not None
+            self._proof = SamplerProof(
+                self._engine, self.policy, self._team.logprobs, self._base_logprobs, adapted=adapted
+            )
             self._server = EndpointServer(
                 self._engine,
                 self.policy.renderer,
@@ -181,7 +183,7 @@ class TrainingRun:
         if not batch.sequences:
             self._team.skip_step()
             return {}
-        self._check.before(batch.sequences)
+        self._proof.before(batch.sequences)
         with self._engine.release_memory():
             return self._team.step(batch, self._memory.filled(config))
 
@@ -226,7 +228,8 @@ class TrainingRun:
         try:
             self._engine.publish(self.policy, step)
             if trained:
-                metrics |= self._check.after()
+                metrics |= self._proof.after()
+            metrics |= self._proof.admit_returned()
         except PublishError:
             checkpoints.discard(step)
             raise

@@ -19,6 +19,7 @@ import httpx
 import torch
 from httpx_aiohttp import HttpxAiohttpClient
 
+from gavel.llm.loopback import is_on_this_machine
 from gavel.trainer.engines.child_process import ServerProcess
 from gavel.trainer.engines.grammar import Constraint, GrammarError, Grammars, constraint_of
 from gavel.trainer.engines.protocol import (
@@ -107,7 +108,7 @@ class VllmEngine:
             base_url=self._url,
             headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
             timeout=None,  # `_bounded` sets a deadline for each call
-            trust_env="://127.0.0.1:" not in self._url,
+            trust_env=not is_on_this_machine(self._url),
             limits=httpx.Limits(max_connections=0, keepalive_expiry=_IDLE_CONNECTION),  # 0: no limit
         )
         self._loop = asyncio.new_event_loop()
@@ -126,6 +127,18 @@ class VllmEngine:
     @property
     def adapter_versions(self) -> list[int]:
         return [adapter.version for adapter in self._published]
+
+    @property
+    def address(self) -> str:
+        """Of the server."""
+        return self._url
+
+    def healthy(self) -> bool:
+        """Whether the server answers its health check within 30 s."""
+        try:
+            return not self.closed and not self._spawn(self._is_dead).result()
+        except EngineError:  # closed meanwhile
+            return False
 
     @property
     def serves_base(self) -> bool:

@@ -1,4 +1,4 @@
-"""The vLLM server of a run: one at an address that the user gives, or a process that is started here.
+"""The vLLM servers of a run: at addresses that the user gives, or processes that are started here.
 
 vLLM pins other versions of Gavel's dependencies, so it runs in its own Python environment and is never imported here.
 """
@@ -8,12 +8,14 @@ import shutil
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from gavel.trainer.config import VllmSettings
 from gavel.trainer.engines.child_process import ServerProcess
+from gavel.trainer.engines.engine_pool import EnginePool
 from gavel.trainer.engines.grammar import Grammars
 from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.engines.vllm import VllmEngine
@@ -57,16 +59,54 @@ class Served:
 
 def vllm_engine(
     settings: VllmSettings, served: Served, directory: Path, grammars: Grammars | None = None
-) -> VllmEngine:
-    """An engine over the server of `settings`, started if it has no address; log and adapters go to `directory`.
+) -> VllmEngine | EnginePool:
+    """An engine over the servers of `settings`, started if they have no address; logs and adapters go to `directory`.
 
     Raises `EngineError`.
     """
-    process = None if settings.url else _start(settings, served, directory / "vllm.log")
+    addresses, adapters = settings.addresses, directory / "adapters"
+    if len(addresses) > 1:
+        return EnginePool(
+            [partial(_over, settings, served, url, adapters / str(n), grammars) for n, url in enumerate(addresses)]
+        )
+    if addresses:
+        return _over(settings, served, addresses[0], adapters, grammars)
+    if settings.replicas == 1:
+        return _started(settings, served, directory / "vllm.log", adapters, grammars)
+    logs = directory / "vllm-logs"
+    logs.mkdir(exist_ok=True)
+    return EnginePool(
+        [
+            partial(_started, settings, served, logs / f"{n}.log", adapters / str(n), grammars, device)
+            for n, device in enumerate(_devices(settings.replicas, served.device))
+        ]
+    )
+
+
+def _started(
+    settings: VllmSettings,
+    served: Served,
+    log: Path,
+    adapters: Path,
+    grammars: Grammars | None,
+    device: str | None = None,
+) -> VllmEngine:
+    process = _start(settings, served, log, device)
+    return _over(settings, served, process.url, adapters, grammars, process)
+
+
+def _over(
+    settings: VllmSettings,
+    served: Served,
+    url: str,
+    adapters: Path,
+    grammars: Grammars | None,
+    process: ServerProcess | None = None,
+) -> VllmEngine:
     return VllmEngine(
-        process.url if process else settings.url or "",
+        url,
         served.base_model,
-        directory / "adapters",
+        adapters,
         max_context=served.max_context,
         versions=served.versions,
         api_key=settings.api_key.get_secret_value() if settings.api_key else None,
@@ -82,12 +122,28 @@ def free_port() -> int:
         return taken.getsockname()[1]
 
 
-def _start(settings: VllmSettings, served: Served, log: Path) -> ServerProcess:
+def _devices(replicas: int, kind: str) -> list[str | None]:
+    """The GPU of each replica, as CUDA_VISIBLE_DEVICES names it: the last ones, since the learner uses the first."""
+    if kind != "cuda":
+        return [None] * replicas
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = visible.split(",") if visible else [str(n) for n in range(torch.cuda.device_count())]
+    if replicas > len(gpus):
+        raise EngineError(
+            f"{replicas} replicas of vLLM need a GPU each, and there are {len(gpus)}", f"Set replicas to {len(gpus)}."
+        )
+    return [gpu.strip() for gpu in gpus[-replicas:]]
+
+
+def _start(settings: VllmSettings, served: Served, log: Path, device: str | None = None) -> ServerProcess:
+    """`device`: the GPU that the server sees; None: those that this process sees."""
     if shutil.which(settings.python) is None:
         raise EngineError(f"there is no interpreter {settings.python} to start vLLM with", _INSTALL)
     port = free_port()
     command = [settings.python, "-m", "vllm.entrypoints.openai.api_server", *_arguments(settings, served, port)]
     environment = _environment(os.environ, settings)
+    if device is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = device
     try:
         return ServerProcess(
             command, f"http://127.0.0.1:{port}", log, environment, start_seconds=settings.start_seconds

@@ -1,9 +1,9 @@
 """Measures a policy on held-out tasks, sampled as in training."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from gavel.llm.errors import GavelError
@@ -38,6 +38,10 @@ class Evaluation:
     @property
     def success(self) -> float | None:
         return self.measures.get("success")
+
+    def remeasured(self) -> "Evaluation":
+        """The same with the means of metrics that its trajectories were given since."""
+        return replace(self, measures=self.measures | _means(self.trajectories))
 
     @property
     def half_width(self) -> float | None:
@@ -135,8 +139,12 @@ async def evaluate(
     for trajectory in trajectories:
         trajectory.metrics |= measure(scenario, trajectory)
         trajectory.metrics["truncated"] = trajectory.status == "truncated"
-    names = dict.fromkeys(name for trajectory in trajectories for name in trajectory.metrics)
-    means = {name: fmean(float(t.metrics[name]) for t in trajectories if name in t.metrics) for name in names}
+    means = _means(trajectories)
     if failed:
         means["failed"] = len(failed) / (len(failed) + episodes)
     return Evaluation(episodes, means, trajectories)
+
+
+def _means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    names = dict.fromkeys(name for trajectory in trajectories for name in trajectory.metrics)
+    return {name: fmean(float(t.metrics[name]) for t in trajectories if name in t.metrics) for name in names}

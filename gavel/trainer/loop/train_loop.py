@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from gavel.judge.audit.health import judge_health
 from gavel.judge.audit.noise_prior import fit_noise_prior
 from gavel.judge.judge import Judge
 from gavel.judge.panel.standard_errors import NoisePrior
@@ -33,8 +34,12 @@ from gavel.trainer.config import LoopConfig, Ppo, TrainConfig
 from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.token_sequences import COMPACT
 from gavel.trainer.data.training_batch import has_signal
+from gavel.trainer.loop.busy_time import BusyTime
 from gavel.trainer.loop.evaluation import Evaluation, evaluate, measure
 from gavel.trainer.loop.groups_by_agent import groups_by_agent
+from gavel.trainer.loop.judge_alarms import JudgeAlarm, judge_alarms
+from gavel.trainer.loop.judged_wins import BASE, BEST, WINS, best_step, judge_wins
+from gavel.trainer.loop.outage import stop_at_outage
 from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, StepBatch
 from gavel.trainer.loop.staleness import staleness
 from gavel.trainer.loop.watchdog import LoopError, Watchdog, stall_seconds
@@ -45,11 +50,15 @@ from gavel.trainer.runs.metrics import sampled_tokens
 EVALUATION = "held_out"
 TIMES = "times"
 NOISE_PRIOR = "noise_prior"
+ALARMS = "alarms"
 STALE = LeftOut.STALE.metric
 REFILLS, UNFILLED = "refill/groups", "refill/unfilled"
-_RESUME = "Mend it, and run the same command again: it resumes after the last finished step."
-
-
+_MAY_CHANGE = {
+    *("steps", "concurrency", "keep_checkpoints", "keep_best", "keep_best_by", "stall_seconds", "on_alarm"),
+    "judged_tasks",
+}
+"""Settings that may differ when a run goes on."""
+_JUDGED_TASKS = 64
 _NO_REFILL = "Leave refill (--refill) at 0, or choose another loss."
 
 
@@ -78,6 +87,9 @@ class Observer:
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None:
         """A point of the learning curve is known."""
+
+    def alarmed(self, step: int, alarm: JudgeAlarm) -> None:
+        """The judge's scores are to be distrusted, for a reason that the run has not had before."""
 
 
 async def train_scenario(
@@ -138,10 +150,7 @@ def _experiment(
     if train_config.reference_path is not None:
         training["reference"] = os.path.abspath(train_config.reference_path)  # wherever the command is typed
     return experiment | {
-        "loop": config.model_dump(
-            mode="json",
-            exclude={"steps", "concurrency", "keep_checkpoints", "keep_best", "keep_best_by", "stall_seconds"},
-        ),
+        "loop": config.model_dump(mode="json", exclude=_MAY_CHANGE),
         "training": training,
     }
 
@@ -166,13 +175,16 @@ class _Loop:
     train_config: TrainConfig
     observer: Observer
     watchdog: Watchdog
-    rolling: "_BusyTime" = field(default_factory=lambda: _BusyTime())
-    judging: "_BusyTime" = field(default_factory=lambda: _BusyTime())
+    rolling: BusyTime = field(default_factory=BusyTime)
+    judging: BusyTime = field(default_factory=BusyTime)
     settled: list[NoisePrior] = field(default_factory=list[NoisePrior])
     """The noise of the judge's votes in the first step, once it is known."""
 
     async def run(self) -> None:
         config = self.config
+        best_by = config.keep_best_by
+        if self.scenario.success is None and best_by == LoopConfig.model_fields["keep_best_by"].default:
+            best_by = f"{EVALUATION}/{WINS}{BASE}"
         prefetcher = RolloutPrefetcher(
             partial(self._make_groups, asyncio.Semaphore(config.concurrency)),
             first=await self.model.get_step(),
@@ -195,7 +207,8 @@ class _Loop:
                 report = await self._step(step, prefetcher)
                 self.model.backend.record(self.model, _times(report), TIMES)
                 self.observer.stepped(report)
-                await self.model.delete_checkpoints(config.keep_best_by, config.keep_checkpoints, config.keep_best)
+                self._raise_alarms(step + 1)
+                await self.model.delete_checkpoints(best_by, config.keep_checkpoints, config.keep_best)
 
     async def _step(self, step: int, prefetcher: RolloutPrefetcher[list[TrajectoryGroup]]) -> StepReport:
         started = time.monotonic()
@@ -203,15 +216,31 @@ class _Loop:
         with gather_display(prefetcher.tallies, f"step {step + 1}"):
             batch = await prefetcher.batch()
         groups = [group for made in batch.groups for group in made]
-        self._stop_if_nothing_works(groups)
+        stop_at_outage(self.judge, groups)
         self._settle_noise_prior(step, groups)
         scored = time.monotonic()
         self.observer.doing("learning")
         with self.watchdog.during("training", "learning", counted=False):
-            metrics = self._overlap(step, groups, batch)
+            metrics = self._overlap(step, groups, batch) | judge_health(groups)
             result = await self.model.train(groups, self.train_config, metrics=metrics)
         done = time.monotonic()
         return StepReport(result, groups, self.rolling.lap(), self.judging.lap(), done - scored, done - started)
+
+    def _raise_alarms(self, step: int) -> None:
+        """Tells and stores each alarm once in a run. Raises `LoopError` where the run is to stop at one."""
+        if self.judge is None:
+            return
+        backend = self.model.backend
+        known = {row["alarm"] for row in backend.history(self.model, ALARMS)}
+        for alarm in judge_alarms(backend.history(self.model, "train")):
+            if alarm not in known:
+                backend.record(self.model, {"alarm": alarm.value}, ALARMS)
+                self.observer.alarmed(step, alarm)
+                if self.config.on_alarm == "stop":
+                    raise LoopError(
+                        f"stopped after step {step}: {alarm.sentence}",
+                        f"{alarm.advice} To go on all the same, run the same command again.",
+                    )
 
     def _settle_noise_prior(self, step: int, groups: list[TrajectoryGroup]) -> None:
         """Stores the noise of the judge's votes in the first step's groups, for the groups of later steps."""
@@ -313,31 +342,29 @@ class _Loop:
         started = time.monotonic()
         during = partial(self.watchdog.during, "rollout", "rollouts of the evaluation")
         with self.watchdog.during("training", "waiting for the evaluation", counted=False):
-            evaluation = await evaluate(model, self.scenario, tasks, config, during)
+            evaluation = await self._with_wins(step, await evaluate(model, self.scenario, tasks, config, during))
         seconds = time.monotonic() - started
         await model.log([TrajectoryGroup([trajectory]) for trajectory in evaluation.trajectories], EVALUATION)
         backend.record(model, {"evaluation": seconds, "whole": seconds}, TIMES)
         self.observer.evaluated(step, evaluation)
 
-    def _stop_if_nothing_works(self, groups: list[TrajectoryGroup]) -> None:
-        """Raises `LoopError` at an outage (all rollouts failed, nothing was scored, or the judge has stopped for good,
-        as with a spent budget): training would hide it."""
-        trajectories = [trajectory for group in groups for trajectory in group]
-        errors = [error.message for group in groups for error in group.exceptions]
-        if all(trajectory.status == "failed" for trajectory in trajectories):
-            reasons = [trajectory.status_reason for trajectory in trajectories] + errors
-            raise LoopError(f"every rollout of this step failed; the first: {reasons[0]}", _RESUME)
-        if self.judge is None:
-            if all(trajectory.reward is None for trajectory in trajectories):
-                raise LoopError(f"no member of this step has a reward; the first error: {errors[0]}", _RESUME)
-            return
-        if (stopped := self.judge.stopped) is not None:
-            raise LoopError(stopped.message, f"{stopped.remedy} {_RESUME}")
-        unjudged = [group for group in groups if group.judgement is None or group.judgement.status == "unscored"]
-        if len(unjudged) == len(groups):
-            first = unjudged[0]
-            reason = first.judgement.reason if first.judgement else first.exceptions[-1].message
-            raise LoopError(f"the judge scored no group of this step; the first: {reason}", _RESUME)
+    async def _with_wins(self, step: int, evaluation: Evaluation) -> Evaluation:
+        """With how often its attempts beat those of the base and of the best step so far, where that is wanted."""
+        tasks = self.config.judged_tasks
+        if tasks is None:
+            tasks = _JUDGED_TASKS if self.scenario.success is None else 0
+        if not (step and tasks and self.judge):
+            return evaluation
+        backend, rivals = self.model.backend, {BASE: 0}
+        if (best := best_step(backend.history(self.model, EVALUATION))) is not None:
+            rivals[BEST] = best
+        theirs = {
+            name: [each for group in await backend.logged(self.model, EVALUATION, at) for each in group]
+            for name, at in rivals.items()
+        }
+        with self.judging, self.watchdog.during("judging", "groups of the evaluation"):
+            await judge_wins(self.judge, evaluation.trajectories, theirs, tasks)
+        return evaluation.remeasured()
 
 
 def _times(report: StepReport) -> dict[str, float]:
@@ -348,29 +375,3 @@ def _times(report: StepReport) -> dict[str, float]:
     if report.rollout:  # with overlap all rollouts may have finished before the step started
         speeds["tokens_per_second/sampled"] = sampled_tokens(report.groups) / report.rollout
     return seconds | {"whole": report.whole} | shares | speeds
-
-
-class _BusyTime:
-    """Seconds during which at least one task was inside this context manager."""
-
-    def __init__(self) -> None:
-        self._seconds = 0.0
-        self._inside = 0
-        self._since = 0.0
-
-    def __enter__(self) -> None:
-        if not self._inside:
-            self._since = time.monotonic()
-        self._inside += 1
-
-    def __exit__(self, *exception: object) -> None:
-        self._inside -= 1
-        if not self._inside:
-            self._seconds += time.monotonic() - self._since
-
-    def lap(self) -> float:
-        """The seconds since the last lap, including tasks that are still inside."""
-        now = time.monotonic()
-        seconds = self._seconds + (now - self._since if self._inside else 0.0)
-        self._seconds, self._since = 0.0, now
-        return seconds

@@ -101,6 +101,13 @@ def auto_class(config: Any) -> Any:
     return next((auto for name, auto in known if name in (config.architectures or ())), known[0][1])
 
 
+def model_class(config: Any) -> tuple[Any, Any]:
+    """What `auto_class` loads: the model's own class, and its config. Raises `BaseModelError`."""
+    kind = auto_class(config)._model_mapping[type(config)]
+    inner = getattr(config, "sub_configs", {}).get("text_config")
+    return kind, config.get_text_config() if kind.config_class is inner else config
+
+
 def text_decoder(model: Any) -> Any:
     """The transformer of a causal language model, without vocabulary head, and without what reads images or sound."""
     decoder: Any = model.get_decoder()

@@ -20,19 +20,15 @@ from safetensors import SafetensorError
 from transformers import AutoTokenizer
 from transformers.utils.hub import cached_file
 
-from gavel.llm.errors import GavelError
 from gavel.trainer.config import ExportDtype, PolicySettings
 from gavel.trainer.policy.loading import BaseModelError, dtype_of, is_quantized
 from gavel.trainer.policy.policy import load_base, load_config, source_of
+from gavel.trainer.runs.export_mark import ExportError
 
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 _PROBE_TOKENS = 48
 _TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
 """Nats by which one log-prob of the probe may differ; far more tells of a merge that is wrong."""
-
-
-class ExportError(GavelError):
-    """A model cannot be exported."""
 
 
 def export_dtype(base_model: str, dtype: ExportDtype) -> torch.dtype:

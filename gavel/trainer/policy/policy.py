@@ -34,7 +34,7 @@ from gavel.trainer.kernels.rms_norm import fuse_norms
 from gavel.trainer.policy.adapter import LoraFactors
 from gavel.trainer.policy.chat_format import chat_renderer, rendering_by
 from gavel.trainer.policy.families import usable_context, why_alone
-from gavel.trainer.policy.fsdp import shard_layers
+from gavel.trainer.policy.fsdp import sharded_base, whole_parts
 from gavel.trainer.policy.loading import (
     BaseModelError,
     auto_class,
@@ -76,8 +76,8 @@ class Policy:
         """`base_model`: `embedded/returns-desk`, a directory, or a model id of the hub.
 
         `renderer` names the chat format of the `renderers` library, for a model that it does not know by name. `load`
-        makes the base model, by default `load_base`; the tokenizer is always that of `base_model`. `sharded` shards the
-        base over all processes. Raises `BaseModelError`.
+        makes a base that is not sharded, by default `load_base`; the tokenizer is always that of `base_model`.
+        `sharded` shards the base over all processes. Raises `BaseModelError`.
         """
         if sharded and settings != settings.model_copy(update={"loader": "peft", "quantization": None}):
             raise BaseModelError(
@@ -112,8 +112,11 @@ class Policy:
                 base = unsloth_base(source_of(base_model), settings, self.dtype, device)
             elif load is not None:
                 base = load(base_model, self.dtype, device)
+            elif sharded:
+                with no_progress_bar() if base_model in SCENARIOS else contextlib.nullcontext():
+                    base = sharded_base(source_of(base_model), config, self.dtype, device)
             else:
-                base = load_base(base_model, self.dtype, "cpu" if sharded else device, settings.quantization)
+                base = load_base(base_model, self.dtype, device, settings.quantization)
         except (OSError, ValueError, SafetensorError) as error:
             raise _unloadable(base_model, error) from error
         self.vocabulary: int = base.get_input_embeddings().num_embeddings
@@ -126,14 +129,13 @@ class Policy:
             )
         self.parameter_count: int = base.num_parameters()
         self._plain = None if sharded or settings.loader == "unsloth" else sharing_copy(base)
-        fuse_norms(base)
-        if settings.loader == "peft":
-            fuse_mlps(base)
+        self.sharded = sharded
+        for part in whole_parts(base) if sharded else [base]:
+            fuse_norms(part)
+            if settings.loader == "peft":
+                fuse_mlps(part)
         self.model: PeftModel = unsloth_adapted(base, lora) if settings.loader == "unsloth" else adapted(base, lora)
         self.model.eval()
-        self.sharded = sharded
-        if sharded:
-            shard_layers(self.model, self.decoder(), device)
         self.spans: Sequence[Span] | None = None
         """How far back its layers attend, if its attention can compute a shared prefix once."""
         if settings.loader == "peft" and alone is None:

@@ -49,7 +49,7 @@ def keep_reference(run: Path, checkpoint: Callable[[int], Path], policy: "Policy
     """
     source = config.reference_path
     if source is not None:
-        name = f"path-{hashlib.sha256(os.path.abspath(source).encode()).hexdigest()[:16]}"
+        name = kept_reference(run, source).name
     elif config.reference == "start":
         name = "start"
     else:
@@ -74,6 +74,11 @@ def keep_reference(run: Path, checkpoint: Callable[[int], Path], policy: "Policy
             shutil.copy2(source / file, unfinished / file)
     unfinished.rename(kept)
     return kept
+
+
+def kept_reference(run: Path, source: Path) -> Path:
+    """Where a run keeps its copy of the reference that was the directory `source`."""
+    return run / "reference" / f"path-{hashlib.sha256(os.path.abspath(source).encode()).hexdigest()[:16]}"
 
 
 def reference_weights(policy: "Policy", directory: Path) -> list[torch.Tensor]:

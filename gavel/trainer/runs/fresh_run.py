@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError, run_path
 
-_SERVER_LOG = "vllm.log"
+_SERVER_LOGS = ("vllm.log", "vllm-logs")
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class ReplacedRun:
         try:
             with contextlib.closing(RunDirectory(*self._run)) as run:
                 for entry in run.entries():
-                    if entry.name != _SERVER_LOG:  # it tells why the new run did not start
+                    if entry.name not in _SERVER_LOGS:  # they tell why the new run did not start
                         _remove(entry)
                 self._move_back(run)
         except (OSError, RunDirectoryError) as error:

@@ -50,6 +50,11 @@ def find_checkpoint(named: str, root: Path) -> Path:
     return _whole(checkpoints, step)
 
 
+def names_something(named: str, root: Path) -> bool:
+    """Whether there is a run or a directory of this name."""
+    return _place(named, root)[0] is not None
+
+
 def names_checkpoint(named: str, directory: Path, root: Path) -> bool:
     """Whether `named` may be the name of this checkpoint, which need not be there any more."""
     head, at, tail = named.rpartition("@")

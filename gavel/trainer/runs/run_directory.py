@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from gavel.llm.errors import GavelError
 from gavel.scenarios.trajectory_store import TrajectoryStore
@@ -22,10 +22,13 @@ from gavel.trainer.runs.format_version import (
     with_later_settings,
 )
 from gavel.trainer.runs.metrics import MetricsLog
+from gavel.trainer.runs.mount_check import MountError, check_mount
 
 _LOCK = ".lock"
 START = "start"
 """Holds the adapter that a run began with, if that is another run's."""
+PULLED = ".pulled"
+"""Holds what has arrived of a checkpoint that is being pulled from a store."""
 _LONGEST_NAME = 255
 _RESTORE = "Restore the file, start over with --fresh, or give the new run another --name."
 _DESCRIPTIONS = ("model", "experiment", "memory", "run", "summary", "metrics")
@@ -45,10 +48,12 @@ _OWN = frozenset(
             "trajectories",
             "checkpoints",
             START,
+            PULLED,
             "reference",
             "exports",
             "adapters",
             "vllm.log",
+            "vllm-logs",
             "jobs.jsonl",
             "wandb",
             "wandb_id",
@@ -58,8 +63,9 @@ _OWN = frozenset(
     }
 )
 """The entries of a run directory that Gavel writes, beside its lock."""
-_REPLIES = frozenset(f"cassettes.sqlite{end}" for end in ("", "-wal", "-shm"))
-"""The judge's replies, which are paid for: they stay when a run starts over."""
+_KEPT = frozenset({"deployments", *(f"cassettes.sqlite{end}" for end in ("", "-wal", "-shm"))})
+"""The judge's replies, which are paid for, and the records of deployments, which may still cost: they stay when a run
+starts over."""
 
 
 class RunDirectoryError(GavelError):
@@ -128,14 +134,29 @@ class RunDirectory:
             ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             self._lock.close()
             raise RunDirectoryError(
                 f"another process is using the run directory {self.path}",
                 "Wait for it or stop it, or give this run another name.",
             ) from error
+        except OSError as error:
+            self._refuse(f"cannot lock a file: {error.strerror}", error)
+        try:
+            check_mount(self.path)
+        except MountError as error:
+            self._refuse(str(error), error)
         self.checkpoints = Checkpoints(self.path / "checkpoints")
         self.metrics = MetricsLog(self.path / "metrics.jsonl", project=project, name=name)
+
+    def _refuse(self, lacking: str, error: OSError) -> NoReturn:
+        self._lock.close()
+        self.discard_if_new()
+        raise RunDirectoryError(
+            f"{self.path} cannot hold a run: it {lacking}",
+            "A mounted bucket often lacks this. Keep runs on a disk (GAVEL_RUNS=…), and copy checkpoints to the "
+            "bucket: gavel push.",
+        ) from error
 
     def check_held(self) -> None:
         """Raises `RunDirectoryError` when the directory was deleted or replaced: another process may then use it."""
@@ -220,7 +241,7 @@ class RunDirectory:
 
     def foreign_entries(self) -> list[Path]:
         """What others have put into the directory."""
-        return sorted(entry for entry in self.path.iterdir() if entry.name not in {*_OWN, *_REPLIES, _LOCK})
+        return sorted(entry for entry in self.path.iterdir() if entry.name not in {*_OWN, *_KEPT, _LOCK})
 
     def discard_if_new(self) -> None:
         """Removes what opening created if the run was never described; call it after `close`."""

@@ -105,6 +105,7 @@ def test_a_checkpoint_is_a_path_where_there_is_such_a_directory(tmp_path: Path) 
     (tmp_path / "adapter").mkdir()
     found = [
         paths_beside({"model": {"from_checkpoint": named}}, tmp_path)["model"]["from_checkpoint"]
-        for named in ("adapter", "adapter@3", "sft/pupil", "sft/pupil@3")
+        for named in ("adapter", "adapter@3", "sft/pupil", "sft/pupil@3", "s3://bucket/sft/pupil@3")
     ]
-    assert found == [str(tmp_path / "adapter"), f"{tmp_path / 'adapter'}@3", "sft/pupil", "sft/pupil@3"]
+    others = ["sft/pupil", "sft/pupil@3", "s3://bucket/sft/pupil@3"]
+    assert found == [str(tmp_path / "adapter"), f"{tmp_path / 'adapter'}@3", *others]

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gavel.cli.runs import RunSummary, app, read_runs
+from gavel.cli.runs import app
 from gavel.llm.errors import GavelError
+from gavel.trainer.runs.run_listing import RunSummary, read_runs
 
 
 def run_of(root: Path, name: str, successes: list[float], steps: int | None = None) -> Path:

@@ -1,6 +1,8 @@
 """What every backend does, whatever machine it trains on: the same cases for each."""
 
 import itertools
+import json
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +23,7 @@ from gavel.trainer.backends.skypilot.this_machine import ThisMachine
 from gavel.trainer.config import LoraSettings, SftConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import Model, TrainableModel
+from gavel.trainer.runs.named_checkpoint import NamedCheckpointError
 from gavel.trainer.runs.run_directory import RunDirectoryError
 from tests.backend_server import KEY, serving
 
@@ -87,6 +90,9 @@ async def test_a_step_is_trained_measured_saved_and_served(kind: str, tmp_path: 
         assert backend.checkpoints(model) == [1]
         means = await model.log([group], "val")
         assert means["reward"] == 0.5
+        (stored,) = await backend.logged(model, "val", 1)
+        assert [member.messages() for member in stored] == [member.messages() for member in group]
+        assert await backend.logged(model, "val", 0) == await backend.logged(model, "other", 1) == []
         backend.record(model, {"note": "by hand", "loss": 0.25}, "extra")
         assert [(row["step"], row["mine"]) for row in backend.history(model, "train")] == [(1, 2.0)]
         assert {row["split"] for row in backend.history(model)} == {"train", "val", "extra"}
@@ -183,6 +189,73 @@ async def test_a_model_that_is_not_registered_says_so(kind: str, tmp_path: Path)
             backend.step(model)
         with pytest.raises(NotRegisteredError):
             await backend.train(model, [], TrainConfig())
+
+
+@pytest.mark.parametrize("named", ["directory", "run"])
+async def test_a_run_begins_with_a_checkpoint_of_this_machine(
+    kind: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with LocalBackend(tmp_path / "here") as here:
+        first = a_model("first")
+        await first.register(here)
+        await first.train([await a_group(first, 0.0, 1.0)], TrainConfig(learning_rate=1e-2))
+    monkeypatch.setenv("GAVEL_RUNS", str(tmp_path / "here"))
+    adapter = tmp_path / "here" / "tests" / "first" / "checkpoints" / "000001"
+    start = str(adapter) if named == "directory" else "tests/first@1"
+    if kind == "local" and named == "run":
+        shutil.copytree(tmp_path / "here", tmp_path / "there")
+    async with a_backend(kind, tmp_path / "there") as backend:
+        model = a_model("second", from_checkpoint=start)
+        await model.register(backend)
+        kept = tmp_path / "there" / "tests" / "second" / "start" / "000000" / "adapter_model.safetensors"
+        assert kept.read_bytes() == (adapter / "adapter_model.safetensors").read_bytes()
+        record = json.loads((tmp_path / "there/tests/second/model.json").read_text())["from_checkpoint"]
+        assert (record["named"], record["run"], record["step"]) == (start, "tests/first", 1)
+    shutil.rmtree(tmp_path / "here")
+    async with a_backend(kind, tmp_path / "there") as backend:  # goes on without the other run
+        await a_model("second", from_checkpoint=start).register(backend)
+    async with a_backend(kind, tmp_path / "there") as backend:
+        with pytest.raises(RunDirectoryError, match="was begun from"):
+            await a_model("second", from_checkpoint="tests/other").register(backend)
+    assert not list((tmp_path / "there").glob(".backend/adapter-*"))
+
+
+async def test_a_run_begins_with_a_checkpoint_of_the_backend_s_machine(kind: str, tmp_path: Path) -> None:
+    async with a_backend(kind, tmp_path) as backend:
+        model = a_model()
+        await model.register(backend)
+        await model.train([await a_group(model, 0.0, 1.0)], TrainConfig(learning_rate=1e-2))
+        fork = a_model("fork", from_checkpoint="tests/clerk@1")
+        await fork.register(backend)
+        assert (await fork.get_step(), await model.get_step()) == (0, 1)
+        with pytest.raises(NamedCheckpointError, match="there is no run"):
+            await a_model("other", from_checkpoint="tests/nothing").register(backend)
+
+
+@pytest.mark.parametrize("reference", ["directory", "start"])
+async def test_a_divergence_is_from_an_adapter_of_this_machine_or_from_the_start(
+    kind: str, reference: str, tmp_path: Path
+) -> None:
+    async with LocalBackend(tmp_path / "here") as here:
+        first = a_model("first")
+        await first.register(here)
+        await first.train([await a_group(first, 0.0, 1.0)], TrainConfig(learning_rate=1e-2))
+    adapter = tmp_path / "here" / "tests" / "first" / "checkpoints" / "000001"
+    config = TrainConfig(beta=0.1, learning_rate=1e-3, reference=str(adapter) if reference == "directory" else "start")
+    async with a_backend(kind, tmp_path / "there") as backend:
+        model = a_model("second", from_checkpoint=str(adapter))
+        await model.register(backend)
+        await backend.prepare(model, config)
+        result = await model.train([await a_group(model, 0.0, 1.0)], config)
+        assert result.metrics["kl"] == pytest.approx(0.0, abs=1e-6)
+        (kept,) = (tmp_path / "there" / "tests" / "second" / "reference").iterdir()
+        weights = (kept / "adapter_model.safetensors").read_bytes()
+        assert weights == (adapter / "adapter_model.safetensors").read_bytes()
+    shutil.rmtree(tmp_path / "here")
+    async with a_backend(kind, tmp_path / "there") as backend:
+        model = a_model("second")
+        await model.register(backend)
+        assert (await model.train([await a_group(model, 0.0, 1.0)], config)).step == 2
 
 
 async def test_mistakes_of_settings_are_told_before_anything_is_trained(kind: str, tmp_path: Path) -> None:

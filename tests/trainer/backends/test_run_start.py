@@ -18,6 +18,8 @@ from gavel.trainer.config import LoraSettings, SftConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import RunDirectoryError
+from gavel.trainer.runs.storage.store import StorageError
+from tests.fake_hub import FakeHub
 from tests.trainer.backends.test_local import a_group
 
 pytestmark = pytest.mark.slow
@@ -88,6 +90,33 @@ async def test_the_policy_of_step_0_is_the_checkpoint_bit_for_bit(runs: Path, tm
     assert (origin["run"], origin["step"], origin["directory"]) == ("sft/tuned", step, str(checkpoint))
     card = (tmp_path / "desk" / "new" / "checkpoints" / "000001" / "README.md").read_text()
     assert f"`sft/tuned`, step {step}" in card
+
+
+async def test_a_run_begins_with_a_checkpoint_that_is_in_a_store(runs: Path, tmp_path: Path, hub: FakeHub) -> None:
+    shutil.copytree(runs, tmp_path / "there", dirs_exist_ok=True)
+    async with LocalBackend(tmp_path / "there") as backend:
+        tuned = TrainableModel(name="tuned", project="sft", base_model=EMBEDDED_POLICY)
+        await tuned.register(backend)
+        await tuned.push("hf://desk/adapters", 2)
+    start = "hf://desk/adapters/sft/tuned@2"
+    with pytest.raises(StorageError, match="no checkpoint of step 3; it has: 2"):
+        async with LocalBackend(tmp_path / "here") as backend:
+            await a_model("new", "hf://desk/adapters/sft/tuned@3").register(backend)
+    async with LocalBackend(tmp_path / "here") as backend:
+        model = a_model("new", start)
+        await model.register(backend)
+        begun = {name: parameter.clone() for name, parameter in backend._run(model).policy.adapter_parameters()}
+    expected = adapter(runs / "sft" / "tuned" / "checkpoints" / "000002")
+    assert all(torch.equal(begun[name], weight) for name, weight in expected.items())
+    origin = json.loads((tmp_path / "here" / "desk" / "new" / "model.json").read_text())["from_checkpoint"]
+    assert origin == {"named": start, "directory": start, "run": "sft/tuned", "step": 2}
+    assert not (tmp_path / "here" / "desk" / "new" / ".pulled").exists()
+    hub.close()  # it is not needed again
+    async with LocalBackend(tmp_path / "here") as backend:
+        await a_model("new", start).register(backend)
+    with pytest.raises(RunDirectoryError, match=r"was begun from .*@2', not from .*@1'"):
+        async with LocalBackend(tmp_path / "here") as backend:
+            await a_model("new", "hf://desk/adapters/sft/tuned@1").register(backend)
 
 
 async def test_a_run_goes_on_without_the_checkpoint_that_it_began_with(runs: Path, tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from starlette.routing import Route
 from gavel.trainer.engines.protocol import SamplingRequest
 from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.engines.vllm_launch import free_port
+from gavel.trainer.policy.policy import Policy
+from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import tiny_model
 
 BASE = "org/base"
@@ -27,9 +29,17 @@ MAX_CONTEXT = 256
 
 
 class StandIn:
-    """Adapters are taken note of, not applied."""
+    """Adapters are taken note of, and applied where there is a policy to load them into."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, base: str = BASE, max_context: int = 200, policy: Policy | None = None) -> None:
+        """`policy`: of the base model, to load adapters into; None: a tiny model without adapters."""
+        self.base, self.max_context = base, max_context
+        self._policy = policy
+        self._versions: dict[str, int] = {}
+        self.ends_after: int | None = None
+        """The server dies when it has streamed so many events of a reply."""
+        self.ignores_adapters = False
+        """Adapters that are loaded from now on change nothing."""
         self.unscaled = False
         """Log-probs are those of temperature 1, as a vLLM without --logprobs-mode gives them."""
         self.breaks_off = False
@@ -40,6 +50,8 @@ class StandIn:
         """Completions are answered 500; so is the health check; or the answer ends in its middle; or completions are
         aborted, and all but the first health check fail."""
         self._checked = False
+        self.unhealthy = False
+        """Fails its health check, and nothing else."""
         self.missing: set[str] = set()
         """Paths that are not served, as without VLLM_ALLOW_RUNTIME_LORA_UPDATING or VLLM_SERVER_DEV_MODE."""
         self.api_key: str | None = None
@@ -52,30 +64,59 @@ class StandIn:
         """The adapters that completions asked for."""
         self.go_on = threading.Event()
         self.go_on.set()
-        self._engine = TransformersEngine(tiny_model(), slots=4, max_context=MAX_CONTEXT)
-        port = free_port()
-        self.url = f"http://127.0.0.1:{port}"
+        model = tiny_model() if policy is None else policy.plain_model()
+        self._engine = TransformersEngine(
+            model, slots=8, max_context=max(MAX_CONTEXT, max_context), versions=1 if policy is None else 64
+        )
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._serve()
+
+    def _serve(self) -> None:
         paths = ["/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/sleep", "/wake_up", "/v1/completions"]
         routes = [Route(path, self._post, methods=["POST"]) for path in paths]
         app = Starlette(routes=[*routes, Route("/v1/models", self._models), Route("/health", self._health)])
-        self._server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error", lifespan="off"))
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._server = uvicorn.Server(uvicorn.Config(app, port=self.port, log_level="error", lifespan="off"))
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._begin()), daemon=True)
         self._thread.start()
         while not self._server.started:
             time.sleep(0.01)
 
+    def die(self) -> None:
+        """The server ends, whatever it was doing."""
+        self._server.should_exit = self._server.force_exit = True
+        for connection in list(self._server.server_state.connections):
+            self._loop.call_soon_threadsafe(connection.transport.abort)  # type: ignore[union-attr]
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def start_again(self) -> None:
+        """At the same address, without the adapters that it had."""
+        if self._thread.is_alive():
+            self.die()
+        self._thread.join()
+        self.adapters.clear()
+        self.ends_after = None
+        self._serve()
+
     def close(self) -> None:
         self.go_on.set()
-        self._server.should_exit = self._server.force_exit = True
+        if self._thread.is_alive():
+            self.die()
         self._thread.join()
         self._engine.close()
 
+    async def _begin(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self._server.serve()
+
     async def _models(self, request: Request) -> Response:
-        adapters = [{"id": name, "root": "somewhere", "parent": BASE} for name in self.adapters]
-        return JSONResponse({"data": [{"id": "served", "root": BASE, "parent": None, "max_model_len": 200}, *adapters]})
+        adapters = [{"id": name, "root": "somewhere", "parent": self.base} for name in self.adapters]
+        base = {"id": "served", "root": self.base, "parent": None, "max_model_len": self.max_context}
+        return JSONResponse({"data": [base, *adapters]})
 
     async def _health(self, request: Request) -> Response:
-        dead = self.ails == "dying" or (self.ails == "aborts" and self._checked)
+        dead = self.unhealthy or self.ails == "dying" or (self.ails == "aborts" and self._checked)
         self._checked = True
         return Response(status_code=503 if dead else 200)
 
@@ -94,10 +135,10 @@ class StandIn:
             body = await request.json()
             choice = await self._complete(body)
             if body.get("stream"):
-                return StreamingResponse(_events(choice, self.breaks_off), media_type="text/event-stream")
+                return StreamingResponse(self._stream(choice), media_type="text/event-stream")
             return JSONResponse({"choices": [choice]})
         if path.endswith("lora_adapter"):
-            self._note(path, await request.json())
+            await asyncio.to_thread(self._note, path, await request.json())
         return Response("done")
 
     def _note(self, path: str, body: dict[str, Any]) -> None:
@@ -105,8 +146,21 @@ class StandIn:
         if path.startswith("/v1/un"):
             del self.adapters[name]
         else:
+            if self._policy is not None and not self.ignores_adapters:
+                self._policy.load_adapter(Path(body["lora_path"]))
+                self._engine.publish(self._policy, len(self.every_name))
+            self._versions[name] = self._engine.adapter_version
             self.adapters[name] = [file.name for file in Path(body["lora_path"]).iterdir()]
             self.every_name.append(name)
+
+    async def _stream(self, choice: dict[str, Any]) -> AsyncIterator[str]:
+        sent = 0
+        async for event in _events(choice, self.breaks_off):
+            if sent == self.ends_after:
+                self.die()
+                await asyncio.sleep(HANG_SECONDS)  # until the connection is closed
+            yield event
+            sent += 1
 
     async def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
         assert body["model"] in self.adapters
@@ -119,6 +173,7 @@ class StandIn:
             body["max_tokens"],
             body["temperature"],
             body.get("seed", 0),
+            None if self._policy is None else self._versions[body["model"]],
         )
         found = await asyncio.wrap_future(self._engine.submit(asked))
         logprobs = found.logprobs
@@ -130,7 +185,7 @@ class StandIn:
             "finish_reason": "abort" if self.breaks_off or self.ails == "aborts" else found.finish_reason,
         }
         if "prompt_logprobs" in body:
-            scores = self._engine.score(ids)
+            scores = await asyncio.to_thread(self._engine.score, ids)
             entries = [{str(token): {"logprob": score}} for token, score in zip(ids[1:], scores, strict=True)]
             choice["prompt_logprobs"] = [None, *entries]
         self.asked.append("completed")

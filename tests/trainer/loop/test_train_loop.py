@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from gavel.judge.audit.health import judge_health
 from gavel.judge.judge import Judge
 from gavel.judge.panel.anchors import Anchor
 from gavel.judge.panel.standard_errors import _DOUBT
@@ -26,7 +27,8 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, Ppo, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.loop.evaluation import evaluate, measure
-from gavel.trainer.loop.train_loop import TIMES, LoopError, Observer, StepReport, train_scenario
+from gavel.trainer.loop.judge_alarms import JudgeAlarm
+from gavel.trainer.loop.train_loop import ALARMS, TIMES, LoopError, Observer, StepReport, train_scenario
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.run_directory import RunDirectoryError
 from tests.trainer.loop_run import live
@@ -217,7 +219,7 @@ async def one_step_after_another(
             for member in members:
                 member.metrics |= measure(scenario, member)
             groups.append(await judge.score(TrajectoryGroup(members)))
-        await model.train(groups, config)
+        await model.train(groups, config, metrics=judge_health(groups))
         if (step + 1) % loop.evaluate_every == 0 or step + 1 == loop.steps:
             await point(loop.final_tasks if step + 1 == loop.steps else loop.evaluation_tasks)
 
@@ -350,3 +352,75 @@ async def test_the_noise_of_the_first_steps_votes_is_settled_for_later_steps_and
     assert own == pytest.approx(prior["df"] + _DOUBT)
     assert len(later) == 2
     assert all(each and each > own for (each,) in later)
+
+
+async def test_an_alarm_is_told_and_stored_once_and_a_run_that_stops_at_it_goes_on_by_the_same_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+
+    def alarms(history: list[dict[str, Any]]) -> list[JudgeAlarm]:
+        looked.append(len(history))
+        assert history[-1]["health/characters"] > 0
+        return [JudgeAlarm.HACKED] if len(history) >= 2 else []
+
+    monkeypatch.setattr("gavel.trainer.loop.train_loop.judge_alarms", alarms)
+
+    class Noting(Observer):
+        def __init__(self) -> None:
+            self.told: list[tuple[int, JudgeAlarm]] = []
+
+        def alarmed(self, step: int, alarm: JudgeAlarm) -> None:
+            self.told.append((step, alarm))
+
+    scenario = find_scenario("returns_desk")
+    loop = LoopConfig(
+        steps=4, tasks_per_step=1, group_size=2, max_tokens=16, evaluate_every=9, final_tasks=1, on_alarm="stop"
+    )
+    model = TrainableModel(name="alarmed", project="tests", base_model=EMBEDDED_POLICY)
+    seen = Noting()
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        with pytest.raises(LoopError, match=r"stopped after step 2: .*success does not") as caught:
+            await train_scenario(model, scenario, Judge("constant"), loop, TrainConfig(), seen)
+        assert "same command" in caught.value.remedy
+        assert await model.get_step() == 2
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        going_on = loop.model_copy(update={"on_alarm": "tell"})
+        await train_scenario(model, scenario, Judge("constant"), going_on, TrainConfig(), seen)
+        assert [(row["step"], row["alarm"]) for row in backend.history(model, ALARMS)] == [(2, "hacked")]
+    assert seen.told == [(2, JudgeAlarm.HACKED)]
+    assert looked == [1, 2, 3, 4]
+
+
+async def test_a_scenario_without_success_has_wins_against_the_base_as_its_learning_curve(tmp_path: Path) -> None:
+    scenario = copy(find_scenario("returns_desk"))
+    scenario.success = None
+    loop = LoopConfig(
+        steps=2,
+        tasks_per_step=2,
+        group_size=4,
+        max_tokens=48,
+        evaluate_every=1,
+        evaluation_tasks=6,
+        final_tasks=8,
+        keep_checkpoints=1,
+    )
+    model = TrainableModel(name="judged", project="tests", base_model=EMBEDDED_POLICY)
+    judge = Judge("stand-in", rubric=scenario.rubric)
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await train_scenario(model, scenario, judge, loop, TrainConfig(learning_rate=2e-3))
+        curve = backend.history(model, "held_out")
+        assert [row["step"] for row in curve] == [0, 1, 2]
+        assert ["wins/base" in row for row in curve] == [False, True, True]
+        assert ["wins/best" in row for row in curve] == [False, False, True]
+        for step, tasks in ((1, 6), (2, 8)):
+            (logged,) = [await backend.logged(model, "held_out", step)]
+            wins = [member.metrics["wins/base"] for group in logged for member in group]
+            assert len(wins) == tasks
+            assert curve[step]["wins/base"] == sum(wins) / tasks
+            assert set(wins) <= {0.0, 0.5, 1.0}
+        assert backend.checkpoints(model) == [1, 2]  # 1 was the best when 2 was made
+        assert await backend.logged(model, "held_out", 7) == []

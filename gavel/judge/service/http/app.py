@@ -24,12 +24,13 @@ from gavel.judge.service.http.openapi import describe
 from gavel.judge.service.http.pages import assets, group_page, list_page, sign_in
 from gavel.judge.service.http.problems import OF_NAMES, Problem, ProblemOut, documented, problem_of, told
 from gavel.judge.service.http.request_body import SHOWN_ERRORS
-from gavel.judge.service.http.request_guard import Guard, is_loopback
+from gavel.judge.service.http.request_guard import Guard
 from gavel.judge.service.http.routes import batch, groups, health, judgements, nemo_gym, ors, score, slime
 from gavel.judge.service.schemas.member_bodies import MemberRequest
 from gavel.judge.service.schemas.score_bodies import ScoreRequest
 from gavel.judge.service.store.database import Database
 from gavel.llm.errors import LlmError
+from gavel.llm.loopback import is_loopback
 
 _ROUTES = (score, batch, groups, judgements, nemo_gym, slime, ors)
 _PAGES = (assets, sign_in, list_page, group_page)

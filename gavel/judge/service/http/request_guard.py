@@ -4,11 +4,10 @@ A service without keys answers whoever reaches its port, and a browser on the sa
 sites are refused by their origin, and names that were pointed at this machine by the Host header.
 """
 
-import ipaddress
 import logging
 import time
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -18,6 +17,7 @@ from gavel.judge.service.engine.metrics import Metrics
 from gavel.judge.service.errors import without_text
 from gavel.judge.service.http.late_answer import Later, late_answer_of, late_response, leave
 from gavel.judge.service.http.problems import Problem
+from gavel.llm.loopback import is_loopback
 
 _LOG = logging.getLogger(__name__)
 _STRICT_POLICY = "default-src 'none'; frame-ancestors 'none'"
@@ -131,17 +131,6 @@ class Guard:
                 403, "origin", f"pages of {origin:.100} may not use this service.", "Ask it from a program instead."
             )
         return None
-
-
-@lru_cache(256)
-def is_loopback(host: str) -> bool:
-    """Whether a host's name or address is this machine's own."""
-    if host.rstrip(".").lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _name(host: str) -> str:

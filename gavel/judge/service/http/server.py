@@ -19,9 +19,9 @@ from gavel.judge.service.errors import ServiceError
 from gavel.judge.service.http.app import create_app
 from gavel.judge.service.http.bounded_connection import BoundedConnection, bounded_connection
 from gavel.judge.service.http.handover import Handover
-from gavel.judge.service.http.request_guard import is_loopback
 from gavel.judge.service.store.database import Database
 from gavel.llm.loop_turns import work_without_turns
+from gavel.llm.loopback import is_loopback
 
 _IDLE_SECONDS = 75
 """That a connection is kept open between two requests."""

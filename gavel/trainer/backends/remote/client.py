@@ -6,8 +6,10 @@ line was cut, or because the server or this process was restarted, it is the sam
 
 import asyncio
 import contextlib
+import math
 import os
-import shutil
+import tempfile
+import threading
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,19 +18,24 @@ from typing import Any, Self, cast
 
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.protocol import Endpoint, NotRegisteredError, TrainResult
+from gavel.trainer.backends.remote.address import checked_key, checked_url
 from gavel.trainer.backends.remote.batch_file import batch_file
-from gavel.trainer.backends.remote.connection import Connection, RemoteBackendError, canonical, model_path
+from gavel.trainer.backends.remote.connection import Connection, canonical, model_path
+from gavel.trainer.backends.remote.fetched_directory import check_target, fetch_directory
+from gavel.trainer.backends.remote.local_adapter import LocalAdapter, local_reference, local_start
 from gavel.trainer.backends.remote.wire import KEY_VARIABLE, URL_VARIABLE, Job, JobState, Kind, ModelState, job_id
 from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec
-from gavel.trainer.runs.file_hash import file_sha256
+from gavel.trainer.runs.export_mark import read_export_mark, taken
 from gavel.trainer.runs.run_directory import run_path, runs_root
 
 _REPEATED: frozenset[Kind] = frozenset({"train", "train_sft"})
 """Jobs that are the same when the same is asked again from the same step; others are asked for anew each time."""
-_REQUEST_REPEATS = 8
-"""Of a request to the policy while the server restarts: about 40 s."""
+_SECONDS_OF_A_REPEAT = 6.0
+"""At least that OpenAI's client waits between repeats, after the first few."""
+_LEAST_REPEATS = 8
 
 
 class RemoteBackend:
@@ -37,19 +44,14 @@ class RemoteBackend:
     def __init__(self, url: str | None = None, key: str | None = None, *, patience: float = 600.0) -> None:
         """`url`, `key`: of the server; by default GAVEL_BACKEND_URL and GAVEL_BACKEND_KEY.
 
-        `patience`: seconds without an answer after which a call raises `RemoteBackendError`. Raises it for no address.
+        `patience`: seconds without an answer after which a call raises `RemoteBackendError`. Raises it for an address
+        or a key that cannot be one.
         """
-        url = (url or os.environ.get(URL_VARIABLE) or "").rstrip("/")
-        self._key = key or os.environ.get(KEY_VARIABLE) or ""
-        if not url.startswith(("http://", "https://")):
-            raise RemoteBackendError(
-                f"{url!r} is no address of a backend", f"Give one, or set {URL_VARIABLE}: http://127.0.0.1:8090"
-            )
-        if not self._key:
-            raise RemoteBackendError("the backend's key is not given", f"Give it, or set {KEY_VARIABLE}.")
-        self._url = url
+        self._url = checked_url(url or os.environ.get(URL_VARIABLE) or "")
+        self._key = checked_key(key or os.environ.get(KEY_VARIABLE) or "")
+        self._patience = patience
         self._writer = uuid.uuid4().hex
-        self.connection = Connection(url, self._key, patience)
+        self.connection = Connection(self._url, self._key, patience)
         self._states: dict[tuple[str, str], ModelState] = {}
 
     async def __aenter__(self) -> Self:
@@ -61,14 +63,21 @@ class RemoteBackend:
         await self.close()
 
     async def register(self, model: ModelSpec) -> None:
-        """Makes the model ready there. What this client, or another one, left running is waited for first."""
+        """Makes the model ready there. What this client, or another one, left running is waited for first.
+
+        A checkpoint to begin with that is on this machine is uploaded; another one is looked for there.
+        """
+        run_path(Path(), *model.key)  # a name that no run can have is told before it is part of an address
         trainable = isinstance(model, TrainableSpec)
         fields = set(TrainableSpec.model_fields if trainable else ModelSpec.model_fields)
         spec = model.model_dump(mode="json", include=fields)
-        await self._run(model, "register", {"spec": spec, "trainable": trainable})
+        asked = model.from_checkpoint if isinstance(model, TrainableSpec) else None
+        start = await asyncio.to_thread(local_start, asked, runs_root()) if asked else None
+        await self._run(model, "register", {"spec": spec, "trainable": trainable}, adapter=start)
 
     async def prepare(self, model: TrainableSpec, config: TrainConfig) -> None:
-        await self._run(model, "prepare", {"config": config.model_dump(mode="json")})
+        reference = await _reference(config)
+        await self._run(model, "prepare", {"config": config.model_dump(mode="json")}, adapter=reference)
 
     async def train(
         self,
@@ -78,7 +87,7 @@ class RemoteBackend:
         metrics: Mapping[str, float] | None = None,
     ) -> TrainResult:
         arguments = {"config": config.model_dump(mode="json"), "metrics": dict(metrics or {})}
-        return _train_result(await self._run(model, "train", arguments, groups))
+        return _train_result(await self._run(model, "train", arguments, groups, await _reference(config)))
 
     async def train_sft(self, model: TrainableSpec, trajectories: list[Trajectory], config: SftConfig) -> TrainResult:
         groups = [TrajectoryGroup(trajectories)]
@@ -92,9 +101,19 @@ class RemoteBackend:
     ) -> dict[str, float]:
         return (await self._run(model, "log", {"split": split}, groups)).result["means"]  # type: ignore[index]
 
+    async def logged(self, model: ModelSpec, split: str, step: int) -> list[TrajectoryGroup]:
+        if all(row["step"] != step for row in await asyncio.to_thread(self.history, model, split)):
+            return []
+        place = f"{model_path(model.key)}/files/trajectories/{split}/{step:06d}.jsonl.zst"
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory, "groups.jsonl.zst")
+            await asyncio.to_thread(self.connection.fetch, place, file)
+            return await asyncio.to_thread(lambda: list(TrajectoryStore(file)))
+
     def endpoint(self, model: TrainableSpec) -> Endpoint:
         url, limits = f"{self._url}{model_path(model.key)}/openai/v1", self._state(model).limits
-        return Endpoint(url, self._key, limits, repeats=_REQUEST_REPEATS)
+        repeats = max(_LEAST_REPEATS, math.ceil(self._patience / _SECONDS_OF_A_REPEAT))  # the server may restart
+        return Endpoint(url, self._key, limits, repeats=repeats)
 
     def step(self, model: ModelSpec) -> int:
         return self._state(model).step
@@ -123,9 +142,13 @@ class RemoteBackend:
         self, model: TrainableSpec, form: ExportForm, dtype: ExportDtype, step: int | None, out: Path | None
     ) -> Path:
         """Exports there, and fetches the directory; `out` defaults to `exports` of a run directory here."""
+        if out is not None and check_target(out) and read_export_mark(out) is None:
+            raise taken(out)  # before a long export
         made = (await self._run(model, "export", {"form": form, "dtype": dtype, "step": step})).result or {}
-        target = out or run_path(runs_root(), *model.key) / str(made["directory"])
-        await asyncio.to_thread(self._fetch, model, str(made["directory"]), made["files"], target)
+        directory, files = str(made["directory"]), made["files"]
+        target = out or run_path(runs_root(), *model.key) / directory
+        path = f"{model_path(model.key)}/files/{directory}"
+        await asyncio.to_thread(fetch_directory, self.connection, path, files, target)
         return target
 
     async def push(self, model: TrainableSpec, address: str, step: int) -> str:
@@ -150,15 +173,32 @@ class RemoteBackend:
         return self._states[model.key]
 
     async def _run(
-        self, model: ModelSpec, kind: Kind, arguments: dict[str, Any], groups: list[TrajectoryGroup] | None = None
+        self,
+        model: ModelSpec,
+        kind: Kind,
+        arguments: dict[str, Any],
+        groups: list[TrajectoryGroup] | None = None,
+        adapter: LocalAdapter | None = None,
     ) -> JobState:
-        return await asyncio.to_thread(self._run_now, model, kind, arguments, groups)
+        abandoned = threading.Event()
+        try:
+            return await asyncio.to_thread(self._run_now, model, kind, arguments, groups, adapter, abandoned)
+        except asyncio.CancelledError:
+            abandoned.set()  # the same call again finds the same job
+            raise
 
     def _run_now(
-        self, model: ModelSpec, kind: Kind, arguments: dict[str, Any], groups: list[TrajectoryGroup] | None = None
+        self,
+        model: ModelSpec,
+        kind: Kind,
+        arguments: dict[str, Any],
+        groups: list[TrajectoryGroup] | None = None,
+        adapter: LocalAdapter | None = None,
+        abandoned: threading.Event | None = None,
     ) -> JobState:
         step = None if kind == "register" else self._state(model).step
-        arguments = canonical(arguments)
+        sent = {"adapter": adapter.sent.model_dump(mode="json")} if adapter else {}
+        arguments = canonical(arguments | sent)
         with batch_file(groups) if groups is not None else contextlib.nullcontext() as file:
             upload = file.sha256 if file else None
             same = job_id(kind, model.key, step, upload, arguments)
@@ -170,25 +210,20 @@ class RemoteBackend:
                 upload=upload,
                 arguments=arguments,
             )
-            state = self.connection.run(model.key, job, file)
-        if state.model is not None:
+            spare = adapter.files if adapter else ()
+            state = self.connection.run(model.key, job, file, spare, abandoned)
+        if state.model is not None and not (abandoned and abandoned.is_set()):
             self._states[model.key] = state.model
         return state
 
-    def _fetch(self, model: ModelSpec, directory: str, files: Mapping[str, str], target: Path) -> None:
-        unfinished = target.with_name(f".{target.name}.unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        for name, sha256 in files.items():
-            file = unfinished / name
-            if not file.resolve().is_relative_to(unfinished.resolve()):
-                raise RemoteBackendError(f"the server names a file outside the export: {name}", "Is it to be trusted?")
-            self.connection.fetch(f"{model_path(model.key)}/files/{directory}/{name}", file)
-            if file_sha256(file) != sha256:
-                raise RemoteBackendError(f"{name} arrived with another SHA-256", "Export it again.")
-        if target.exists():
-            shutil.rmtree(target)
-        unfinished.rename(target)
+
+async def _reference(config: TrainConfig) -> LocalAdapter | None:
+    directory = config.reference_path
+    return None if directory is None else await asyncio.to_thread(local_reference, directory)
 
 
 def _train_result(state: JobState) -> TrainResult:
-    return TrainResult(**(state.result or {}))
+    result = state.result or {}
+    metrics: dict[str, float | None] = result["metrics"]
+    numbers = {name: math.nan if value is None else value for name, value in metrics.items()}
+    return TrainResult(result["step"], result["trained"], result["reason"], numbers)

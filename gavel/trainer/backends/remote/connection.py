@@ -1,21 +1,25 @@
-"""Requests to a server of the remote backend, sent again until it has answered, for as long as the client is patient.
+"""Requests to a server of the remote backend. `attempts` sends them again until the server has answered.
 
 A broken line, a server that restarts and one that is busy cost time alone: jobs are known by their ids, and uploads go
 on where they were cut off.
 """
 
+import contextlib
+import itertools
 import json
-import logging
-import time
-from collections.abc import Callable, Iterator
+import math
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 import httpx
-from tenacity import Retrying, retry_if_exception_type, wait_random_exponential
 
-from gavel.llm.errors import GavelError
+from gavel.llm.loopback import is_on_this_machine
+from gavel.trainer.backends.remote.address import RemoteBackendError
+from gavel.trainer.backends.remote.attempts import Again, Attempts
 from gavel.trainer.backends.remote.batch_file import BatchFile
 from gavel.trainer.backends.remote.faults import raise_fault
 from gavel.trainer.backends.remote.wire import (
@@ -29,26 +33,15 @@ from gavel.trainer.backends.remote.wire import (
     JobState,
 )
 
-logger = logging.getLogger(__name__)
-T = TypeVar("T")
-
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _CONNECT_SECONDS = 10.0
 _SILENCE_SECONDS = 6 * HEARTBEAT_SECONDS
 """Without a byte, after which a line is taken for broken."""
 _PART_BYTES = 1 << 20
-
-
-class RemoteBackendError(GavelError):
-    """The server of a remote backend cannot be reached, or answers what no such server answers."""
-
-
-class _Again(Exception):
-    """The request may succeed when it is sent again."""
-
-
-class _UnknownJob(Exception):
-    """The server was restarted since the job was sent."""
+_LEAST_BODY = 512 << 10
+"""Bytes of a request before which a proxy stands that refuses larger ones; nginx takes 1 MB."""
+_UPLOADS = 3
+"""Times that a file is sent which arrives altered, or is gone when its job begins."""
 
 
 class Connection:
@@ -58,49 +51,70 @@ class Connection:
         """`patience`: seconds without an answer after which the server is given up."""
         self.url = url
         self._patience = patience
-        self._closed = False
+        self._calls: set[threading.Event] = set()
+        self._most_body: int | None = None
+        """Bytes of one request of an upload."""
+        direct: dict[str, httpx.BaseTransport | None] = dict.fromkeys(("http://", "https://", "all://"))
         self._client = httpx.Client(
             base_url=url,
-            headers={"Authorization": f"Bearer {key}", PROTOCOL_HEADER: str(PROTOCOL)},
+            headers={
+                "Authorization": f"Bearer {key}",
+                PROTOCOL_HEADER: str(PROTOCOL),
+                "Accept-Encoding": "identity",  # hashes are of what is sent
+            },
             timeout=httpx.Timeout(_SILENCE_SECONDS, connect=_CONNECT_SECONDS),
+            mounts=direct if is_on_this_machine(url) else None,  # no proxy of the environment
         )
 
     def close(self) -> None:
-        self._closed = True
+        """Also ends calls that other threads wait for."""
+        for call in list(self._calls):
+            call.set()
         self._client.close()
 
-    def run(self, key: tuple[str, str], job: Job, file: BatchFile | None = None) -> JobState:
-        """Sends the job, with its file first, and waits until it is done. Raises what it failed with."""
-        while True:
-            if file is not None:
-                self.upload(file)
-            try:
-                state = self._persist(lambda: self._submit(key, job))
-                while state.state not in ("done", "failed"):
-                    state = self._persist(lambda: self._follow(key, job.id))
-            except _UnknownJob:
-                continue
-            if state.error is not None and state.error.type == "UploadMissingError" and file is not None:
-                continue
-            if state.error is not None:
-                raise_fault(state.error)
-            return state
+    def run(
+        self,
+        key: tuple[str, str],
+        job: Job,
+        file: BatchFile | None = None,
+        spare: Sequence[BatchFile] = (),
+        abandoned: threading.Event | None = None,
+    ) -> JobState:
+        """Sends the job, with its file first, and waits until it is done. Raises what it failed with.
+
+        `spare`: files that are sent only when the server asks for them. Raises `AbandonedError` soon after the event is
+        set.
+        """
+        with self._attempts(abandoned) as attempts:
+            for left in itertools.count(_UPLOADS - 1, -1):
+                if file is not None:
+                    self._upload(file, attempts)
+                state = self._finished(key, job, attempts)
+                if state.error is None:
+                    return state
+                if state.error.type != "UploadMissingError" or not left:
+                    raise_fault(state.error)
+                for each in spare:
+                    self._upload(each, attempts)
+            raise AssertionError
 
     def upload(self, file: BatchFile) -> None:
         """Sends what is not there yet."""
-        self._persist(lambda: self._upload(file))
+        with self._attempts() as attempts:
+            self._upload(file, attempts)
 
     def get(self, path: str, **parameters: str) -> Any:
         """The JSON that is there."""
-        return self._persist(lambda: self._checked(self._client.get(path, params=parameters)).json())
+        with self._attempts() as attempts:
+            return attempts(lambda: self._checked(self._client.get(path, params=parameters)).json())
 
     def fetch(self, path: str, file: Path) -> None:
-        """Writes what is there into `file`, going on where a line was cut."""
+        """Writes what is there into `file`, going on with what it holds."""
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.unlink(missing_ok=True)
+        file.touch()  # also where there is nothing to come
 
         def fetch() -> None:
-            start = file.stat().st_size if file.exists() else 0
+            start = file.stat().st_size
             with self._client.stream("GET", path, headers={"Range": f"bytes={start}-"}) as answer:
                 if answer.status_code == 416:  # all of it is there
                     return
@@ -110,94 +124,166 @@ class Connection:
                 with file.open("ab" if answer.status_code == 206 else "wb") as out:
                     for part in answer.iter_raw():
                         out.write(part)
+                        attempts.check()
 
-        self._persist(fetch)
+        with self._attempts() as attempts:
+            attempts(fetch)
+
+    @contextlib.contextmanager
+    def _attempts(self, abandoned: threading.Event | None = None) -> Generator[Attempts]:
+        event = abandoned or threading.Event()
+        self._calls.add(event)
+        try:
+            yield Attempts(self.url, self._patience, event)
+        finally:
+            self._calls.discard(event)
+
+    def _finished(self, key: tuple[str, str], job: Job, attempts: Attempts) -> JobState:
+        sent = False
+
+        def finished() -> JobState:
+            nonlocal sent
+            attempts.check()
+            # What was sent is asked for: a job that has failed would be begun again.
+            state = self._seen(key, job.id) if sent else None
+            state = state or self._submit(key, job)
+            sent = True
+            attempts.answered()
+            while state.state not in ("done", "failed"):
+                state = self._follow(key, job.id, attempts)
+            return state
+
+        return attempts(finished)
 
     def _submit(self, key: tuple[str, str], job: Job) -> JobState:
         answer = self._client.post(f"{model_path(key)}/jobs", json=job.model_dump(mode="json"))
         return JobState.model_validate(self._checked(answer).json())
 
-    def _follow(self, key: tuple[str, str], job: str) -> JobState:
-        state: JobState | None = None
+    def _seen(self, key: tuple[str, str], job: str) -> JobState | None:
+        """None when the server was restarted since the job was sent."""
+        answer = self._client.get(f"{model_path(key)}/jobs/{job}", params={"now": "1"})
+        return None if answer.status_code == 404 else JobState.model_validate(self._checked(answer).json())
+
+    def _follow(self, key: tuple[str, str], job: str, attempts: Attempts) -> JobState:
         with self._client.stream("GET", f"{model_path(key)}/jobs/{job}") as answer:
             if answer.status_code == 404:
-                raise _UnknownJob
+                raise Again("the server was restarted")
             if answer.status_code != 200:
                 answer.read()
                 self._checked(answer)
             for line in answer.iter_lines():
+                attempts.check()
                 if line.startswith("data: "):
-                    state = JobState.model_validate_json(line.removeprefix("data: "))
-        if state is None:
-            raise _Again("the server closed the line")
-        return state
+                    try:
+                        state = JobState.model_validate_json(line.removeprefix("data: "))
+                    except ValueError as error:
+                        raise Again("a line was cut") from error
+                    attempts.answered()
+                    if state.state in ("done", "failed"):
+                        return state
+        raise Again("the server closed the line")
 
-    def _upload(self, file: BatchFile) -> None:
+    def _upload(self, file: BatchFile, attempts: Attempts) -> None:
+        for left in reversed(range(_UPLOADS)):
+            fault = attempts(lambda: self._sent(file, attempts))
+            if fault is None:
+                return
+            if not left:
+                raise_fault(fault)
+
+    def _sent(self, file: BatchFile, attempts: Attempts) -> Fault | None:
+        """The fault of bytes that arrived altered, which the server has removed."""
         path = f"/v1/uploads/{file.sha256}"
-        there = int(self._checked(self._client.head(path)).headers[OFFSET_HEADER])
-        if there >= file.size:
-            return
-        headers = {OFFSET_HEADER: str(there), LENGTH_HEADER: str(file.size)}
-        answer = self._client.patch(path, content=_parts(file.path, there), headers=headers)
-        if int(self._checked(answer).headers[OFFSET_HEADER]) < file.size:
-            raise _Again("the upload was cut off")
+        there = _offset(self._checked(self._client.get(path)))
+        while there < file.size:
+            attempts.check()
+            headers = {OFFSET_HEADER: str(there), LENGTH_HEADER: str(file.size)}
+            parts = _parts(file.path, there, self._most_body, attempts)
+            answer = self._client.patch(path, content=parts, headers=headers)
+            if answer.status_code == 413 and self._most_body is None:
+                self._most_body = _LEAST_BODY
+                continue
+            fault = _fault(answer)
+            if fault is not None and fault.type == "DamagedUploadError":
+                return fault
+            if fault is not None and fault.type == "OffsetError":  # an earlier request, cut off, still wrote
+                raise Again(fault.message)
+            before, there = there, _offset(self._checked(answer))
+            if there <= before:
+                raise Again("the upload was cut off")
+            attempts.answered()
+        return None
 
     def _checked(self, answer: httpx.Response) -> httpx.Response:
         if answer.is_success:
             return answer
-        try:
-            fault = Fault.model_validate(answer.json()["error"])
-        except (ValueError, KeyError, TypeError):
-            if answer.status_code in _PASSING:
-                raise _Again(f"status {answer.status_code}") from None
-            raise RemoteBackendError(
-                f"{self.url} answered with status {answer.status_code}", "Is it a server of `gavel backend`?"
-            ) from None
-        if answer.status_code in _PASSING:
-            raise _Again(fault.message)
-        raise_fault(fault)
-
-    def _persist(self, request: Callable[[], T]) -> T:
-        """What `request` gives, sent again while the client is patient."""
-        began = time.monotonic()
-        told = False
-
-        def give_up(_: object) -> bool:
-            return self._closed or time.monotonic() - began > self._patience
-
-        def tell(state: Any) -> None:
-            nonlocal told
-            if not told:
-                told = True
-                logger.warning("%s: %s; trying again for %.0f s", self.url, state.outcome.exception(), self._patience)
-
-        attempts = Retrying(
-            retry=retry_if_exception_type((_Again, httpx.TransportError)),
-            wait=wait_random_exponential(multiplier=0.1, max=5.0),
-            stop=give_up,
-            before_sleep=tell,
-            reraise=True,
-        )
-        try:
-            return attempts(request)
-        except (_Again, httpx.TransportError) as error:
-            raise RemoteBackendError(
-                f"{self.url} has not answered for {time.monotonic() - began:.0f} s: {error or type(error).__name__}",
-                "Does `gavel backend` run there, and does a line lead to it? The run goes on when it is back.",
-            ) from error
+        fault, status = _fault(answer), answer.status_code
+        if status in _PASSING and (fault is None or status != 500):  # a 500 of the server itself comes again
+            raise Again(fault.message if fault else f"status {status}")
+        if fault is not None:
+            raise_fault(fault)
+        remedy = "Is it a server of `gavel backend`?"
+        if answer.has_redirect_location:
+            remedy = "It redirects elsewhere: give the address that it redirects to."
+        elif status == 413:
+            remedy = "A proxy before it refuses requests of 1 MB: raise its limit (nginx: client_max_body_size)."
+        raise RemoteBackendError(f"{self.url} answered with status {status}", remedy)
 
 
 def model_path(key: tuple[str, str]) -> str:
     return "/v1/models/" + "/".join(quote(part, safe="") for part in key)
 
 
-def _parts(file: Path, start: int) -> Iterator[bytes]:
+def _fault(answer: httpx.Response) -> Fault | None:
+    if answer.is_success:
+        return None
+    try:
+        return Fault.model_validate(answer.json()["error"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _offset(answer: httpx.Response) -> int:
+    return int(answer.headers.get(OFFSET_HEADER, "no offset"))  # its ValueError is told as an answer of others
+
+
+def _parts(file: Path, start: int, most: int | None, attempts: Attempts) -> Iterator[bytes]:
+    left = math.inf if most is None else most
     with file.open("rb") as stream:
         stream.seek(start)
-        while part := stream.read(_PART_BYTES):
+        while left > 0 and (part := stream.read(int(min(_PART_BYTES, left)))):
+            attempts.check()
+            left -= len(part)
             yield part
 
 
 def canonical(arguments: dict[str, Any]) -> dict[str, Any]:
-    """As the server reads them, so that both hash the same. Raises `TypeError` for what JSON cannot hold."""
-    return json.loads(json.dumps(arguments))
+    """As the server reads them, so that both hash the same; what is no finite number becomes null, as in metrics.
+
+    Raises `RemoteBackendError` for what JSON cannot hold.
+    """
+    try:
+        return _finite(json.loads(json.dumps(arguments, default=_plain)))
+    except (TypeError, ValueError) as error:
+        raise RemoteBackendError(f"an argument cannot be sent: {error}", "Give numbers, strings, lists.") from error
+
+
+def _plain(value: object) -> int | float:
+    """A number of another library."""
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    raise TypeError(f"{value!r:.80} is no number and no string")
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {name: _finite(each) for name, each in value.items()}  # pyright: ignore[reportUnknownVariableType]
+        case list():
+            return [_finite(each) for each in value]  # pyright: ignore[reportUnknownVariableType]
+        case _:
+            return value

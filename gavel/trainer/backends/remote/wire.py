@@ -2,7 +2,8 @@
 
     POST  /v1/models/{project}/{name}/jobs      Job -> JobState
     GET   /v1/models/{project}/{name}/jobs/{id} JobState, as server-sent events until it is done
-    HEAD  /v1/uploads/{sha256}                  Upload-Offset: bytes that are there
+    GET   …/jobs/{id}?now=1                     JobState
+    GET   /v1/uploads/{sha256}                  Upload-Offset: bytes that are there
     PATCH /v1/uploads/{sha256}                  Upload-Offset, Upload-Length: the bytes from there on
 
 A job is known by its id, a hash of what it is to do and of the step it starts from: sent again, it is the same job.
@@ -15,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Of the requests and answers here. A server answers no other one."""
 PROTOCOL_HEADER, OFFSET_HEADER, LENGTH_HEADER = "Gavel-Protocol", "Upload-Offset", "Upload-Length"
 URL_VARIABLE, KEY_VARIABLE = "GAVEL_BACKEND_URL", "GAVEL_BACKEND_KEY"
@@ -43,6 +44,23 @@ class Job(_Wire):
     upload: str | None = None
     """SHA-256 of the file of groups."""
     arguments: dict[str, Any] = Field(default_factory=dict)
+
+
+class SentAdapter(_Wire):
+    """An adapter of the client's machine, which a run is to begin with or to be compared with.
+
+    Its files are uploaded when the server asks for them.
+    """
+
+    named: str
+    """As its user did."""
+    directory: str
+    """On the client's machine."""
+    files: dict[str, str]
+    """SHA-256 by name."""
+    run: str | None = None
+    step: int | None = None
+    base_model: str | None = None
 
 
 class ModelState(_Wire):

@@ -13,6 +13,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, JSONResponse, StreamingResponse
 
 from gavel.llm.errors import GavelError
@@ -27,10 +30,11 @@ from gavel.trainer.backends.remote.wire import (
 )
 from gavel.trainer.backends.server.activity import Activity, CountedRequests
 from gavel.trainer.backends.server.guard import HEALTH, Guard, refused
-from gavel.trainer.backends.server.jobs import Jobs, RunningJob
-from gavel.trainer.backends.server.passthrough import Passthrough
+from gavel.trainer.backends.server.jobs import Jobs, RunningJob, unknown_settings
+from gavel.trainer.backends.server.passthrough import UNBUFFERED, Passthrough
 from gavel.trainer.backends.server.served_files import served_file
 from gavel.trainer.backends.server.uploads import UploadError, Uploads
+from gavel.trainer.serving.errors import CLIENT_GONE
 
 _METHODS = ["GET", "POST", "DELETE", "PUT", "PATCH", "HEAD"]
 
@@ -67,16 +71,16 @@ def create_app(
 
     @app.post("/v1/models/{project}/{name}/jobs")
     async def submit(project: str, name: str, job: Job) -> Response:
-        return JSONResponse(jobs.submit((project, name), job).now().model_dump(mode="json"))
+        return _answer(jobs.submit((project, name), job))
 
     @app.get("/v1/models/{project}/{name}/jobs/{job}")
-    async def follow(project: str, name: str, job: str) -> Response:
+    async def follow(project: str, name: str, job: str, now: bool = False) -> Response:
         running = jobs.find((project, name), job)
         if running is None:
             return refused(404, GavelError("this server does not know the job", "Send it again."))
-        return StreamingResponse(
-            _events(running), media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
-        )
+        if now:
+            return _answer(running)
+        return StreamingResponse(_events(running), media_type="text/event-stream", headers=UNBUFFERED)
 
     @app.get("/v1/models/{project}/{name}/history")
     async def history(project: str, name: str, split: str | None = None) -> Response:
@@ -88,11 +92,14 @@ def create_app(
         found = await asyncio.to_thread(served_file, jobs.model((project, name)).directory, path)
         if found is None:
             return refused(
-                404, GavelError(f"there is no file {path} to fetch", "Checkpoints and exports can be fetched.")
+                404,
+                GavelError(
+                    f"there is no file {path} to fetch", "Checkpoints, exports and trajectories can be fetched."
+                ),
             )
         return FileResponse(found)
 
-    @app.head("/v1/uploads/{sha256}")
+    @app.get("/v1/uploads/{sha256}")
     async def offset(sha256: str) -> Response:
         return Response(headers={OFFSET_HEADER: str(uploads.offset(sha256))})
 
@@ -102,7 +109,10 @@ def create_app(
             start, length = (int(request.headers[name]) for name in (OFFSET_HEADER, LENGTH_HEADER))
         except (KeyError, ValueError) as error:
             raise UploadError(f"{OFFSET_HEADER} and {LENGTH_HEADER} are whole numbers", "Send both.") from error
-        there = await uploads.add(sha256, start, length, request.stream())
+        try:
+            there = await uploads.add(sha256, start, length, request.stream())
+        except ClientDisconnect:  # it goes on later
+            return Response(status_code=CLIENT_GONE)
         return Response(headers={OFFSET_HEADER: str(there)})
 
     @app.api_route("/v1/models/{project}/{name}/openai/v1/{path:path}", methods=_METHODS, include_in_schema=False)
@@ -114,7 +124,21 @@ def create_app(
         assert isinstance(error, GavelError)
         return refused(404 if isinstance(error, NotRegisteredError) else 409, error)
 
+    @app.exception_handler(ValidationError)
+    @app.exception_handler(RequestValidationError)
+    async def misunderstood(_: Request, error: Exception) -> Response:
+        assert isinstance(error, ValidationError | RequestValidationError)
+        return refused(422, unknown_settings(error))
+
+    @app.exception_handler(Exception)
+    async def failed(_: Request, error: Exception) -> Response:
+        return refused(500, GavelError(f"the server failed: {type(error).__name__}: {error}", "See its log."))
+
     return app
+
+
+def _answer(running: RunningJob) -> Response:
+    return Response(running.now().model_dump_json(), media_type="application/json")
 
 
 async def _events(running: RunningJob) -> AsyncIterator[bytes]:

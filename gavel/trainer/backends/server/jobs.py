@@ -10,24 +10,29 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+
 from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.protocol import NotRegisteredError, TrainResult
-from gavel.trainer.backends.remote.wire import Fault, Job, JobState, ModelState
+from gavel.trainer.backends.remote.wire import Fault, Job, JobState, ModelState, SentAdapter
 from gavel.trainer.backends.server.journal import Journal
 from gavel.trainer.backends.server.registrations import Registrations
+from gavel.trainer.backends.server.sent_adapters import SentAdapters
 from gavel.trainer.backends.server.served_files import served_files
 from gavel.trainer.backends.server.uploads import Uploads
 from gavel.trainer.config import SftConfig, TrainConfig
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec
-from gavel.trainer.runs.run_directory import run_path
+from gavel.trainer.runs.run_directory import RunDirectoryError, run_path
 
 logger = logging.getLogger(__name__)
 
 _KEPT = 200
 """Jobs of a model whose ends are remembered; older ones are in its journal."""
+_MEND_THERE = "Mend it on the server, whose log says more, and call again: no step is trained twice."
 Key = tuple[str, str]
 
 
@@ -37,6 +42,10 @@ class WriterError(GavelError):
 
 class StepError(GavelError):
     """The model is at another step than its client knows."""
+
+
+class UnknownSettingsError(GavelError):
+    """The client sends what this version of the server does not know."""
 
 
 class RunningJob:
@@ -89,6 +98,7 @@ class Jobs:
         self._backend = backend
         self._root = root
         self._uploads = uploads
+        self._adapters = SentAdapters(root, uploads)
         self._registrations = Registrations(root / ".backend" / "models.json")
         self._models: dict[Key, ServedModel] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -99,12 +109,7 @@ class Jobs:
             model = self._registered(key, job)
         else:
             model = self.model(key)
-            writer = self._registrations.writer(key)
-            if job.writer != writer:
-                raise WriterError(
-                    f"another client has registered {'/'.join(key)} since, and alone may change it",
-                    "Stop the other client, and register the model again.",
-                )
+            self._check_writer(model, job)
         known = model.jobs.get(job.id)
         if known is not None and known.state.state != "failed":
             return known
@@ -152,8 +157,23 @@ class Jobs:
 
     def _registered(self, key: Key, job: Job) -> ServedModel:
         if key not in self._models:
-            self._models[key] = ServedModel(_spec(job), run_path(self._root, *key))
+            spec = _spec(job)
+            if spec.key != key:
+                raise RunDirectoryError(f"the model {'/'.join(spec.key)} is not {'/'.join(key)}", "Name one of them.")
+            self._models[key] = ServedModel(spec, run_path(self._root, *key))
         return self._models[key]
+
+    def _check_writer(self, model: ServedModel, job: Job) -> None:
+        writer = self._registrations.writer(model.spec.key)
+        if writer is None:
+            raise NotRegisteredError(
+                f"the model {'/'.join(model.spec.key)} is not registered here", "First: await model.register(backend)"
+            )
+        if job.writer != writer:
+            raise WriterError(
+                f"another client has registered {'/'.join(model.spec.key)} since, and alone may change it",
+                "Stop the other client, and register the model again.",
+            )
 
     async def _run(self, model: ServedModel, job: Job, running: RunningJob) -> None:
         async with model.lock:
@@ -162,22 +182,19 @@ class Jobs:
                 result = await self._done(model, job)
                 running.become(state="done", result=result, model=self._state(model))
             except GavelError as error:
-                fault = Fault(type=type(error).__name__, message=error.message, remedy=error.remedy)
-                running.become(state="failed", error=fault)
+                running.become(state="failed", error=_fault(error))
+            except ValidationError as error:
+                running.become(state="failed", error=_fault(unknown_settings(error)))
             except Exception as error:  # the server goes on, and its client must know
                 logger.exception("the job %s of %s failed", job.kind, "/".join(model.spec.key))
-                running.become(state="failed", error=Fault(type=type(error).__name__, message=str(error)))
+                fault = Fault(type=type(error).__name__, message=str(error), remedy=_MEND_THERE)
+                running.become(state="failed", error=fault)
 
     async def _done(self, model: ServedModel, job: Job) -> dict[str, Any]:
         if job.kind == "register":
-            before, model.spec, model.ready = model.spec, _spec(job), False
-            try:
-                await self._load(model)
-            except BaseException:
-                model.spec = before
-                raise
-            self._registrations.add(model.spec, job.writer)
+            await self._register(model, job)
             return {}
+        self._check_writer(model, job)  # it may have changed while the job waited
         await self._load(model)
         if job.kind in ("prepare", "pin", "delete_checkpoints", "export", "push"):  # again is as well as once
             return await self._perform(model, job)
@@ -199,6 +216,21 @@ class Jobs:
         if job.upload is not None:
             self._uploads.remove(job.upload)
         return result
+
+    async def _register(self, model: ServedModel, job: Job) -> None:
+        before, spec = model.spec, _spec(job)
+        sent = _sent_adapter(job)
+        begun = (model.directory / "model.json").exists()  # it has its own copy then
+        model.ready = False
+        with self._adapters.start(sent) if sent and not begun else contextlib.nullcontext() as start:
+            model.spec = spec if start is None else spec.model_copy(update={"from_checkpoint": str(start)})
+            try:
+                await self._load(model)
+            except BaseException:
+                model.spec = before
+                raise
+        model.spec = spec
+        self._registrations.add(spec, job.writer)
 
     def _finished_by_another_server(self, model: ServedModel, job: Job, note: dict[str, Any]) -> dict[str, Any] | None:
         """What a job gave whose server was killed before it could say so; None when the work was not done."""
@@ -225,9 +257,12 @@ class Jobs:
         trained = cast("TrainableSpec", spec)
         match job.kind:
             case "prepare":
-                await backend.prepare(trained, TrainConfig.model_validate(given["config"]))
+                config = TrainConfig.model_validate(given["config"])
+                await self._keep_reference(model, job)
+                await backend.prepare(trained, config)
             case "train":
                 config = TrainConfig.model_validate(given["config"])
+                await self._keep_reference(model, job)
                 groups = await asyncio.to_thread(self._groups, job)
                 return asdict(await backend.train(trained, groups, config, given["metrics"]))
             case "train_sft":
@@ -256,10 +291,12 @@ class Jobs:
         return {}
 
     def _groups(self, job: Job) -> list[TrajectoryGroup]:
-        file = self._uploads.path(job.upload or "")
-        if file is None:
-            raise UploadMissingError("the file of the job's groups is not here any more", "Send the job again.")
-        return list(TrajectoryStore(file))
+        return list(TrajectoryStore(self._uploads.found(job.upload or "")))
+
+    async def _keep_reference(self, model: ServedModel, job: Job) -> None:
+        sent = _sent_adapter(job)
+        if sent is not None:
+            await asyncio.to_thread(self._adapters.keep_reference, sent, model.directory)
 
     async def _load(self, model: ServedModel) -> None:
         """Registers it with the backend, which resumes it; does nothing for one that is ready and alive."""
@@ -286,8 +323,23 @@ class Jobs:
         )
 
 
-class UploadMissingError(GavelError):
-    """A job's file is not on the server."""
+def unknown_settings(error: ValidationError | RequestValidationError) -> UnknownSettingsError:
+    """What is told of settings that this version does not take."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return UnknownSettingsError(
+        f"the server does not take {where or 'what it is sent'}: {first['msg']}",
+        "Install the same version of Gavel on both sides.",
+    )
+
+
+def _fault(error: GavelError) -> Fault:
+    return Fault(type=type(error).__name__, message=error.message, remedy=error.remedy)
+
+
+def _sent_adapter(job: Job) -> SentAdapter | None:
+    sent = job.arguments.get("adapter")
+    return None if sent is None else SentAdapter.model_validate(sent)
 
 
 def _spec(job: Job) -> ModelSpec:

@@ -12,6 +12,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from gavel.scenarios.trajectory_store import write_whole
+
 FILE = "jobs.jsonl"
 
 
@@ -38,8 +40,8 @@ class Journal:
         return self._begun.get(job)
 
     def begin(self, job: str, note: dict[str, Any]) -> None:
-        self._begun[job] = note
         self._write({"id": job, "begun": note})
+        self._begun[job] = note
 
     def finish(self, job: str, result: dict[str, Any]) -> None:
         self._done[job] = result
@@ -66,7 +68,6 @@ class Journal:
         self._append(json.dumps(entry).encode() + b"\n")
 
     def _append(self, data: bytes) -> None:
-        with self._path.open("ab") as file:
-            file.write(data)
-            file.flush()
+        with self._path.open("ab", buffering=0) as file:
+            write_whole(file.fileno(), data, file.seek(0, os.SEEK_END))
             os.fsync(file.fileno())

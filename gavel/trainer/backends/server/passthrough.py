@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from gavel.llm.errors import GavelError
 from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.protocol import NotRegisteredError
 from gavel.trainer.backends.server.guard import given_key
 from gavel.trainer.backends.server.jobs import Jobs, Key
 from gavel.trainer.model_spec import TrainableSpec
@@ -24,6 +25,8 @@ from gavel.trainer.serving.sse import until_gone
 _DROPPED = frozenset({"host", "content-length", "transfer-encoding", "connection", "keep-alive", "accept-encoding"})
 _ANSWERED = ("content-type", "cache-control", "retry-after", "x-request-id")
 _CONNECT_SECONDS = 10.0
+UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""Of streamed answers: a proxy passes each event on as it comes."""
 
 
 class Passthrough:
@@ -45,10 +48,12 @@ class Passthrough:
         try:
             spec = (await self._jobs.loaded(model)).spec
             if not isinstance(spec, TrainableSpec):
-                raise GavelError(f"the model {spec.name} is prompted elsewhere", "Call it where it is served.")
+                return _error(404, f"the model {spec.name} is prompted elsewhere: call it where it is served")
             url = f"{self._backend.endpoint(spec).base_url}/{path}"
-        except GavelError as error:
+        except NotRegisteredError as error:
             return _error(404, error.message)
+        except GavelError as error:  # it cannot be loaded at this moment
+            return _error(503, f"{error.message} {error.remedy}".strip())
         body = await request.body()
         try:
             asked = await until_gone(request, self._asked(request, url, body))
@@ -57,8 +62,10 @@ class Passthrough:
         except (aiohttp.ClientError, TimeoutError) as error:  # it restarts after an error, or ends
             return _error(503, f"the model's endpoint does not answer: {type(error).__name__}")
         headers = {name: asked.headers[name] for name in _ANSWERED if name in asked.headers}
+        if asked.status == 500:  # clients repeat what a restart mends, for as long as they are patient
+            headers["x-should-retry"] = "false"
         if asked.headers.get("content-type", "").startswith("text/event-stream"):
-            return StreamingResponse(_parts(asked), asked.status, headers)
+            return StreamingResponse(_parts(asked), asked.status, headers | UNBUFFERED)
         try:
             content = await until_gone(request, asked.read())
         except ClientGone:

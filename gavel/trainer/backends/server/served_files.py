@@ -1,10 +1,10 @@
-"""Files of a run that clients may fetch: its checkpoints and exports."""
+"""Files of a run that clients may fetch: its checkpoints, exports and trajectories."""
 
 from pathlib import Path
 
 from gavel.trainer.runs.file_hash import file_sha256
 
-_SERVED = ("checkpoints", "exports")
+_SERVED = ("checkpoints", "exports", "trajectories")
 
 
 def served_files(directory: Path) -> dict[str, str]:

@@ -1,13 +1,15 @@
 """Files of groups, as clients send them: each under its SHA-256, begun, cut off and gone on with at will."""
 
 import asyncio
+import contextlib
 import re
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 
 from gavel.llm.errors import GavelError
+from gavel.scenarios.trajectory_store import write_whole
 from gavel.trainer.runs.file_hash import file_sha256
 
 _NAME = re.compile(r"[0-9a-f]{64}")
@@ -15,8 +17,24 @@ _PARTIAL = ".partial"
 _KEPT_SECONDS = 86_400.0
 
 
+_SILENCE_SECONDS = 60.0
+"""Without a byte, after which a line is taken for broken."""
+
+
 class UploadError(GavelError):
+    """A file cannot be taken."""
+
+
+class OffsetError(UploadError):
+    """The bytes do not begin where the file ends so far."""
+
+
+class DamagedUploadError(UploadError):
     """A file is not what was announced."""
+
+
+class UploadMissingError(GavelError):
+    """A job's file is not on the server."""
 
 
 class Uploads:
@@ -37,6 +55,13 @@ class Uploads:
         file = self._file(sha256)
         return file if file.exists() else None
 
+    def found(self, sha256: str) -> Path:
+        """The whole file. Raises `UploadMissingError`."""
+        file = self.path(sha256)
+        if file is None:
+            raise UploadMissingError("a file of the job is not here any more", "Send the job again.")
+        return file
+
     def offset(self, sha256: str) -> int:
         """Bytes that are there."""
         for file in (self._file(sha256), self._partial(sha256)):
@@ -47,8 +72,8 @@ class Uploads:
     async def add(self, sha256: str, offset: int, length: int, parts: AsyncIterator[bytes]) -> int:
         """Adds bytes from `offset` on to a file of `length` bytes; gives those that are there now.
 
-        What arrives before a cut line stays. Raises `UploadError` for a wrong offset, too large a file, and for bytes
-        that have another hash, which are removed.
+        What arrives before a cut line stays. Raises `OffsetError`, `DamagedUploadError` for bytes of another hash (they
+        are removed), and `UploadError` for too large a file and a full disk.
         """
         if length > self._most:
             raise UploadError(
@@ -61,12 +86,8 @@ class Uploads:
             partial = self._partial(sha256)
             there = self.offset(sha256)
             if offset != there:
-                raise UploadError(f"the bytes begin at {offset}, and {there} are there", "Ask for the offset again.")
-            with partial.open("ab") as file:
-                async for part in parts:
-                    if there + len(part) > length:
-                        raise UploadError(f"more than the announced {length} bytes came", "Send the file again.")
-                    there += file.write(part)
+                raise OffsetError(f"the bytes begin at {offset}, and {there} are there", "Ask for the offset again.")
+            there = await self._append(partial, there, length, parts)
             if there == length:
                 await self._complete(sha256)
             return there
@@ -75,11 +96,40 @@ class Uploads:
         self._file(sha256).unlink(missing_ok=True)
         self._locks.pop(sha256, None)
 
+    async def _append(self, partial: Path, there: int, length: int, parts: AsyncIterator[bytes]) -> int:
+        loop = asyncio.get_running_loop()
+        with self._disk():
+            file = partial.open("ab", buffering=0)
+        with file:
+            try:
+                async with asyncio.timeout(_SILENCE_SECONDS) as silence:
+                    async for part in parts:
+                        if there + len(part) > length:
+                            why = f"more than the announced {length} bytes came"
+                            raise DamagedUploadError(why, "Send the file again.")
+                        with self._disk():
+                            write_whole(file.fileno(), part, there)
+                        there += len(part)
+                        silence.reschedule(loop.time() + _SILENCE_SECONDS)
+            except TimeoutError as error:
+                raise OffsetError("the line was silent", "Go on from the offset.") from error
+        return there
+
+    @contextlib.contextmanager
+    def _disk(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UploadError(
+                f"the server cannot keep the upload: {error.strerror or error}",
+                f"Make room in {self._directory} there, and call again: it goes on where it was.",
+            ) from error
+
     async def _complete(self, sha256: str) -> None:
         partial = self._partial(sha256)
         if await asyncio.to_thread(file_sha256, partial) != sha256:
             partial.unlink()
-            raise UploadError("the bytes that came have another SHA-256 than announced", "Send the file again.")
+            raise DamagedUploadError("the bytes that came have another SHA-256 than announced", "Send the file again.")
         partial.rename(self._file(sha256))
 
     def _file(self, sha256: str) -> Path:

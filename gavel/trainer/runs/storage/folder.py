@@ -51,6 +51,9 @@ class FolderStore:
         with self._errors():
             (self._directory / name).unlink(missing_ok=True)
 
+    def finish(self) -> None:
+        """Each file is there as soon as it is sent."""
+
     @contextmanager
     def _errors(self) -> Generator[None]:
         try:

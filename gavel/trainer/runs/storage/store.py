@@ -5,6 +5,8 @@ from typing import Protocol
 
 from gavel.llm.errors import GavelError
 
+KINDS = "s3://bucket/prefix, hf://owner/repository, or a directory"
+
 
 class StorageError(GavelError):
     """A store cannot be read or written, or does not hold what was asked for."""
@@ -39,24 +41,39 @@ class Store(Protocol):
         """Removes a file, if it is there."""
         ...
 
+    def finish(self) -> None:
+        """Readers see all that was sent and removed until now; a store may keep it from them until then."""
+        ...
+
 
 def split_place(address: str) -> tuple[str, str, str]:
     """The store, the project and the name of `s3://bucket/prefix/project/name`. Raises `StorageError`."""
     home, _, name = address.rstrip("/").rpartition("/")
     home, _, project = home.rpartition("/")
     if not home or not project or home.endswith("/"):
-        raise StorageError(f"{address!r} names no run", "Give s3://bucket/prefix/project/name.")
+        raise StorageError(f"{address!r} names no run", f"Give {KINDS}, with /project/name of the run behind it.")
     return home, project, name
 
 
 def open_store(address: str) -> Store:
-    """`s3://bucket/prefix`, or a directory. Raises `StorageError`, also without boto3."""
-    if address.startswith("s3://"):
-        from gavel.trainer.runs.storage.s3 import S3Store
+    """An S3 bucket, a repository of the Hugging Face Hub, or a directory.
 
-        return S3Store(address)
-    if "://" in address:
-        raise StorageError(f"there is no store of the kind {address!r}", "Give s3://bucket/prefix, or a directory.")
+    Raises `StorageError`, also where the library of the store is not installed.
+    """
+    kind, separator, _ = address.partition("://")
+    match kind if separator else "":
+        case "s3":
+            from gavel.trainer.runs.storage.s3 import S3Store
+
+            return S3Store(address)
+        case "hf":
+            from gavel.trainer.runs.storage.hub import HubStore
+
+            return HubStore(address)
+        case "":
+            pass
+        case _:
+            raise StorageError(f"there is no store of the kind {address!r}", f"Give {KINDS}.")
     from gavel.trainer.runs.storage.folder import FolderStore
 
     return FolderStore(Path(address))

@@ -9,13 +9,12 @@ A transfer that was cut off is gone on with: files that are there with the right
 import json
 import shutil
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from gavel.trainer.runs.checkpoints import CARD, MANIFEST, Checkpoints
 from gavel.trainer.runs.file_hash import file_sha256
-from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
-from gavel.trainer.runs.storage.store import StorageError, Store
+from gavel.trainer.runs.run_directory import PULLED, RunDirectory, RunDirectoryError, run_path
+from gavel.trainer.runs.storage.store import StorageError, Store, open_store, split_place
 
 _DESCRIPTION, _METRICS = "model.json", "metrics.jsonl"
 
@@ -39,6 +38,7 @@ def push_checkpoint(run: Path, step: int, store: Store, place: str) -> str:
     for name in (_METRICS, _DESCRIPTION):
         if (run / name).is_file():
             _send(store, run / name, f"{place}/{name}")
+    store.finish()
     return f"{store.address}/{target}"
 
 
@@ -73,13 +73,14 @@ def pull_checkpoint(store: Store, place: str, step: int | None, root: Path, key:
                 "Give the run that is pulled another name.",
             )
         if not directory.checkpoints.is_whole(step):
-            with TemporaryDirectory(dir=directory.path, prefix=".pull-") as unfinished:
-                for name, sha256 in hashes.items():
-                    _fetch(store, f"{source}/{name}", Path(unfinished, name), sha256)
-                card = store.read(f"{source}/{CARD}")
-                if card is not None:
-                    Path(unfinished, CARD).write_bytes(card)
-                directory.checkpoints.save(step, lambda copy: _copy(Path(unfinished), copy))
+            unfinished = directory.path / PULLED / f"{step:06d}"
+            for name, sha256 in hashes.items():
+                _fetch(store, source, name, unfinished / name, sha256)
+            card = store.read(f"{source}/{CARD}")
+            if card is not None:
+                (unfinished / CARD).write_bytes(card)
+            directory.checkpoints.save(step, lambda copy: _copy(unfinished, [*hashes, CARD], copy))
+        shutil.rmtree(directory.path / PULLED, ignore_errors=True)
         if not begun:
             (directory.path / _METRICS).write_bytes(store.read(f"{place}/{_METRICS}") or b"")
             directory.describe({name: value for name, value in described.items() if name != "from_checkpoint"})
@@ -88,13 +89,28 @@ def pull_checkpoint(store: Store, place: str, step: int | None, root: Path, key:
     return step
 
 
+def pull_named(address: str, root: Path) -> Path:
+    """The directory of the checkpoint `s3://bucket/prefix/project/name@12` (default: the newest), copied under `root`.
+
+    Raises `StorageError`.
+    """
+    head, at, tail = address.rpartition("@")
+    place, step = (head, int(tail)) if at and tail.isdecimal() else (address, None)
+    home, project, name = split_place(place)
+    found = pull_checkpoint(open_store(home), f"{project}/{name}", step, root, (project, name))
+    return Checkpoints(run_path(root, project, name) / "checkpoints").path(found)
+
+
 def description(store: Store, place: str) -> dict[str, Any]:
     """What model.json of the stored run says. Raises `StorageError` where there is none."""
     return _json(store, f"{place}/{_DESCRIPTION}")
 
 
-def _copy(source: Path, copy: Path) -> None:
-    shutil.copytree(source, copy, dirs_exist_ok=True)
+def _copy(source: Path, names: list[str], copy: Path) -> None:
+    for name in names:
+        if (source / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / name, copy / name)
 
 
 def _send(store: Store, file: Path, name: str) -> None:
@@ -103,13 +119,15 @@ def _send(store: Store, file: Path, name: str) -> None:
         store.send(file, name, sha256)
 
 
-def _fetch(store: Store, name: str, file: Path, sha256: str) -> None:
-    if ".." in Path(name).parts:
+def _fetch(store: Store, source: str, name: str, file: Path, sha256: str) -> None:
+    if Path(name).is_absolute() or ".." in Path(name).parts:
         raise StorageError(f"{store.address} names a file outside the checkpoint: {name}", "Is it to be trusted?")
+    if file.is_file() and file_sha256(file) == sha256:
+        return
     file.parent.mkdir(parents=True, exist_ok=True)
-    store.fetch(name, file)
+    store.fetch(f"{source}/{name}", file)
     if file_sha256(file) != sha256:
-        raise StorageError(f"{name} of {store.address} arrived altered", "Push the checkpoint again.")
+        raise StorageError(f"{source}/{name} of {store.address} arrived altered", "Push the checkpoint again.")
 
 
 def _json(store: Store, name: str) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import shutil
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -39,18 +37,6 @@ MILLISECONDS = 120_000
 PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1200, "height": 800}
 LONG = "a-very-long-name-without-any-place-to-break-it/" * 4
-
-
-@pytest.fixture
-async def browser() -> AsyncIterator["Browser"]:
-    playwright = pytest.importorskip("playwright.async_api", reason="Playwright is not installed: make test-browser")
-    chromium = os.environ.get("GAVEL_TEST_CHROMIUM") or shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("there is no Chromium on this machine: apt-get install chromium, or name one: GAVEL_TEST_CHROMIUM")
-    async with playwright.async_playwright() as running:
-        browser = await running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser
-        await browser.close()
 
 
 class Served:

@@ -13,8 +13,9 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.remote.address import RemoteBackendError
 from gavel.trainer.backends.remote.client import RemoteBackend
-from gavel.trainer.backends.remote.connection import RemoteBackendError
+from gavel.trainer.backends.remote.wire import PROTOCOL
 from gavel.trainer.backends.server.app import create_app
 from gavel.trainer.backends.server.guard import ProtocolError, WrongKeyError
 from gavel.trainer.backends.server.jobs import StepError, WriterError
@@ -105,7 +106,9 @@ async def test_a_request_without_the_key_or_of_another_protocol_is_refused(tmp_p
         async with AsyncOpenAI(base_url=f"{url}/v1/models/tests/clerk/openai/v1", api_key="k", max_retries=0) as client:
             with pytest.raises(AuthenticationError):
                 await client.models.list()
-        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {KEY}", "Gavel-Protocol": "1"}) as client:
+        async with httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {KEY}", "Gavel-Protocol": str(PROTOCOL)}
+        ) as client:
             for path in ("model.json", "../secret", "checkpoints/../model.json"):
                 answer = await client.get(f"{url}/v1/models/tests/clerk/files/{path}")
                 assert answer.status_code == 404, path

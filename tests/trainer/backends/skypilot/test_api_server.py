@@ -42,6 +42,8 @@ _CATALOG = {
 _ENABLE = """
 from sky import global_user_state
 from sky.clouds import cloud
+from sky.check import _get_workspace_allowed_clouds
+global_user_state.set_allowed_clouds(_get_workspace_allowed_clouds("default"), "default")
 global_user_state.set_enabled_clouds(["Lambda"], cloud.CloudCapability.COMPUTE, "default")
 """
 
@@ -188,10 +190,10 @@ file = Path({str(tmp_path)!r}, "group.yaml")
 file.write_text(job_group(job, parts))
 names = ("GAVEL_JUDGE_KEY", "OPENAI_API_KEY")
 dag = dag_utils.load_dag_from_yaml(str(file), secrets_overrides=[(name, "x") for name in names])
-print(dag.is_job_group(), [task.name for task in dag.tasks], dag.primary_tasks)
+print(); print(dag.is_job_group(), [task.name for task in dag.tasks], dag.primary_tasks)
 """,
     )
-    assert told.strip() == "True ['trainer', 'vllm', 'judge'] ['trainer']"
+    assert told.splitlines()[-1] == "True ['trainer', 'vllm', 'judge'] ['trainer']"
 
 
 def test_the_stand_in_takes_what_skypilot_takes() -> None:

@@ -9,8 +9,10 @@ from moto.server import ThreadedMotoServer
 
 from gavel.trainer.runs.checkpoints import Checkpoints
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError
+from gavel.trainer.runs.storage.hub import HubStore
 from gavel.trainer.runs.storage.store import StorageError, Store, open_store
 from gavel.trainer.runs.storage.transfer import pull_checkpoint, push_checkpoint, stored_steps
+from tests.fake_hub import FakeHub
 
 KEY = "desk", "clerk"
 PLACE = "desk/clerk"
@@ -43,10 +45,14 @@ def s3() -> Generator[str]:
         server.stop()
 
 
-@pytest.fixture(params=["folder", "s3"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s3: str) -> Store:
+@pytest.fixture(params=["folder", "s3", "hub"])
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s3: str, hub: FakeHub
+) -> Store:
     if request.param == "folder":
         return open_store(str(tmp_path / "bucket"))
+    if request.param == "hub":
+        return open_store("hf://desk/adapters/backups")
     import boto3
 
     for name, value in {
@@ -77,7 +83,7 @@ def test_a_checkpoint_comes_back_as_it_was(store: Store, tmp_path: Path) -> None
 
 
 def test_a_push_that_was_cut_off_counts_for_nothing_and_goes_on(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: FakeHub
 ) -> None:
     run = a_run(tmp_path / "here", 2)
     send, sent = type(store).send, list[str]()
@@ -104,7 +110,10 @@ def test_a_push_that_was_cut_off_counts_for_nothing_and_goes_on(
 
         during.setattr(type(store), "send", noted)
         push_checkpoint(run, 2, store, PLACE)
-    assert not set(again) & set(sent)
+    if isinstance(store, HubStore):  # it is asked again for all of them, and takes each file's content once
+        assert set(hub.uploads.values()) == {1}
+    else:
+        assert not set(again) & set(sent)
     assert stored_steps(store, PLACE) == [2]
 
 
@@ -114,6 +123,7 @@ def test_an_altered_file_is_found_out_and_leaves_no_checkpoint(store: Store, tmp
     altered = tmp_path / "altered"
     altered.write_text("not these weights")
     store.send(altered, "desk/clerk/checkpoints/000002/adapter.safetensors", "0" * 64)
+    store.finish()
     with pytest.raises(StorageError, match="arrived altered"):
         pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
     assert Checkpoints(tmp_path / "there" / "desk" / "clerk" / "checkpoints").steps() == []
@@ -136,6 +146,39 @@ def test_another_run_s_step_replaces_the_one_of_its_name(store: Store, tmp_path:
     pulled = tmp_path / "there" / "desk" / "clerk" / "checkpoints" / "000002"
     assert (pulled / "adapter.safetensors").read_bytes() == b"other"
     assert not (pulled / "trainer_state").exists()
+
+
+def test_a_pull_that_was_cut_off_goes_on(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = a_run(tmp_path / "here", 2)
+    push_checkpoint(run, 2, store, PLACE)
+    fetch, fetched = type(store).fetch, list[str]()
+
+    def cut(self: Store, name: str, file: Path) -> None:
+        if fetched:
+            file.write_bytes(b"half of")
+            raise StorageError("the line was cut")
+        fetched.append(name)
+        fetch(self, name, file)
+
+    with monkeypatch.context() as during:
+        during.setattr(type(store), "fetch", cut)
+        with pytest.raises(StorageError, match="cut"):
+            pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
+    pulled = tmp_path / "there" / "desk" / "clerk"
+    assert Checkpoints(pulled / "checkpoints").steps() == []
+    again = list[str]()
+    with monkeypatch.context() as during:
+
+        def noted(self: Store, name: str, file: Path) -> None:
+            again.append(name)
+            fetch(self, name, file)
+
+        during.setattr(type(store), "fetch", noted)
+        pull_checkpoint(store, PLACE, 2, tmp_path / "there", KEY)
+    assert len(again) == 1
+    assert again != fetched
+    assert Checkpoints(pulled / "checkpoints").latest() == 2
+    assert sorted(path.name for path in pulled.iterdir()) == [".lock", "checkpoints", "metrics.jsonl", "model.json"]
 
 
 def test_what_is_not_there_is_told(store: Store, tmp_path: Path) -> None:

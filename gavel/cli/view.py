@@ -1,0 +1,109 @@
+"""`gavel view`: runs and judged files in the browser."""
+
+import hashlib
+import os
+import secrets
+import threading
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlencode
+
+import typer
+
+from gavel.cli.lazy_commands import single_command
+from gavel.extras import need_extra
+from gavel.llm.errors import GavelError
+
+if TYPE_CHECKING:
+    from gavel.reports.viewer.index import Index
+
+_UPDATE_SECONDS = 2.0
+"""Between two looks for what is new on disk."""
+
+
+def view(
+    directory: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Holds runs and judged files; or one run, or one judged file. Default: GAVEL_RUNS, else runs."
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Beyond this machine, the page's address has a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8095,
+    open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
+) -> None:
+    """Read runs and judged files in the browser: what the agent did, and why it got its score.
+
+    Shows runs as they go on. Nothing leaves this machine, and nothing is changed.
+    """
+    need_extra("service", "gavel view")
+    import uvicorn
+
+    from gavel.reports.viewer.app import create_app
+    from gavel.reports.viewer.guard import LOOPBACK
+    from gavel.reports.viewer.index import Index
+    from gavel.trainer.runs.run_directory import runs_root
+    from gavel.trainer.runs.run_listing import RunSummary, read_runs
+    from gavel.trainer.serving.listener import address_of, listen
+
+    shown = runs_root(directory).resolve()
+    if not shown.exists():
+        raise GavelError(f"there is no directory {shown}.", "Name one that holds runs or judged files: gavel view DIR.")
+    root = _root_of(shown)
+    index = Index(root, _index_file(shown), shown)
+    token = None if host in LOOPBACK else secrets.token_urlsafe(24)
+    listener = listen(host, port)
+    stopping = threading.Event()
+    reader = threading.Thread(target=_keep_up, args=(index, stopping), daemon=True)
+
+    def list_runs() -> list[RunSummary]:
+        return [run for run in read_runs(root) if (root / run.name).is_relative_to(shown)]
+
+    address = address_of(listener, host) + (f"/?{urlencode({'token': token})}" if token else "")
+    typer.echo(f"Gavel viewer · {shown} · {address} · Ctrl-C ends it")
+    reader.start()
+    if open_browser and token is None and os.environ.get("DISPLAY", os.environ.get("BROWSER")):
+        webbrowser.open(address)
+    try:
+        config = uvicorn.Config(
+            create_app(index, list_runs, token=token), log_level="error", access_log=False, lifespan="off"
+        )
+        uvicorn.Server(config).run(sockets=[listener])
+    finally:
+        stopping.set()
+        reader.join(timeout=10)
+
+
+def _keep_up(index: "Index", stopping: threading.Event) -> None:
+    """Reads what is new until the end; a failure is told, and tried again."""
+    told = ""
+    while True:
+        try:
+            index.update(stopping.is_set)
+            told = ""
+        except GavelError as error:
+            if error.message != told:
+                typer.echo(f"{error.message}\n{error.remedy}", err=True)
+            told = error.message
+        if stopping.wait(_UPDATE_SECONDS):
+            return
+
+
+def _root_of(shown: Path) -> Path:
+    """The directory of projects, for a run or a project in it; the directory of a file."""
+    if shown.is_file():
+        return shown.parent
+    if (shown / "model.json").is_file():
+        return shown.parent.parent
+    return shown.parent if next(shown.glob("*/model.json"), None) else shown
+
+
+def _index_file(root: Path) -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache, "gavel", "view", f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:20]}.sqlite")
+
+
+app = single_command(view)

@@ -1,0 +1,182 @@
+"""Scores that a person gave to members of groups, without having seen those of the judge.
+
+They are kept as judged groups in `annotations.jsonl` of the directory that is viewed, with each score as the metric
+`human`: `gavel judge report annotations.jsonl --reference human` compares the judge with them. A group that is scored
+again replaces its earlier scores.
+"""
+
+import fcntl
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import JsonValue
+
+from gavel.judge.audit.golden import GoldenGroup
+from gavel.llm.errors import GavelError
+from gavel.llm.types import Message
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.record_format import from_row, to_line
+
+FILE_NAME = "annotations.jsonl"
+METRIC = "human"
+_SOURCE = "annotated"
+"""Key of a group's metadata."""
+
+
+class AnnotationError(GavelError):
+    """Scores cannot be kept or read."""
+
+
+class Annotations:
+    """The scores of one directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / FILE_NAME
+        self._lock = threading.Lock()
+
+    def scores(self, path: str, number: int) -> list[float | None] | None:
+        """Of each member of a group, None for one that was left out; None for a group without any."""
+        group = self._read().get((path, number))
+        return None if group is None else [_human(member.metrics) for member in group.trajectories]
+
+    def places(self) -> set[tuple[str, int]]:
+        """The groups that have scores: file and number."""
+        return set(self._read())
+
+    def save(self, path: str, number: int, group: TrajectoryGroup, scores: Sequence[float | None], note: str) -> None:
+        """Keeps one score in [0, 1] for each member; None leaves a member out.
+
+        Raises `AnnotationError` for other numbers of scores, for none at all, and for a file that cannot be written.
+        """
+        known = [score for score in scores if score is not None]
+        if len(scores) != len(group.trajectories) or not known or not all(0 <= score <= 1 for score in known):
+            raise AnnotationError("a score from 0 to 10 is missing or out of bounds", "Score at least one member.")
+        scored = group.model_copy(deep=True)
+        for member, score in zip(scored.trajectories, scores, strict=True):
+            member.metrics.pop(METRIC, None)
+            if score is not None:
+                member.metrics[METRIC] = score
+        scored.metadata[_SOURCE] = {"path": path, "number": number, "note": note, "time": round(time.time())}
+        with self._lock, self._exclusive():
+            groups = self._read() | {(path, number): scored}
+            unfinished = self.path.with_name(f".{FILE_NAME}.unfinished")
+            try:
+                with unfinished.open("w", encoding="utf-8") as stream:
+                    stream.writelines(f"{to_line(each)}\n" for each in groups.values())
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                unfinished.replace(self.path)
+            except OSError as error:
+                raise AnnotationError(
+                    f"{self.path} cannot be written: {error.strerror or error}", "Check that there is room, and rights."
+                ) from error
+
+    def golden(self) -> list[GoldenGroup]:
+        """Groups in which some member has a higher score than another, as a golden set."""
+        found: list[GoldenGroup] = []
+        for (path, number), group in self._read().items():
+            members = [
+                (member, human) for member in group.trajectories if (human := _human(member.metrics)) is not None
+            ]
+            if len({human for _, human in members}) < 2:
+                continue
+            messages = [member.messages() for member, _ in members]
+            shared = _shared_opening(messages)
+            names = {f"member {at + 1}": said[shared:] for at, said in enumerate(messages)}
+            tiers: dict[float, list[str]] = {}
+            for name, (_, human) in zip(names, members, strict=True):
+                tiers.setdefault(human, []).append(name)
+            if not all(names.values()):
+                continue
+            found.append(
+                GoldenGroup(
+                    name=f"{path} {number}",
+                    opening=messages[0][:shared],
+                    tools=members[0][0].tools or [],
+                    members=names,
+                    order=[tiers[human] for human in sorted(tiers, reverse=True)],
+                )
+            )
+        return found
+
+    def _exclusive(self) -> "_FileLock":
+        return _FileLock(self.path.with_name(f".{FILE_NAME}.lock"))
+
+    def _read(self) -> dict[tuple[str, int], TrajectoryGroup]:
+        try:
+            lines = self.path.read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise AnnotationError(f"{self.path} cannot be read: {error}", "Move it away, or restore it.") from error
+        found: dict[tuple[str, int], TrajectoryGroup] = {}
+        for at, line in enumerate(lines, 1):
+            try:
+                group = from_row(json.loads(line))
+                source = cast("dict[str, JsonValue]", group.metadata[_SOURCE])
+                found[str(source["path"]), int(cast("int", source["number"]))] = group
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                raise AnnotationError(
+                    f"line {at} of {self.path} holds no scored group: {error}", "Move the file away, or restore it."
+                ) from error
+        return found
+
+
+class _FileLock:
+    """Of other viewers of the same directory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        try:
+            self._file = self._path.open("w")
+        except OSError as error:
+            raise AnnotationError(
+                f"{self._path.parent} cannot be written: {error.strerror or error}", "View a copy that can be."
+            ) from error
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def blind_order(path: str, number: int, members: int) -> list[int]:
+    """In which order members are shown to a person: always the same for a group, and not that of the file."""
+    order = list(range(members))
+    random.Random(f"{path} {number}").shuffle(order)
+    return order
+
+
+def read_scores(fields: Mapping[str, str], members: int) -> list[float | None]:
+    """The form's scores from 0 to 10, as 0 to 1. Raises `AnnotationError`."""
+    found: list[float | None] = []
+    for number in range(members):
+        text = fields.get(f"score-{number}", "").strip()
+        try:
+            value = float(text) if text else None
+        except ValueError:
+            value = -1.0
+        if value is not None and not 0 <= value <= 10:
+            raise AnnotationError(f"{text:.40} is no score", "Scores are numbers from 0 to 10, or empty.")
+        found.append(None if value is None else round(value / 10, 4))
+    return found
+
+
+def _human(metrics: Mapping[str, Any]) -> float | None:
+    value = metrics.get(METRIC)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _shared_opening(messages: Sequence[Sequence[Message]]) -> int:
+    """How many messages all of them begin with, leaving one at least."""
+    shortest = min(len(said) for said in messages) - 1
+    return next(
+        (at for at in range(shortest) if any(said[at] != messages[0][at] for said in messages)), max(shortest, 0)
+    )

@@ -1,0 +1,262 @@
+"""The viewer's pages over an index.
+
+app = create_app(index, list_runs, token=None)
+
+/                             runs and judged files
+/run/{project}/{name}         a run: curves, and a row for each step
+/groups?run=…&show=…&q=…      groups by filter and search
+/group/{file}/{number}        one group, its members side by side
+/compare?one=…&other=…        two members, with what differs marked
+/vote/{file}/{number}?…       what the judge was asked for a vote, and its reply
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from gavel.llm.errors import GavelError
+from gavel.reports.viewer.annotations import AnnotationError, Annotations, blind_order, read_scores
+from gavel.reports.viewer.comparison import compared
+from gavel.reports.viewer.group_filter import PAGE_SIZE, SHOWN, SORTS, FilterError, GroupFilter
+from gavel.reports.viewer.group_page import group_view
+from gavel.reports.viewer.guard import Guard
+from gavel.reports.viewer.html import asset, group_address, page
+from gavel.reports.viewer.index import Index, NoSuchGroup
+from gavel.reports.viewer.run_figures import RunFigures, run_figures
+from gavel.reports.viewer.vote_record import cassette_of, read_vote
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.runs.run_listing import RunSummary
+
+_LIVE_SECONDS = 2
+"""Between looks of the script at what may change."""
+_FORM_BYTES = 100_000
+
+
+def create_app(index: Index, list_runs: Callable[[], Iterable[RunSummary]], *, token: str | None = None) -> Starlette:
+    """`token`: None where only this machine can reach it."""
+    pages = _Pages(index, list_runs)
+    return Starlette(
+        routes=[
+            Route("/", pages.runs),
+            Route("/run/{project}/{name}", pages.run),
+            Route("/groups", pages.groups),
+            Route("/group/{path:path}/{number:int}", pages.group),
+            Route("/compare", pages.compare),
+            Route("/vote/{path:path}/{number:int}", pages.vote),
+            Route("/annotate", pages.next_to_annotate),
+            Route("/annotate/{path:path}/{number:int}", pages.annotate),
+            Route("/annotate/{path:path}/{number:int}", pages.annotated, methods=["POST"]),
+            Route("/annotations/golden.json", pages.golden),
+            Route("/assets/{version}/{name}", asset),
+        ],
+        middleware=[Middleware(Guard, token=token)],
+        exception_handlers={GavelError: _told, 404: _not_found},
+    )
+
+
+class _Pages:
+    """Each method runs in a thread: it reads files."""
+
+    def __init__(self, index: Index, list_runs: Callable[[], Iterable[RunSummary]]) -> None:
+        self._index = index
+        self._list_runs = list_runs
+        self._annotations = Annotations(index.root)
+
+    def runs(self, request: Request) -> Response:
+        found = sorted(self._list_runs(), key=lambda run: run.age)
+        counts = self._index.counts()
+        files = {name: count for name, count in counts.items() if name not in {run.name for run in found}}
+        return page(
+            request,
+            "runs.html.j2",
+            runs=found,
+            counts=counts,
+            files=files,
+            problems=self._index.problems(),
+            root=str(self._index.root),
+            annotated=len(self._annotations.places()),
+            annotations_file=str(self._annotations.path),
+            **self._live(any(run.state == "running" for run in found)),
+        )
+
+    def run(self, request: Request) -> Response:
+        name = f"{request.path_params['project']}/{request.path_params['name']}"
+        found = next((run for run in self._list_runs() if run.name == name), None)
+        if found is None:
+            raise NoSuchGroup(f"there is no run {name}", "Look at the list of runs.")
+        figures = RunFigures([], [], [])
+        if found.state != "unreadable":
+            try:
+                figures = run_figures(self._index.root / name)
+            except (OSError, ValueError) as error:
+                raise GavelError(f"the metrics of {name} cannot be read: {error}", "Look at metrics.jsonl.") from error
+        return page(
+            request,
+            "run.html.j2",
+            run=found,
+            figures=figures,
+            splits=self._index.choices("split", name),
+            **self._live(found.state == "running"),
+        )
+
+    def groups(self, request: Request) -> Response:
+        wanted = GroupFilter.read(request.query_params)
+        entries, count = self._index.groups(wanted)
+        return page(
+            request,
+            "groups.html.j2",
+            wanted=wanted,
+            entries=entries,
+            count=count,
+            pages=-(-count // PAGE_SIZE),
+            runs=self._index.choices("run"),
+            splits=self._index.choices("split", wanted.run),
+            steps=self._index.choices("step", wanted.run),
+            shown=SHOWN,
+            sorts=SORTS,
+            **self._live(wanted.page == 1),
+        )
+
+    def group(self, request: Request) -> Response:
+        path, number = request.path_params["path"], request.path_params["number"]
+        entry, group = self._index.entry(path, number), self._index.group(path, number)
+        sort = request.query_params.get("sort", "")
+        chosen = [int(each) for each in request.query_params.getlist("member") if each.isdecimal() and len(each) < 9]
+        same = self._index.same_task(entry)
+        at = next((at for at, each in enumerate(same) if (each.path, each.number) == (path, number)), 0)
+        return page(
+            request,
+            "group.html.j2",
+            entry=entry,
+            group=group,
+            view=group_view(group, sort, chosen),
+            sort=sort,
+            is_part=bool(chosen),
+            same=same,
+            earlier=same[at - 1] if at else None,
+            later=same[at + 1] if at + 1 < len(same) else None,
+            given=self._annotations.scores(path, number),
+            live_seconds=None,
+        )
+
+    def compare(self, request: Request) -> Response:
+        one, other = (self._member(request.query_params.get(name, "")) for name in ("one", "other"))
+        return page(request, "compare.html.j2", sides=[one, other], pairs=compared(one[2], other[2]), live_seconds=None)
+
+    def vote(self, request: Request) -> Response:
+        path, number = request.path_params["path"], request.path_params["number"]
+        numbers = [request.query_params.get(name, "") for name in ("member", "vote")]
+        if not all(each.isdecimal() and len(each) < 9 for each in numbers):
+            raise FilterError("the address names no vote", "It has member=… and vote=…, both from 0.")
+        member, at = map(int, numbers)
+        votes = self._trajectory(path, number, member).judgement
+        if votes is None or at >= len(votes.votes):
+            raise NoSuchGroup(f"member {member} has no vote {at}", "Go back to the group.")
+        vote = votes.votes[at]
+        cassette = cassette_of(self._index.root, path)
+        record = read_vote(cassette, vote) if cassette is not None and vote.reply_key else None
+        return page(
+            request,
+            "vote.html.j2",
+            entry=self._index.entry(path, number),
+            member=member,
+            vote=vote,
+            record=record,
+            cassette=cassette,
+            live_seconds=None,
+        )
+
+    def next_to_annotate(self, request: Request) -> Response:
+        """A group of at least two judged members that has no scores of a person, drawn at random."""
+        wanted = GroupFilter(run=request.query_params.get("run", "")[:500])
+        found = self._index.draw(wanted, self._annotations.places())
+        if found is None:
+            raise NoSuchGroup("there is no group left to score", "Choose another run, or score one again.")
+        return RedirectResponse(f"/annotate{group_address(*found).removeprefix('/group')}", 303)
+
+    def annotate(self, request: Request) -> Response:
+        path, number = request.path_params["path"], request.path_params["number"]
+        entry, group = self._index.entry(path, number), self._index.group(path, number)
+        order = blind_order(path, number, len(group.trajectories))
+        return page(
+            request,
+            "annotate.html.j2",
+            entry=entry,
+            view=group_view(group, "", [], order),
+            given=self._annotations.scores(path, number),
+            done=len(self._annotations.places()),
+            live_seconds=None,
+        )
+
+    async def annotated(self, request: Request) -> Response:
+        path, number = request.path_params["path"], request.path_params["number"]
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > _FORM_BYTES:
+                raise FilterError("the form is too long", "Shorten the note.")
+        fields = dict(parse_qsl(body.decode("utf-8", "replace")))
+
+        def save() -> str:
+            group = self._index.group(path, number)
+            scores = read_scores(fields, len(group.trajectories))
+            self._annotations.save(path, number, group, scores, fields.get("note", "")[:1000])
+            return self._index.entry(path, number).place.run
+
+        run = await asyncio.to_thread(save)
+        return RedirectResponse(f"/annotate?{urlencode({'run': run})}", 303)
+
+    def golden(self, request: Request) -> Response:
+        found = [group.model_dump(mode="json") for group in self._annotations.golden()]
+        headers = {"Content-Disposition": 'attachment; filename="golden.json"'}
+        return Response(json.dumps(found, indent=1), 200, headers, "application/json")
+
+    def _member(self, address: str) -> tuple[Any, int, Trajectory]:
+        """The entry, the number of the member, and the member that `file:group:member` names."""
+        path, _, rest = address.rpartition(":")
+        path, _, group = path.rpartition(":")
+        if not (path and group.isdecimal() and rest.isdecimal() and len(group) + len(rest) < 18):
+            raise FilterError(f"{address:.200} names no member", "Write FILE:GROUP:MEMBER, both counted from 0.")
+        entry = self._index.entry(path, int(group))
+        return entry, int(rest), self._trajectory(path, int(group), int(rest))
+
+    def _trajectory(self, path: str, number: int, member: int) -> Trajectory:
+        members = self._index.group(path, number).trajectories
+        if member >= len(members):
+            raise NoSuchGroup(f"group {number} of {path} has no member {member}", f"It has {len(members)}, from 0.")
+        return members[member]
+
+    def _live(self, is_changing: bool) -> dict[str, Any]:
+        """What a page that may change tells its script and its reader."""
+        progress = self._index.progress
+        return {
+            "live_seconds": _LIVE_SECONDS if is_changing or progress else None,
+            "read": None if progress is None else progress.done_bytes / max(progress.all_bytes, 1),
+        }
+
+
+def _told(request: Request, error: Exception) -> Response:
+    assert isinstance(error, GavelError)
+    status = 404 if isinstance(error, NoSuchGroup) else 422 if isinstance(error, FilterError | AnnotationError) else 500
+    return page(
+        request, "problem.html.j2", status=status, message=error.message, remedy=error.remedy, live_seconds=None
+    )
+
+
+def _not_found(request: Request, error: Exception) -> Response:
+    return page(
+        request,
+        "problem.html.j2",
+        status=404,
+        message="there is no such page",
+        remedy="Go back to the list of runs.",
+        live_seconds=None,
+    )

@@ -1,0 +1,365 @@
+"""An index of the trajectory files below a directory, in a database of its own.
+
+    index = Index(Path("runs"), Path("cache.sqlite"))
+    index.update()                                  # reads what is new: files are append-only
+    index.groups(GroupFilter(show="discordant"))    # a page of them
+    index.group("demo/clerk/trajectories/train/000003.jsonl.zst", 5)
+
+A file is read once; what was appended since is read from where the last look ended. A file that was replaced is read
+anew. The database can be deleted at any time.
+"""
+
+import json
+import os
+import random
+import sqlite3
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Set
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gavel.llm.errors import GavelError
+from gavel.reports.viewer.annotations import FILE_NAME as ANNOTATIONS
+from gavel.reports.viewer.group_filter import PAGE_SIZE, GroupFilter
+from gavel.reports.viewer.group_summary import GroupSummary, summarize
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.record_format import check_version, from_row
+from gavel.scenarios.trajectory_store import StoreError, TrajectoryStore
+
+_FORMAT = 1
+_STORE = ".jsonl.zst"
+_LINES = ".jsonl"
+_BEGINNING = b'{"format_version":'
+"""Of every line of a judged file."""
+_NO_TEXT = "its name is no text; rename it"
+_BATCH = 64
+"""Groups that are entered at once."""
+_TABLES = """
+CREATE TABLE files (
+    id INTEGER PRIMARY KEY, path TEXT UNIQUE NOT NULL, inode INTEGER NOT NULL, size INTEGER NOT NULL,
+    seen INTEGER NOT NULL, problem TEXT NOT NULL
+) STRICT;
+CREATE TABLE groups (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER NOT NULL REFERENCES files, number INTEGER NOT NULL,
+    offset INTEGER NOT NULL, run TEXT NOT NULL, split TEXT NOT NULL, step INTEGER, task TEXT NOT NULL,
+    preview TEXT NOT NULL, status TEXT NOT NULL, members INTEGER NOT NULL, unscored INTEGER NOT NULL,
+    failed INTEGER NOT NULL, truncated INTEGER NOT NULL, mean REAL, spread REAL, success REAL,
+    discordant INTEGER NOT NULL, flags TEXT NOT NULL, cost_usd REAL, edited INTEGER NOT NULL
+) STRICT;
+CREATE INDEX by_file ON groups (file, number);
+CREATE INDEX by_run ON groups (run, split, step);
+CREATE INDEX by_task ON groups (task, run);
+CREATE INDEX by_step ON groups (step, id);
+CREATE VIRTUAL TABLE words USING fts5 (body, content = '');
+"""
+_COLUMNS = [each.name for each in fields(GroupSummary) if each.name != "words"]
+_SELECT = (
+    f"SELECT path, number, run, split, step, {', '.join(_COLUMNS)} FROM groups JOIN files ON files.id = groups.file"
+)
+
+
+class NoSuchGroup(GavelError):
+    """An address names a group that is not there."""
+
+
+class Place(NamedTuple):
+    """Whose groups a file holds."""
+
+    run: str
+    """`project/name` of a run; of a judged file its path."""
+    split: str
+    step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEntry:
+    """A group as lists show it."""
+
+    path: str
+    """Of its file, below the directory that is viewed."""
+    number: int
+    """In its file, from 0."""
+    place: Place
+    summary: Mapping[str, Any]
+    """The fields of `GroupSummary`, without the words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Of an update."""
+
+    done_bytes: int
+    all_bytes: int
+
+
+class Index:
+    """Used by several threads; one of them updates."""
+
+    def __init__(self, root: Path, database: Path, only: Path | None = None) -> None:
+        """Makes the database where there is none, or one of another format. `only`: a directory or file below `root`
+        to which the index is limited. Raises `GavelError`.
+        """
+        self.root = root
+        self._only = only or root
+        self.progress: Progress | None = None
+        """Of the update that is going on; None while there is none."""
+        self._unnamed: list[str] = []
+        """Files whose names are no text."""
+        self._database = database
+        self._updating = threading.Lock()
+        try:
+            database.parent.mkdir(parents=True, exist_ok=True)
+            with closing(sqlite3.connect(database)) as connection:
+                if connection.execute("PRAGMA user_version").fetchone()[0] == _FORMAT:
+                    return
+            database.unlink()
+            for leftover in (f"{database}-wal", f"{database}-shm"):
+                Path(leftover).unlink(missing_ok=True)
+            with closing(sqlite3.connect(database)) as connection:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.executescript(f"BEGIN;{_TABLES}PRAGMA user_version = {_FORMAT};COMMIT;")
+        except (OSError, sqlite3.Error) as error:
+            raise GavelError(
+                f"{database} cannot be used as an index: {error}",
+                "Delete it, or name another directory by XDG_CACHE_HOME.",
+            ) from error
+
+    def update(self, stop: Callable[[], bool] = lambda: False) -> None:
+        """Enters what is new on disk. Raises `GavelError` where the index cannot be written."""
+        with self._updating, self._connection() as connection:
+            rows = connection.execute("SELECT path, inode, seen FROM files").fetchall()
+            known = {path: (inode, seen) for path, inode, seen in rows}
+            files = {path.relative_to(self.root).as_posix(): path for path in _trajectory_files(self._only)}
+            self._unnamed = [path for path in files if not _is_text(path)]
+            for path in self._unnamed:
+                del files[path]
+            for path in known.keys() - files.keys():
+                _forget(connection, path)
+            news: dict[str, int] = {}
+            for path, file in files.items():
+                size, inode = _size_and_inode(file)
+                before = known.get(path)
+                if before is not None and (before[0] != inode or before[1] > size):
+                    _forget(connection, path)
+                    before = None
+                if before is None or before[1] < size:
+                    news[path] = size - (before[1] if before else 0)
+            done, everything = 0, sum(news.values())
+            try:
+                for path, size in sorted(news.items(), key=lambda item: files[item[0]].name, reverse=True):
+                    self.progress = Progress(done, everything)
+                    self._enter(connection, path, files[path], stop, done, everything)
+                    done += size
+                    if stop():
+                        return
+            finally:
+                self.progress = None
+
+    def groups(self, wanted: GroupFilter) -> tuple[list[GroupEntry], int]:
+        """A page of the groups, and how many there are in all."""
+        condition, values = wanted.condition()
+        with self._connection() as connection:
+            count = connection.execute(f"SELECT count(*) FROM groups WHERE {condition}", values).fetchone()[0]
+            rows = connection.execute(
+                f"{_SELECT} WHERE {condition} ORDER BY {wanted.order} LIMIT ? OFFSET ?",
+                [*values, PAGE_SIZE, PAGE_SIZE * (wanted.page - 1)],
+            ).fetchall()
+        return [_entry(row) for row in rows], count
+
+    def entry(self, path: str, number: int) -> GroupEntry:
+        """Raises `NoSuchGroup`."""
+        with self._connection() as connection:
+            row = connection.execute(f"{_SELECT} WHERE path = ? AND number = ?", (path, number)).fetchone()
+        if row is None:
+            raise NoSuchGroup(f"there is no group {number} in {path}", "It may have been deleted, or not be read yet.")
+        return _entry(row)
+
+    def group(self, path: str, number: int) -> TrajectoryGroup:
+        """The group itself, from its file. Raises `NoSuchGroup`, and `StoreError` for a file that changed meanwhile."""
+        with self._connection() as connection:
+            found = connection.execute(
+                "SELECT offset FROM groups JOIN files ON files.id = file WHERE path = ? AND number = ?", (path, number)
+            ).fetchone()
+        if found is None:
+            raise NoSuchGroup(f"there is no group {number} in {path}", "It may have been deleted, or not be read yet.")
+        for _, _, row in _stored_rows(self.root / path, found[0]):
+            try:
+                return from_row(row)
+            except (ValueError, TypeError) as error:
+                raise StoreError(f"group {number} of {path} cannot be read: {error}", "Look at the file.") from error
+        raise StoreError(f"{path} is shorter than it was", "Reload the page.")
+
+    def same_task(self, entry: GroupEntry, most: int = 200) -> list[GroupEntry]:
+        """Groups of the same task in the same run, by step."""
+        wanted = GroupFilter(run=entry.place.run, task=str(entry.summary["task"]), sort="oldest")
+        return self.groups(wanted)[0][:most] if wanted.task else []
+
+    def draw(self, wanted: GroupFilter, without: Set[tuple[str, int]]) -> tuple[str, int] | None:
+        """File and number of a group of several members, at random; None where all are among `without`."""
+        condition, values = wanted.condition()
+        with self._connection() as connection:
+            rows = connection.execute(
+                "SELECT path, number FROM groups JOIN files ON files.id = groups.file "
+                f"WHERE {condition} AND members > 1",
+                values,
+            ).fetchall()
+        open_ones = [row for row in rows if row not in without and row[0] != ANNOTATIONS]
+        return random.choice(open_ones) if open_ones else None
+
+    def choices(self, column: str, run: str = "") -> list[str]:
+        """The values of a column (`run`, `split`, `step`), for forms."""
+        where, values = ("WHERE run = ?", [run]) if run else ("", [])
+        with self._connection() as connection:
+            rows = connection.execute(f"SELECT DISTINCT {column} FROM groups {where} ORDER BY {column}", values)
+            return [str(value) for (value,) in rows if value not in (None, "")]
+
+    def counts(self) -> dict[str, int]:
+        """Groups by run."""
+        with self._connection() as connection:
+            return dict(connection.execute("SELECT run, count(*) FROM groups GROUP BY run"))
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Files that could not be read, with the reason."""
+        with self._connection() as connection:
+            found = connection.execute("SELECT path, problem FROM files WHERE problem != '' ORDER BY path").fetchall()
+        return [*found, *((os.fsencode(path).decode("utf-8", "replace"), _NO_TEXT) for path in self._unnamed)]
+
+    def _enter(
+        self,
+        connection: sqlite3.Connection,
+        path: str,
+        file: Path,
+        stop: Callable[[], bool],
+        done: int,
+        everything: int,
+    ) -> None:
+        size, inode = _size_and_inode(file)
+        connection.execute(
+            "INSERT OR IGNORE INTO files (path, inode, size, seen, problem) VALUES (?, ?, ?, 0, '')",
+            (path, inode, size),
+        )
+        id, begin = connection.execute("SELECT id, seen FROM files WHERE path = ?", (path,)).fetchone()
+        number = connection.execute("SELECT count(*) FROM groups WHERE file = ?", (id,)).fetchone()[0]
+        place, end, problem, waiting = place_of(path), begin, "", 0
+        try:
+            for offset, end, row in _stored_rows(file, begin):
+                _insert(connection, id, number, offset, place, summarize(row))
+                number, waiting = number + 1, waiting + 1
+                if waiting == _BATCH:
+                    connection.execute("UPDATE files SET seen = ? WHERE id = ?", (end, id))
+                    connection.commit()
+                    waiting = 0
+                    self.progress = Progress(done + end - begin, everything)
+                    if stop():
+                        return
+        except GavelError as error:
+            problem, end = error.message, size  # it is looked at again when it changes
+        connection.execute("UPDATE files SET seen = ?, size = ?, problem = ? WHERE id = ?", (end, size, problem, id))
+        connection.commit()
+
+    @contextmanager
+    def _connection(self) -> Generator[sqlite3.Connection]:
+        try:
+            with closing(sqlite3.connect(self._database, timeout=30)) as connection:
+                yield connection
+        except sqlite3.Error as error:
+            raise GavelError(
+                f"the index {self._database} cannot be used: {error}", "Delete it: it is made anew."
+            ) from error
+
+
+def place_of(path: str) -> Place:
+    """`demo/clerk/trajectories/train/000003.jsonl.zst` → ("demo/clerk", "train", 3); any other file is its own run."""
+    parts = path.split("/")
+    if len(parts) >= 5 and parts[-3] == "trajectories" and parts[-1].removesuffix(_STORE).isdecimal():
+        return Place("/".join(parts[:-3]), parts[-2], int(parts[-1].removesuffix(_STORE)))
+    return Place(path, "", None)
+
+
+def _trajectory_files(root: Path) -> Iterator[Path]:
+    """Trajectory stores, and files of JSON lines that begin as Gavel's do; not those that are being written anew."""
+    if root.is_file():
+        yield root
+        return
+    for directory, names, files in os.walk(root):
+        names[:] = [name for name in names if not name.startswith(".")]
+        for name in files:
+            file = Path(directory, name)
+            if name.startswith("."):
+                continue
+            if name.endswith(_STORE) or (name.endswith(_LINES) and _is_judged(file)):
+                yield file
+
+
+def _is_text(path: str) -> bool:
+    """Whether a file's name was valid UTF-8."""
+    return not any("\udc80" <= character <= "\udcff" for character in path)
+
+
+def _is_judged(file: Path) -> bool:
+    try:
+        with file.open("rb") as stream:
+            return stream.read(len(_BEGINNING)) == _BEGINNING
+    except OSError:
+        return False
+
+
+def _stored_rows(file: Path, offset: int) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """(begin, end, row) of each record from `offset` on. Raises `StoreError`."""
+    if file.name.endswith(_STORE):
+        yield from TrajectoryStore(file).rows_from(offset)
+        return
+    try:
+        with file.open("rb") as stream:
+            stream.seek(offset)
+            for line in stream:
+                if not line.endswith(b"\n"):
+                    return  # it is being written
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise ValueError("it is no JSON object")
+                check_version(row)  # pyright: ignore[reportUnknownArgumentType]
+                yield offset, offset + len(line), row
+                offset += len(line)
+    except (OSError, ValueError, RecursionError) as error:
+        raise StoreError(f"{file} cannot be read at byte {offset}: {error}", "Look at the file.") from error
+
+
+def _size_and_inode(file: Path) -> tuple[int, int]:
+    try:
+        found = file.stat()
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_ino
+
+
+def _forget(connection: sqlite3.Connection, path: str) -> None:
+    # Their words stay, under numbers that are never used again: a search of a table without content cannot delete.
+    connection.execute("DELETE FROM groups WHERE file = (SELECT id FROM files WHERE path = ?)", (path,))
+    connection.execute("DELETE FROM files WHERE path = ?", (path,))
+    connection.commit()
+
+
+def _insert(
+    connection: sqlite3.Connection, file: int, number: int, offset: int, place: Place, summary: GroupSummary
+) -> None:
+    values = asdict(summary)
+    words = values.pop("words")
+    values["flags"] = ", ".join(summary.flags)
+    row = {"file": file, "number": number, "offset": offset, **place._asdict(), **values}
+    named = {name: _storable(value) for name, value in row.items()}
+    names, marks = ", ".join(named), ", ".join("?" * len(named))
+    entered = connection.execute(f"INSERT INTO groups ({names}) VALUES ({marks})", list(named.values()))
+    connection.execute("INSERT INTO words (rowid, body) VALUES (?, ?)", (entered.lastrowid, _storable(words)))
+
+
+def _storable(value: Any) -> Any:
+    """A text without halves of surrogate pairs, which SQLite does not take."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+
+def _entry(row: tuple[Any, ...]) -> GroupEntry:
+    path, number, run, split, step, *rest = row
+    return GroupEntry(path, number, Place(run, split, step), dict(zip(_COLUMNS, rest, strict=True)))

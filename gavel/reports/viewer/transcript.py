@@ -1,0 +1,134 @@
+"""A trajectory as a page shows it: its opening, then rounds of a turn of the agent and what came back.
+
+    transcript = transcribe(trajectory)
+    transcript.opening        # system and user messages
+    transcript.rounds[0]      # [the agent's first turn, the results of its calls, …]
+
+The members of a group are shown side by side, round by round.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from openai.types.chat.chat_completion import Choice
+
+from gavel.llm.types import Message
+from gavel.reports.message_text import pretty_json, shown_text
+from gavel.scenarios.trajectory import History, MessageOrChoice, Trajectory
+
+_BLOCKS = 96
+"""Of a heat strip at most."""
+_HEAT = (-0.1, -0.7, -2.3, -4.6)
+"""Log-probs of .9, .5, .1 and .01: the upper bounds of the strip's colours, from the likeliest."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeatStrip:
+    """The log-probs of a turn's tokens, as blocks of a picture: the least likely token of each block counts."""
+
+    blocks: tuple[tuple[float, float, int], ...]
+    """(left, width, heat): in per cent of the strip, and 0 (likely) to 4 (one in a hundred or less)."""
+    tokens: int
+    mean: float
+    lowest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message."""
+
+    role: str
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[Call, ...] = ()
+    strip: HeatStrip | None = None
+    """Of a sampled turn with log-probs."""
+    sampled: bool = False
+    cut: bool = False
+    """Whether the reply ran out of tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """One history of a trajectory."""
+
+    title: str
+    opening: tuple[Turn, ...]
+    rounds: tuple[tuple[Turn, ...], ...]
+
+
+def transcribe(trajectory: Trajectory) -> list[Transcript]:
+    """Its histories, the main one first."""
+    histories = trajectory.histories()
+    return [_transcript(history, number, len(histories)) for number, history in enumerate(histories)]
+
+
+def _transcript(history: History, number: int, count: int) -> Transcript:
+    turns = [_turn(item) for item in history.messages_and_choices]
+    first = next((at for at, turn in enumerate(turns) if turn.role == "assistant"), len(turns))
+    rounds: list[list[Turn]] = []
+    for turn in turns[first:]:
+        if turn.role == "assistant" or not rounds:
+            rounds.append([])
+        rounds[-1].append(turn)
+    named = f"the agent {history.agent}" if history.agent else f"conversation {number + 1} of {count}"
+    return Transcript(named if count > 1 else "", tuple(turns[:first]), tuple(map(tuple, rounds)))
+
+
+def _turn(item: MessageOrChoice) -> Turn:
+    if isinstance(item, Choice):
+        message: Message = item.message.model_dump(mode="json", warnings=False)
+        return _message_turn(message, _strip(_logprobs(item)), sampled=True, cut=item.finish_reason == "length")
+    return _message_turn(item)
+
+
+def _message_turn(
+    message: Mapping[str, Any], strip: HeatStrip | None = None, *, sampled: bool = False, cut: bool = False
+) -> Turn:
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    return Turn(
+        role=str(message.get("role", "")),
+        text=shown_text(message.get("content") or message.get("refusal")),
+        reasoning=shown_text(reasoning),
+        calls=tuple(_calls(message)),
+        strip=strip,
+        sampled=sampled,
+        cut=cut,
+    )
+
+
+def _calls(message: Mapping[str, Any]) -> Iterator[Call]:
+    for call in cast("list[Any]", message.get("tool_calls") or []):
+        given = cast("dict[str, Any]", call) if isinstance(call, dict) else {}
+        function: dict[str, Any] = given.get("function") or given.get("custom") or {}
+        arguments = function.get("arguments", function.get("input", ""))
+        yield Call(str(function.get("name", "")), pretty_json(arguments))
+
+
+def _logprobs(choice: Choice) -> list[float]:
+    extra: dict[str, Any] = choice.model_extra or {}
+    compact = extra.get("token_logprobs")
+    if isinstance(compact, list):
+        return [value for value in cast("list[Any]", compact) if isinstance(value, int | float)]
+    content = choice.logprobs.content if choice.logprobs else None
+    return [entry.logprob for entry in content or ()]
+
+
+def _strip(logprobs: Sequence[float]) -> HeatStrip | None:
+    if not logprobs:
+        return None
+    count = len(logprobs)
+    size = -(-count // _BLOCKS)
+    blocks: list[tuple[float, float, int]] = []
+    for start in range(0, count, size):
+        part = logprobs[start : start + size]
+        heat = sum(min(part) < bound for bound in _HEAT)
+        blocks.append((round(100 * start / count, 3), round(100 * len(part) / count, 3), heat))
+    return HeatStrip(tuple(blocks), count, sum(logprobs) / count, min(logprobs))

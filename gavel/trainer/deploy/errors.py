@@ -1,0 +1,7 @@
+"""What a deployment fails with."""
+
+from gavel.llm.errors import GavelError
+
+
+class DeployError(GavelError):
+    """A checkpoint cannot be deployed, or a deployment cannot be used or removed."""

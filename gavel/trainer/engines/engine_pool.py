@@ -1,0 +1,372 @@
+"""Several samplers as one engine: each request goes to one of them, each adapter to all.
+
+    serving ──lost──▶ gone ──connected──▶ back ──publish, proof──▶ serving
+
+A sampler that is lost is left out, and its requests are begun again on the others. One that comes back has an adapter
+of an earlier step or none, so it takes no request before `publish` loads the live one there and `admit` is called.
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from gavel.trainer.engines.pool_schedule import PoolSchedule
+from gavel.trainer.engines.pooled_request import PooledRequest
+from gavel.trainer.engines.protocol import Adapter, AdapterGone, Engine, EngineError, Sampled, SamplingRequest
+from gavel.trainer.policy.adapter import LoraFactors
+
+logger = logging.getLogger(__name__)
+
+_CHECK_SECONDS = 5.0
+"""Between two looks at a sampler."""
+_FAILED_CHECKS = 2
+"""Health checks in a row that a sampler fails before it is left out."""
+_LONGEST_WAIT = 120.0
+"""Seconds between attempts to connect to a sampler that is gone."""
+_RETURNS = 500
+"""Such attempts, at most."""
+_CLOSE_SECONDS = 30.0
+_ATTEMPTS = 8
+"""Samplers that one request may lose."""
+_GO_ON = (
+    "Start them again, or give the addresses of others, and register the model again: it goes on from the last "
+    "checkpoint."
+)
+
+
+class PooledEngine(Engine, Protocol):
+    """An engine of its own server."""
+
+    @property
+    def address(self) -> str:
+        """Of its server."""
+        ...
+
+    def healthy(self) -> bool:
+        """Whether the server answers; returns within a minute, and raises nothing."""
+        ...
+
+
+Connect = Callable[[], PooledEngine]
+"""Connects to a server, or starts one. Raises `EngineError`."""
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    number: int
+    connect: Connect
+    engine: PooledEngine
+    state: Literal["serving", "gone", "back"] = "serving"
+    loaded: bool = False
+    """Of one that is back: whether it has the live adapter."""
+
+
+class EnginePool:
+    """An `Engine` over others."""
+
+    def __init__(self, connects: Sequence[Connect]) -> None:
+        """Connects to all at once. Raises the `EngineError` of one that cannot be connected to."""
+        self._lock = threading.Lock()
+        self._error: EngineError | None = None
+        self._stopping = threading.Event()
+        self._published: list[int] = []
+        self._restarted = 0
+        self._schedule = PoolSchedule(len(connects))
+        engines = _connected(connects)
+        self._members = [_Member(n, *pair) for n, pair in enumerate(zip(connects, engines, strict=True))]
+        self._max_context = min(engine.max_context for engine in engines)
+        self._watchers = [
+            threading.Thread(target=self._watch, args=(member,), name=f"gavel-sampler-{member.number}", daemon=True)
+            for member in self._members
+        ]
+        for watcher in self._watchers:
+            watcher.start()
+
+    @property
+    def serving(self) -> list[PooledEngine]:
+        """Those that take requests."""
+        return [member.engine for member in self._members if member.state == "serving"]
+
+    @property
+    def returned(self) -> list[PooledEngine]:
+        """Those that came back and have the live adapter: to be proven, and then admitted or refused."""
+        return [member.engine for member in self._members if member.state == "back" and member.loaded]
+
+    def admit(self, engine: PooledEngine) -> None:
+        """A sampler that came back takes requests from now on."""
+        with self._lock:
+            for member in self._members:
+                if member.engine is engine and member.state == "back":
+                    member.state = "serving"
+        logger.warning("the sampler at %s is back", engine.address)
+
+    def leave_out(self, engine: PooledEngine, error: Exception) -> bool:
+        """Takes a sampler out, which must be gone or back; whether it was."""
+        member = next((each for each in self._members if each.engine is engine), None)
+        if member is None or (member.state == "serving" and not engine.closed):
+            return False
+        self._leave(member, str(error))
+        return True
+
+    def take_counts(self) -> dict[str, float]:
+        """`samplers`: those that take requests; `requests_restarted`: since the last call."""
+        with self._lock:
+            restarted, self._restarted = self._restarted, 0
+        return {"samplers": len(self.serving), "requests_restarted": restarted}
+
+    @property
+    def adapter_version(self) -> int:
+        return self._published[-1] if self._published else 0
+
+    @property
+    def adapter_versions(self) -> list[int]:
+        held = {version for engine in self.serving for version in engine.adapter_versions}
+        return [version for version in self._published if version in held]
+
+    @property
+    def serves_base(self) -> bool:
+        return all(engine.serves_base for engine in self.serving)
+
+    @property
+    def closed(self) -> bool:
+        return self._error is not None
+
+    @property
+    def max_context(self) -> int:
+        return self._max_context
+
+    def submit(self, request: SamplingRequest) -> "Future[Sampled]":
+        future: Future[Sampled] = Future()
+        pooled = PooledRequest(request, future)
+        future.add_done_callback(lambda done: pooled.cancel() if done.cancelled() else None)
+        self._attempt(pooled)
+        return future
+
+    def publish(self, adapter: Adapter, version: int) -> None:
+        if self._error is not None:
+            raise self._error
+        shared = _OneAtATime(adapter)
+        asked = [(member, member.engine) for member in self._members if member.state != "gone"]
+        with ThreadPoolExecutor(max(1, len(asked))) as threads:
+            loading = [threads.submit(engine.publish, shared, version) for _, engine in asked]
+        for (member, engine), load in zip(asked, loading, strict=True):
+            error = load.exception()
+            if error is None:
+                member.loaded = True
+            elif isinstance(error, EngineError) and (engine.closed or member.state == "back"):
+                self._leave(member, str(error))
+            else:
+                raise error
+        if self._error is not None:
+            raise self._error
+        self._published = [*(each for each in self.adapter_versions if each != version), version]
+
+    def score(self, token_ids: Sequence[int]) -> list[float]:
+        while self._error is None:
+            for member in self._members:
+                if member.state == "serving":
+                    with self._leaving_out(member):
+                        return member.engine.score(token_ids)
+        raise self._error
+
+    @contextlib.contextmanager
+    def release_memory(self) -> Generator[None]:
+        released: list[tuple[_Member, contextlib.AbstractContextManager[None]]] = []
+        for member in self._members:
+            if member.state == "serving":
+                memory = member.engine.release_memory()
+                with self._leaving_out(member):
+                    memory.__enter__()
+                    released.append((member, memory))
+        try:
+            yield
+        finally:
+            for member, memory in released:
+                with self._leaving_out(member):
+                    memory.__exit__(None, None, None)
+
+    def cache_growth(self) -> int:
+        return max((engine.cache_growth() for engine in self.serving), default=0)
+
+    def close(self) -> None:
+        with self._lock:
+            self._error = self._error or EngineError("the engine has been closed", "Register the model again.")
+        self._stopping.set()
+        until = time.monotonic() + _CLOSE_SECONDS
+        for watcher in self._watchers:
+            watcher.join(max(0.0, until - time.monotonic()))
+        for member in self._members:
+            member.engine.close()
+
+    def _attempt(self, pooled: PooledRequest) -> None:
+        """Sends the request to a sampler; what becomes of it, `_ended` hears."""
+        try:
+            if (reply := pooled.heard_to_its_end()) is not None:
+                _settle(pooled.future, reply)
+                return
+            asked = pooled.attempt()
+            with self._lock:
+                member = self._choose(asked)
+                engine = member.engine
+        except EngineError as error:
+            _settle(pooled.future, error)
+            return
+        attempt = engine.submit(asked)
+        attempt.add_done_callback(lambda done: self._ended(pooled, asked, member, engine, done))
+        pooled.runs(attempt)
+
+    def _choose(self, asked: SamplingRequest) -> _Member:
+        if self._error is not None:
+            raise self._error
+        version = asked.adapter_version
+        holders = {
+            member.number
+            for member in self._members
+            if member.state == "serving" and (version is None or version in member.engine.adapter_versions)
+        }
+        if not holders:
+            raise AdapterGone(version or 0, self.adapter_versions)
+        live = self.adapter_version if version is None else version
+        return self._members[self._schedule.place(asked.prompt_ids, live, holders)]
+
+    def _ended(
+        self,
+        pooled: PooledRequest,
+        asked: SamplingRequest,
+        member: _Member,
+        engine: PooledEngine,
+        attempt: "Future[Sampled]",
+    ) -> None:
+        """What comes after an attempt; called in a thread of `engine`, which the member had then."""
+        with self._lock:
+            self._schedule.done(member.number)
+        if attempt.cancelled():
+            if pooled.strayed and not pooled.future.cancelled():
+                self._attempt(pooled)
+            return
+        error = attempt.exception()
+        if error is None:
+            sampled = attempt.result()
+            with self._lock:
+                if member.engine is engine and member.state == "serving":
+                    self._schedule.hold(member.number, asked.prompt_ids, sampled.token_ids, sampled.adapter_version)
+            _settle(pooled.future, pooled.whole(sampled))
+            return
+        lost = isinstance(error, EngineError) and engine.closed
+        if not lost or self._error is not None or pooled.attempts > _ATTEMPTS:
+            _settle(pooled.future, self._error if lost and self._error is not None else error)
+            return
+        if member.engine is engine:
+            self._leave(member, str(error))
+        with self._lock:
+            self._restarted += 1
+        self._attempt(pooled)
+
+    def _leave(self, member: _Member, reason: str) -> None:
+        """Leaves out a sampler, and tells of it once; the last one ends the pool."""
+        with self._lock:
+            if member.state == "gone" or self._error is not None:
+                return
+            served, member.state, member.loaded = member.state == "serving", "gone", False
+            self._schedule.forget(member.number)
+            left = len(self.serving)
+            if not left:
+                self._error = EngineError(
+                    f"none of the {len(self._members)} samplers serves any more; the last one: {reason}", _GO_ON
+                )
+                self._stopping.set()
+        if served and left:
+            logger.warning(
+                "the sampler at %s is left out, and what it was asked begins again on the others (%d): %s",
+                member.engine.address,
+                left,
+                reason,
+            )
+        elif not served:
+            logger.warning("the sampler at %s came back, and is left out again: %s", member.engine.address, reason)
+
+    @contextlib.contextmanager
+    def _leaving_out(self, member: _Member) -> Generator[None]:
+        """Leaves out a sampler that is lost in what is done here."""
+        try:
+            yield
+        except EngineError as error:
+            if not member.engine.closed:
+                raise
+            self._leave(member, str(error))
+
+    def _watch(self, member: _Member) -> None:
+        """In a thread of its own: finds a sampler that is lost, and connects to it again."""
+        failed, wait = 0, _CHECK_SECONDS
+        returns = 0
+        while not self._stopping.wait(wait):
+            if member.state == "gone":
+                returns += 1
+                if returns > _RETURNS:
+                    return
+                wait = _CHECK_SECONDS if self._connect_again(member) else min(2 * wait, _LONGEST_WAIT)
+                failed = 0
+                continue
+            wait = _CHECK_SECONDS
+            failed = 0 if member.engine.healthy() else failed + 1
+            if failed >= _FAILED_CHECKS or member.engine.closed:
+                self._leave(member, "it does not answer")
+                member.engine.close()  # which ends the requests that wait for it
+
+    def _connect_again(self, member: _Member) -> bool:
+        member.engine.close()
+        try:
+            engine = member.connect()
+        except EngineError as error:
+            logger.debug("the sampler at %s is still gone: %s", member.engine.address, error)
+            return False
+        if self._stopping.is_set() or engine.max_context < self._max_context:
+            engine.close()
+            return False
+        with self._lock:
+            member.engine, member.state, member.loaded = engine, "back", False
+        return True
+
+
+class _OneAtATime:
+    """An adapter that several samplers take at once: it is written for one after another."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+        self._writing = threading.Lock()
+        self.merged_weights = adapter.merged_weights
+
+    def factors(self) -> "Generator[LoraFactors]":
+        yield from self._adapter.factors()
+
+    def save_adapter(self, directory: Path) -> None:
+        with self._writing:
+            self._adapter.save_adapter(directory)
+
+
+def _connected(connects: Sequence[Connect]) -> list[PooledEngine]:
+    """All, or none: those that were reached are closed when one is not."""
+    with ThreadPoolExecutor(len(connects)) as threads:
+        connecting = [threads.submit(connect) for connect in connects]
+    errors = [error for each in connecting if (error := each.exception()) is not None]
+    if errors:
+        for each in connecting:
+            if each.exception() is None:
+                each.result().close()
+        raise errors[0]
+    return [each.result() for each in connecting]
+
+
+def _settle(future: "Future[Sampled]", outcome: Sampled | BaseException) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

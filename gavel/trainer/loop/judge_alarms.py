@@ -1,0 +1,148 @@
+"""Alarms while a run goes on: the judge's scores no longer mean what they meant when it began.
+
+    for alarm in judge_alarms(history):        # rows of the split `train`, oldest first
+        alarm.sentence, alarm.advice
+
+The first steps are the baseline that the last ones are compared with; how much a step's figure varies by chance is told
+by the differences of successive steps. An alarm needs a change that is both certain and large, so that the looks after
+every step of a run raise hardly any by chance.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from itertools import pairwise
+from statistics import fmean
+from typing import Any
+
+from gavel.judge.audit.health import PREFIX
+
+WINDOW = 5
+"""Steps of the baseline, and of what is compared with it."""
+_CERTAIN, _LIKELY = 4.0, 1.645
+"""Standard errors."""
+_RISE = 0.05
+"""Of the mean score: less is no matter for an alarm."""
+_SHARE = 0.25
+"""Of the score's rise that success must show to count as improvement."""
+_LONGER = 1.5
+_FLAGGED, _UNSCORED, _TIED, _SLOPE, _LENGTH = 0.02, 0.2, 0.8, 0.03, 0.3
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+class JudgeAlarm(StrEnum):
+    """A reason to distrust the scores, as its key in metrics.jsonl."""
+
+    sentence: str
+    advice: str
+
+    def __new__(cls, key: str, sentence: str, advice: str) -> "JudgeAlarm":
+        alarm = str.__new__(cls, key)
+        alarm._value_ = key
+        alarm.sentence, alarm.advice = sentence, advice
+        return alarm
+
+    HACKED = (
+        "hacked",
+        "the judge's scores rise and success does not: the policy learns what the judge likes, not the job",
+        "Read the best-scored members (gavel view), say in the rubric what they do instead of the work, and go back to "
+        "an earlier checkpoint.",
+    )
+    PADDING = (
+        "padding",
+        "replies grow longer and the judge scores longer ones higher",
+        "Say in the rubric that length is worth nothing, or mix a reward for brevity in (--reward judge=1,hand=…).",
+    )
+    ADDRESSING = (
+        "addressing",
+        "more and more members are flagged: empty, without content, or speaking to the judge",
+        "Look at them (gavel view, flagged), and let flags cap the score (JudgeConfig.caps).",
+    )
+    UNSCORED = (
+        "unscored",
+        "the judge leaves many members without a score",
+        "The reasons stand in the groups (gavel view, unscored); another judge or a smaller group may help.",
+    )
+    TIED = (
+        "tied",
+        "the judge gives most members of a group the same score, so there is little left to learn from",
+        "Ask for finer criteria in the rubric, or take harder tasks.",
+    )
+    POSITION = (
+        "position",
+        "the judge's scores depend on where in the prompt a member stands",
+        "Raise the number of orders (--orders), or take another judge.",
+    )
+
+
+def judge_alarms(history: Rows) -> list[JudgeAlarm]:
+    """The alarms at the last of these rows of training steps; none before `2 * WINDOW` of them."""
+    if len(history) < 2 * WINDOW:
+        return []
+    raised = {
+        JudgeAlarm.HACKED: _is_hacked(history),
+        JudgeAlarm.PADDING: _is_padded(history),
+        JudgeAlarm.ADDRESSING: _rises(history, "flagged", _FLAGGED),
+        JudgeAlarm.UNSCORED: _recent_mean(history, "unscored") > _UNSCORED,
+        JudgeAlarm.TIED: _recent_mean(history, "tie_rate") > _TIED,
+        JudgeAlarm.POSITION: _leans(history),
+    }
+    return [alarm for alarm, is_raised in raised.items() if is_raised]
+
+
+def _is_hacked(history: Rows) -> bool:
+    """Whether the score has risen, and success certainly by less than a quarter of that."""
+    scores, successes = _series(history, "judge_score"), _series(history, "success")
+    if scores is None or successes is None:
+        return False
+    kept_up = [success - _SHARE * score for success, score in zip(successes, scores, strict=True)]
+    return _change(scores) > _RISE and _sigmas(scores) > _CERTAIN and _sigmas(kept_up) < -_LIKELY
+
+
+def _is_padded(history: Rows) -> bool:
+    lengths = _series(history, f"{PREFIX}characters")
+    if lengths is None or _sigmas(lengths) < _CERTAIN:
+        return False
+    correlation = _recent_mean(history, "length_correlation")
+    return fmean(lengths[-WINDOW:]) > _LONGER * fmean(lengths[:WINDOW]) and correlation > _LENGTH
+
+
+def _rises(history: Rows, name: str, least: float) -> bool:
+    values = _series(history, f"{PREFIX}{name}")
+    return values is not None and _change(values) > least and _sigmas(values) > _CERTAIN
+
+
+def _leans(history: Rows) -> bool:
+    """Whether the slope over positions is certainly not 0, and large enough to matter."""
+    slopes = _series(history, f"{PREFIX}position_slope")
+    if slopes is None or abs(fmean(slopes[-WINDOW:])) < _SLOPE:
+        return False
+    return abs(fmean(slopes[-WINDOW:])) > _CERTAIN * _noise(slopes) / math.sqrt(WINDOW)
+
+
+def _series(history: Rows, name: str) -> list[float] | None:
+    """The figure at every step; None where a step lacks it."""
+    values = [row.get(name) for row in history]
+    known = [float(value) for value in values if isinstance(value, int | float) and math.isfinite(value)]
+    return known if len(known) == len(values) else None
+
+
+def _recent_mean(history: Rows, name: str) -> float:
+    """0 where one of the last steps lacks it."""
+    values = _series(history[-WINDOW:], f"{PREFIX}{name}")
+    return fmean(values) if values else 0.0
+
+
+def _change(values: Sequence[float]) -> float:
+    return fmean(values[-WINDOW:]) - fmean(values[:WINDOW])
+
+
+def _sigmas(values: Sequence[float]) -> float:
+    """The change, in its standard errors."""
+    return _change(values) / max(_noise(values) * math.sqrt(2 / WINDOW), 1e-9)
+
+
+def _noise(values: Sequence[float]) -> float:
+    """Standard deviation of a step's figure about its trend: from successive differences (von Neumann 1941)."""
+    return math.sqrt(fmean((after - before) ** 2 for before, after in pairwise(values)) / 2)

@@ -1,0 +1,138 @@
+"""The run directories below a root, as a listing shows them, without loading a model.
+
+A run is a directory `<runs>/<project>/<name>/` with a `model.json`. It is running while a process holds its lock.
+"""
+
+import contextlib
+import fcntl
+import json
+import time
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from gavel.llm.errors import GavelError
+from gavel.trainer.runs.format_version import check_format_version
+from gavel.trainer.runs.run_directory import read_description
+
+_HELD_OUT = "held_out"
+_FIGURES = (
+    (_HELD_OUT, "success", "success"),
+    (_HELD_OUT, "wins/base", "wins against the base"),
+    ("train", "judge_score", "judge score"),
+)
+"""(split, metric, words) of what a run is known by, the best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One run as the listing shows it."""
+
+    name: str
+    """`project/name`."""
+    state: str
+    """running, finished or interrupted; stopped where the number of steps wanted is not known; else unreadable."""
+    step: int
+    steps: int | None
+    """Wanted in all; None = not known."""
+    best: str
+    """Its best figure with the step, such as `success 0.91 at 30`; of an unreadable run the reason."""
+    judge: str
+    age: float
+    """Seconds since it last wrote a figure."""
+
+
+def read_runs(root: Path) -> Iterator[RunSummary]:
+    """The runs below `root`, in no order. Raises `GavelError` for a `root` that is no directory."""
+    if root.exists() and not root.is_dir():
+        raise GavelError(f"{root} is no directory.", "Name the directory that holds the runs, or set GAVEL_RUNS.")
+    for file in root.glob("*/*/model.json"):
+        try:
+            yield _summary(file.parent)
+        except (OSError, ValueError, GavelError) as error:
+            yield _unreadable(file.parent, error)
+
+
+def _unreadable(directory: Path, error: Exception) -> RunSummary:
+    age = time.time() - directory.stat().st_mtime
+    reason = str(error).splitlines()[0]
+    return RunSummary(f"{directory.parent.name}/{directory.name}", "unreadable", 0, None, reason, "–", age)
+
+
+def _summary(directory: Path) -> RunSummary:
+    model, metrics = directory / "model.json", directory / "metrics.jsonl"
+    check_format_version(read_description(model).get("format_version"), str(model))
+    rows = list(metric_rows(metrics))
+    step = max((row["step"] for row in rows if row["split"] in ("train", "sft", _HELD_OUT)), default=0)
+    steps = _wanted_steps(directory)
+    if is_running(directory):
+        state = "running"
+    elif steps is None:
+        state = "stopped"
+    else:
+        state = "finished" if step >= steps else "interrupted"
+    judge = _read(directory / "experiment.json").get("judge")
+    names = cast("list[Any]", judge) if isinstance(judge, list) else []
+    written = metrics if metrics.exists() else model
+    return RunSummary(
+        name=f"{directory.parent.name}/{directory.name}",
+        state=state,
+        step=step,
+        steps=steps,
+        best=_best(rows),
+        judge=", ".join(map(str, names)).replace("gavel/", "") or "–",
+        age=time.time() - written.stat().st_mtime,
+    )
+
+
+def is_running(directory: Path) -> bool:
+    """Whether a process holds the lock of the run."""
+    try:
+        with (directory / ".lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def metric_rows(metrics: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a metrics.jsonl; the last may be torn, while the run writes it or because it was killed."""
+    lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
+    for line in lines:
+        with contextlib.suppress(json.JSONDecodeError):
+            row: Any = json.loads(line)
+            found = cast("dict[str, Any]", row) if isinstance(row, dict) else {}
+            if isinstance(found.get("step"), int) and "split" in found:
+                yield found
+
+
+def _wanted_steps(directory: Path) -> int | None:
+    """What run.toml (of `gavel train`) or summary.json (of a finished demo) says."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        steps = tomllib.loads((directory / "run.toml").read_text(encoding="utf-8"))["loop"]["steps"]
+        return int(steps)
+    steps = _read(directory / "summary.json").get("steps")
+    return steps if isinstance(steps, int) else None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError):
+        content: Any = json.loads(file.read_text(encoding="utf-8"))
+        return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
+    return {}
+
+
+def _best(rows: list[dict[str, Any]]) -> str:
+    """The highest held-out success, the newest among equals; without one, wins against the base, or the highest mean
+    score of a step."""
+    for split, metric, label in _FIGURES:
+        of_split = [row for row in rows if row["split"] == split]
+        values = [(row[metric], row["step"]) for row in of_split if isinstance(row.get(metric), int | float)]
+        if values:
+            value, step = max(values)
+            return f"{label} {value:.2f} at step {step}"
+    return "–"

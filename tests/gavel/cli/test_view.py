@@ -1,0 +1,96 @@
+"""`gavel view` as a process of its own, over a run that goes on."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gavel.scenarios.record_format import to_line
+from tests.gavel.reports.viewer.stored import RUN, group, member, run_directory, store
+from tests.limits import HANG_SECONDS
+
+pytestmark = pytest.mark.slow
+
+
+def started(tmp_path: Path, *arguments: str, shown: str = "runs") -> tuple["subprocess.Popen[str]", str]:
+    """The process, and the address that it prints."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "gavel", "view", str(tmp_path / shown), "--port", "0", "--no-open", *arguments]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    found = re.search(r"http://\S+", line)
+    assert found is not None, line + process.stdout.read()
+    return process, found[0]
+
+
+def ended(process: "subprocess.Popen[str]") -> None:
+    process.send_signal(signal.SIGINT)
+    process.wait(timeout=HANG_SECONDS)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + HANG_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_it_shows_runs_and_what_they_add_while_they_go_on(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    run_directory(root)
+    process, address = started(tmp_path)
+    try:
+        with httpx.Client(trust_env=False, timeout=HANG_SECONDS) as client:
+            assert RUN in client.get(address).text
+            until(lambda: "4 groups" in client.get(f"{address}/groups").text)
+            store(root, 3).append(group(member("a new word: xylophone", 0.5, task="later")))
+            until(lambda: "1 group<" in client.get(f"{address}/groups?q=xylophone").text.replace("\n", ""))
+            assert client.get(address, headers={"Host": "evil.example"}).status_code == 421
+    finally:
+        ended(process)
+    assert list((tmp_path / "cache" / "gavel" / "view").glob("*.sqlite"))
+
+
+def test_beyond_this_machine_the_address_has_a_token(tmp_path: Path) -> None:
+    run_directory(tmp_path / "runs")
+    process, address = started(tmp_path, "--host", "0.0.0.0")
+    try:
+        with httpx.Client(trust_env=False, timeout=HANG_SECONDS, follow_redirects=True) as client:
+            address = address.replace("0.0.0.0", "127.0.0.1")
+            assert client.get(address.partition("?")[0]).status_code == 403
+            assert RUN in client.get(address).text
+            assert "token" not in str(client.get(address).url)
+    finally:
+        ended(process)
+
+
+def test_a_directory_that_is_not_there_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gavel", "view", str(tmp_path / "none")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "there is no directory" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("shown", "groups"), [("runs/desk", 4), (f"runs/{RUN}", 4), ("runs/judged.jsonl", 1)])
+def test_a_project_a_run_and_a_file_can_be_named(tmp_path: Path, shown: str, groups: int) -> None:
+    run_directory(tmp_path / "runs")
+    run_directory(tmp_path / "runs", run="another/run")
+    (tmp_path / "runs" / "judged.jsonl").write_text(to_line(group(member("x", 0.5))) + "\n")
+    process, address = started(tmp_path, shown=shown)
+    try:
+        with httpx.Client(trust_env=False, timeout=HANG_SECONDS) as client:
+            until(lambda: f"{groups} group" in client.get(f"{address}/groups").text)
+            first = client.get(address).text
+            assert "another/run" not in first
+            assert (RUN in first) == shown.startswith("runs/desk")
+    finally:
+        ended(process)

@@ -1,0 +1,225 @@
+"""The viewer's pages over run directories: what they show, that hostile text stays text, and what they refuse."""
+
+import re
+
+import pytest
+from starlette.testclient import TestClient
+from typer.testing import CliRunner
+
+from gavel.cli.judge_report import app as judge_report
+from gavel.llm.cassette_file import SqliteStorage
+from gavel.llm.cassette_storage import Entry
+from gavel.llm.question import Question
+from gavel.llm.types import Reply
+from gavel.reports.viewer.app import create_app
+from gavel.reports.viewer.index import Index
+from gavel.scenarios.judgement import Vote
+from gavel.scenarios.trajectory import History, RolloutError
+from gavel.trainer.runs.run_listing import read_runs
+from tests.gavel.reports.html_page import HOSTILE, Page
+from tests.gavel.reports.viewer.stored import RUN, group, member, run_directory, sampled, store
+
+GROUP = f"/group/{RUN}/trajectories/train/000001.jsonl.zst/0"
+
+
+@pytest.fixture
+def root(tmp_path):
+    run_directory(tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def client(root, tmp_path):
+    index = Index(root, tmp_path / "index.sqlite")
+    index.update()
+    app = create_app(index, lambda: read_runs(root))
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        yield client
+
+
+def shown(client, address, status=200):
+    answer = client.get(address)
+    assert answer.status_code == status, answer.text
+    return Page(answer.text).text
+
+
+def test_the_first_page_lists_runs_with_their_groups(client):
+    text = shown(client, "/")
+    for part in (RUN, "stopped", "success 0.50 at step 2", "stand-in"):
+        assert part in text
+    assert f'href="/groups?run={RUN}"' in client.get("/").text
+
+
+def test_every_link_of_every_page_leads_to_a_page(client):
+    seen, waiting = set(), ["/"]
+    while waiting:
+        address = waiting.pop()
+        if address in seen:
+            continue
+        seen.add(address)
+        answer = client.get(address)
+        assert answer.status_code == 200, (address, answer.text)
+        html = answer.text.replace("&amp;", "&").replace("&#39;", "'")
+        waiting += [link for link in re.findall(r'href="(/[^"#]*)"', html) if not link.startswith("/assets")]
+        for file in re.findall(r'(?:href|src)="(/assets/[^"]+)"', html):
+            found = client.get(file)
+            assert "immutable" in found.headers["cache-control"], file
+    assert len(seen) > 20
+
+
+def test_a_run_shows_its_curves_and_steps(client):
+    text = shown(client, f"/run/{RUN}")
+    assert "Success on held-out tasks" in text
+    assert "2 groups whose members all have the same score" in text
+
+
+def test_a_group_shows_members_scores_votes_and_what_the_judge_said(client):
+    text = shown(client, GROUP)
+    for part in ("I am done.", "Mended it.", "0.90", "± 0.05", "because", "no success", "look", "a lamp", "at step 2"):
+        assert part in text
+    assert text.count("You run the desk.") == 1
+    by_score = client.get(f"{GROUP[:-1]}1?sort=score").text
+    assert by_score.index('id="member-1"') < by_score.index('id="member-0"')
+    assert 'id="member-0"' not in client.get(f"{GROUP}?member=1").text
+
+
+def test_two_members_are_compared_with_marks(client):
+    one, other = (f"{RUN}/trajectories/train/00000{step}.jsonl.zst:0:{at}" for step, at in ((1, 0), (2, 1)))
+    answer = client.get("/compare", params={"one": one, "other": other})
+    assert answer.status_code == 200
+    assert "<mark>" in answer.text
+    assert "user: the same" in Page(answer.text).text
+
+
+def test_a_vote_shows_what_the_judge_saw(root, tmp_path):
+    question = Question("openai/x", {}, {}, [{"role": "user", "content": f"Judge: {HOSTILE}"}])
+    storage = SqliteStorage(root / RUN / "cassettes.sqlite")
+    storage.keep([Entry(question, Reply(f"said {HOSTILE}", 1, 1, None, "stop", "x"))])
+    storage.close()
+    judged = member("x", 0.5, task="voted")
+    assert judged.judgement is not None
+    judged.judgement.votes = [
+        Vote(score=0.5, position=0, order=0, model="openai/x", reply_key=key) for key in (question.key, "lost", "")
+    ]
+    store(root, 7).append(group(judged))
+    index = Index(root, tmp_path / "votes.sqlite")
+    index.update()
+    with TestClient(create_app(index, lambda: read_runs(root)), base_url="http://127.0.0.1") as client:
+        address = f"/vote/{RUN}/trajectories/train/000007.jsonl.zst/0?member=0&vote="
+        text = shown(client, f"{address}0")
+        assert f"Judge: {HOSTILE}" in text
+        assert f"said {HOSTILE}" in text
+        assert "does not hold the reply" in shown(client, f"{address}1")
+        assert "was not kept" in shown(client, f"{address}2")
+        shown(client, f"{address}3", 404)
+        shown(client, f"{address}x", 422)
+
+
+def test_text_of_agents_tools_judges_and_files_stays_text(tmp_path):
+    root = tmp_path / "hostile"
+    bad = member(
+        HOSTILE,
+        0.5,
+        task=HOSTILE,
+        flags=(HOSTILE,),
+        logs=[HOSTILE],
+        agent=HOSTILE,
+        status="truncated",
+        status_reason=HOSTILE,
+    )
+    assert bad.judgement is not None
+    bad.judgement.explanation = bad.judgement.reason = HOSTILE
+    bad.judgement.criteria = {HOSTILE: 0.5}
+    bad.judgement.votes[0].explanation = HOSTILE
+    bad.metrics = {HOSTILE: 1.0, "success": 0.5}
+    bad.messages_and_choices[2:3] = [
+        sampled(
+            HOSTILE * 60,
+            (HOSTILE, HOSTILE),
+            message={"role": "assistant", "content": HOSTILE * 60, "reasoning_content": HOSTILE},
+        )
+    ]
+    bad.messages_and_choices.append({"role": HOSTILE, "content": f"{HOSTILE} \ud800 half"})
+    bad.additional_histories = [History(messages_and_choices=[sampled(HOSTILE)], agent=HOSTILE)]
+    other = bad.model_copy(deep=True)
+    made = group(bad, other, exceptions=[RolloutError(type=HOSTILE, message=HOSTILE)])
+    assert made.judgement is not None
+    made.judgement.reason, made.judgement.warnings, made.judgement.models = HOSTILE, [HOSTILE], [HOSTILE]
+    made.judgement.repairs = {HOSTILE: 1}
+    store(root, 1, run="desk/<b>run").append(made)
+    (root / "desk/<b>run" / "model.json").write_text('{"format_version": 1}')
+    index = Index(root, tmp_path / "index.sqlite")
+    index.update()
+    with TestClient(create_app(index, lambda: read_runs(root)), base_url="http://127.0.0.1") as client:
+        path = "desk/<b>run/trajectories/train/000001.jsonl.zst"
+        group_address = "/group/desk/%3Cb%3Erun/trajectories/train/000001.jsonl.zst/0"
+        for address in (
+            "/",
+            "/groups",
+            "/groups?q=alert",
+            "/run/desk/%3Cb%3Erun",
+            group_address,
+            f"/compare?one={path}:0:0&other={path}:0:1",
+            f"/groups?q={HOSTILE[:100].replace('&', '')}",
+        ):
+            answer = client.get(address)
+            assert answer.status_code == 200, address
+            page = Page(answer.text)
+            assert page.open == []
+            assert "<script>alert" not in answer.text
+            assert not [name for name, _ in page.attributes if name.startswith("on")]
+        assert HOSTILE in Page(client.get(group_address).text).text
+
+
+@pytest.mark.parametrize(
+    ("address", "status"),
+    [
+        ("/nothing", 404),
+        ("/run/no/such", 404),
+        ("/group/no/such/0", 404),
+        (f"{GROUP}99", 404),
+        ("/group/../../etc/passwd/0", 404),
+        ("/groups?show=x", 422),
+        ("/groups?page=0", 422),
+        ("/groups?step=x", 422),
+        ("/compare", 422),
+        ("/compare?one=a&other=b", 422),
+        ("/compare?one=a:0:0&other=b:0:0", 404),
+        (f"/compare?one={RUN}/trajectories/train/000001.jsonl.zst:0:99&other=x:0:0", 404),
+        ("/assets/x/../app.py", 404),
+    ],
+)
+def test_what_there_is_not_is_a_page_that_says_so(client, address, status):
+    answer = client.get(address)
+    assert answer.status_code == status
+    assert "Traceback" not in answer.text
+
+
+def test_a_page_that_has_not_changed_is_not_sent_again(client):
+    first = client.get("/groups")
+    assert client.get("/groups", headers={"if-none-match": first.headers["etag"]}).status_code == 304
+
+
+def test_a_file_that_breaks_under_the_page_is_told(client, root):
+    store(root, 1).path.write_bytes(b"broken")
+    assert "no trajectory store" in shown(client, GROUP, 500)
+
+
+def test_a_person_scores_groups_blind_and_the_judge_is_compared_with_the_scores(client, root):
+    address = f"/annotate{GROUP.removeprefix('/group')}"
+    html = client.get(address).text
+    for part in ("0.90", "because", "no success", "gavel/stand-in", "addresses the judge"):
+        assert part not in html
+    assert client.post(address, data={"score-0": "11"}).status_code == 422
+    assert client.post(address, content="x" * 200_000).status_code == 422
+    while (picked := client.get("/annotate", params={"run": RUN}, follow_redirects=False)).status_code == 303:
+        where = picked.headers["location"]
+        saved = client.post(where, data={"score-0": "2", "score-1": "9", "note": HOSTILE}, follow_redirects=False)
+        assert saved.status_code == 303
+    assert picked.status_code == 404
+    assert "you have scored 4 groups" in shown(client, "/").lower()
+    assert "you:" in shown(client, GROUP)
+    assert len(client.get("/annotations/golden.json").json()) == 4
+    report = CliRunner().invoke(judge_report, [str(root / "annotations.jsonl"), "--reference", "human"])
+    assert report.exit_code == 0, report.output
+    assert "kendall" in report.output.lower()

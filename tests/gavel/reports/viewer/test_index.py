@@ -1,0 +1,164 @@
+import json
+import os
+import threading
+
+import pytest
+
+from gavel.reports.viewer.group_filter import GroupFilter
+from gavel.reports.viewer.index import Index, NoSuchGroup, Place, place_of
+from gavel.scenarios.record_format import to_line
+from gavel.scenarios.trajectory_store import StoreError
+from tests.gavel.reports.viewer.stored import RUN, group, member, run_directory, store
+
+STEP_1 = f"{RUN}/trajectories/train/000001.jsonl.zst"
+
+
+@pytest.fixture
+def root(tmp_path):
+    run_directory(tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def index(root, tmp_path):
+    made = Index(root, tmp_path / "cache" / "index.sqlite")
+    made.update()
+    return made
+
+
+def found(index, **wanted):
+    return [(entry.path, entry.number) for entry in index.groups(GroupFilter(**wanted))[0]]
+
+
+def test_a_file_s_place_names_run_split_and_step():
+    assert place_of(STEP_1) == Place(RUN, "train", 1)
+    assert place_of("judged.jsonl") == Place("judged.jsonl", "", None)
+    assert place_of("a/trajectories/train/x.jsonl.zst") == Place("a/trajectories/train/x.jsonl.zst", "", None)
+
+
+def test_groups_are_found_by_place_status_and_words(index):
+    assert index.groups(GroupFilter())[1] == 4
+    assert found(index, step="1", sort="oldest") == [(STEP_1, 0), (STEP_1, 1)]
+    assert found(index, step="1", show="discordant") == [(STEP_1, 0)]
+    assert found(index, step="1", show="unscored") == found(index, step="1", show="flagged") == [(STEP_1, 1)]
+    assert found(index, step="1", q="ignore al") == [(STEP_1, 1)]
+    assert found(index, q="no such word") == found(index, q="?!") == []
+    assert found(index, task="t1", step="1") == [(STEP_1, 0)]
+    assert index.counts() == {RUN: 4}
+    assert index.choices("step", RUN) == ["1", "2"]
+
+
+def test_a_group_comes_back_whole(index, root):
+    for number, stored in enumerate(store(root, 1)):
+        assert index.group(STEP_1, number).model_dump() == stored.model_dump()
+    for path, number in [(STEP_1, 2), ("other", 0), ("../secret", 0)]:
+        with pytest.raises(NoSuchGroup):
+            index.group(path, number)
+        with pytest.raises(NoSuchGroup):
+            index.entry(path, number)
+
+
+def test_the_same_task_is_found_at_other_steps(index):
+    same = index.same_task(index.entry(STEP_1, 0))
+    assert [(each.place.step, each.number) for each in same] == [(1, 0), (2, 0)]
+
+
+def test_what_is_appended_is_read_once_and_an_unfinished_end_is_left_for_later(index, root):
+    stored = store(root, 1)
+    whole = stored.path.read_bytes()
+    stored.append(group(member("a third", 0.3, task="t3")))
+    appended = stored.path.read_bytes()
+    stored.path.write_bytes(appended[:-7])
+    index.update()
+    assert index.counts() == {RUN: 4}
+    with stored.path.open("r+b") as stream:
+        stream.write(appended)
+    index.update()
+    index.update()
+    assert found(index, q="third") == [(STEP_1, 2)]
+    assert index.group(STEP_1, 2).trajectories[0].reward == 0.3
+    assert appended.startswith(whole)
+    assert index.counts() == {RUN: 5}
+
+
+def test_a_file_that_was_replaced_or_deleted_is_forgotten(index, root):
+    stored = store(root, 1)
+    stored.path.unlink()
+    stored.append(group(member("anew", 0.3, task="t9")))
+    store(root, 2).path.unlink()
+    index.update()
+    assert index.counts() == {RUN: 1}
+    assert found(index, q="anew") == [(STEP_1, 0)]
+    assert found(index, q="ignore") == []
+
+
+def test_a_judged_file_of_json_lines_is_read_and_other_files_are_not(index, root):
+    lines = [to_line(group(member(f"line {n}", 0.5))) for n in range(3)]
+    (root / "judged.jsonl").write_text("\n".join(lines) + "\n" + lines[0][:50])
+    (root / "dataset.jsonl").write_text('{"prompt": "x"}\n')
+    (root / ".hidden.jsonl").write_text(lines[0] + "\n")
+    index.update()
+    assert index.counts() == {RUN: 4, "judged.jsonl": 3}
+    assert index.group("judged.jsonl", 2).trajectories[0].messages()[-1]["content"] == "line 2"
+
+
+def test_a_damaged_file_is_a_problem_with_its_reason_and_the_others_are_shown(index, root):
+    bad = root / RUN / "trajectories" / "train" / "000003.jsonl.zst"
+    bad.write_bytes(b"no zstd at all")
+    later = json.dumps({"format_version": 999, "trajectories": []})
+    (root / "later.jsonl").write_text(later + "\n")
+    index.update()
+    problems = dict(index.problems())
+    assert set(problems) == {f"{RUN}/trajectories/train/000003.jsonl.zst", "later.jsonl"}
+    assert "999" in problems["later.jsonl"]
+    assert index.counts() == {RUN: 4}
+
+
+def test_a_group_that_changed_under_the_index_is_an_error_not_another_group(index, root):
+    os.truncate(store(root, 1).path, 10)
+    with pytest.raises(StoreError):
+        index.group(STEP_1, 1)
+
+
+def test_an_index_of_another_format_is_made_anew(root, tmp_path):
+    database = tmp_path / "index.sqlite"
+    Index(root, database).update()
+    import sqlite3
+
+    with sqlite3.connect(database) as connection:
+        connection.execute("PRAGMA user_version = 999")
+    again = Index(root, database)
+    assert again.counts() == {}
+    again.update()
+    assert again.counts() == {RUN: 4}
+
+
+def test_it_is_read_while_it_is_updated(index, root):
+    for step in range(3, 8):
+        store(root, step).extend(group(member(f"m{n}", 0.5, task=f"x{n}")) for n in range(100))
+    updating = threading.Thread(target=index.update)
+    updating.start()
+    seen = set()
+    while updating.is_alive():
+        seen.add(index.groups(GroupFilter())[1])
+    updating.join()
+    assert index.groups(GroupFilter())[1] == 504
+    assert all(count <= 504 for count in seen)
+
+
+def test_an_index_can_be_of_one_run_or_one_file(root, tmp_path):
+    run_directory(root, run="desk/other")
+    (root / "judged.jsonl").write_text(to_line(group(member("x", 0.5))) + "\n")
+    for only, counts in ((root / "desk" / "other", {"desk/other": 4}), (root / "judged.jsonl", {"judged.jsonl": 1})):
+        made = Index(root, tmp_path / f"{only.name}.sqlite", only)
+        made.update()
+        assert made.counts() == counts
+
+
+def test_a_file_whose_name_is_no_text_is_a_problem_and_the_others_are_shown(index, root):
+    name = os.fsencode(root / RUN) + b"/trajectories/train/\xff.jsonl.zst"
+    with open(name, "wb") as stream:
+        stream.write(store(root, 1).path.read_bytes())
+    index.update()
+    assert index.counts() == {RUN: 4}
+    assert [problem for _, problem in index.problems()] == ["its name is no text; rename it"]

@@ -1,0 +1,50 @@
+import pytest
+
+from gavel.reports.viewer.transcript import transcribe
+from gavel.scenarios.trajectory import History, Trajectory
+from tests.gavel.reports.viewer.stored import member, sampled
+
+
+def test_a_trajectory_is_an_opening_and_rounds_of_a_turn_and_what_came_back():
+    (whole,) = transcribe(member("Mended it.", 0.5))
+    assert [turn.role for turn in whole.opening] == ["system", "user"]
+    assert [[turn.role for turn in part] for part in whole.rounds] == [["assistant", "tool"], ["assistant"]]
+    assert whole.rounds[0][0].calls[0].name == "look"
+    assert whole.rounds[1][0].text == "Mended it."
+    assert whole.title == ""
+
+
+def test_a_trajectory_without_a_turn_is_an_opening_alone():
+    (whole,) = transcribe(Trajectory(messages_and_choices=[{"role": "user", "content": "?"}]))
+    assert (len(whole.opening), whole.rounds) == (1, ())
+    assert transcribe(Trajectory())[0].opening == ()
+
+
+def test_further_conversations_have_titles():
+    made = Trajectory(messages_and_choices=[sampled("x")], additional_histories=[History(agent="planner"), History()])
+    assert [each.title for each in transcribe(made)] == [
+        "conversation 1 of 3",
+        "the agent planner",
+        "conversation 3 of 3",
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 2, 95, 96, 97, 5000])
+def test_a_strip_covers_all_tokens_and_shows_the_least_likely_of_each_block(count):
+    logprobs = tuple(-9.0 if at == count // 2 else -0.01 for at in range(count))
+    strip = transcribe(Trajectory(messages_and_choices=[sampled("x", logprobs=logprobs)]))[0].rounds[0][0].strip
+    assert strip is not None
+    assert strip.tokens == count
+    assert len(strip.blocks) <= 96
+    assert sum(width for _, width, _ in strip.blocks) == pytest.approx(100, abs=0.2)
+    assert [heat for *_, heat in strip.blocks].count(4) == 1
+    assert strip.lowest == -9.0
+
+
+def test_a_turn_that_ran_out_of_tokens_and_one_without_logprobs_are_marked():
+    cut = transcribe(Trajectory(messages_and_choices=[sampled("x", finish_reason="length", logprobs=())]))[0].rounds[0][
+        0
+    ]
+    assert (cut.cut, cut.strip, cut.sampled) == (True, None, True)
+    plain = transcribe(Trajectory(messages_and_choices=[{"role": "assistant", "content": "x"}]))[0].rounds[0][0]
+    assert (plain.sampled, plain.cut) == (False, False)

@@ -1,0 +1,498 @@
+"""Users, machines and lines as they are: each case ends in the same step, or in a sentence that says what to do."""
+
+import asyncio
+import contextlib
+import math
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import uvicorn
+
+from gavel.llm.errors import GavelError
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory_store import TrajectoryStore
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.protocol import NotRegisteredError
+from gavel.trainer.backends.remote.address import RemoteBackendError
+from gavel.trainer.backends.remote.client import RemoteBackend
+from gavel.trainer.backends.remote.wire import PROTOCOL, PROTOCOL_HEADER
+from gavel.trainer.backends.server.app import create_app
+from gavel.trainer.backends.server.jobs import UnknownSettingsError, WriterError
+from gavel.trainer.backends.server.uploads import UploadError
+from gavel.trainer.config import TrainConfig
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.model import Model, TrainableModel
+from gavel.trainer.runs.export_mark import ExportError
+from gavel.trainer.runs.run_directory import RunDirectoryError
+from tests.backend_server import KEY, serving
+from tests.limits import HANG_SECONDS
+from tests.trainer.backends.test_conformance import a_group
+
+pytestmark = pytest.mark.slow
+
+AT_ONCE = 60
+"""Seconds of patience in which what no attempt can mend has long been told."""
+
+
+def a_model(name: str = "clerk", project: str = "tests", **fields: Any) -> TrainableModel:
+    return TrainableModel(name=name, project=project, base_model=EMBEDDED_POLICY, **fields)
+
+
+def a_written_group(*rewards: float | None) -> TrajectoryGroup:
+    turns: list[Any] = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
+    return TrajectoryGroup([Trajectory(messages_and_choices=turns, reward=reward) for reward in rewards])
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def url(runs: Path) -> Generator[str]:
+    with serving(create_app(LocalBackend(runs), key=KEY, root=runs)) as url:
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def registered(url: str, name: str) -> Any:
+    async with RemoteBackend(url, KEY, patience=AT_ONCE) as backend:
+        model = a_model(name)
+        await model.register(backend)
+        yield backend, model
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    "project", ["openai", "a b", "ünïcode-名前", "50%", "a?b#c", "a;b&c=d", "jobs", "v1", "...", "a\nb"]
+)
+async def test_a_project_of_any_name_is_served_and_trained(url: str, runs: Path, project: str) -> None:
+    async with RemoteBackend(url, KEY, patience=AT_ONCE) as backend:
+        model = a_model("openai" if project == "openai" else "clerk", project)
+        await model.register(backend)
+        assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
+        assert [row["step"] for row in backend.history(model, "train")] == [1]
+    assert (runs / project / model.name / "model.json").is_file()
+
+
+@pytest.mark.parametrize(("project", "name"), [("a/b", "c"), ("..", "c"), ("a", "."), ("", "c"), ("a", "c" * 300)])
+async def test_a_name_that_no_run_can_have_is_told(url: str, project: str, name: str) -> None:
+    with pytest.raises(RunDirectoryError):
+        await a_model(name, project).register(RemoteBackend(url, KEY, patience=AT_ONCE))
+
+
+async def test_two_projects_may_have_a_model_of_the_same_name_and_many_models_train_at_once(url: str) -> None:
+    async with RemoteBackend(url, KEY, patience=AT_ONCE) as backend:
+        models = [a_model("same", f"project-{number}") for number in range(4)]
+        await asyncio.gather(*(model.register(backend) for model in models))
+        groups = [await a_group(model, 0.0, 1.0) for model in models]
+        results = await asyncio.gather(*(model.train([group]) for model, group in zip(models, groups, strict=True)))
+    assert [result.step for result in results] == [1] * 4
+
+
+# Groups
+
+
+async def test_groups_with_exceptions_without_rewards_and_with_odd_numbers_are_counted(url: str, runs: Path) -> None:
+    async with registered(url, "odd-groups") as (_, model):
+        good = await a_group(model, 0.0, 1.0)
+        failed = TrajectoryGroup([Trajectory(reward=0.0)], exceptions=[RuntimeError("the world ended")])
+        groups = [
+            good,
+            failed,
+            a_written_group(None, 1.0),
+            a_written_group(math.nan, math.inf, 1.0),
+            TrajectoryGroup([]),
+        ]
+        result = await model.train(groups)
+        assert (result.step, result.metrics["trajectories_trained"], result.metrics["exceptions"]) == (1, 2, 1)
+        means = await model.log(groups, "val")
+        assert means["exceptions"] == 1
+    stored = list(TrajectoryStore(runs / "tests/odd-groups/trajectories/train/000001.jsonl.zst"))
+    assert [len(group) for group in stored] == [2, 1, 2, 3, 0]
+
+
+async def test_numbers_of_other_libraries_and_what_is_no_number_are_metrics(url: str) -> None:
+    async with registered(url, "odd-numbers") as (backend, model):
+        result = await model.train([await a_group(model, 0.0, 1.0)], metrics={"mine": np.float32(0.5), "no": math.nan})
+        assert result.metrics["mine"] == 0.5
+        assert math.isnan(result.metrics["no"])
+        backend.record(model, {"loss": math.inf, "count": np.int64(3)}, "extra")
+        (row,) = backend.history(model, "extra")
+        assert (row["loss"], row["count"]) == (None, 3)
+        with pytest.raises(GavelError, match="cannot be sent"):
+            backend.record(model, {"loss": object()}, "extra")
+
+
+async def test_a_huge_group_is_trained_and_one_beyond_the_limit_is_told(tmp_path: Path) -> None:
+    app = create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path, most_upload_bytes=200_000)
+    with serving(app) as url:
+        async with RemoteBackend(url, KEY, patience=AT_ONCE) as backend:
+            model = a_model()
+            await model.register(backend)
+            many = TrajectoryGroup([Trajectory(reward=float(number % 2)) for number in range(3000)])
+            assert (await model.train([many])).step == 1
+            noise = os.urandom(400_000).hex()
+            said: list[Any] = [{"role": "user", "content": noise}, {"role": "assistant", "content": "yes"}]
+            with pytest.raises(UploadError, match=r"(?s)more than the server takes.*--max-upload-mb"):
+                await model.train([TrajectoryGroup([Trajectory(messages_and_choices=said, reward=1.0)])])
+            assert await model.get_step() == 1
+
+
+# Clients
+
+
+async def test_a_client_is_closed_twice_and_says_so_when_it_is_used_then(url: str) -> None:
+    backend = RemoteBackend(url, KEY, patience=AT_ONCE)
+    model = a_model("closed")
+    await model.register(backend)
+    await backend.close()
+    await backend.close()
+    with pytest.raises(NotRegisteredError):
+        await model.train([a_written_group(0.0, 1.0)])
+    with pytest.raises(RemoteBackendError, match="was closed"):
+        await model.register(backend)
+
+
+async def test_a_call_that_is_cancelled_ends_soon_and_is_the_same_step_when_it_is_made_again(
+    url: str, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, begun = LocalBackend.train, threading.Event()
+
+    async def slowly(self: LocalBackend, *arguments: Any) -> Any:
+        begun.set()
+        await asyncio.sleep(1.0)
+        return await train(self, *arguments)
+
+    monkeypatch.setattr(LocalBackend, "train", slowly)
+    async with registered(url, "cancelled") as (_, model):
+        group = await a_group(model, 0.0, 1.0)
+        call = asyncio.create_task(model.train([group]))
+        await asyncio.to_thread(begun.wait, HANG_SECONDS)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert (await model.train([group])).step == 1
+        assert (await model.train([group])).step == 2
+    store = runs / "tests" / "cancelled" / "trajectories" / "train"
+    assert [len(TrajectoryStore(file)) for file in sorted(store.iterdir())] == [1, 1]
+
+
+def test_ctrl_c_ends_a_program_that_waits_for_a_server_that_is_gone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        code = (
+            "import asyncio, gavel\n"
+            f"backend = gavel.RemoteBackend('http://127.0.0.1:{silent.getsockname()[1]}', 'a-key')\n"
+            f"model = gavel.TrainableModel(name='clerk', project='tests', base_model='{EMBEDDED_POLICY}')\n"
+            "print('asking', flush=True)\n"
+            "asyncio.run(model.register(backend))\n"
+        )
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        program = subprocess.Popen(
+            [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"asking\n"
+        silent.accept()
+        program.send_signal(2)
+        _, told = program.communicate(timeout=HANG_SECONDS)
+    assert b"KeyboardInterrupt" in told
+
+
+async def test_closing_ends_the_calls_of_other_tasks(url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        backend = RemoteBackend(f"http://127.0.0.1:{silent.getsockname()[1]}", KEY)
+        call = asyncio.create_task(a_model().register(backend))
+        await asyncio.to_thread(silent.accept)
+        await asyncio.sleep(0.2)
+        await backend.close()
+        silent.close()
+        with pytest.raises(RemoteBackendError):
+            await asyncio.wait_for(call, HANG_SECONDS)
+
+
+def test_a_backend_outlives_event_loops_and_is_shared_by_threads(url: str) -> None:
+    backend = RemoteBackend(url, KEY, patience=AT_ONCE)
+    model = a_model("loops")
+
+    async def a_step() -> int:
+        await model.register(backend)
+        return (await model.train([await a_group(model, 0.0, 1.0)])).step
+
+    assert [asyncio.run(a_step()) for _ in range(2)] == [1, 2]
+    steps: list[int] = []
+    thread = threading.Thread(target=lambda: steps.append(asyncio.run(a_step())))
+    thread.start()
+    thread.join()
+    assert steps == [3]
+    asyncio.run(backend.close())
+
+
+async def test_a_cell_of_a_notebook_makes_another_client_again_and_again(url: str) -> None:
+    clients = [RemoteBackend(url, KEY, patience=AT_ONCE) for _ in range(3)]
+    for client in clients:  # none is closed, as where a cell is run again
+        model = a_model("cells")
+        await model.register(client)
+        await model.train([await a_group(model, 0.0, 1.0)])
+    assert await model.get_step() == 3
+    for client in clients:
+        await client.close()
+
+
+async def test_a_job_that_waited_while_another_client_registered_is_refused(url: str) -> None:
+    async with registered(url, "taken") as (first, old), RemoteBackend(url, KEY, patience=AT_ONCE) as second:
+        group = await a_group(old, 0.0, 1.0)
+        new = a_model("taken")
+        outcomes = await asyncio.gather(
+            new.register(second), asyncio.sleep(0.005), old.train([group]), return_exceptions=True
+        )
+        assert outcomes[0] is None
+        step = await new.get_step()
+        assert isinstance(outcomes[2], WriterError) or step == 1
+        assert (await new.train([group])).step == step + 1
+        with pytest.raises(WriterError):
+            first.record(old, {"late": 1.0}, "extra")
+
+
+async def test_a_clock_or_a_time_zone_that_is_off_changes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Pacific/Kiritimati")
+    time.tzset()
+    really = time.time
+    monkeypatch.setattr(time, "time", lambda: really() - 10 * 365 * 86_400)
+    async with registered(url, "clock") as (_, model):
+        assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
+    monkeypatch.undo()
+    time.tzset()
+
+
+# Addresses, proxies and TLS
+
+
+async def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    async with registered(url.replace("127.0.0.1", "localhost"), "proxied") as (_, model):
+        assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
+
+
+async def test_an_address_of_ipv6_and_one_with_a_prefix_are_served(tmp_path: Path) -> None:
+    app = create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)
+
+    async def prefixed(scope: Any, receive: Any, send: Any) -> None:  # as a proxy strips its own prefix
+        if scope["type"] == "http":
+            scope = {**scope, "path": scope["path"].removeprefix("/a/b")}
+            scope["raw_path"] = scope["path"].encode()
+        await app(scope, receive, send)
+
+    with _served(prefixed, host="::1") as port:
+        async with registered(f"http://[::1]:{port}/a/b/", "clerk") as (_, model):
+            assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
+
+
+async def test_a_certificate_that_signed_itself_is_told_and_is_trusted_when_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, certificate = _self_signed(tmp_path)
+    app = create_app(LocalBackend(tmp_path / "runs"), key=KEY, root=tmp_path / "runs")
+    with _served(app, ssl_keyfile=str(key), ssl_certfile=str(certificate)) as port:
+        secured, plain = f"https://127.0.0.1:{port}", f"http://127.0.0.1:{port}"
+        began = time.monotonic()
+        with pytest.raises(RemoteBackendError, match=r"(?s)certificate.*not trusted.*SSL_CERT_FILE"):
+            await a_model().register(RemoteBackend(secured, KEY, patience=AT_ONCE))
+        assert time.monotonic() - began < AT_ONCE
+        with pytest.raises(RemoteBackendError):
+            await a_model().register(RemoteBackend(plain, KEY, patience=0.5))
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        async with RemoteBackend(secured, KEY, patience=AT_ONCE) as backend:
+            model = a_model()
+            await model.register(backend)
+            assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
+
+
+async def test_tls_to_a_server_without_it_is_told(url: str) -> None:
+    with pytest.raises(RemoteBackendError, match=r"(?s)does not speak TLS.*http://"):
+        await a_model().register(RemoteBackend(url.replace("http:", "https:"), KEY, patience=AT_ONCE))
+
+
+async def test_a_server_on_another_port_after_a_restart_is_given_by_its_new_address(tmp_path: Path) -> None:
+    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
+        async with registered(url, "clerk") as (_, model):
+            await model.train([await a_group(model, 0.0, 1.0)])
+            client = RemoteBackend(url, KEY, patience=0.5)
+    with pytest.raises(RemoteBackendError, match=r"(?s)has not answered.*does a line lead to it"):
+        await a_model().register(client)
+    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
+        async with registered(url, "clerk") as (_, model):
+            assert await model.get_step() == 1
+            assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 2
+
+
+# Versions
+
+
+async def test_settings_that_the_other_side_does_not_know_are_told_at_once(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with registered(url, "versions") as (_, model):
+        dump = TrainConfig.model_dump
+        monkeypatch.setattr(TrainConfig, "model_dump", lambda self, **given: dump(self, **given) | {"from_2030": 1})
+        with pytest.raises(UnknownSettingsError, match=r"(?s)from_2030.*same version"):
+            await model.train([a_written_group(0.0, 1.0)])
+        monkeypatch.undo()
+    headers = {"Authorization": f"Bearer {KEY}", PROTOCOL_HEADER: str(PROTOCOL)}
+    async with httpx.AsyncClient(base_url=url, headers=headers) as client:
+        job = {"id": "a" * 64, "kind": "dance", "writer": "w"}
+        answer = await client.post("/v1/models/tests/versions/jobs", json=job)
+        assert answer.status_code == 422
+        assert "same version" in answer.json()["error"]["remedy"]
+        job = {"id": "b" * 64, "kind": "register", "writer": "w", "arguments": {"trainable": True, "spec": {"new": 1}}}
+        answer = await client.post("/v1/models/tests/versions-2/jobs", json=job)
+        assert answer.status_code == 422
+
+
+# Disks
+
+
+async def test_a_full_disk_of_the_server_is_told_and_the_call_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gavel.scenarios import trajectory_store
+    from gavel.trainer.backends.server import journal, uploads
+
+    written = trajectory_store.write_whole
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with serving(create_app(LocalBackend(tmp_path), key=KEY, root=tmp_path)) as url:
+        async with registered(url, "clerk") as (_, model):
+            group = await a_group(model, 0.0, 1.0)
+            monkeypatch.setattr(uploads, "write_whole", full)
+            with pytest.raises(UploadError, match=r"(?s)No space left.*Make room"):
+                await model.train([group])
+            monkeypatch.setattr(uploads, "write_whole", written)
+            monkeypatch.setattr(journal, "write_whole", full)
+            with pytest.raises(GavelError, match=r"(?s)No space left.*no step is trained twice"):
+                await model.train([group])
+            monkeypatch.setattr(journal, "write_whole", written)
+            finish = journal.Journal.finish
+            monkeypatch.setattr(journal.Journal, "finish", full)
+            with pytest.raises(GavelError, match="No space left"):  # after the step was made
+                await model.train([group])
+            monkeypatch.setattr(journal.Journal, "finish", finish)
+            assert (await model.train([group])).step == 1
+            assert [row["step"] for row in model.backend.history(model, "train")] == [1]
+
+
+async def test_an_export_replaces_nothing_that_is_there(url: str, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years of work")
+    async with registered(url, "exported") as (_, model):
+        await model.train([await a_group(model, 0.0, 1.0)])
+        with pytest.raises(ExportError, match="is there already"):
+            await model.export("adapter", out=mine)
+        assert (mine / "thesis.txt").read_text() == "years of work"
+        made = await model.export("adapter", out=tmp_path / "made")
+        assert await model.export("adapter", out=made) == made
+        await model.train([await a_group(model, 0.0, 1.0)])
+        with pytest.raises(ExportError, match="is there already"):
+            await model.export("adapter", out=made)
+        (tmp_path / "file").write_text("a file")
+        with pytest.raises(ExportError, match="is there already"):
+            await model.export("adapter", out=tmp_path / "file")
+        with pytest.raises(GavelError):
+            await model.export("adapter", out=Path("/proc/nowhere/made"))
+
+
+async def test_checkpoints_are_deleted_while_they_are_pushed_and_exported(url: str, tmp_path: Path) -> None:
+    async with registered(url, "pushed") as (backend, model):
+        for _ in range(3):
+            await model.train([await a_group(model, 0.0, 1.0)])
+        pushed, exported, deleted = await asyncio.gather(
+            model.push(str(tmp_path / "store"), step=1),
+            model.export("adapter", step=2, out=tmp_path / "made"),
+            model.delete_checkpoints(keep_last=1, keep_best=0),
+            return_exceptions=True,
+        )
+        assert deleted is None
+        assert backend.checkpoints(model) == [3]
+        assert isinstance(pushed, str | GavelError)
+        assert isinstance(exported, Path | GavelError)
+        manifest = tmp_path / "store/tests/pushed/checkpoints/000001/manifest.json"
+        assert manifest.exists() == isinstance(pushed, str)
+
+
+async def test_a_prompted_and_a_trained_model_of_one_name_follow_each_other(url: str) -> None:
+    async with RemoteBackend(url, KEY, patience=AT_ONCE) as backend:
+        await a_model("both").register(backend)
+        prompted = Model(name="both", project="tests", inference_base_url="http://127.0.0.1:9/v1")
+        await prompted.register(backend)
+        assert (await prompted.log([Trajectory(reward=0.5)], "val"))["reward"] == 0.5
+        model = a_model("both")
+        await model.register(backend)
+        assert (await model.train([await a_group(model, 0.0, 1.0)])).step == 1
+
+
+@contextlib.contextmanager
+def _served(app: Any, host: str = "127.0.0.1", **options: Any) -> Generator[int]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.bind((host, 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=5, **options))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(HANG_SECONDS)
+        listener.close()
+
+
+def _self_signed(directory: Path) -> tuple[Path, Path]:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    secret = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpu-box")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(secret.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .sign(secret, hashes.SHA256())
+    )
+    key, file = directory / "key.pem", directory / "certificate.pem"
+    form = serialization.PrivateFormat.PKCS8
+    key.write_bytes(secret.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    assert ssl.create_default_context(cafile=str(file))
+    return key, file

@@ -1,0 +1,1 @@
+"""Tests of deployments; `fakes` holds the stand-ins for paid hosts."""

@@ -1,0 +1,1 @@
+"""Paid hosts on loopback, one file each, by their published interfaces."""

@@ -1,0 +1,57 @@
+"""A run over the embedded base whose checkpoints hold adapters that change it, without any training."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from gavel.trainer.config import LoraSettings
+from gavel.trainer.deploy.adapter_facts import AdapterFacts, read_facts
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.policy.policy import Policy
+from gavel.trainer.runs.checkpoints import Checkpoints
+from gavel.trainer.runs.format_version import FORMAT_VERSION
+from gavel.trainer.serving.openai_server import EndpointServer
+from tests.trainer.serving.served import serving
+
+LORA = LoraSettings(rank=4, alpha=8)
+STEPS = {10: 0.06, 11: 0.08, 12: 0.1}
+"""Step -> how much its adapter changes: each goes on in the direction of the one before."""
+
+
+def make_run(root: Path) -> Path:
+    run = root / "desk" / "clerk"
+    policy = Policy(EMBEDDED_POLICY, LORA)
+    generator = torch.Generator().manual_seed(5)
+    directions = [torch.randn(each.shape, generator=generator) for each in policy.parameters()]
+    checkpoints = Checkpoints(run / "checkpoints")
+    for step, size in STEPS.items():
+        change(policy, directions, size)
+        checkpoints.save(step, policy.save_adapter)
+    described = {"name": "clerk", "project": "desk", "base_model": EMBEDDED_POLICY, "lora": LORA.model_dump()}
+    (run / "model.json").write_text(json.dumps({"format_version": FORMAT_VERSION, **described}))
+    return run
+
+
+def change(policy: Policy, directions: list[torch.Tensor], size: float) -> None:
+    """Gives the second half of every pair of factors `size` times its direction."""
+    for (name, parameter), direction in zip(policy.adapter_parameters(), directions, strict=True):
+        if ".lora_B" in name:
+            parameter.data = size * direction
+
+
+def facts_of(run: Path, step: int) -> AdapterFacts:
+    directory = run / "checkpoints" / f"{step:06d}"
+    return read_facts(directory, project="desk", name="clerk", step=step, base_model=EMBEDDED_POLICY)
+
+
+@contextmanager
+def served_step(run: Path, step: int | None) -> Iterator[EndpointServer]:
+    """An endpoint of the policy of a step; None: of the base, whose adapter changes nothing."""
+    policy = Policy(EMBEDDED_POLICY, LORA)
+    if step is not None:
+        policy.load_adapter(run / "checkpoints" / f"{step:06d}")
+    with serving(policy) as server:
+        yield server

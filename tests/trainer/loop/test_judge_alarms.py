@@ -1,0 +1,95 @@
+"""Alarms from rows of figures: what raises which, and that noise raises hardly any."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from gavel.trainer.loop.judge_alarms import WINDOW, JudgeAlarm, judge_alarms
+
+STEPS = 45
+
+
+def rows(*, seed: int = 0, steps: int = STEPS, **curves: Callable[[float], float]) -> list[dict[str, float]]:
+    """Rows of a run that learns, with noise of a step of 128 rollouts; `curves` replace figures, by the part done."""
+    dice = random.Random(seed)
+    learning: dict[str, Callable[[float], float]] = {
+        "judge_score": lambda part: 0.42 + 0.4 * part,
+        "success": lambda part: 0.45 + 0.4 * part,
+        "health/characters": lambda part: 200 + 30 * part,
+        "health/length_correlation": lambda part: 0.2,
+        "health/flagged": lambda part: 0.0,
+        "health/unscored": lambda part: 0.01,
+        "health/tie_rate": lambda part: 0.3 + 0.3 * part,
+        "health/position_slope": lambda part: 0.0,
+    }
+    noise = {"judge_score": 0.03, "success": 0.045, "health/characters": 8.0, "health/position_slope": 0.01}
+    return [
+        {
+            name: curve(step / steps) + dice.gauss(0, noise.get(name, 0.005))
+            for name, curve in {**learning, **curves}.items()
+        }
+        for step in range(steps)
+    ]
+
+
+def raised(history: list[dict[str, float]]) -> dict[JudgeAlarm, int]:
+    """The step at which each alarm is first raised."""
+    found: dict[JudgeAlarm, int] = {}
+    for step in range(1, len(history) + 1):
+        for alarm in judge_alarms(history[:step]):
+            found.setdefault(alarm, step)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("alarm", "curves"),
+    [
+        (JudgeAlarm.HACKED, {"success": lambda part: 0.45 - 0.2 * part}),
+        (JudgeAlarm.HACKED, {"success": lambda part: 0.45}),
+        (
+            JudgeAlarm.PADDING,
+            {"health/characters": lambda part: 200 + 600 * part, "health/length_correlation": lambda part: 0.5},
+        ),
+        (JudgeAlarm.ADDRESSING, {"health/flagged": lambda part: 0.2 * part}),
+        (JudgeAlarm.UNSCORED, {"health/unscored": lambda part: 0.5 if part > 0.5 else 0.0}),
+        (JudgeAlarm.TIED, {"health/tie_rate": lambda part: 0.3 + 0.69 * part}),
+        (JudgeAlarm.POSITION, {"health/position_slope": lambda part: -0.08}),
+    ],
+)
+def test_what_goes_wrong_raises_its_alarm_and_no_other(alarm, curves):
+    found = raised(rows(**curves))
+    assert set(found) == {alarm}
+    assert 2 * WINDOW <= found[alarm] < STEPS
+    assert alarm.sentence
+    assert alarm.advice
+
+
+def test_noise_raises_hardly_any_alarm_in_a_run_that_learns():
+    assert sum(bool(raised(rows(seed=seed))) for seed in range(40)) <= 1
+
+
+def test_a_run_that_learns_nothing_raises_none():
+    flat = {"judge_score": lambda part: 0.42, "success": lambda part: 0.45}
+    assert sum(bool(raised(rows(seed=seed, **flat))) for seed in range(40)) <= 1
+
+
+def test_a_hacked_run_is_found_before_success_has_fallen_by_three_standard_errors():
+    """Of 512 held-out tasks: .066 at .45, which are reached after 15 steps here."""
+    hacked = {"judge_score": lambda part: 0.4 + 0.55 * min(1.0, 2 * part), "success": lambda part: 0.45 - 0.2 * part}
+    steps = [raised(rows(seed=seed, **hacked)).get(JudgeAlarm.HACKED, STEPS) for seed in range(20)]
+    assert sum(0.2 * step / STEPS < 3 * (0.45 * 0.55 / 512) ** 0.5 for step in steps) >= 19
+
+
+def test_figures_that_are_missing_or_null_raise_nothing():
+    history = rows(success=lambda part: 0.45)
+    for row in history:
+        row["success"] = None  # type: ignore[assignment]
+    assert raised(history) == {}
+    assert judge_alarms([{} for _ in range(STEPS)]) == []
+    assert judge_alarms([]) == []
+
+
+def test_scores_that_do_not_vary_at_all_are_compared_too():
+    history = [{"judge_score": 0.2 if step < 10 else 0.9, "success": 0.5} for step in range(20)]
+    assert JudgeAlarm.HACKED in raised(history)
