@@ -13,9 +13,10 @@
 #                   with Playwright in .venv-browser
 #   make test-adapters  the rewards of other trainers over their released packages, each in .venv-adapters/NAME
 #   make test-frameworks  agents of released frameworks, captured and trained, and τ²-bench, in .venv-frameworks
+#   make test-sky   the tests of clusters over SkyPilot and its API server, in .venv-sky
 #   make test-vllm  the tests of the vLLM engine, over a vLLM for the CPU (3.4 GB, installed into .venv-vllm, once)
 #   make test-real  the tests over a real language model and the real Qwen vocabulary (packages of 97 MB)
-#   make clean   remove .venv, .venv-adapters, .venv-browser, .venv-deploy, .venv-frameworks, .venv-vllm and what tools left; runs/ stays
+#   make clean   remove .venv, .venv-adapters, .venv-browser, .venv-deploy, .venv-frameworks, .venv-sky, .venv-vllm and what tools left; runs/ stays
 
 PYTHON ?= python3
 # More options for pip when it installs vLLM, such as --extra-index-url for an index of PyTorch's CPU builds.
@@ -33,6 +34,7 @@ ENVIRONMENTS := tests/gavel/rewards/environments
 ADAPTERS := $(basename $(notdir $(wildcard $(ENVIRONMENTS)/*.txt)))
 ADAPTER_PIP = .venv-adapters/$*/bin/python -m pip --disable-pip-version-check --quiet --quiet install
 FRAMEWORKS := .venv-frameworks/.installed
+SKY := .venv-sky/.installed
 VLLM := .venv-vllm/.installed
 VLLM_PIP := .venv-vllm/bin/python -m pip --disable-pip-version-check --quiet --quiet
 # Two processes more than cores, since tests of servers and kills wait for half of their time. They share what is imported.
@@ -44,7 +46,7 @@ PYTEST = $(TESTING) $(BIN)/python -m pytest -p tests.forked_workers --processes 
 FAST := $(TESTING) $(BIN)/python -m pytest --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
 JUDGE_TESTS := tests/judge tests/scenarios
 
-.PHONY: demo check fast-judge fast-rest test all-tests test-thorough test-kills test-postgres postgresql test-deploy deploy-tools test-browser browser test-adapters adapters test-frameworks frameworks test-vllm real test-real real-parts lint lint-changes style clean
+.PHONY: demo check fast-judge fast-rest test all-tests test-thorough test-kills test-postgres postgresql test-deploy deploy-tools test-browser browser test-adapters adapters test-frameworks frameworks test-sky sky test-vllm real test-real real-parts lint lint-changes style clean
 
 demo: $(TRAIN)
 	@$(BIN)/gavel demo
@@ -85,7 +87,7 @@ postgresql:
 		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql; }
 
 test-deploy: $(DEV) $(DEPLOY)
-	@$(BIN)/python -m pytest tests/test_deploy.py -k 'validator or nginx'
+	@$(BIN)/python -m pytest tests/test_deploy.py tests/trainer/backends/skypilot/exports -k 'validator or nginx'
 
 deploy-tools: $(DEPLOY)
 	@command -v nginx >/dev/null || \
@@ -122,6 +124,14 @@ test-frameworks: frameworks
 		tests/scenarios/bridges/test_tau2.py
 	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-adapters/verifiers/bin/python -m pytest --quiet -m frameworks \
 		tests/trainer/serving/test_frameworks.py -k verifiers
+
+# SkyPilot wants an earlier click than W&B does; what it does not bring comes from .venv.
+test-sky: $(DEV) $(SKY)
+	@$(TESTING) .venv-sky/bin/python -m pytest -m sky tests/trainer/backends/skypilot
+
+sky: $(SKY)
+	@command -v rsync >/dev/null && command -v shellcheck >/dev/null || \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends rsync shellcheck; }
 
 test-vllm: $(DEV)
 	@if $(MAKE) --no-print-directory $(VLLM); then \
@@ -197,6 +207,14 @@ $(BROWSER): | $(DEV)
 		> "$$(.venv-browser/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gavel_dev.pth"
 	@touch $(BROWSER)
 
+$(SKY): | $(DEV)
+	@echo "Installing SkyPilot into .venv-sky (once) …"
+	@$(BIN)/python -m venv --clear .venv-sky
+	@.venv-sky/bin/python -m pip --disable-pip-version-check --quiet --quiet install 'skypilot>=0.14'
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir({0!r})".format(sysconfig.get_path("purelib")))' \
+		> "$$(.venv-sky/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gavel_dev.pth"
+	@touch $(SKY)
+
 # Agent frameworks agree on versions, so one environment holds them all; what else they need comes from .venv.
 $(FRAMEWORKS): tests/trainer/serving/frameworks.txt | $(DEV)
 	@echo "Installing agent frameworks into .venv-frameworks (once) …"
@@ -224,5 +242,5 @@ $(BIN)/python:
 	@$(PYTHON) -m venv .venv
 
 clean:
-	rm -rf .venv .venv-adapters .venv-browser .venv-deploy .venv-frameworks .venv-vllm build dist *.egg-info src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-adapters .venv-browser .venv-deploy .venv-frameworks .venv-sky .venv-vllm build dist *.egg-info src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -110,9 +110,23 @@ SUITES = (
     Suite(
         name="deploy",
         target="test-deploy",
-        paths=(".ci/", "Makefile", "deploy/", "gavel/judge/service/config.py", "tests/test_deploy.py"),
+        paths=(
+            ".ci/",
+            "Makefile",
+            "deploy/",
+            "gavel/judge/service/config.py",
+            "gavel/trainer/backends/skypilot/exports/",
+            "tests/test_deploy.py",
+        ),
         minutes=4,
         prepare="deploy-tools",
+    ),
+    Suite(
+        name="sky",
+        target="test-sky",
+        paths=(".ci/", "Makefile", "gavel/trainer/backends/skypilot/", "tests/trainer/backends/skypilot/"),
+        minutes=10,
+        prepare="sky",
     ),
     Suite(
         name="browser",

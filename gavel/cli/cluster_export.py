@@ -57,7 +57,7 @@ def export(
         typer.Option(help="Environment variable that the judge service is given. Default: OPENAI_API_KEY."),
     ] = None,
     shared: str = typer.Option(
-        "gavel-runs", help="Volume of SkyPilot, or a bucket (s3://…), where the job group's trainer and vLLM see runs."
+        "gavel-runs", help="Volume of SkyPilot where the job group's trainer and vLLM see runs."
     ),
     out: Annotated[Path | None, typer.Option(help="File to write. Default: print it.")] = None,
 ) -> None:

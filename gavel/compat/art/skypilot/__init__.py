@@ -23,5 +23,6 @@ async def stop_server(*args: Any, **options: Any) -> None:
 
 def _refusal() -> NotInGavelError:
     return NotInGavelError(
-        "Gavel does not start clusters from a script", "Run the script on the machine, with LocalBackend()."
+        "gavel.compat.art trains on this machine",
+        "Run the script on the cluster, with LocalBackend(), or use gavel.SkyPilotBackend with the names of Gavel.",
     )

@@ -189,7 +189,7 @@ def _skypilot() -> ModuleType:
     except ModuleNotFoundError as error:
         raise ClusterError(
             "a cluster needs SkyPilot, which is not installed",
-            "pip install 'gavel-rl[sky]' 'skypilot[aws]' (or gcp, k8s, …)",
+            "pip install 'gavel-rl[cloud]' 'skypilot[aws]' (or gcp, kubernetes, …)",
         ) from error
     return sky
 

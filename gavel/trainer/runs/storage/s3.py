@@ -22,7 +22,7 @@ class S3Store:
             import boto3
             from botocore.config import Config
         except ImportError as error:
-            raise StorageError("s3:// needs boto3, which is not installed", "pip install 'gavel-rl[cloud]'") from error
+            raise StorageError("s3:// needs boto3, which is not installed", "pip install 'gavel-rl[s3]'") from error
         self.address = address.rstrip("/")
         self._bucket, _, prefix = address.removeprefix("s3://").rstrip("/").partition("/")
         self._prefix = f"{prefix}/" if prefix else ""

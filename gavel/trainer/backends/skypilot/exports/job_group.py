@@ -1,7 +1,7 @@
 """A job group of SkyPilot: the trainer, a vLLM that samples for it, and a judge service, each on machines of its own.
 
-They find each other by SkyPilot's names (`vllm-0.GROUP`). The trainer's adapters go to vLLM through a folder that both
-see: a volume, or a bucket that is mounted. The group ends when the trainer does.
+They find each other by SkyPilot's names (`vllm-0.GROUP`). The trainer's adapters go to vLLM through a volume that both
+see. The group ends when the trainer does.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,6 @@ from gavel.trainer.backends.skypilot.scripts import run_script, setup_script, sh
 RUNS = "/gavel-runs"
 VLLM_PORT, JUDGE_PORT = 8000, 8080
 _JUDGE_KEY = "GAVEL_JUDGE_KEY"
-_SCHEMES = ("s3://", "gs://", "r2://", "https://", "cos://", "oci://", "nebius://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class GroupParts:
     """That vLLM serves."""
     lora_rank: int = 16
     shared: str = "gavel-runs"
-    """Volume of SkyPilot, or address of a bucket, for the runs."""
+    """Volume of SkyPilot for the runs, which several nodes may write to."""
     judge: str | None = None
     """Model that the judge service asks; None = no service."""
     judge_secrets: tuple[str, ...] = ()
@@ -38,6 +37,11 @@ class GroupParts:
 def job_group(job: ExportedJob, parts: GroupParts) -> str:
     """YAML, for `sky jobs launch`. Raises `ClusterError` for a server: a group runs a program to its end."""
     settings = job.settings
+    if "://" in parts.shared:
+        raise ClusterError(
+            f"runs are not kept in {parts.shared}: a mounted bucket neither locks nor appends to files",
+            "Name a volume of SkyPilot (`sky volumes ls`), and push checkpoints to the bucket.",
+        )
     if job.program is None:
         raise ClusterError(
             "a job group runs a program to its end", "Name it: gavel cluster export --job-group run.toml"
@@ -48,7 +52,7 @@ def job_group(job: ExportedJob, parts: GroupParts) -> str:
         "The judge service is asked by programs (gavel.JudgeClient()): `gavel train` judges in its own process."
         if parts.judge
         else "The trainer judges in its own process.",
-        *([f"First: sky volumes apply --name {parts.shared} …"] if not parts.shared.startswith(_SCHEMES) else []),
+        f"First: sky volumes apply --name {parts.shared} …, a volume that several nodes may write to.",
     ]
     header = {"name": name, "execution": "parallel", "primary_tasks": ["trainer"], "termination_delay": "30s"}
     tasks = [_trainer(job, parts), _vllm(job, parts)]
@@ -117,9 +121,7 @@ def _task(
     volumes: dict[str, str] = {}
     if package is not None and package.wheel is not None:
         mounts[package.wheel_there] = str(package.wheel)
-    if parts is not None and parts.shared.startswith(_SCHEMES):
-        mounts[RUNS] = {"source": parts.shared, "mode": "MOUNT"}
-    elif parts is not None:
+    if parts is not None:
         volumes[RUNS] = parts.shared
     filled = {key: value for key, value in given.items() if value not in (None, {}, [])}
     places = ({"file_mounts": mounts} if mounts else {}) | ({"volumes": volumes} if volumes else {})

@@ -38,15 +38,12 @@ def test_a_run_file_samples_from_the_group_s_vllm_and_needs_no_service() -> None
     assert "set -- -m gavel train run.toml --engine http://vllm-0.gavel:8000\n" in tasks["trainer"]["run"]
 
 
-@pytest.mark.parametrize("shared", ["runs-volume", "s3://bucket/runs"])
-def test_trainer_and_vllm_see_the_same_runs(shared: str) -> None:
-    _, tasks = parts_of(job_group(a_job("run.toml"), GroupParts("Qwen/Qwen3-4B", shared=shared)))
-    seen = [
-        task.get("volumes", {}).get("/gavel-runs") or task.get("file_mounts", {})["/gavel-runs"]["source"]
-        for task in tasks.values()
-    ]
-    assert seen == [shared, shared]
+def test_trainer_and_vllm_see_the_same_runs_and_a_bucket_is_no_place_for_them() -> None:
+    _, tasks = parts_of(job_group(a_job("run.toml"), GroupParts("Qwen/Qwen3-4B", shared="a-volume")))
+    assert [task["volumes"] for task in tasks.values()] == [{"/gavel-runs": "a-volume"}] * 2
     assert tasks["trainer"]["envs"]["GAVEL_RUNS"] == "/gavel-runs"
+    with pytest.raises(ClusterError, match=r"(?s)s3://bucket/runs: a mounted bucket.*sky volumes ls"):
+        job_group(a_job("run.toml"), GroupParts("Qwen/Qwen3-4B", shared="s3://bucket/runs"))
 
 
 def test_secrets_are_named_for_the_tasks_that_need_them_and_have_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
