@@ -5,8 +5,9 @@
 
 A random Qwen3 of 36 layers, 64 wide, is sampled, trained and published by the parts that a run has. At every step the
 check is first asked before the adapter is published (a lost publication), then after it. The sampler is the embedded
-engine, or one that stands for a server: it multiplies the adapter in float32, and its log-probs differ by 10^-3 nats
-from call to call. `stuck`: from step 5 on nothing is published any more; how many publications until that is found.
+engine, or one that stands for a server: it adds the adapter in bfloat16, sums in another order, and its log-probs
+differ by `--jitter` (10^-3) nats from call to call. `stuck`: from step 5 on nothing is published any more; how many
+publications until that is found.
 
 `gap`: difference of sampler and learner a token, the largest mean and the largest of the run; `of the limit`: the
 largest share of the mean gap in what ends a run (when the sampler is nearer to the earlier adapter, too). Exits with 1
@@ -53,8 +54,7 @@ CONTEXT = 128
 HEALTHY = 5
 """Steps before a sampler gets stuck."""
 STUCK = 60
-JITTER = 1e-3
-_STATE = ("_probe", "_gaps")
+_STATE = ("_probe", "_gaps", "_movement")
 """What a check remembers from publication to publication."""
 
 
@@ -72,7 +72,8 @@ def family_model(name: str) -> Any:
 class Run:
     """A run in bfloat16 over a random base model."""
 
-    def __init__(self, model: Any, rate: float, directory: Path, *, server: bool) -> None:
+    def __init__(self, model: Any, rate: float, directory: Path, *, server: float | None) -> None:
+        """`server`: nats of jitter of what stands for one; None for the embedded engine."""
         model.config.save_pretrained(directory)
         for path in EMBEDDED_PATH.glob("token*"):
             (directory / path.name).write_bytes(path.read_bytes())
@@ -85,7 +86,7 @@ class Run:
         self.engine.publish(self.policy, 0)
         self.config = TrainConfig(learning_rate=rate)
         self.check = PublishCheck(self, self.policy, self.learned)  # type: ignore[arg-type]
-        self.jitter = JITTER if server else 0.0
+        self.jitter = server or 0.0
         self.draw = random.Random(0)
         self.noise = torch.Generator().manual_seed(0)
         prove_engine(self.engine, self.learned, self.policy.vocabulary, self.policy.dtype)
@@ -123,7 +124,7 @@ class Run:
 
     def lost(self) -> bool:
         """Whether the check finds that the new adapter was not published; the check is as before afterwards."""
-        kept = {name: copy.copy(value) for name, value in vars(self.check).items() if name in _STATE}
+        kept = {name: copy.deepcopy(value) for name, value in vars(self.check).items() if name in _STATE}
         try:
             self.check.after()
         except PublishError:
@@ -135,13 +136,19 @@ class Run:
 
 @contextmanager
 def rounding_of_a_server(server: bool) -> Iterator[None]:
-    """The embedded engine multiplies the adapter in float32, as the learner does not."""
+    """The embedded engine's layers sum in two halves and add the adapter, each rounded, as the learner's do not."""
     layers: Any = lora_layers.AdaptedLinear
     own = layers.forward
 
     def forward(layer: Any, x: torch.Tensor) -> torch.Tensor:
-        y, factors = layer._plain(x), layer.factors
-        return y if factors is None else (y + x.float() @ factors.a.T @ factors.b.T * factors.scale).to(y.dtype)
+        factors = layer.factors
+        if factors is None or type(layer._plain) is not torch.nn.Linear:
+            return own(layer, x)
+        weight, half = layer._plain.weight, x.shape[-1] // 2
+        y = x[..., :half] @ weight[:, :half].T + x[..., half:] @ weight[:, half:].T
+        if layer._plain.bias is not None:
+            y = y + layer._plain.bias
+        return y + x @ factors.a.T.to(x.dtype) @ factors.b.T.to(x.dtype) * factors.scale
 
     if server:
         layers.forward = forward
@@ -151,10 +158,10 @@ def rounding_of_a_server(server: bool) -> Iterator[None]:
         layers.forward = own
 
 
-def measure(name: str, model: Any, rate: float, steps: int, *, server: bool) -> bool:
+def measure(name: str, model: Any, rate: float, steps: int, *, server: float | None) -> bool:
     """Prints a row; whether all is as it should be."""
     start = time.process_time()
-    with tempfile.TemporaryDirectory() as directory, rounding_of_a_server(server):
+    with tempfile.TemporaryDirectory() as directory, rounding_of_a_server(server is not None):
         run = Run(copy.deepcopy(model), rate, Path(directory), server=server)
         gaps, shares, changes, proven, found, ended = [], [], [], 0, 0, ""
         for step in range(1, steps + 1):
@@ -172,22 +179,24 @@ def measure(name: str, model: Any, rate: float, steps: int, *, server: bool) -> 
             changes.append(metrics["publish_change"])
             proven += int(metrics["publish_proven"])
         run.engine.close()
-        stuck = stuck_for(copy.deepcopy(model), rate, Path(directory)) if server and not ended else 0
+        stuck = (
+            stuck_for(copy.deepcopy(model), rate, Path(directory), server) if server is not None and not ended else 0
+        )
     mean, most = max(gaps, default=(0.0, 0.0))[0], max((gap for _, gap in gaps), default=0.0)
-    told = f"stuck found after {stuck}" if server else ""
+    told = f"stuck found after {stuck}" if server is not None else ""
     print(
-        f"{name:18s} lr {rate:.0e} {'server' if server else 'embedded':8s} gap mean {mean:.4f} max {most:.3f} "
+        f"{name:18s} lr {rate:.0e} {'embedded' if server is None else 'server':8s} gap mean {mean:.4f} max {most:.3f} "
         f"({max(shares, default=0):.2f} of the limit)  change "
         f"{min(changes, default=0):.4f} to {max(changes, default=0):.4f}  proven {proven}/{steps}  "
         f"lost found {found}/{steps}  {told}  {ended or 'healthy'}  {time.process_time() - start:.0f} CPU s",
         flush=True,
     )
-    return not ended and (found == steps or (server and 0 < stuck <= STUCK))
+    return not ended and (found == steps or (server is not None and 0 < stuck <= STUCK))
 
 
-def stuck_for(model: Any, rate: float, directory: Path) -> int:
+def stuck_for(model: Any, rate: float, directory: Path, jitter: float) -> int:
     """Lost publications until they are found; more than `STUCK` if they are not."""
-    run = Run(model, rate, directory, server=True)
+    run = Run(model, rate, directory, server=jitter)
     try:
         for step in range(1, HEALTHY + STUCK + 1):
             run.learn()
@@ -211,15 +220,16 @@ def main() -> None:
         "--families", nargs="+", default=["Gemma 4 E", "Gemma 3", "GPT-OSS", "Qwen3-MoE", "Llama 3"],
         help="names of the table in docs/models.md, 20 steps each; none for none",
     )  # fmt: skip
+    parser.add_argument("--jitter", type=float, default=1e-3, help="nats by which a server's passes differ")
     given = parser.parse_args()
     torch.set_num_threads(1)
     right = [
-        measure("36 layers", deep_model(), rate, given.steps, server=sampler == "server")
+        measure("36 layers", deep_model(), rate, given.steps, server=given.jitter if sampler == "server" else None)
         for sampler in given.samplers
         for rate in given.rates
     ]
     right += [
-        measure(name, family_model(name), rate, 20, server=sampler == "server")
+        measure(name, family_model(name), rate, 20, server=given.jitter if sampler == "server" else None)
         for name in given.families
         if name != "none"
         for sampler in given.samplers

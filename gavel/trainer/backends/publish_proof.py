@@ -3,7 +3,8 @@
 Before a step both score a probe, some sequences of its batch; after the publication both score it again, and
 `publish_evidence` tells which adapter the sampler serves. An earlier or another one raises `PublishError`, so no
 rollout is sampled by another policy than the one that is being trained. A change below rounding cannot be told: then
-the probe is kept, and the next publication is compared with the adapter that was proven last, until the changes add up.
+the probe is kept, and the next publication is compared with the adapter that was proven last, until the changes add up;
+meanwhile a sampler that does not move at all is found by that.
 """
 
 from collections import deque
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from gavel.llm.errors import GavelError
-from gavel.trainer.backends.publish_evidence import Scores, verdict
+from gavel.trainer.backends.publish_evidence import Movement, Scores, Verdict, verdict
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import TrainedSequence
 from gavel.trainer.engines.protocol import DEADLINE, Engine, EngineError, SamplingRequest
@@ -26,7 +27,9 @@ _SAMPLED_TOKENS = 16
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3, torch.float16: 0.1}
 """Nats per token by which the computation of a base model may differ, by the dtype of its weights."""
 _FLOOR = {torch.float32: 1e-4, torch.bfloat16: 0.02, torch.float16: 0.005}
-"""Nats per token below which a gap is always rounding."""
+"""Nats per token below which a gap is always rounding, while that is not known yet."""
+_FLOOR_ONCE_KNOWN = 0.1
+"""The share of it that stays a floor."""
 _REMEMBERED = 20
 """Gaps from which the rounding of sampler and learner is known."""
 _FIRST = 5
@@ -62,6 +65,7 @@ class PublishCheck:
         self._probe: _Probe | None = None
         self._gaps: deque[float] = deque(maxlen=_REMEMBERED)
         """Mean gaps of sampler and learner under one adapter, in nats per token."""
+        self._movement = Movement()
 
     def before(self, sequences: Sequence[TrainedSequence]) -> None:
         """To be called before the learner changes the adapter that is live. `sequences` are what it will train."""
@@ -88,9 +92,9 @@ class PublishCheck:
         gaps = (new.sampler - new.learner).abs()
         if not bool(gaps.isfinite().all()):
             raise _not_live("log-probs of sampler or learner are not finite")
-        served = "unknown"
+        served: Verdict = "unknown"
         if not torch.equal(adapter, probe.adapter):  # otherwise there is nothing to tell apart
-            served = verdict(new, probe.earlier, probe.last, max(self._gaps), _FLOOR[self._policy.dtype])
+            served = self._served(probe, new)
         if served in ("earlier", "another"):
             raise _not_live(
                 f"the sampler still serves an earlier adapter ({gaps.mean():.3g} nats a token from the new one)"
@@ -111,10 +115,18 @@ class PublishCheck:
             "publish_proven": float(served == "new"),
         }
 
+    def _served(self, probe: _Probe, new: Scores) -> Verdict:
+        floor = _FLOOR[self._policy.dtype] * (1 if len(self._gaps) <= _FIRST else _FLOOR_ONCE_KNOWN)
+        found = verdict(new, probe.earlier, probe.last, max(self._gaps), floor)
+        still = self._movement.stands_still(new, probe.last, self._served_logprobs(probe.token_ids, new.learner.device))
+        return "earlier" if still and found == "unknown" else found
+
     def _scores(self, token_ids: Sequence[list[int]]) -> Scores:
         learned = self._logprobs(*map(_all_trained, token_ids)).float()
-        served = [logprob for ids in token_ids for logprob in self._engine.score(ids)]
-        return Scores(learned, torch.tensor(served, device=learned.device))
+        return Scores(learned, self._served_logprobs(token_ids, learned.device))
+
+    def _served_logprobs(self, token_ids: Sequence[list[int]], device: torch.device) -> torch.Tensor:
+        return torch.tensor([logprob for ids in token_ids for logprob in self._engine.score(ids)], device=device)
 
     @torch.no_grad()
     def _fingerprint(self) -> torch.Tensor:

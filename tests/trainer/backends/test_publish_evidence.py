@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from gavel.trainer.backends.publish_evidence import FEWEST, Scores, Verdict, verdict
+from gavel.trainer.backends.publish_evidence import FEWEST, Movement, Scores, Verdict, verdict
 
 FLOOR = 0.02
 ROUNDING = 0.02
@@ -120,3 +120,78 @@ def test_certain_tokens_do_not_hide_a_sampler_that_no_bit_changes() -> None:
 
 def test_of_a_few_tokens_nothing_is_told() -> None:
     assert Simulation(tokens=FEWEST - 1, change=5.0).share({"unknown"}, "earlier", 20) == 1
+
+
+@dataclass
+class Sampler:
+    """A sampler whose log-probs move by `share` of what rounding and update move the learner's."""
+
+    share: float = 1.0
+    varies: float = 0.18
+    """Standard deviation of the logarithm of `share`, from publication to publication."""
+    noise: float = 1e-3
+    """Nats by which two passes differ."""
+    tokens: int = 300
+
+    def __post_init__(self) -> None:
+        self.simulation = Simulation(tokens=self.tokens)
+        self.movement = Movement()
+
+    def publication(self, *, follows: bool = True, of: float = 1.0) -> bool:
+        """`of`: the learner's change, as a share of the rounding."""
+        normal = self.simulation.normal
+        moved = of * ROUNDING * self.share * (self.varies * normal(1)).exp() * normal(self.tokens) if follows else 0
+        learner, sampler = normal(self.tokens), normal(self.tokens)
+        last = Scores(learner, sampler + self.noise * normal(self.tokens))
+        new = Scores(learner + of * ROUNDING * normal(self.tokens), sampler + moved + self.noise * normal(self.tokens))
+        return self.movement.stands_still(new, last, sampler + moved + self.noise * normal(self.tokens))
+
+
+SAMPLERS = {
+    "nearly the same at each pass": Sampler,
+    "the same at each pass": lambda: Sampler(noise=0),
+    "a few tokens": lambda: Sampler(tokens=FEWEST),
+    "finer rounding than the learner's": lambda: Sampler(share=0.1, noise=1e-4),
+    "passes that differ by a fifth of the rounding": lambda: Sampler(noise=ROUNDING / 5),
+    "passes that differ by half of the rounding": lambda: Sampler(noise=ROUNDING / 2),
+    "passes that differ by twice the rounding": lambda: Sampler(noise=ROUNDING * 2),
+}
+FOUND = [*SAMPLERS][:5]
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_a_sampler_that_follows_is_never_taken_for_one_that_stands_still(kind: str) -> None:
+    sampler = SAMPLERS[kind]()
+    assert not any(sampler.publication() for _ in range(2000))
+
+
+@pytest.mark.parametrize("kind", FOUND)
+@pytest.mark.parametrize("healthy", [4, 100])
+def test_a_sampler_that_stands_still_is_found_within_five_publications_never_by_one(kind: str, healthy: int) -> None:
+    sampler = SAMPLERS[kind]()
+    assert not any(sampler.publication() for _ in range(healthy))
+    found = [sampler.publication(follows=False) for _ in range(5)]
+    assert not found[0]
+    assert any(found)
+
+
+def test_an_update_that_becomes_small_and_passes_that_begin_to_differ_are_no_standstill() -> None:
+    sampler = Sampler()
+    assert not any(sampler.publication() for _ in range(20))
+    assert not any(sampler.publication(of=0.01) for _ in range(20)), "below what two passes differ by"
+    sampler.noise = 3 * ROUNDING
+    assert not any(sampler.publication() for _ in range(200))
+
+
+def test_a_sampler_that_never_moved_is_not_known() -> None:
+    sampler = Sampler()
+    assert not any(sampler.publication(follows=False) for _ in range(20))
+
+
+def test_where_the_learner_did_not_move_or_tokens_are_few_nothing_is_told() -> None:
+    sampler = Sampler()
+    for _ in range(20):
+        sampler.publication()
+    assert not any(sampler.publication(follows=False, of=0) for _ in range(5))
+    few = Sampler(tokens=FEWEST - 1, noise=0)
+    assert not any(few.publication(follows=n < 10) for n in range(20))

@@ -143,11 +143,27 @@ def test_beside_noise_a_lost_publication_is_found_when_the_changes_have_added_up
         repeat(sampler, 30, published=False)
 
 
+def test_beside_a_little_noise_a_sampler_that_is_stuck_is_found_within_five_publications_at_any_rate() -> None:
+    sampler = Sampler(torch.bfloat16)
+    try:
+        sampler.noise = 3e-4
+        small_steps(sampler, 6, published=True)
+        with pytest.raises(PublishError, match="earlier adapter"):
+            small_steps(sampler, 5, published=False)
+    finally:
+        sampler.engine.close()
+
+
 def test_a_change_below_rounding_is_no_proof_but_adds_up_to_one(sampler: Sampler) -> None:
     sampler.noise = 0.03
     found = [sampler.step(1e-6, offset=31 * step) for step in range(3)]
     assert [each["publish_proven"] for each in found] == [0, 0, 0]
     repeat(sampler, 30)
+
+
+def small_steps(sampler: Sampler, count: int, *, published: bool) -> None:
+    for step in range(count):
+        sampler.step(1e-5, published=published, offset=31 * step)
 
 
 def repeat(sampler: Sampler, most: int, *, published: bool = True) -> None:
