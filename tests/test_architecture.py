@@ -25,6 +25,7 @@ OF_A_WHOLE_WING = {
     "trainer/backends/remote/test_faults.py",
     "trainer/backends/remote/test_hostile_users.py",
     "trainer/backends/remote/test_live_kills.py",
+    "trainer/backends/remote/test_secrets.py",
     "trainer/backends/test_conformance.py",
     "trainer/engines/test_conformance.py",
     "trainer/learner/test_parity_trl.py",
