@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,10 @@ def free_port() -> int:
 
 
 class BackendServer:
-    def __init__(self, runs: Path, log: Path) -> None:
+    def __init__(self, runs: Path, log: Path, environment: Mapping[str, str] | None = None) -> None:
+        """`environment`: of the process, in place of this one's with `KEY`."""
         self._runs, self._log = runs, log
+        self._environment = environment or {**os.environ, "GAVEL_BACKEND_KEY": KEY}
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
@@ -52,9 +54,8 @@ class BackendServer:
     def start(self) -> None:
         """Returns when it answers."""
         command = [sys.executable, "-m", "gavel", "backend", "--port", str(self.port), "--runs", str(self._runs)]
-        environment = {**os.environ, "GAVEL_BACKEND_KEY": KEY}
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             assert self.process.poll() is None, self._log.read_text()

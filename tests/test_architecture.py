@@ -27,6 +27,7 @@ OF_A_WHOLE_WING = {
     "trainer/backends/remote/test_live_kills.py",
     "trainer/backends/skypilot/test_api_server.py",
     "trainer/backends/skypilot/test_nodes.py",
+    "trainer/backends/remote/test_secrets.py",
     "trainer/backends/test_conformance.py",
     "trainer/engines/test_conformance.py",
     "trainer/learner/test_parity_trl.py",

@@ -3,6 +3,7 @@
 import openai
 
 from gavel.llm.errors import ContextError, GavelError, LlmError, PermanentError, RefusedError
+from gavel.llm.hidden_secrets import without_secrets
 from gavel.llm.refusal_wording import is_refusal
 from gavel.llm.retry import context_limit, is_permanent, is_rate_limit, is_too_long, remedy
 
@@ -27,8 +28,8 @@ def as_llm_error(error: Exception, model: str, timeout: float) -> LlmError:
 
 
 def _shown(words: str) -> str:
-    """The words without a traceback in them (LiteLLM's, of a reply that it cannot read), and not a whole page."""
-    words = words.partition("Traceback (most recent call last)")[0].rstrip()
+    """The words without keys, without a traceback (LiteLLM's, of a reply that it cannot read), and not a whole page."""
+    words = without_secrets(words).partition("Traceback (most recent call last)")[0].rstrip()
     return words if len(words) <= _MOST_CHARACTERS else f"{words[:_MOST_CHARACTERS]} …"
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -69,7 +69,7 @@ def url(runs: Path) -> Generator[str]:
 
 
 @contextlib.asynccontextmanager
-async def registered(url: str, name: str) -> Any:
+async def registered(url: str, name: str) -> AsyncGenerator[tuple[RemoteBackend, TrainableModel]]:
     async with RemoteBackend(url, KEY, patience=AT_ONCE) as backend:
         model = a_model(name)
         await model.register(backend)

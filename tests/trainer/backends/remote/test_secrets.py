@@ -1,0 +1,170 @@
+"""Keys that are planted in the environment of a remote run appear in no file, message or command line."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import zstandard
+from moto.server import ThreadedMotoServer
+
+from gavel.llm.errors import GavelError
+from gavel.trainer.backends.remote.client import RemoteBackend
+from gavel.trainer.backends.remote.faults import RemoteError
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.model import TrainableModel
+from tests.backend_server import BackendServer
+from tests.endpoint import Endpoint, Request, fails, scores
+from tests.fake_server import Answer
+from tests.limits import HANG_SECONDS
+
+pytestmark = pytest.mark.slow
+
+_MARK = "PLANTED"
+BACKEND_KEY, JUDGE_KEY = f"{_MARK}-backend-5f2c", f"sk-{_MARK}-judge-77aa01"
+AWS_ID, AWS_SECRET = f"AKIA{_MARK}ID", f"{_MARK}/aws/secret"
+
+
+class _Watcher:
+    """Reads the command lines of all processes, again and again."""
+
+    def __init__(self) -> None:
+        self.found: set[str] = set()
+        self._ended = threading.Event()
+
+    @contextmanager
+    def watching(self) -> Generator[None]:
+        thread = threading.Thread(target=self._watch)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.05):
+            for process in Path("/proc").glob("[0-9]*/cmdline"):
+                try:
+                    line = process.read_bytes().decode(errors="replace")
+                except OSError:
+                    continue
+                if _MARK in line:
+                    self.found.add(line)
+
+
+def planted_files(directory: Path) -> list[str]:
+    """Files with a planted secret, also those that are packed."""
+    found: list[str] = []
+    for file in sorted(path for path in directory.rglob("*") if path.is_file()):
+        content = file.read_bytes()
+        if file.suffix == ".zst":
+            content = zstandard.ZstdDecompressor().stream_reader(content, read_across_frames=True).read()
+        if _MARK.encode() in content:
+            found.append(f"{file}: {content[max(0, content.find(_MARK.encode()) - 80) :][:160]!r}")
+    return found
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Generator[dict[str, str]]:
+    store, judge = ThreadedMotoServer(port=0), Endpoint()
+    store.start()
+    host, port = store.get_host_and_port()
+    judge.script = [scores(0.9, 0.1, 0.5)]
+    planted = {
+        "GAVEL_BACKEND_KEY": BACKEND_KEY,
+        "OPENAI_API_KEY": JUDGE_KEY,
+        "OPENAI_BASE_URL": f"{judge.url}/v1",
+        "OPENAI_API_BASE": f"{judge.url}/v1",
+        "AWS_ENDPOINT_URL_S3": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": AWS_ID,
+        "AWS_SECRET_ACCESS_KEY": AWS_SECRET,
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    try:
+        yield {**os.environ, **planted}
+    finally:
+        store.stop()
+        judge.close()
+
+
+def gavel(environment: dict[str, str], directory: Path, *arguments: str) -> tuple[int, str]:
+    """The status and all output, which is also kept in a file."""
+    command = [sys.executable, "-m", "gavel", *arguments]
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=HANG_SECONDS)
+    with (directory / "output.log").open("a") as log:
+        log.write(done.stdout + done.stderr)
+    return done.returncode, done.stdout + done.stderr
+
+
+async def test_no_secret_of_a_remote_run_is_written_or_shown_anywhere(
+    tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import boto3
+
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
+        monkeypatch.setenv(name, environment[name])
+    boto3.client("s3").create_bucket(Bucket="bucket")  # pyright: ignore
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    server, watcher = BackendServer(there / "runs", there / "server.log", environment), _Watcher()
+    small = ("--steps", "1", "--tasks", "2", "--group-size", "3", "--evaluation-tasks", "2", "--max-tokens", "8")
+    with watcher.watching():
+        server.start()
+        try:
+            arguments = ("train", "returns_desk", "--name", "clerk", "--judge", "openai/gpt-4o-mini", *small)
+            status, told = gavel(environment, here, *arguments, "--backend-url", server.url)
+            assert status == 0, told
+            told = await _errors(server.url)
+            (here / "errors.log").write_text(told)
+        finally:
+            server.stop()
+    assert list(there.rglob("jobs.jsonl"))
+    assert (planted_files(tmp_path), watcher.found) == ([], set())
+
+
+async def _errors(url: str) -> str:
+    """What is told of mistakes and of what fails there; the push succeeds at last."""
+    told: list[str] = []
+    model = TrainableModel(name="clerk", project="returns_desk", base_model=EMBEDDED_POLICY)
+    async with RemoteBackend(url, BACKEND_KEY, patience=60) as backend:
+        await model.register(backend)
+        for address in ("s3://no-such-bucket/x", "s3://"):
+            with pytest.raises(GavelError) as error:
+                await model.push(address)
+            told.append(repr(error.value) + str(error.value))
+        told.append(await model.push("s3://bucket/gavel"))
+        told.append(repr(model))
+    with pytest.raises(RemoteError) as error:
+        await model.register(RemoteBackend(url, f"{_MARK}-wrong", patience=60))
+    told.append(repr(error.value) + str(error.value))
+    with pytest.raises(GavelError) as unreachable:
+        await model.register(RemoteBackend("http://127.0.0.1:9", BACKEND_KEY, patience=0.3))
+    told.append(repr(unreachable.value) + repr(unreachable.value.__cause__))
+    return "\n".join(told)
+
+
+def test_a_judge_s_key_that_its_server_repeats_is_not_shown(tmp_path: Path, environment: dict[str, str]) -> None:
+    judge = Endpoint()
+
+    def repeats(request: Request) -> Answer:
+        return fails(401, f"Incorrect API key provided: {JUDGE_KEY}. You can find your API key at …")(request)
+
+    judge.script = [repeats]
+    environment |= {"OPENAI_BASE_URL": f"{judge.url}/v1", "OPENAI_API_BASE": f"{judge.url}/v1"}
+    try:
+        status, told = gavel(
+            environment, tmp_path, "train", "returns_desk", "--judge", "openai/gpt-4o-mini", "--steps", "1"
+        )
+    finally:
+        judge.close()
+    assert status == 1, told
+    assert "key" in told
+    assert planted_files(tmp_path) == []
