@@ -158,7 +158,7 @@ class EnginePool:
         for (member, engine), load in zip(asked, loading, strict=True):
             error = load.exception()
             if error is None:
-                member.loaded = True
+                member.loaded = member.engine is engine
             elif isinstance(error, EngineError) and (engine.closed or member.state == "back"):
                 self._leave(member, str(error))
             else:
@@ -323,10 +323,18 @@ class EnginePool:
         member.engine.close()
         try:
             engine = member.connect()
-        except EngineError as error:
+        except (EngineError, OSError) as error:
             logger.debug("the sampler at %s is still gone: %s", member.engine.address, error)
             return False
-        if self._stopping.is_set() or engine.max_context < self._max_context:
+        shorter = engine.max_context < self._max_context
+        if shorter:
+            logger.warning(
+                "the sampler at %s came back with a context of %d tokens, and %d are needed",
+                engine.address,
+                engine.max_context,
+                self._max_context,
+            )
+        if shorter or self._stopping.is_set():
             engine.close()
             return False
         with self._lock:
