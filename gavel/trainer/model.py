@@ -211,7 +211,7 @@ class TrainableModel(Model, TrainableSpec):
         report: Report = print,
         **options: Any,
     ) -> Deployment:
-        """Serves a checkpoint at a host (vllm:http://HOST:PORT, together, …: docs/deploy.md), and proves what it serves.
+        """Serves a checkpoint at a host (vllm:http://HOST:PORT, together, …: docs/deploy.md) and proves what it serves.
 
         `wait`, for at most `deadline` seconds, until it serves; without, the same call later goes on. `report` hears
         what is done and what it costs. `options` are those of the host; keys come from the environment. The same call

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.deploy.errors import DeployError
 from gavel.trainer.deploy.record import read_records
@@ -49,18 +50,20 @@ def test_a_damaged_checkpoint_is_not_deployed(run: Path) -> None:
 
 
 async def test_a_registered_model_is_deployed_and_its_record_lies_in_its_run(
-    run: Path, server: StandIn, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, server: StandIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = TrainableModel(name="clerk", project="desk", base_model=EMBEDDED_POLICY, lora=LORA)
-    async with LocalBackend(run.parents[1], max_context=256) as backend:
+    model = TrainableModel(name="new", project="desk", base_model=EMBEDDED_POLICY, lora=LORA)
+    said = [{"role": "user", "content": "Refund 1?"}, {"role": "assistant", "content": "Yes."}]
+    async with LocalBackend(tmp_path / "runs", max_context=256) as backend:
         await model.register(backend)
         with pytest.raises(DeployError, match="has no checkpoint that is best"):
             await model.deploy(f"vllm:{server.url}", step="best")
+        await model.train_sft([Trajectory(messages_and_choices=said)])
         deployment = await model.deploy(f"vllm:{server.url}", base=BASE, smoke_test=False)
         assert list(server.adapters) == [deployment.model_id]
-        assert "-s12-" in deployment.model_id
+        assert "-s1-" in deployment.model_id
         assert "gavel undeploy" in capsys.readouterr().out
-        (record,) = read_records(run)
+        (record,) = read_records(tmp_path / "runs" / "desk" / "new")
         assert record.id == deployment.id
         await deployment.undeploy()
     assert server.adapters == {}
