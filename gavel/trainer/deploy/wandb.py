@@ -1,0 +1,173 @@
+"""W&B Inference: the adapter as an artifact of the type lora, which W&B serves over its base when it is asked for.
+
+    gavel deploy desk/clerk@12 wandb:my-team/my-project
+
+The artifact's name is the record's and its alias the step; an artifact counts once all of its files have arrived. The
+SDK keeps the files' hashes, so what was uploaded before a crash is not uploaded again.
+"""
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gavel.trainer.deploy.adapter_facts import AdapterFacts
+from gavel.trainer.deploy.deployment import Deployment
+from gavel.trainer.deploy.errors import DeployError
+from gavel.trainer.deploy.host import DeployPlan, Report
+from gavel.trainer.deploy.record import DeploymentRecord, Ids
+
+T = TypeVar("T")
+KEY_VARIABLE = "WANDB_API_KEY"
+_INFERENCE = "https://api.inference.wandb.ai/v1"
+_LARGEST_RANK = 16
+_BASES = (
+    "OpenPipe/Qwen3-14B-Instruct",
+    "Qwen/Qwen2.5-14B-Instruct",
+    "Qwen/Qwen3-30B-A3B-Instruct-2507",
+    "meta-llama/Llama-3.1-8B-Instruct",
+    "meta-llama/Llama-3.1-70B-Instruct",
+)
+_REGION = "coreweave-us"
+_UPLOAD_SECONDS = 3600
+_START_SECONDS = 120.0
+
+
+def open_host(place: str, *, base: str = "", region: str = _REGION) -> "WandbHost":
+    """`place`: team/project. `base`: the base as W&B Inference names it, where that is not the run's name for it.
+
+    `region`: where the artifact is kept; Inference reads those of its own. Raises `DeployError`.
+    """
+    entity, _, project = place.partition("/")
+    if not entity or not project or "/" in project:
+        raise DeployError(f"{place!r} is no project of W&B", "Give wandb:TEAM/PROJECT; a personal account has none.")
+    return WandbHost(entity, project, base, region)
+
+
+class WandbHost:
+    """A project of a team."""
+
+    name = "wandb"
+
+    def __init__(self, entity: str, project: str, base: str, region: str) -> None:
+        self._entity = entity
+        self._project = project
+        self._base = base
+        self._region = region
+
+    def check(self, adapter: AdapterFacts) -> list[str]:
+        misfits: list[str] = []
+        if adapter.rank > _LARGEST_RANK:
+            misfits.append(f"its rank is {adapter.rank}; W&B Inference takes ranks up to {_LARGEST_RANK} (--lora-rank)")
+        if not self._base and adapter.base_model not in _BASES:
+            misfits.append(
+                f"its base is {adapter.base_model}; W&B Inference takes adapters of {', '.join(_BASES)}; of another "
+                "one that it has taken since: --set base=NAME"
+            )
+        if adapter.special:
+            misfits.append(f"it has {', '.join(adapter.special)}; W&B Inference takes plain LoRA")
+        return misfits
+
+    async def deploy(self, plan: DeployPlan, record: DeploymentRecord, report: Report) -> Deployment:
+        artifact = self._artifact(record)
+
+        async def find() -> Ids | None:
+            return {"artifact": artifact} if await self._is_there(record) else None
+
+        async def make() -> Ids:
+            report(f"uploading {plan.adapter.size / 1e6:.1f} MB as {artifact}")
+            await self._ask(lambda: self._log(plan.adapter, record), f"{artifact} cannot be uploaded")
+            return {"artifact": artifact}
+
+        await record.once("artifact", find=find, make=make)
+        return Deployment(self, record, _INFERENCE, f"wandb-artifact:///{artifact}", KEY_VARIABLE, self.costs(record))
+
+    async def status(self, record: DeploymentRecord) -> str:
+        return "there" if await self._is_there(record) else "gone"
+
+    async def undeploy(self, record: DeploymentRecord, report: Report) -> None:
+        artifact = self._artifact(record)
+        if await self._is_there(record):
+            await self._ask(
+                lambda: self._api().artifact(artifact, type="lora").delete(delete_aliases=True),
+                f"{artifact} cannot be removed",
+            )
+            report(f"removed {artifact}")
+        record.forget("artifact")
+
+    def costs(self, record: DeploymentRecord) -> str:
+        return (
+            "W&B Inference: billed by token (prices: wandb.ai/site/pricing/inference), nothing while it is idle but "
+            f"the artifact's storage; to remove it: gavel undeploy {record.id}"
+        )
+
+    def _artifact(self, record: DeploymentRecord) -> str:
+        return f"{self._entity}/{self._project}/{record.remote_name}:step{record.step}"
+
+    async def _is_there(self, record: DeploymentRecord) -> bool:
+        return await self._ask(
+            lambda: self._api().artifact_exists(self._artifact(record), type="lora"), "W&B does not answer"
+        )
+
+    def _api(self) -> Any:
+        import wandb
+
+        return wandb.Api(overrides={"entity": self._entity, "project": self._project}, timeout=60)
+
+    def _log(self, adapter: AdapterFacts, record: DeploymentRecord) -> None:
+        """Uploads the artifact from a run of the record's name, which another attempt takes up."""
+        import wandb
+
+        scratch = tempfile.mkdtemp(prefix="gavel-wandb-")
+        settings = wandb.Settings(
+            console="off",
+            silent=True,
+            disable_git=True,
+            disable_code=True,
+            x_disable_stats=True,
+            init_timeout=_START_SECONDS,
+            reinit="create_new",  # a run of the trainer may be open
+        )
+        try:
+            with wandb.init(
+                entity=self._entity,
+                project=self._project,
+                id=record.remote_name,
+                job_type="deploy",
+                dir=scratch,
+                settings=settings,
+            ) as run:
+                artifact = wandb.Artifact(
+                    record.remote_name,
+                    type="lora",
+                    metadata={"wandb.base_model": self._base or adapter.base_model},
+                    storage_region=self._region,
+                )
+                for file in adapter.files():
+                    artifact.add_file(str(file), policy="immutable", skip_cache=True)
+                run.log_artifact(artifact, aliases=[f"step{record.step}"]).wait(timeout=_UPLOAD_SECONDS)
+        finally:
+            shutil.rmtree(Path(scratch), ignore_errors=True)
+
+    async def _ask(self, ask: Callable[[], T], what: str) -> T:
+        if not os.environ.get(KEY_VARIABLE):
+            raise DeployError(f"{KEY_VARIABLE} is not set", "Take one from wandb.ai/authorize, and set it in .env.")
+        try:
+            from wandb.errors import Error
+        except ImportError as error:
+            raise DeployError(
+                "the host wandb needs wandb, which is not installed", "pip install 'gavel-rl[train]'"
+            ) from error
+        try:
+            return await asyncio.to_thread(ask)
+        except (Error, ValueError, OSError, TimeoutError) as error:
+            key = os.environ[KEY_VARIABLE]
+            said = (str(error).strip().splitlines() or [type(error).__name__])[0].replace(key, "…")
+            raise DeployError(
+                f"{what}: {said}",
+                f"Check {KEY_VARIABLE} and the team's project {self._entity}/{self._project}; the same command goes on "
+                "where it was.",
+            ) from error

@@ -1,0 +1,208 @@
+"""W&B's server on loopback: the GraphQL operations by which its own SDK keeps artifacts, and its uploads.
+
+An artifact counts once it is committed. The SDK's queries are recognized by their names.
+"""
+
+import base64
+import hashlib
+import json
+import re
+from typing import Any
+
+from tests.fake_server import Answer, Call
+from tests.trainer.deploy.fakes.scripted import ScriptedHost
+
+KEY = "0123456789abcdef" * 2 + "01234567"
+_OPERATION = re.compile(r"(?:query|mutation)\s+(\w+)")
+_USER = {
+    "id": "VXNlcjox",
+    "username": "me",
+    "email": "me@desk",
+    "entity": "desk",
+    "flags": "{}",
+    "admin": False,
+    "name": "me",
+    "defaultEntity": {"name": "desk"},
+    "teams": {"edges": []},
+    "apiKeys": {"edges": []},
+}
+
+
+class FakeWandb(ScriptedHost):
+    def __init__(self) -> None:
+        super().__init__()
+        self.artifacts: dict[str, dict[str, Any]] = {}
+        """By id."""
+        self.runs: set[str] = set()
+        self.files: dict[str, bytes] = {}
+        """Uploaded content by path."""
+
+    @property
+    def committed(self) -> list[dict[str, Any]]:
+        return [artifact for artifact in self.artifacts.values() if artifact["state"] == "COMMITTED"]
+
+    def is_authorized(self, call: Call) -> bool:
+        sent = call.headers.get("authorization", "").removeprefix("Basic ")
+        return base64.b64decode(sent) == f"api:{KEY}".encode()
+
+    def respond(self, call: Call) -> Answer:
+        operation = ""
+        if call.path == "/graphql":
+            found = _OPERATION.search(call.json["query"])
+            operation = found.group(1) if found else ""
+        return super().respond(Call(call.method, f"{call.path}/{operation}", call.query, call.headers, call.body))
+
+    def answer(self, call: Call) -> Answer:
+        path, _, operation = call.path.rpartition("/")
+        if path.startswith("/files/"):  # …/put of a file that is uploaded
+            self.files[path.removesuffix("/put")] = call.body
+            return Answer({})
+        if path != "/graphql":
+            return Answer({})  # the run's own stream of events
+        if not self.is_authorized(call):
+            return self.error(401, "user is not logged in")
+        try:
+            return Answer({"data": self._data(operation, call.json.get("variables") or {})})
+        except NotImplementedError as error:
+            return self.error(400, f"this stand-in does not know {error}")
+
+    def error(self, status: int, message: str) -> Answer:
+        return Answer({"errors": [{"message": message}]}, status)
+
+    def _data(self, operation: str, given: dict[str, Any]) -> dict[str, Any]:
+        given = given.get("input", given)
+        match operation:
+            case "Viewer":
+                return {"viewer": _USER}
+            case "ServerFeaturesQuery":
+                return {"serverInfo": {"features": []}}
+            case "UpsertBucket":
+                self.runs.add(given["name"])
+                project = {"id": "p", "name": given["project"], "entity": {"id": "e", "name": given["entity"]}}
+                bucket = {"id": "b", "name": given["name"], "displayName": given["name"], "config": "{}"}
+                bucket |= {"description": None, "sweepName": None, "project": project, "historyLineCount": 0}
+                return {"upsertBucket": {"bucket": bucket, "inserted": True}}
+            case "CreateRunFiles":
+                files = [{"name": name, "uploadUrl": f"{self.url}/files/run/{name}/put"} for name in given["files"]]
+                return {"createRunFiles": {"runID": "b", "uploadHeaders": [], "files": files}}
+            case "ArtifactType":
+                return {"project": {"artifact": None}}
+            case "CreateArtifact":
+                return {"createArtifact": {"artifact": self._create(given)}}
+            case "CreateArtifactManifest" | "UpdateArtifactManifest":
+                artifact_id = given.get("artifactID") or given["artifactManifestID"].removeprefix("m-")
+                url = f"{self.url}/files/{artifact_id}/wandb_manifest.json/put"
+                file = {"id": "f", "name": "wandb_manifest.json", "displayName": "wandb_manifest.json"}
+                file |= {"uploadUrl": url, "uploadHeaders": []}
+                manifest = {"artifactManifest": {"id": f"m-{artifact_id}", "file": file}}
+                return {operation[0].lower() + operation[1:]: manifest}
+            case "CreateArtifactFiles":
+                nodes = [{"node": self._file(each)} for each in given["artifactFiles"]]
+                return {"createArtifactFiles": {"files": {"edges": nodes}}}
+            case "CommitArtifact":
+                artifact = self.artifacts[given["artifactID"]]
+                artifact["state"] = "COMMITTED"
+                return {"commitArtifact": {"artifact": {"id": artifact["id"], "digest": artifact["digest"]}}}
+            case "ArtifactMembershipByName":
+                return {"project": {"artifactCollectionMembership": self._membership(given)}}
+            case "ArtifactByID":
+                return {"artifact": self._artifact(self.artifacts[given["id"]])}
+            case "DeleteArtifact":
+                del self.artifacts[given["artifactID"]]
+                return {"deleteArtifact": {"artifact": {"id": given["artifactID"]}, "success": True}}
+            case _:
+                raise NotImplementedError(f"{operation} of {given}")
+
+    def _create(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The same digest in a collection is the same artifact."""
+        known = [
+            artifact
+            for artifact in self.artifacts.values()
+            if (artifact["name"], artifact["digest"]) == (given["artifactCollectionName"], given["digest"])
+        ]
+        if known:
+            artifact = known[0]
+        else:
+            number = f"QXJ0aWZhY3Q6{len(self.artifacts)}"
+            artifact = {"id": number, "state": "PENDING", "digest": given["digest"], "metadata": given["metadata"]}
+            artifact |= {"name": given["artifactCollectionName"], "type": given["artifactTypeName"], "aliases": []}
+            artifact |= {"project": given["projectName"], "entity": given["entityName"], "sent": []}
+            self.artifacts[number] = artifact
+        artifact["aliases"] = [alias["alias"] for alias in given["aliases"]]
+        sequence = {"id": "s", "latestArtifact": None}
+        return {
+            "id": artifact["id"],
+            "state": artifact["state"],
+            "digest": artifact["digest"],
+            "artifactSequence": sequence,
+        }
+
+    def _file(self, given: dict[str, Any]) -> dict[str, Any]:
+        artifact = self.artifacts[given["artifactID"]]
+        artifact["sent"].append(given["name"])
+        path = f"/files/{artifact['id']}/{given['name']}"
+        return {
+            "id": hashlib.md5(path.encode()).hexdigest(),
+            "name": given["name"],
+            "displayName": given["name"],
+            "uploadUrl": None if path in self.files else f"{self.url}{path}/put",
+            "uploadHeaders": [],
+            "storagePath": f"wandb_artifacts/{artifact['id']}/{given['name']}",
+            "uploadMultipartUrls": None,
+            "artifact": {"id": artifact["id"]},
+        }
+
+    def _membership(self, given: dict[str, Any]) -> dict[str, Any] | None:
+        collection, _, alias = given["name"].partition(":")
+        for artifact in self.committed:
+            place = artifact["entity"], artifact["project"], artifact["name"]
+            if place == (given["entity"], given["project"], collection) and alias in ("v0", *artifact["aliases"]):
+                return {
+                    "__typename": "ArtifactCollectionMembership",
+                    "id": f"member-{artifact['id']}",
+                    "versionIndex": 0,
+                    "createdAt": "2026-11-01T00:00:00",
+                    "aliases": _aliases(artifact),
+                    "artifactCollection": _collection(artifact, "ArtifactSequence"),
+                    "artifact": self._artifact(artifact),
+                }
+        return None
+
+    def _artifact(self, artifact: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "__typename": "Artifact",
+            "id": artifact["id"],
+            "artifactSequence": _collection(artifact, "ArtifactSequence"),
+            "versionIndex": 0,
+            "artifactType": {"name": artifact["type"]},
+            "description": None,
+            "metadata": artifact["metadata"],
+            "ttlDurationSeconds": -1,
+            "ttlIsInherited": True,
+            "tags": [],
+            "historyStep": None,
+            "state": artifact["state"],
+            "size": 1,
+            "digest": artifact["digest"],
+            "commitHash": "c",
+            "fileCount": len(artifact["sent"]),
+            "createdAt": "2026-11-01T00:00:00",
+            "updatedAt": None,
+            "aliases": [
+                {"artifactCollection": _collection(artifact, "ArtifactSequence"), **alias}
+                for alias in _aliases(artifact)
+            ],
+        }
+
+
+def _aliases(artifact: dict[str, Any]) -> list[dict[str, str]]:
+    return [{"__typename": "ArtifactAlias", "id": alias, "alias": alias} for alias in artifact["aliases"]]
+
+
+def _collection(artifact: dict[str, Any], kind: str) -> dict[str, Any]:
+    project = {"id": "p", "internalId": "cA==", "name": artifact["project"], "entity": {"name": artifact["entity"]}}
+    return {"__typename": kind, "name": artifact["name"], "project": project}
+
+
+def manifest_of(fake: FakeWandb, artifact: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(fake.files[f"/files/{artifact['id']}/wandb_manifest.json"])["contents"]
