@@ -78,7 +78,7 @@ def compare(
         from gavel.cli.compare_table import print_comparison
 
         directories = {name: run for name, run in zip(what, runs, strict=True) if run is not None}
-        if len(directories) < 2:
+        if len({run.resolve() for run in directories.values()}) < len(what):
             raise GavelError("a run is compared with itself.", "Name two runs.")
         place = out or folder / "runs" / "-".join(run.name for run in directories.values())[:120]
         return print_comparison(compare_runs(directories, place, margin=margin, threshold=threshold))
