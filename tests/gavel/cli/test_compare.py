@@ -60,9 +60,8 @@ def test_existing_runs_are_compared_without_a_claim(tmp_path: Path) -> None:
 
 def test_judges_are_compared_on_what_a_run_has_stored(tmp_path: Path) -> None:
     made_run(tmp_path / "runs" / "desk" / "one")
-    done = gavel(
-        *["compare", "--judges", "constant,stand-in", "desk/one", "--rubric", "@r.txt"], cwd=_with_rubric(tmp_path)
-    )
+    (tmp_path / "r.txt").write_text("- ends with a message to the customer\n")
+    done = gavel("compare", "--judges", "constant,stand-in", "desk/one", "--rubric", "@r.txt", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "runs" / "compare" / "judges" / "one" / "judges.json").read_text())
     assert {(row["judge"], row["reference"]) for row in rows} >= {("constant", "success"), ("constant", "stand-in")}
