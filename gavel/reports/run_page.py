@@ -126,8 +126,10 @@ def render_run(directory: Path) -> str:
 
 def _chart(rows: Sequence[Row], names: Sequence[tuple[str, str]]) -> CurvesChart | None:
     curves = {name: curve_of(rows, split, name) for split, name in names}
+    signed = any(value < 0 for curve in curves.values() for value in curve.values())
     return curves_chart(
-        {name: {step: CurvePoint(value) for step, value in curve.items()} for name, curve in curves.items() if curve}
+        {name: {step: CurvePoint(value) for step, value in curve.items()} for name, curve in curves.items() if curve},
+        low=None if signed else 0,
     )
 
 
