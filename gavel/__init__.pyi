@@ -1,5 +1,6 @@
 from . import rewards as rewards
 from .cli import run as run
+from .cli.compare_session import compare as compare
 from .compat.shaping import Shaping as Shaping
 from .compat.shaping import shape_group as shape_group
 from .judge.audit.agreement import agreement as agreement

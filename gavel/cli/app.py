@@ -24,6 +24,8 @@ COMMANDS = {
     "check": "Play two episodes of a scenario, and show what the judge sees and says, before anything is trained.",
     "plan": "Show what a model needs of memory and what to set, before anything is loaded.",
     "evaluate": "Measure a run's newest policy (or its base, before training) on held-out tasks.",
+    "compare": "Compare rewards by training on each, existing runs, or judges on stored trajectories.",
+    "report": "Write a run's report as a page: curves, scores, what was left out, cost, samples.",
     "score": "Score trajectories from a file with a judge.",
     "export": "Write a run's policy as a plain model directory, with its adapter merged.",
     "push": "Copy a run's checkpoint to an S3-compatible store or a directory.",

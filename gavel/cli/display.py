@@ -34,8 +34,10 @@ class RunDisplay(Observer):
         first_success: float | None = None,
         on_start: Callable[[], None] | None = None,
         judge: Judge | None = None,
+        on_point: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_start` is called once, when the loop begins its first piece of work. `judge`: whose cost is shown."""
+        """`on_start` is called once, when the loop begins its first piece of work; `on_point` after each evaluation.
+        `judge`: whose cost is shown."""
         self._console = console
         self._steps = steps
         self._step = start
@@ -45,6 +47,7 @@ class RunDisplay(Observer):
         self._seconds = {"rollouts": 0.0, "judge": 0.0, "learning": 0.0}
         self._doing = "starting"
         self._on_start = on_start
+        self._on_point = on_point
         self._progress = Progress(
             TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
             BarColumn(bar_width=24),
@@ -82,6 +85,7 @@ class RunDisplay(Observer):
         self._refresh()
 
     def evaluated(self, step: int, evaluation: Evaluation) -> None:
+        self._on_point()
         self._wins = evaluation.measures.get(f"{WINS}{BASE}", self._wins)
         if evaluation.success is None and self._wins is None:
             return

@@ -15,6 +15,7 @@ from rich.table import Table
 from gavel.cli.cassette_option import replay_account
 from gavel.cli.display import RunDisplay
 from gavel.cli.heldout_scores import judge_alone, mean_score
+from gavel.cli.live_report import LiveReport
 from gavel.cli.run_file import to_toml
 from gavel.cli.run_paths import paths_seen_from
 from gavel.judge.judge import Judge
@@ -105,7 +106,9 @@ async def run_training(
             if replaced is not None:
                 replaced.delete()
 
-        display = RunDisplay(console, loop.steps, start, first, on_start=begun, judge=judge)
+        report = LiveReport(_directory(model)) if there is None and leader else None
+        on_point = (lambda: None) if report is None else report.write_if_due
+        display = RunDisplay(console, loop.steps, start, first, on_start=begun, judge=judge, on_point=on_point)
         try:
             with display.shown():
                 await train_scenario(model, scenario, judge, loop, config.train, display)
@@ -118,6 +121,8 @@ async def run_training(
         console.print(before_after(points[0], points[-1]))
     if judge is not None:
         close_replies(console, judge)
+    if report is not None and (page := report.write()) is not None:
+        _say(console, f"Report: {page}")
     _say(console, f"Run: {_directory(model)}" if there is None else f"Run: {model.project}/{model.name} at {there}")
 
 

@@ -52,6 +52,14 @@ def test_the_commands_of_several_samplers_are_ones_that_gavel_takes(tmp_path: Pa
 
 
 @pytest.mark.slow
+def test_the_page_of_comparisons_runs(tmp_path: Path) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "compare.md").read_text(), re.DOTALL)
+    (tmp_path / "from_the_page.py").write_text(program.replace("seeds=2, steps=10", "seeds=1, steps=1"))
+    done = script(tmp_path / "from_the_page.py", cwd=tmp_path)
+    assert done.stdout.strip() == "not shown: one seed has no interval", done.stderr
+
+
+@pytest.mark.slow
 def test_the_scenarios_page_runs(tmp_path: Path) -> None:
     programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "scenarios.md").read_text(), re.DOTALL)
     told = [line for program in programs for line in re.findall(r"print\(.*\)  # (.*)", program)]

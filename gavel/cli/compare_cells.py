@@ -1,0 +1,146 @@
+"""The runs of a comparison: one `gavel train` process for each reward and seed, a few at a time.
+
+A cell is finished when its last evaluation is on disk, and is then not run again; one that was killed goes on after its
+last finished step. A process ends with the one that started it.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gavel.cli.run_file import to_toml
+from gavel.cli.run_paths import paths_seen_from
+from gavel.llm.errors import GavelError, first_error
+from gavel.reports.run_figures import metric_rows
+from gavel.trainer.run_config import RunConfig
+from gavel.trainer.runs.run_directory import run_path
+
+_GRACE = 60.0
+"""Seconds that an interrupted run has to finish its step."""
+_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of Linux's prctl."""
+_TAIL = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run of a comparison."""
+
+    arm: str
+    seed: int
+    config: RunConfig
+    directory: Path
+
+    @property
+    def label(self) -> str:
+        return f"{self.arm}, seed {self.seed}"
+
+    def step(self) -> int:
+        """The last step on disk; 0 before the first."""
+        if not (self.directory / "model.json").is_file():
+            return 0
+        return max((row["step"] for row in metric_rows(self.directory) if row["split"] == "train"), default=0)
+
+    def finished(self) -> bool:
+        if not (self.directory / "model.json").is_file():
+            return False
+        steps = self.config.loop.steps
+        splits = {row["split"] for row in metric_rows(self.directory) if row["step"] == steps}
+        return {"train", "held_out"} <= splits
+
+
+def slug(text: str) -> str:
+    return re.sub(r"[^\w.+-]+", "-", text).strip("-").lower()
+
+
+def cell_of(base: RunConfig, project: str, root: Path, arm: str, seed: int) -> Cell:
+    """The cell of an arm, whose reward and judge `base` has already, for one seed.
+
+    Its name has the number of steps, because the learning rate's schedule depends on it.
+    """
+    name = f"{slug(arm)}-{base.loop.steps}-steps-seed-{seed}"
+    loop = base.loop.model_copy(update={"seed": seed})
+    config = base.model_copy(update={"model": base.model.model_copy(update={"name": name}), "loop": loop})
+    return Cell(arm, seed, config, run_path(root, project, name))
+
+
+async def run_cells(
+    cells: Sequence[Cell], root: Path, *, parallel: int, done: Callable[[Cell, bool], None] = lambda cell, ran: None
+) -> None:
+    """Runs what is not finished, at most `parallel` processes of one thread at a time.
+
+    `done(cell, ran)` is called for each. Raises `GavelError` with the end of its log when one fails; the others are
+    then stopped after their step.
+    """
+    limiter = asyncio.Semaphore(parallel)
+
+    async def run(cell: Cell) -> None:
+        async with limiter:
+            ran = not cell.finished()
+            if ran:
+                await _train(cell, root)
+            done(cell, ran)
+
+    with first_error():
+        async with asyncio.TaskGroup() as tasks:
+            for cell in cells:
+                tasks.create_task(run(cell))
+
+
+async def _train(cell: Cell, root: Path) -> None:
+    folder = cell.directory.parent / "cells"
+    folder.mkdir(parents=True, exist_ok=True)
+    file, log = folder / f"{cell.directory.name}.toml", folder / f"{cell.directory.name}.log"
+    config = paths_seen_from(cell.config, folder)
+    file.write_text(to_toml(config, config), encoding="utf-8")
+    environment = {**os.environ, "GAVEL_RUNS": str(root), "OMP_NUM_THREADS": "1"}
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "gavel", "train", str(file)),
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C reaches it once, from here
+            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+        )
+        try:
+            status = await process.wait()
+        finally:
+            await _stop(process)
+    if status:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-_TAIL:]
+        raise GavelError(
+            f"the run {cell.label} ended with status {status}: " + " ".join(line.strip() for line in lines),
+            f"Mend it, and run the same command again: it goes on. Its whole log: {log}",
+        )
+    if not cell.finished():
+        raise GavelError(
+            f"the run {cell.label} ended without a last evaluation on held-out tasks.",
+            "Rewards are compared by success on held-out tasks: give the scenario tasks of the split held_out, and a "
+            "success.",
+        )
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGINT)
+    try:
+        async with asyncio.timeout(_GRACE):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGTERM)

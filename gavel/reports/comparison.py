@@ -1,0 +1,255 @@
+"""Runs compared by what they were trained on: one arm for each reward, one run for each seed.
+
+Read from the run directories alone, so that a comparison of runs that exist is the same as one just made. Figures of
+held-out success are over the seeds; judge - hand is paired by seed.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from gavel.reports.run_figures import (
+    Disagreement,
+    RunAgreement,
+    agreement_over_training,
+    cost_of,
+    curve_of,
+    metric_rows,
+    seconds_of,
+)
+from gavel.reports.seed_statistics import (
+    Curve,
+    MeanOverSeeds,
+    PairedDifference,
+    area_under_curve,
+    change,
+    mean_over_seeds,
+    paired_difference,
+    steps_to,
+)
+from gavel.scenarios.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class CellFigures:
+    """One run: one arm and seed."""
+
+    arm: str
+    seed: int
+    directory: Path
+    success: Curve
+    """Held-out success by step."""
+    heldout_tasks: int
+    judge_score: Curve
+    """Mean of the training rollouts; empty where no judge scored."""
+    train_success: Curve
+    agreement: RunAgreement
+    cost_usd: float | None
+    """None = not known."""
+    seconds: float
+
+    @property
+    def final(self) -> float | None:
+        return self.success[max(self.success)] if self.success else None
+
+    @property
+    def hacking_gap(self) -> float | None:
+        """By how much more the judge's mean score rose than success did, over the same training rollouts."""
+        score, truth = change(self.judge_score), change(self.train_success)
+        return None if score is None or truth is None else score - truth
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """All runs of one reward."""
+
+    name: str
+    cells: list[CellFigures]
+    final: MeanOverSeeds
+    area: MeanOverSeeds
+    steps_to: MeanOverSeeds
+    """Over the seeds that reached the threshold; `seeds` says how many."""
+    hacking_gap: MeanOverSeeds
+    drift_hand: MeanOverSeeds
+    """Change of tau between judge and hand from the first third of training to the last."""
+    drift_truth: MeanOverSeeds
+    tau_hand: MeanOverSeeds
+    tau_truth: MeanOverSeeds
+    cost_usd: float | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What `gavel compare` found."""
+
+    scenario: str
+    arms: list[Arm]
+    paired: Mapping[str, PairedDifference]
+    """Final held-out success of two arms over the same seeds, by `judge - hand`."""
+    threshold: float
+    margin: float
+    directory: Path
+
+    @property
+    def disagreements(self) -> list[Disagreement]:
+        found = [each for arm in self.arms for cell in arm.cells for each in cell.agreement.disagreements]
+        return sorted(found, key=lambda each: -each.places)[:4]
+
+
+def read_cell(
+    arm: str, seed: int, directory: Path, scenario: Scenario | None, *, last: int | None = None
+) -> CellFigures:
+    """The figures of a run, up to the step `last`. Raises `GavelError` where there is none."""
+    rows = [row for row in metric_rows(directory) if last is None or row["step"] <= last]
+    tasks = curve_of(rows, "held_out", "trajectories")
+    return CellFigures(
+        arm=arm,
+        seed=seed,
+        directory=directory,
+        success=curve_of(rows, "held_out", "success"),
+        heldout_tasks=round(tasks[max(tasks)]) if tasks else 0,
+        judge_score=curve_of(rows, "train", "judge_score"),
+        train_success=curve_of(rows, "train", "success"),
+        agreement=agreement_over_training(directory, scenario),
+        cost_usd=cost_of(rows),
+        seconds=seconds_of(rows).get("whole", 0.0),
+    )
+
+
+def compare_cells(
+    cells: Sequence[CellFigures], scenario: str, directory: Path, *, margin: float, threshold: float
+) -> Comparison:
+    """The arms in the order of their first cells, and their paired differences."""
+    by_arm: dict[str, list[CellFigures]] = {}
+    for cell in cells:
+        by_arm.setdefault(cell.arm, []).append(cell)
+    paired: dict[str, PairedDifference] = {}
+    for (one, ones), (other, others) in combinations(by_arm.items(), 2):
+        finals = {cell.seed: cell.final for cell in others if cell.final is not None}
+        differences = [
+            cell.final - finals[cell.seed] for cell in ones if cell.final is not None and cell.seed in finals
+        ]
+        if differences:
+            paired[f"{one} - {other}"] = paired_difference(differences, margin)
+    return Comparison(
+        scenario=scenario,
+        arms=[_arm(name, of_arm, threshold) for name, of_arm in by_arm.items()],
+        paired=paired,
+        threshold=threshold,
+        margin=margin,
+        directory=directory,
+    )
+
+
+def _arm(name: str, cells: list[CellFigures], threshold: float) -> Arm:
+    def over(values: Sequence[float | None]) -> MeanOverSeeds:
+        return mean_over_seeds([value for value in values if value is not None])
+
+    hands, truths = [c.agreement.judge_hand for c in cells], [c.agreement.judge_truth for c in cells]
+    costs = [cell.cost_usd for cell in cells]
+    known = [cost for cost in costs if cost is not None]
+    return Arm(
+        name=name,
+        cells=cells,
+        final=over([cell.final for cell in cells]),
+        area=over([area_under_curve(cell.success) for cell in cells]),
+        steps_to=over([steps_to(cell.success, threshold) for cell in cells]),
+        hacking_gap=over([cell.hacking_gap for cell in cells]),
+        drift_hand=over([change(curve) for curve in hands]),
+        drift_truth=over([change(curve) for curve in truths]),
+        tau_hand=over([fmean(curve.values()) if curve else None for curve in hands]),
+        tau_truth=over([fmean(curve.values()) if curve else None for curve in truths]),
+        cost_usd=sum(known) if len(known) == len(costs) else None,
+        seconds=sum(cell.seconds for cell in cells),
+    )
+
+
+def signed(value: float | None) -> str:
+    return "–" if value is None else f"{value:+.2f}"
+
+
+def with_interval(mean: MeanOverSeeds, sign: str = "") -> str:
+    """`0.88 ± 0.01`; without an interval the mean alone."""
+    if mean.value is None:
+        return "–"
+    width = "" if mean.half_width is None else f" ± {mean.half_width:.2f}"
+    return f"{mean.value:{sign}.2f}{width}"
+
+
+def steps_text(arm: Arm) -> str:
+    """`14`, or `14 (3 of 5 seeds)` where some never reached it."""
+    if arm.steps_to.value is None:
+        return "–"
+    reached, seeds = arm.steps_to.seeds, len(arm.cells)
+    return f"{arm.steps_to.value:.0f}" + ("" if reached == seeds else f" ({reached} of {seeds} seeds)")
+
+
+def cost_text(arm: Arm) -> str:
+    if not any(cell.judge_score for cell in arm.cells):
+        return "–"
+    return "not known" if arm.cost_usd is None else f"{arm.cost_usd:.2f}"
+
+
+def statement(name: str, difference: PairedDifference) -> str:
+    """`judge - hand: -0.01 (95 %: -0.03 to +0.01, 5 seeds): equivalent within ±0.03`"""
+    seeds = f"{difference.seeds} seed{'' if difference.seeds == 1 else 's'}"
+    interval = seeds
+    if difference.low is not None and difference.high is not None:
+        interval = f"95 %: {difference.low:+.2f} to {difference.high:+.2f}, {seeds}"
+    return f"{name}: {difference.mean:+.2f} ({interval}): {difference.verdict}"
+
+
+def as_json(comparison: Comparison) -> str:
+    """All figures; the trajectories stay in the run directories."""
+
+    def arm(one: Arm) -> dict[str, Any]:
+        fields = ("final", "area", "steps_to", "hacking_gap", "drift_hand", "drift_truth", "tau_hand", "tau_truth")
+        return {
+            "name": one.name,
+            **{name: asdict(getattr(one, name)) for name in fields},
+            "cost_usd": one.cost_usd,
+            "seconds": round(one.seconds, 2),
+            "runs": [
+                {
+                    "seed": cell.seed,
+                    "directory": str(cell.directory),
+                    "heldout_tasks": cell.heldout_tasks,
+                    "heldout_success": cell.success,
+                    "judge_score": cell.judge_score,
+                    "train_success": cell.train_success,
+                    "tau_judge_hand": cell.agreement.judge_hand,
+                    "tau_judge_truth": cell.agreement.judge_truth,
+                    "cost_usd": cell.cost_usd,
+                    "seconds": round(cell.seconds, 2),
+                }
+                for cell in one.cells
+            ],
+        }
+
+    return json.dumps(
+        {
+            "scenario": comparison.scenario,
+            "threshold": comparison.threshold,
+            "margin": comparison.margin,
+            "arms": [arm(one) for one in comparison.arms],
+            "paired": {name: asdict(one) | {"equivalent": one.equivalent} for name, one in comparison.paired.items()},
+        },
+        indent=1,
+    )
+
+
+def csv_rows(comparison: Comparison) -> list[list[str]]:
+    """One row for each point of each learning curve, under a header."""
+    rows = [["reward", "seed", "step", "heldout_success", "run"]]
+    for arm in comparison.arms:
+        for cell in arm.cells:
+            rows += [
+                [arm.name, str(cell.seed), str(step), f"{value:.6g}", str(cell.directory)]
+                for step, value in sorted(cell.success.items())
+            ]
+    return rows

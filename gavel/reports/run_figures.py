@@ -1,0 +1,169 @@
+"""What a run directory tells, for reports: also while the run goes on, and whatever kind of run it is.
+
+The last line of metrics.jsonl may be torn while the run writes it; figures that a run lacks are absent, never 0.
+"""
+
+import contextlib
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from gavel.judge.audit.agreement import mean_kendall_tau
+from gavel.llm.errors import GavelError
+from gavel.reports.seed_statistics import Curve
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.scenario import Scenario, ScenarioError
+from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory_store import TrajectoryStore
+from gavel.trainer.loop.evaluation import call_measure
+
+Row = dict[str, Any]
+_SAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """A member that the judge and the hand-written reward place differently in its group."""
+
+    places: float
+    """Difference of its ranks in the group, as a share of the group."""
+    run: str
+    step: int
+    judge: float
+    hand: float
+    trajectory: Trajectory
+
+
+@dataclass(slots=True)
+class RunAgreement:
+    """Kendall's tau within groups, by training step; and the members of most disagreement."""
+
+    judge_hand: dict[int, float] = field(default_factory=dict[int, float])
+    judge_truth: dict[int, float] = field(default_factory=dict[int, float])
+    disagreements: list[Disagreement] = field(default_factory=list[Disagreement])
+
+
+def metric_rows(directory: Path) -> list[Row]:
+    """The whole rows of metrics.jsonl. Raises `GavelError` for a directory without a run."""
+    if not (directory / "model.json").is_file():
+        raise GavelError(f"{directory} is no run: it has no model.json.", "`gavel runs` lists the runs.")
+    rows: list[Row] = []
+    with contextlib.suppress(FileNotFoundError):
+        for line in (directory / "metrics.jsonl").read_text(encoding="utf-8", errors="replace").splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                read = json.loads(line)
+                row = cast("Row", read) if isinstance(read, dict) else {}
+                if isinstance(row.get("step"), int) and "split" in row:
+                    rows.append(row)
+    return rows
+
+
+def curve_of(rows: Sequence[Row], split: str, name: str) -> Curve:
+    """A figure by step."""
+    return {row["step"]: float(row[name]) for row in rows if row["split"] == split and _is_number(row.get(name))}
+
+
+def total_of(rows: Sequence[Row], split: str, name: str) -> float:
+    return math.fsum(curve_of(rows, split, name).values())
+
+
+def cost_of(rows: Sequence[Row]) -> float | None:
+    """Dollars of the judge; None where a step's are not known."""
+    training = [row for row in rows if row["split"] == "train" and row.get("judge/calls")]
+    known = [row["judge/cost_usd"] for row in training if _is_number(row.get("judge/cost_usd"))]
+    return math.fsum(known) if len(known) == len(training) else None
+
+
+def seconds_of(rows: Sequence[Row]) -> dict[str, float]:
+    """By phase."""
+    found: Counter[str] = Counter()
+    for row in rows:
+        if row["split"] == "times":
+            found.update({n: row[n] for n in ("rollout", "judge", "train", "evaluation", "whole") if n in row})
+    return dict(found)
+
+
+def left_out_of(rows: Sequence[Row]) -> Counter[str]:
+    """Groups and members not trained on, by the key of `LeftOut`."""
+    found: Counter[str] = Counter()
+    for row in rows:
+        for name, value in row.items():
+            if row["split"] == "train" and name.startswith("left_out/") and _is_number(value):
+                found[name.removeprefix("left_out/")] += int(value)
+    return found
+
+
+def stored_groups(directory: Path, split: str) -> Iterator[tuple[int, TrajectoryGroup]]:
+    """(step, group) of every stored group, in order."""
+    for file in sorted((directory / "trajectories" / split).glob("*.jsonl.zst")):
+        for group in TrajectoryStore(file).read():
+            yield int(file.name.partition(".")[0]), group
+
+
+def hand_reward_of(scenario: Scenario | None, trajectory: Trajectory) -> float | None:
+    """As it was stored, else as the scenario computes it from the trajectory; None where neither is possible."""
+    if "reward/hand" in trajectory.metrics:
+        return float(trajectory.metrics["reward/hand"])
+    if scenario is None or scenario.hand_reward is None or trajectory.status == "failed":
+        return None
+    try:
+        return call_measure(scenario, "hand_reward", scenario.hand_reward, trajectory)
+    except ScenarioError:  # it needs the world of the episode, which is over
+        return None
+
+
+def agreement_over_training(directory: Path, scenario: Scenario | None) -> RunAgreement:
+    """Of the run's judged groups; empty where no judge scored."""
+    found = RunAgreement()
+    by_step: dict[int, tuple[list[list[tuple[float, float]]], list[list[tuple[float, float]]]]] = {}
+    for step, group in stored_groups(directory, "train"):
+        hands, truths = by_step.setdefault(step, ([], []))
+        hand: list[tuple[float, float]] = []
+        members: list[Trajectory] = []
+        truth: list[tuple[float, float]] = []
+        for member in group:
+            score = member.judgement.score if member.judgement else None
+            if score is None:
+                continue
+            if (value := hand_reward_of(scenario, member)) is not None:
+                hand.append((score, value))
+                members.append(member)
+            if "success" in member.metrics:
+                truth.append((score, float(member.metrics["success"])))
+        hands.append(hand)
+        truths.append(truth)
+        found.disagreements += _furthest(hand, members, directory.name, step)
+        found.disagreements = sorted(found.disagreements, key=lambda each: -each.places)[:_SAMPLES]
+    for step, (hands, truths) in by_step.items():
+        for target, pairs in ((found.judge_hand, hands), (found.judge_truth, truths)):
+            if (tau := mean_kendall_tau(pairs)) is not None:
+                target[step] = tau
+    return found
+
+
+def _furthest(
+    pairs: Sequence[tuple[float, float]], members: Sequence[Trajectory], run: str, step: int
+) -> list[Disagreement]:
+    """The member of a group whose two ranks differ most, if any do."""
+    if len(pairs) < 2:
+        return []
+    places = [
+        abs(_rank([score for score, _ in pairs], at) - _rank([value for _, value in pairs], at)) / (len(pairs) - 1)
+        for at in range(len(pairs))
+    ]
+    at = max(range(len(pairs)), key=places.__getitem__)
+    return [Disagreement(places[at], run, step, *pairs[at], members[at])] if places[at] > 0 else []
+
+
+def _rank(values: Sequence[float], at: int) -> float:
+    """The midrank from 0."""
+    below = sum(value < values[at] for value in values)
+    return below + (sum(value == values[at] for value in values) - 1) / 2
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,220 @@
+"""The report of one run as a self-contained HTML page, also while the run goes on.
+
+Trajectories, judges and file names are untrusted: the template escapes every value, contains no script, and its content
+security policy allows none.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+
+from gavel.judge.audit.agreement import mean_kendall_tau
+from gavel.reports.charts import BINS
+from gavel.reports.curves_chart import CurvePoint, CurvesChart, curves_chart
+from gavel.reports.demo_page import duration, turns
+from gavel.reports.page import render_page, write_page
+from gavel.reports.run_figures import (
+    Row,
+    cost_of,
+    curve_of,
+    left_out_of,
+    metric_rows,
+    seconds_of,
+    stored_groups,
+    total_of,
+)
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.data.left_out import sentence_of
+
+REPORT = "report.html"
+_MOST_TASKS = 100
+_PER_FILTER = 2
+_CHARTS: Sequence[tuple[str, str, Sequence[tuple[str, str]]]] = (
+    ("Held-out", "means of the held-out tasks", (("held_out", "success"), ("held_out", "truncated"))),
+    ("Reward", "means of each step's rollouts", (("train", "reward"), ("train", "judge_score"), ("train", "success"))),
+    ("Loss", "", (("train", "loss"),)),
+    ("Entropy", "nats a token", (("train", "entropy"),)),
+    ("KL and drift", "", (("train", "kl"), ("train", "kl_in_reward"), ("train", "logprob_drift"))),
+    ("Clipped", "share of tokens", (("train", "clip_fraction_low"), ("train", "clip_fraction_high"))),
+    ("Staleness", "steps", (("train", "staleness/mean"), ("train", "staleness/max"))),
+    ("Gradient norm", "", (("train", "gradient_norm"),)),
+    ("Learning rate", "", (("train", "learning_rate"),)),
+    ("Seconds a step", "", (("times", "rollout"), ("times", "judge"), ("times", "train"))),
+)
+"""Title, unit, and the figures (split, name) of each chart; one without figures is not drawn."""
+
+
+@dataclass(slots=True)
+class _Task:
+    attempts: int = 0
+    scores: list[float] = field(default_factory=list[float])
+    rewards: list[float] = field(default_factory=list[float])
+    successes: list[float] = field(default_factory=list[float])
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    title: str
+    trajectory: Trajectory
+
+
+@dataclass(slots=True)
+class _Attempts:
+    """What the stored trajectories of training tell."""
+
+    histogram: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    """By step, the number of scores in each tenth."""
+    tasks: dict[str, _Task] = field(default_factory=dict[str, _Task])
+    statuses: dict[str, int] = field(default_factory=dict[str, int])
+    """Of groups, by the status of their judgement."""
+    unscored: dict[str, int] = field(default_factory=dict[str, int])
+    """Of members, by reason."""
+    flags: dict[str, int] = field(default_factory=dict[str, int])
+    errors: list[float] = field(default_factory=list[float])
+    truth: dict[int, list[list[tuple[float, float]]]] = field(
+        default_factory=dict[int, list[list[tuple[float, float]]]]
+    )
+    samples: dict[str, list[_Sample]] = field(default_factory=dict[str, list[_Sample]])
+
+
+def write_run_report(directory: Path, path: Path | None = None) -> Path:
+    """Writes the page, by default as report.html of the run; returns its path. Raises `GavelError` for no run."""
+    page = path or directory / REPORT
+    write_page(page, render_run(directory))
+    return page
+
+
+def render_run(directory: Path) -> str:
+    """The page's HTML. Raises `GavelError` for a directory without a run."""
+    rows = metric_rows(directory)
+    attempts = _read_attempts(directory)
+    charts = [(title, unit, chart) for title, unit, names in _CHARTS if (chart := _chart(rows, names)) is not None]
+    truth = {step: tau for step, pairs in attempts.truth.items() if (tau := mean_kendall_tau(pairs)) is not None}
+    if truth:
+        points = {step: CurvePoint(tau) for step, tau in truth.items()}
+        if (chart := curves_chart({"tau": points}, low=-1, high=1)) is not None:
+            charts.append(("Judge and truth", "Kendall's tau within groups", chart))
+    cost, seconds = cost_of(rows), seconds_of(rows)
+    steps = max((row["step"] for row in rows if row["split"] != "times"), default=0)
+    tasks = sorted(attempts.tasks.items(), key=lambda item: fmean(item[1].rewards) if item[1].rewards else -1)
+    return render_page(
+        "run_page.html.j2",
+        name=f"{directory.parent.name}/{directory.name}",
+        written=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+        step=steps,
+        charts=charts,
+        bins=BINS,
+        histogram=[
+            (step, [(count, count / max(max(counts), 1)) for count in counts], sum(counts))
+            for step, counts in sorted(attempts.histogram.items())
+        ],
+        tasks=[
+            (name, task.attempts, _mean(task.scores), _mean(task.rewards), _mean(task.successes))
+            for name, task in tasks[:_MOST_TASKS]
+        ],
+        task_count=len(tasks),
+        left_out=[(count, sentence_of(key)) for key, count in left_out_of(rows).most_common()],
+        health=_health(rows, attempts),
+        cost="not known" if cost is None else f"{cost:.4f} USD",
+        seconds=[(name, duration(value)) for name, value in seconds.items()],
+        samples=attempts.samples,
+        turns=turns,
+    )
+
+
+def _chart(rows: Sequence[Row], names: Sequence[tuple[str, str]]) -> CurvesChart | None:
+    curves = {name: curve_of(rows, split, name) for split, name in names}
+    signed = any(value < 0 for curve in curves.values() for value in curve.values())
+    return curves_chart(
+        {name: {step: CurvePoint(value) for step, value in curve.items()} for name, curve in curves.items() if curve},
+        low=None if signed else 0,
+    )
+
+
+def _health(rows: Sequence[Row], attempts: _Attempts) -> list[tuple[str, str]]:
+    """What a reader asks of the judge first."""
+    found = [(f"groups {status}", f"{count:,}") for status, count in sorted(attempts.statuses.items())]
+    if calls := total_of(rows, "train", "judge/calls"):
+        cached = total_of(rows, "train", "judge/cached_calls")
+        found.append(("calls", f"{calls:,.0f}, {cached:,.0f} of them replayed"))
+        prompt, reply = (total_of(rows, "train", f"judge/{kind}_tokens") for kind in ("prompt", "completion"))
+        found.append(("tokens", f"{prompt:,.0f} of prompts, {reply:,.0f} of replies"))
+        opposed = total_of(rows, "train", "judge/opposed_groups")
+        found.append(("groups whose orders contradict each other", f"{opposed:,.0f}"))
+    if attempts.errors:
+        found.append(("mean standard error of a score", f"{fmean(attempts.errors):.3f}"))
+    found += [(f"flag: {flag}", f"{count:,}") for flag, count in sorted(attempts.flags.items())]
+    found += [(f"unscored: {reason}", f"{count:,}") for reason, count in sorted(attempts.unscored.items())]
+    return found
+
+
+def _read_attempts(directory: Path) -> _Attempts:
+    found = _Attempts()
+    for step, group in stored_groups(directory, "train"):
+        if group.judgement is not None:
+            _count(found.statuses, group.judgement.status)
+        pairs: list[tuple[float, float]] = []
+        for member in group:
+            task = found.tasks.setdefault(_task_name(member), _Task())
+            task.attempts += 1
+            success = member.metrics.get("success")
+            if success is not None:
+                task.successes.append(float(success))
+            if member.reward is not None:
+                task.rewards.append(member.reward)
+            judgement = member.judgement
+            if judgement is not None and judgement.score is None:
+                _count(found.unscored, (judgement.reason or "not judged")[:200])
+            if judgement is not None and judgement.score is not None:
+                task.scores.append(judgement.score)
+                counts = found.histogram.setdefault(step, [0] * BINS)
+                counts[min(max(int(judgement.score * BINS + 1e-9), 0), BINS - 1)] += 1
+                if judgement.standard_error is not None:
+                    found.errors.append(judgement.standard_error)
+                if success is not None:
+                    pairs.append((judgement.score, float(success)))
+            for flag in judgement.flags if judgement else ():
+                _count(found.flags, str(flag))
+            for name in _filters(member, success):
+                kept = found.samples.setdefault(name, [])
+                kept.append(_Sample(f"step {step}", member))
+                del kept[:-_PER_FILTER]
+        if pairs:
+            found.truth.setdefault(step, []).append(pairs)
+    return found
+
+
+def _filters(member: Trajectory, success: float | bool | None) -> list[str]:
+    """The lists of samples that a member is in; each keeps its newest."""
+    score = member.judgement.score if member.judgement else None
+    found: list[str] = []
+    if member.judgement is not None and score is None:
+        found.append("unscored")
+    if member.judgement is not None and member.judgement.flags:
+        found.append("flagged")
+    if member.status != "finished":
+        found.append(member.status)
+    if score is not None and success is not None:
+        if score >= 0.7 and not success:
+            found.append("scored high, and failed")
+        if score <= 0.3 and success:
+            found.append("scored low, and succeeded")
+    reward = member.reward
+    if reward is not None:
+        found.append("rewarded" if reward >= 0.5 else "hardly rewarded")
+    return found
+
+
+def _task_name(member: Trajectory) -> str:
+    task = member.metadata.get("task")
+    return str(task.get("id", "?")) if isinstance(task, dict) else str(task if task is not None else "?")
+
+
+def _count(counts: dict[str, int], name: str) -> None:
+    counts[name] = counts.get(name, 0) + 1
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{fmean(values):.2f}" if values else "–"

@@ -1,0 +1,124 @@
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+"""Statistics of training runs that differ in their seed: learning curves, intervals over seeds, equivalence.
+
+    paired_difference([-0.01, 0.0, -0.02, 0.01, -0.01], margin=0.03).verdict      "equivalent within ±0.03"
+
+A difference that the seeds do not show is "not shown", never "none". Plain numbers in, plain numbers out.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from gavel.judge.audit.bootstrap import IntervalEstimate, mean_over_groups
+
+Curve = Mapping[int, float]
+"""Value by training step."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeanOverSeeds:
+    """A mean with its 95 % interval by Student's t over the seeds."""
+
+    value: float | None
+    half_width: float | None
+    """None with fewer than two seeds, or where all have the same value: that is no sign of precision."""
+    seeds: int
+
+
+@dataclass(frozen=True, slots=True)
+class PairedDifference:
+    """Differences of two rewards over the same seeds."""
+
+    seeds: int
+    mean: float
+    low: float | None
+    high: float | None
+    """95 % interval by Student's t; None where there is none."""
+    p_equivalence: float | None
+    """Of two one-sided t tests (Schuirmann 1987) against the margin, the larger p."""
+    margin: float
+    verdict: str
+    """`equivalent within ±0.03`, `different`, or `not shown: …`."""
+
+    @property
+    def equivalent(self) -> bool:
+        return self.low is not None and self.high is not None and -self.margin < self.low <= self.high < self.margin
+
+
+def area_under_curve(curve: Curve) -> float | None:
+    """By the trapezoidal rule, divided by the span of the steps: the mean height. None with fewer than two points."""
+    points = sorted(curve.items())
+    if len(points) < 2:
+        return None
+    area = 0.0
+    for (start, first), (end, last) in itertools.pairwise(points):
+        area += (end - start) * (first + last) / 2
+    return area / (points[-1][0] - points[0][0])
+
+
+def steps_to(curve: Curve, threshold: float) -> int | None:
+    """The first evaluated step whose value is at least the threshold; None if none is."""
+    return next((step for step, value in sorted(curve.items()) if value >= threshold), None)
+
+
+def mean_over_seeds(values: Sequence[float]) -> MeanOverSeeds:
+    """The mean of one value per seed."""
+    if not values:
+        return MeanOverSeeds(None, None, 0)
+    error = _standard_error(values)
+    return MeanOverSeeds(fmean(values), None if error is None else _t_quantile(len(values)) * error, len(values))
+
+
+def paired_difference(differences: Sequence[float], margin: float) -> PairedDifference:
+    """What the differences of the same seeds say. `margin` > 0: what is too small to matter.
+
+    Equivalent: the whole 95 % interval is inside the margin, which is stricter than two one-sided tests at 5 %.
+    """
+    seeds, mean = len(differences), fmean(differences)
+    error = _standard_error(differences)
+    if error is None:
+        why = "one seed has no interval" if seeds < 2 else "the seeds' differences are all the same"
+        return PairedDifference(seeds, mean, None, None, None, margin, f"not shown: {why}")
+    from scipy.stats import t  # pyright: ignore[reportUnknownVariableType]
+
+    half = _t_quantile(seeds) * error
+    low, high = mean - half, mean + half
+    inside = max(float(t.sf((mean + margin) / error, seeds - 1)), float(t.cdf((mean - margin) / error, seeds - 1)))
+    if -margin < low and high < margin:
+        verdict = f"equivalent within ±{margin:g}"
+    elif low > 0 or high < 0:
+        verdict = "different" + (f", by more than {margin:g}" if low > margin or high < -margin else "")
+    else:
+        verdict = f"not shown: neither a difference nor equivalence within ±{margin:g}"
+    return PairedDifference(seeds, mean, low, high, inside, margin, verdict)
+
+
+def curve_over_seeds(curves: Sequence[Curve]) -> dict[int, IntervalEstimate]:
+    """At every step that all seeds have, the mean with a percentile bootstrap interval over seeds."""
+    if not curves:
+        return {}
+    common = set(curves[0]).intersection(*curves)
+    return {step: mean_over_groups([curve[step] for curve in curves]) for step in sorted(common)}
+
+
+def change(curve: Curve) -> float | None:
+    """The mean of the last third of the points less that of the first third; None with fewer than two points."""
+    values = [value for _, value in sorted(curve.items())]
+    if len(values) < 2:
+        return None
+    third = max(len(values) // 3, 1)
+    return fmean(values[-third:]) - fmean(values[:third])
+
+
+def _standard_error(values: Sequence[float]) -> float | None:
+    spread = stdev(values) if len(values) > 1 else 0.0
+    return spread / math.sqrt(len(values)) if spread > 1e-12 else None
+
+
+def _t_quantile(seeds: int) -> float:
+    from scipy.stats import t  # pyright: ignore[reportUnknownVariableType]
+
+    return float(t.ppf(0.975, seeds - 1))

@@ -1,0 +1,91 @@
+"""`gavel compare` end to end: killed and gone on with, of existing runs, and of judges on what is stored."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gavel.cli.runs import is_running
+from tests.forked import gavel
+from tests.gavel.reports.made_runs import made_run
+from tests.limits import HANG_SECONDS
+
+SETTINGS = "--seeds 1 --steps 2 --evaluate-every 1 --tasks 2 --group-size 2 --evaluation-tasks 4 --final-tasks 4"
+SMALL = ["returns_desk", "--rewards", "hand,constant", *SETTINGS.split()]
+
+
+@pytest.mark.slow
+def test_a_comparison_that_was_killed_goes_on_and_runs_nothing_twice(tmp_path: Path) -> None:
+    place = tmp_path / "runs" / "compare" / "returns_desk"
+    first = subprocess.Popen(
+        [sys.executable, "-m", "gavel", "compare", *SMALL, "--parallel", "1"],
+        cwd=tmp_path,
+        env=os.environ | {"GAVEL_RUNS": "runs"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    hand = place / "hand-2-steps-seed-0"
+    try:
+        _wait(lambda: (hand / "metrics.jsonl").exists())
+    finally:
+        first.send_signal(signal.SIGKILL)
+        first.wait(HANG_SECONDS)
+    _wait(lambda: not is_running(hand))  # the run ends with the process that started it
+    done = gavel("compare", *SMALL, cwd=tmp_path, GAVEL_RUNS="runs")
+    assert done.returncode == 0, done.stderr
+    assert "hand - constant" in done.stdout
+    written = (hand / "metrics.jsonl").read_text()
+    again = gavel("compare", *SMALL, cwd=tmp_path, GAVEL_RUNS="runs")
+    assert "2 finished before" in again.stdout
+    assert (hand / "metrics.jsonl").read_text() == written
+    figures = json.loads((place / "comparison.json").read_text())
+    assert [list(arm["runs"][0]["heldout_success"]) for arm in figures["arms"]] == [["0", "1", "2"]] * 2
+    assert (hand / "report.html").is_file()
+
+
+def test_existing_runs_are_compared_without_a_claim(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        made_run(tmp_path / "runs" / "desk" / name)
+    done = gavel("compare", "desk/one", "runs/desk/two", cwd=tmp_path, GAVEL_RUNS="runs")
+    assert done.returncode == 0, done.stderr
+    assert "not shown: one seed has no interval" in done.stdout
+    assert (tmp_path / "runs" / "compare" / "runs" / "one-two" / "report.html").is_file()
+
+
+def test_judges_are_compared_on_what_a_run_has_stored(tmp_path: Path) -> None:
+    made_run(tmp_path / "runs" / "desk" / "one")
+    (tmp_path / "r.txt").write_text("- ends with a message to the customer\n")
+    done = gavel("compare", "--judges", "constant,stand-in", "desk/one", "--rubric", "@r.txt", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "runs" / "compare" / "judges" / "one" / "judges.json").read_text())
+    assert {(row["judge"], row["reference"]) for row in rows} >= {("constant", "success"), ("constant", "stand-in")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("returns_desk --rewards taste", "there is no reward 'taste'"),
+        ("no/run other/run", "no/run is no run"),
+        ("desk/one", "what it is to be compared with is not said"),
+        ("desk/one runs/desk/one", "a run is compared with itself"),
+    ],
+)
+def test_mistakes_are_one_sentence(tmp_path: Path, arguments: str, said: str) -> None:
+    made_run(tmp_path / "runs" / "desk" / "one")
+    done = gavel("compare", *arguments.split(), cwd=tmp_path, GAVEL_RUNS="runs")
+    assert done.returncode == 1
+    assert said in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + HANG_SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.2)

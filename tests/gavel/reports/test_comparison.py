@@ -1,0 +1,66 @@
+"""Arms of runs, their paired differences, and what is said of them."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from gavel.reports.compare_page import write_comparison
+from gavel.reports.comparison import Comparison, compare_cells, cost_text, read_cell, statement, steps_text
+from tests.gavel.reports.html_page import Page
+from tests.gavel.reports.made_runs import made_run
+
+FINALS = {"judge": (0.90, 0.88, 0.91), "hand": (0.91, 0.88, 0.90)}
+
+
+@pytest.fixture
+def comparison(tmp_path: Path) -> Comparison:
+    cells = [
+        read_cell(arm, seed, made_run(tmp_path / f"{arm}-{seed}", final=final, judged=arm == "judge"), None)
+        for arm, finals in FINALS.items()
+        for seed, final in enumerate(finals)
+    ]
+    return compare_cells(cells, "desk", tmp_path / "report", margin=0.03, threshold=0.89)
+
+
+def test_differences_are_of_the_same_seeds(comparison: Comparison) -> None:
+    difference = comparison.paired["judge - hand"]
+    assert difference.seeds == 3
+    assert difference.mean == pytest.approx(0.0)
+    said = statement("judge - hand", difference)
+    assert said == "judge - hand: -0.00 (95 %: -0.02 to +0.02, 3 seeds): equivalent within ±0.03" or said.startswith(
+        "judge - hand: +0.00 (95 %: -0.02 to +0.02, 3 seeds)"
+    )
+
+
+def test_a_seed_that_one_arm_lacks_is_not_paired(tmp_path: Path) -> None:
+    cells = [read_cell("judge", seed, made_run(tmp_path / f"j{seed}"), None) for seed in (0, 1)]
+    cells.append(read_cell("hand", 1, made_run(tmp_path / "h1"), None))
+    found = compare_cells(cells, "desk", tmp_path, margin=0.03, threshold=0.8)
+    assert found.paired["judge - hand"].seeds == 1
+
+
+def test_the_gap_is_what_the_score_rose_more_than_success(comparison: Comparison) -> None:
+    judge, hand = comparison.arms
+    assert judge.hacking_gap.value == pytest.approx(2 / 3)
+    assert hand.hacking_gap.value is None
+    assert cost_text(judge) == "2.25"
+    assert cost_text(hand) == "–"
+    assert steps_text(judge) == "3 (2 of 3 seeds)"
+
+
+def test_page_csv_and_json_have_the_figures_and_no_markup_of_trajectories(comparison: Comparison) -> None:
+    page = write_comparison(comparison)
+    parsed = Page(page.read_text())
+    assert "Where judge and hand disagree most" in parsed.text
+    assert not {"script", "img", "link"} & set(parsed.tags)
+    with (page.parent / "comparison.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 12
+    assert [float(row["heldout_success"]) for row in rows if row["reward"] == "hand" and row["step"] == "3"] == [
+        *FINALS["hand"]
+    ]
+    figures = json.loads((page.parent / "comparison.json").read_text())
+    assert figures["paired"]["judge - hand"]["equivalent"] is True
+    assert [arm["name"] for arm in figures["arms"]] == ["judge", "hand"]

@@ -1,0 +1,36 @@
+"""What is read of a run directory."""
+
+from pathlib import Path
+
+import pytest
+
+from gavel.reports.run_figures import agreement_over_training, cost_of, curve_of, metric_rows, total_of
+from tests.gavel.reports.made_runs import made_run
+
+
+def test_a_torn_last_row_is_left_out(tmp_path: Path) -> None:
+    rows = metric_rows(made_run(tmp_path / "run"))
+    assert len(rows) == 8
+    assert curve_of(rows, "held_out", "success") == {0: 0.5, 3: 0.9}
+    assert total_of(rows, "times", "whole") == 6.0
+
+
+def test_a_cost_that_a_step_does_not_tell_is_not_known(tmp_path: Path) -> None:
+    rows = metric_rows(made_run(tmp_path / "run"))
+    assert cost_of(rows) == pytest.approx(0.75)
+    del rows[2]["judge/cost_usd"]
+    assert cost_of(rows) is None
+
+
+def test_agreement_is_by_step_and_finds_who_is_placed_most_differently(tmp_path: Path) -> None:
+    found = agreement_over_training(made_run(tmp_path / "run"), None)
+    assert found.judge_hand == {step: pytest.approx(-1) for step in (1, 2, 3)}
+    assert all(tau > 0 for tau in found.judge_truth.values())
+    assert {each.places for each in found.disagreements} == {1.0}
+
+
+def test_a_run_without_a_judge_has_no_agreement(tmp_path: Path) -> None:
+    found = agreement_over_training(made_run(tmp_path / "run", judged=False), None)
+    assert not found.judge_hand
+    assert not found.judge_truth
+    assert not found.disagreements

@@ -1,0 +1,45 @@
+"""The page of a run: what it tells, and that hostile trajectories stay text."""
+
+from pathlib import Path
+
+import pytest
+
+from gavel.llm.errors import GavelError
+from gavel.reports.run_page import render_run, write_run_report
+from tests.gavel.reports.html_page import Page
+from tests.gavel.reports.made_runs import made_run
+
+
+def test_the_page_of_a_run_that_goes_on_tells_its_figures(tmp_path: Path) -> None:
+    page = Page(render_run(made_run(tmp_path / "desk" / "one")))
+    assert "After step 3" in page.text
+    assert "6 groups whose members all have the same score" in page.text
+    assert "0.7500 USD" in page.text
+    for title in ("Held-out", "Loss", "Judge and truth", "Judge's scores by step", "flag: contentless"):
+        assert title in page.text
+    assert "Entropy" not in page.text  # this run has none
+
+
+def test_nothing_of_a_trajectory_becomes_markup(tmp_path: Path) -> None:
+    html = render_run(made_run(tmp_path / "desk" / "one"))
+    page = Page(html)
+    assert "<script>alert(1)</script>" in page.text
+    assert not {"script", "img", "link", "iframe"} & set(page.tags)
+    assert not {name for name, _ in page.attributes if name.startswith("on") or name in ("src", "href")}
+    assert "default-src 'none'" in html
+
+
+def test_a_run_without_a_step_has_a_page(tmp_path: Path) -> None:
+    (tmp_path / "model.json").write_text("{}")
+    assert "No figure is written yet." in Page(render_run(tmp_path)).text
+
+
+def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GavelError, match=r"is no run"):
+        write_run_report(tmp_path)
+
+
+def test_the_page_is_beside_the_run_or_where_it_is_asked_for(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "desk" / "one")
+    assert write_run_report(run) == run / "report.html"
+    assert write_run_report(run, tmp_path / "other.html").read_text().endswith("</html>")

@@ -1,0 +1,105 @@
+# pyright: reportArgumentType=false, reportUnknownMemberType=false
+"""Statistics over seeds: equal to the slow version, calibrated, and honest with few seeds."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from gavel.reports.seed_statistics import (
+    area_under_curve,
+    change,
+    curve_over_seeds,
+    mean_over_seeds,
+    paired_difference,
+    steps_to,
+)
+
+SHARES = st.floats(0, 1)
+CURVES = st.dictionaries(st.integers(0, 200), SHARES, min_size=2, max_size=12)
+DIFFERENCES = st.lists(st.floats(-1, 1), min_size=2, max_size=10).filter(lambda values: np.std(values) > 1e-6)
+
+
+@given(CURVES)
+def test_the_area_is_numpy_s_and_lies_between_the_lowest_and_the_highest_value(curve: dict[int, float]) -> None:
+    steps = sorted(curve)
+    values = [curve[step] for step in steps]
+    slow = sum((b - a) * (curve[a] + curve[b]) / 2 for a, b in itertools.pairwise(steps))
+    area = area_under_curve(curve)
+    assert area is not None
+    assert area == pytest.approx(slow / (steps[-1] - steps[0]))
+    assert min(values) - 1e-9 <= area <= max(values) + 1e-9
+
+
+def test_a_single_point_has_no_area() -> None:
+    assert area_under_curve({3: 0.5}) is None
+
+
+@given(CURVES, SHARES)
+def test_steps_to_is_the_first_point_at_or_above_the_threshold(curve: dict[int, float], threshold: float) -> None:
+    reached = [step for step, value in curve.items() if value >= threshold]
+    assert steps_to(curve, threshold) == (min(reached) if reached else None)
+
+
+@given(DIFFERENCES)
+def test_the_interval_is_scipy_s(values: list[float]) -> None:
+    slow = stats.t.interval(0.95, len(values) - 1, loc=np.mean(values), scale=stats.sem(values))
+    mean, paired = mean_over_seeds(values), paired_difference(values, 0.03)
+    assert mean.value is not None
+    assert mean.half_width is not None
+    assert (mean.value - mean.half_width, mean.value + mean.half_width) == pytest.approx(slow, abs=1e-9)
+    assert (paired.low, paired.high) == pytest.approx(slow, abs=1e-9)
+
+
+@given(DIFFERENCES, st.floats(0.01, 0.5))
+def test_the_p_value_is_that_of_two_one_sided_tests(values: list[float], margin: float) -> None:
+    lower = stats.ttest_1samp(values, -margin, alternative="greater")[1]
+    upper = stats.ttest_1samp(values, margin, alternative="less")[1]
+    paired = paired_difference(values, margin)
+    assert paired.p_equivalence == pytest.approx(max(lower, upper), abs=1e-9)
+    assert paired.equivalent == paired.verdict.startswith("equivalent")
+    if paired.equivalent:
+        assert max(lower, upper) <= 0.025 + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("differences", "verdict"),
+    [
+        ([-0.01, 0.0, -0.02, 0.01, -0.01], "equivalent within ±0.03"),
+        ([0.2, 0.22, 0.19, 0.21], "different, by more than 0.03"),
+        ([0.02, 0.05, 0.03, 0.04], "different"),
+        ([0.2, -0.1, 0.1], "not shown: neither a difference nor equivalence within ±0.03"),
+        ([0.0], "not shown: one seed has no interval"),
+        ([0.0, 0.0], "not shown: the seeds' differences are all the same"),
+    ],
+)
+def test_verdicts(differences: list[float], verdict: str) -> None:
+    assert paired_difference(differences, 0.03).verdict == verdict
+
+
+def test_a_true_difference_at_the_margin_is_called_equivalent_at_most_as_often_as_it_says() -> None:
+    chance = random.Random(0)
+    called = sum(paired_difference([chance.gauss(0.03, 0.01) for _ in range(5)], 0.03).equivalent for _ in range(2000))
+    assert called / 2000 <= 0.025 + 3 * (0.025 * 0.975 / 2000) ** 0.5
+
+
+def test_no_seeds_have_no_mean_and_equal_seeds_no_interval() -> None:
+    assert mean_over_seeds([]).value is None
+    assert mean_over_seeds([0.5, 0.5, 0.5]).half_width is None
+
+
+def test_bands_are_at_the_steps_that_all_seeds_have() -> None:
+    bands = curve_over_seeds([{0: 0.1, 5: 0.4, 7: 0.9}, {0: 0.3, 5: 0.6}])
+    assert list(bands) == [0, 5]
+    assert bands[5].value == pytest.approx(0.5)
+    assert (bands[5].low, bands[5].high) == (pytest.approx(0.4), pytest.approx(0.6))
+    assert curve_over_seeds([]) == {}
+
+
+def test_change_is_from_the_first_third_to_the_last() -> None:
+    assert change({1: 0.0, 2: 0.2, 3: 0.5, 4: 0.5, 5: 0.8, 6: 1.0}) == pytest.approx(0.8)
+    assert change({1: 0.3}) is None
