@@ -42,11 +42,22 @@ class Cell:
     def label(self) -> str:
         return f"{self.arm}, seed {self.seed}"
 
-    def step(self) -> int:
-        """The last step on disk; 0 before the first."""
-        if not (self.directory / "model.json").is_file():
-            return 0
-        return max((row["step"] for row in metric_rows(self.directory) if row["split"] == "train"), default=0)
+    @property
+    def file(self) -> Path:
+        """The run.toml that it is started with."""
+        return self.directory.parent / "cells" / f"{self.directory.name}.toml"
+
+    def toml(self) -> str:
+        config = paths_seen_from(self.config, self.file.parent)
+        return to_toml(config, config)
+
+    def check_settings(self) -> None:
+        """Raises `GavelError` for a finished run that had other settings: its figures are not comparable."""
+        if self.finished() and (not self.file.is_file() or self.file.read_text(encoding="utf-8") != self.toml()):
+            raise GavelError(
+                f"the finished run {self.directory} had other settings than these.",
+                f"Compare with those ({self.file}), delete it, or choose another place: GAVEL_RUNS=…",
+            )
 
     def finished(self) -> bool:
         if not (self.directory / "model.json").is_file():
@@ -79,6 +90,8 @@ async def run_cells(
     `done(cell, ran)` is called for each. Raises `GavelError` with the end of its log when one fails; the others are
     then stopped after their step.
     """
+    for cell in cells:
+        cell.check_settings()
     limiter = asyncio.Semaphore(parallel)
 
     async def run(cell: Cell) -> None:
@@ -95,11 +108,9 @@ async def run_cells(
 
 
 async def _train(cell: Cell, root: Path) -> None:
-    folder = cell.directory.parent / "cells"
-    folder.mkdir(parents=True, exist_ok=True)
-    file, log = folder / f"{cell.directory.name}.toml", folder / f"{cell.directory.name}.log"
-    config = paths_seen_from(cell.config, folder)
-    file.write_text(to_toml(config, config), encoding="utf-8")
+    file, log = cell.file, cell.file.with_suffix(".log")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(cell.toml(), encoding="utf-8")
     environment = {**os.environ, "GAVEL_RUNS": str(root), "OMP_NUM_THREADS": "1"}
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(

@@ -9,9 +9,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from gavel.cli.compare_cells import Cell
-from gavel.cli.compare_session import plan_cells, run_comparison
+from gavel.cli.compare_session import cores, plan_cells, run_comparison
 from gavel.cli.named_scenario import scenario_named
 from gavel.cli.terminal import plain
+from gavel.llm.counted import counted
 from gavel.reports.comparison import Comparison, cost_text, signed, statement, steps_text, with_interval
 from gavel.reports.demo_page import duration
 from gavel.trainer.run_config import RunConfig
@@ -28,8 +29,6 @@ async def train_and_print(
     parallel: int | None,
 ) -> None:
     """Runs the cells with a line for each, then prints the table."""
-    from gavel.cli.compare_session import cores
-
     console = Console()
     scenario = scenario_named(config.scenario)
     root = runs_root() / "compare"
@@ -38,7 +37,8 @@ async def train_and_print(
     finished = sum(cell.finished() for cell in cells)
     again = f" · {finished} finished before" if finished else ""
     console.print(
-        plain(f"Gavel compare · {scenario.name} · {len(cells)} runs, {at_once} at once{again}"), soft_wrap=True
+        plain(f"Gavel compare · {scenario.name} · {counted(len(cells), 'run')}, {at_once} at once{again}"),
+        soft_wrap=True,
     )
     started, ran_before = time.monotonic(), [0, 0]
     progress = Progress(

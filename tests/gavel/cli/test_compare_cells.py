@@ -1,0 +1,47 @@
+"""When a run of a comparison counts as finished, and that finished runs of other settings are refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gavel.cli.compare_cells import Cell, cell_of, run_cells, slug
+from gavel.cli.compare_session import settings_of
+from gavel.llm.errors import GavelError
+
+
+def finished_cell(root: Path) -> Cell:
+    cell = cell_of(settings_of("returns_desk"), "returns_desk", root, "judge", 0)
+    cell.directory.mkdir(parents=True)
+    (cell.directory / "model.json").write_text("{}")
+    rows = [{"step": cell.config.loop.steps, "split": split} for split in ("train", "held_out")]
+    (cell.directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    cell.file.parent.mkdir()
+    cell.file.write_text(cell.toml())
+    return cell
+
+
+async def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    seen: list[tuple[str, bool]] = []
+    cell = finished_cell(tmp_path)
+    await run_cells([cell], tmp_path, parallel=1, done=lambda cell, ran: seen.append((cell.label, ran)))
+    assert seen == [("judge, seed 0", False)]
+
+
+async def test_a_finished_run_of_other_settings_is_refused(tmp_path: Path) -> None:
+    cell = finished_cell(tmp_path)
+    cell.file.write_text(cell.toml().replace("group_size = 8", "group_size = 4") + "# other\n")
+    with pytest.raises(GavelError, match="had other settings"):
+        await run_cells([cell], tmp_path, parallel=1)
+
+
+def test_a_run_without_its_last_evaluation_is_not_finished(tmp_path: Path) -> None:
+    cell = finished_cell(tmp_path)
+    metrics = cell.directory / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().splitlines()[0] + "\n")
+    assert not cell.finished()
+
+
+def test_names_of_arms_are_names_of_directories() -> None:
+    assert slug("judge (openai/gpt-5-mini)") == "judge-openai-gpt-5-mini"
+    assert slug("judge+hand") == "judge+hand"
