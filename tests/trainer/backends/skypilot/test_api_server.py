@@ -39,7 +39,8 @@ _CATALOG = {
         f'gpu_1x_h100,H100,1.0,26.0,200.0,2.49,us-east-1,"{_GPU}",\n'
     ),
 }
-# The server checks credentials when it starts and finds none, so each client says anew which cloud there is.
+# The server checks credentials when it starts and finds none. Then the clients say which cloud there is.
+_BOOTED = "import sky; sky.get('skypilot-server-on-boot-check')"
 _ENABLE = """
 from sky import global_user_state
 from sky.clouds import cloud
@@ -79,7 +80,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
             assert server.poll() is None, (home / "server.log").read_text()
             assert time.monotonic() < deadline
             time.sleep(0.5)
-        yield environment | {"SKYPILOT_API_SERVER_ENDPOINT": address}
+        client = environment | {"SKYPILOT_API_SERVER_ENDPOINT": address}
+        subprocess.run([sys.executable, "-c", _BOOTED], env=client, capture_output=True, timeout=HANG_SECONDS)
+        yield client
     finally:
         os.killpg(server.pid, signal.SIGTERM)
         try:
