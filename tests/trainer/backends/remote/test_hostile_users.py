@@ -130,14 +130,17 @@ async def test_groups_with_exceptions_without_rewards_and_with_odd_numbers_are_c
 
 async def test_numbers_of_other_libraries_and_what_is_no_number_are_metrics(url: str) -> None:
     async with registered(url, "odd-numbers") as (backend, model):
-        result = await model.train([await a_group(model, 0.0, 1.0)], metrics={"mine": np.float32(0.5), "no": math.nan})
+        odd: dict[str, Any] = {"mine": np.float32(0.5), "no": math.nan}
+        result = await model.train([await a_group(model, 0.0, 1.0)], metrics=odd)
         assert result.metrics["mine"] == 0.5
         assert math.isnan(result.metrics["no"])
-        backend.record(model, {"loss": math.inf, "count": np.int64(3)}, "extra")
+        odd = {"loss": math.inf, "count": np.int64(3)}
+        backend.record(model, odd, "extra")
         (row,) = backend.history(model, "extra")
         assert (row["loss"], row["count"]) == (None, 3)
+        odd = {"loss": object()}
         with pytest.raises(GavelError, match="cannot be sent"):
-            backend.record(model, {"loss": object()}, "extra")
+            backend.record(model, odd, "extra")
 
 
 async def test_a_huge_group_is_trained_and_one_beyond_the_limit_is_told(tmp_path: Path) -> None:
@@ -245,7 +248,7 @@ def test_a_backend_outlives_event_loops_and_is_shared_by_threads(url: str) -> No
 
 
 async def test_a_cell_of_a_notebook_makes_another_client_again_and_again(url: str) -> None:
-    clients = [RemoteBackend(url, KEY, patience=AT_ONCE) for _ in range(3)]
+    clients, model = [RemoteBackend(url, KEY, patience=AT_ONCE) for _ in range(3)], a_model("cells")
     for client in clients:  # none is closed, as where a cell is run again
         model = a_model("cells")
         await model.register(client)
