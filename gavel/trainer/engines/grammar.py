@@ -12,7 +12,7 @@ open a tool call in place of it.
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,10 @@ class Grammars:
 
     def constraint(self, grammar: Grammar, prompt_ids: Sequence[int], stop_ids: frozenset[int]) -> "Constraint":
         """Takes up to a second for the first one, and milliseconds for a new schema. Raises `GrammarError`."""
+        if grammar.call:
+            with self._gate:
+                call = self._matcher(grammar.call)
+            return Constraint(call, None, self._vocabulary, stop_ids, (), None, self._is_blank, thinks=False)
         with self._gate:
             matcher = self._matcher(_JSON, grammar.schema)
             after = None if self._thought is None else self._matcher(_AFTER_A_THOUGHT, grammar.schema)
@@ -76,8 +80,8 @@ class Grammars:
     def _is_blank(self, token: int) -> bool:
         return self._tokenizer.decode([token]).isspace()
 
-    def _matcher(self, form: str, schema: str) -> "LLMatcher":
-        """At the beginning of a reply."""
+    def _matcher(self, form: str, schema: str = "") -> "LLMatcher":
+        """At the beginning of a reply. `form` ends where the schema follows, if there is one."""
         try:
             from llguidance import LLMatcher
             from llguidance.hf import from_tokenizer
@@ -90,11 +94,12 @@ class Grammars:
         if known is None:
             if self._tokens is None:
                 self._tokens = from_tokenizer(self._tokenizer, n_vocab=self._vocabulary)
-            laid_out = json.dumps({**json.loads(schema), "x-guidance": _LAYOUT})
+            laid_out = json_rule(json.loads(schema)) if schema else ""
             known = LLMatcher(self._tokens, LLMatcher.grammar_from_lark(form + laid_out), log_level=0)
             if known.is_error():
+                what = "response_format" if schema else "tool's parameters"
                 raise GrammarError(
-                    f"no grammar can be made of this response_format: {_reason(known.get_error())}",
+                    f"no grammar can be made of this {what}: {_reason(known.get_error())}",
                     "Leave that out of the schema.",
                 )
             self._compiled[key] = known
@@ -102,6 +107,11 @@ class Grammars:
         while len(self._compiled) > _COMPILED:
             self._compiled.popitem(last=False)
         return known.deep_copy()
+
+
+def json_rule(schema: Mapping[str, Any]) -> str:
+    """The schema as a rule of a grammar says it, behind `%json`."""
+    return json.dumps({**schema, "x-guidance": _LAYOUT})
 
 
 def _reason(told: str) -> str:

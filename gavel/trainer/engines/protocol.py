@@ -57,10 +57,12 @@ must return at once and raise nothing."""
 class Grammar:
     """What a reply must be: JSON of a schema, or a tool call."""
 
-    schema: str
+    schema: str = "{}"
     """A JSON schema, as JSON."""
     opening: tuple[int, ...] = ()
     """The tokens that open a tool call; none where the reply may call none."""
+    call: str = ""
+    """In place of all this, for a reply that is the rest of a tool call: a grammar in llguidance's dialect of Lark."""
 
 
 @dataclass(frozen=True, slots=True)

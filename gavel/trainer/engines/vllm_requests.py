@@ -44,7 +44,9 @@ def sampling_body(request: SamplingRequest, room: int) -> dict[str, Any]:
 
 
 def structured(grammar: Grammar) -> dict[str, Any]:
-    """What is added to a body whose reply must be JSON."""
+    """What is added to a body whose reply must fit."""
+    if grammar.call:
+        return {"structured_outputs": {"grammar": grammar.call}}
     return {"structured_outputs": {"json": json.loads(grammar.schema)}}
 
 

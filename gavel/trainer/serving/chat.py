@@ -10,6 +10,7 @@ conversation, which then goes on from the very tokens.
 import asyncio
 import itertools
 import json
+import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import Any, cast
 from renderers import ParsedResponse, Renderer, ToolCallParseStatus
 
 from gavel.llm.types import Message
+from gavel.trainer.engines.grammar import GrammarError
 from gavel.trainer.engines.protocol import BASE, AdapterGone, ContextOverflow, Engine, Grammar, Sampled, SamplingRequest
 from gavel.trainer.serving.capture_book import current_capture
 from gavel.trainer.serving.chat_chunks import ChoiceChunks
@@ -31,11 +33,13 @@ from gavel.trainer.serving.chat_objects import (
 )
 from gavel.trainer.serving.chat_request import ChatRequest, read_chat_request
 from gavel.trainer.serving.errors import BadRequest, UnknownModel
-from gavel.trainer.serving.forced_call import call_opening
+from gavel.trainer.serving.forced_call import call_opening, call_rest
 from gavel.trainer.serving.streamed_text import StreamedText
 from gavel.trainer.serving.turn_cache import ChatFormat, Prompt, TurnCache
 from gavel.trainer.serving.turn_ends import after_one_call, any_of, at_strings, without_stop
 from gavel.trainer.serving.turn_sampling import Ends, Heard, sample_turn
+
+logger = logging.getLogger(__name__)
 
 _FORMATS = 64
 """Renderers that are kept, for arguments of the chat template that requests give."""
@@ -229,8 +233,13 @@ class ChatCompletions:
         turn = await self._sampled(chat)
         if chat.calls_as_asked(turn):
             return chat, turn
-        forced = chat.forced()
-        return forced, await self._sampled(forced)
+        forced = chat.forced(self._decode)
+        try:
+            return forced, await self._sampled(forced)
+        except GrammarError as error:
+            logger.info("a tool call is forced without a grammar: %s", error)
+            freely = replace(forced, request=replace(forced.request, grammar=None))
+            return freely, await self._sampled(freely)
 
     async def _sampled(self, chat: "_Chat", heard: Heard | None = None) -> Sampled:
         ends: list[Ends] = []
@@ -327,9 +336,9 @@ class _Chat:
         calls = [call for call in self.parsed(turn.token_ids).tool_calls if call.status == ToolCallParseStatus.OK]
         return bool(calls) and all(self.asked.call in (None, call.name) for call in calls)
 
-    def forced(self) -> "_Chat":
-        """The same behind the tokens that open a call. Raises `BadRequest`."""
-        opening = call_opening(self.form.renderer, self.asked.tools or [], self.asked.call)
+    def forced(self, decode: Callable[[Sequence[int]], str]) -> "_Chat":
+        """The same behind the tokens that open a call, which goes on by a grammar. Raises `BadRequest`."""
+        opening, rule = call_rest(self.form.renderer, self.asked.tools or [], self.asked.call, decode)
         if not opening:
             raise BadRequest(
                 "the policy called no tool, and its chat format has no beginning by which it could be made to",
@@ -337,5 +346,7 @@ class _Chat:
             )
         prompt_ids = [*self.prompt.token_ids, *opening]
         rest = max(1, self.request.max_tokens - len(opening))
-        request = replace(self.request, prompt_ids=prompt_ids, max_tokens=rest, grammar=None)
-        return replace(self, prompt=Prompt(prompt_ids, self.prompt.continues), request=request, opening=tuple(opening))
+        grammar = Grammar(call=rule) if rule else None
+        request = replace(self.request, prompt_ids=prompt_ids, max_tokens=rest, grammar=grammar)
+        asked, prompt = replace(self.asked, forced=True), Prompt(prompt_ids, self.prompt.continues)
+        return replace(self, asked=asked, prompt=prompt, request=request, opening=tuple(opening))

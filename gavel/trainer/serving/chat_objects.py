@@ -57,9 +57,11 @@ def choice_object(
     }
     shaped_by = sorted(asked.shaping.asked()) if asked.shaping else []
     if sampled.redrawn:
-        shaped_by.append("response_format")
+        shaped_by.append("tool_choice" if asked.forced else "response_format")
     if sampled.adapter_version == BASE:
         shaped_by.append("model")
+    if asked.forced:
+        choice["discarded_attempts"] = 1
     if shaped_by:
         choice["shaped_by"] = shaped_by
     if asked.stop and sampled.finish_reason == "stop":  # as vLLM calls it

@@ -103,6 +103,8 @@ class ChatRequest:
     compact: bool
     """Log-probs as a plain list."""
     token_ids: bool
+    forced: bool = False
+    """The turn is a second attempt, which was made to call a tool; no body asks for that."""
 
 
 def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
