@@ -52,7 +52,7 @@ async def deploy(
         report(host.costs(record))
         try:
             async with asyncio.timeout(deadline):
-                deployment = await host.deploy(DeployPlan(adapter, wait, deadline), record, report)
+                deployment = await host.deploy(DeployPlan(adapter, wait), record, report)
         except TimeoutError as error:
             raise DeployError(
                 f"{host.name} does not serve {record.id} after {deadline:.0f} s",

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from gavel.trainer.deploy.errors import DeployError
 from gavel.trainer.deploy.record import DeploymentRecord
@@ -42,7 +42,8 @@ class Deployment:
         key = os.environ.get(self.key_variable, "") if self.key_variable else _NO_KEY
         if not key:
             raise DeployError(f"{self.key_variable} is not set", "Set it in the environment or in .env.")
-        return AsyncOpenAI(base_url=self.base_url, api_key=key)
+        http_client = DefaultAsyncHttpxClient(trust_env="://127.0.0.1:" not in self.base_url)  # no proxy for loopback
+        return AsyncOpenAI(base_url=self.base_url, api_key=key, http_client=http_client)
 
     async def undeploy(self) -> None:
         """Stops serving and removes what was made for it; doing so again changes nothing. Raises `DeployError`."""

@@ -37,8 +37,6 @@ class DeployPlan:
     adapter: AdapterFacts
     wait: bool = True
     """Whether to wait until the host serves; if not, the same command later goes on."""
-    deadline: float = 3600.0
-    """Seconds to wait in all."""
 
 
 class DeployHost(Protocol):

@@ -39,6 +39,9 @@ _TOKENS = 32
 _ENOUGH = 24
 """Tokens with log-probs that are compared; with fewer the greedy text decides."""
 _OTHER_STEPS = 3
+_VLLM_HOSTS = ("vllm", "huggingface")
+_UNCUT = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+"""vLLM takes its defaults from the base's generation config, and may give the log-probs of what they leave."""
 _PATIENCE = 180.0
 _REQUEST_SECONDS = 120.0
 
@@ -152,8 +155,10 @@ async def _ask(
 ) -> _Answer:
     asked: dict[str, Any] = {"model": deployment.model_id, "messages": messages, "max_tokens": _TOKENS}
     asked |= {"temperature": 0.0} if greedy else {"temperature": 1.0, "top_p": 1.0, "logprobs": True}
+    extra: dict[str, Any] = dict(_UNCUT) if deployment.record.host in _VLLM_HOSTS else {}
     if local.chat_template_kwargs:
-        asked["extra_body"] = {"chat_template_kwargs": local.chat_template_kwargs}
+        extra["chat_template_kwargs"] = local.chat_template_kwargs
+    asked["extra_body"] = extra or None
 
     async def create() -> ChatCompletion:
         completions: Any = client.chat.completions

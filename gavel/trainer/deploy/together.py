@@ -323,6 +323,6 @@ class TogetherHost:
 _AFTER_FAILURE = "Its rank, targets or base do not suit, or there is no capacity: undeploy it, and see docs/deploy.md."
 _REMEDIES = {
     402: "Add credit to the account; the same command goes on where it was.",
-    404: "Check TOGETHER_PROJECT_ID, and the name of the base model in Together's catalogue.",
+    404: "Check TOGETHER_PROJECT_ID. Was something removed in the console? Then gavel undeploy, and deploy again.",
     409: "Something of this name is being removed; give the same command again in a minute.",
 }

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.trainer.runs.checkpoint_retention import steps_to_keep
+from gavel.trainer.runs.checkpoint_retention import chosen_step, steps_to_keep
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,14 @@ def test_no_more_stay_than_were_asked_for(values: dict[int, float], last: int, b
     kept = steps_to_keep(saved, values, keep_last=last, keep_best=best)
     assert set(saved[len(saved) - min(last, len(saved)) :]) <= kept <= set(saved)
     assert len(kept) <= last + best
+
+
+def test_a_step_is_chosen_by_number_as_the_newest_or_as_the_best_of_a_split():
+    rows = [{"step": 1, "split": "val", "reward": 0.9}, {"step": 2, "split": "val", "reward": 0.1}]
+    rows.append({"step": 3, "split": "train", "reward": 1.0})
+    assert chosen_step([1, 2, 3], rows, "latest", "val/reward") == 3
+    assert chosen_step([1, 2, 3], rows, "best", "val/reward") == 1
+    assert chosen_step([2, 3], rows, "best", "val/reward") == 2
+    assert chosen_step([3], rows, "best", "val/reward") is None
+    assert chosen_step([], rows, "latest", "val/reward") is None
+    assert chosen_step([1], rows, 7, "val/reward") == 7
