@@ -17,9 +17,13 @@ from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.protocol import Backend, NotRegisteredError, TrainResult
 from gavel.trainer.config import ExportDtype, ExportForm, SftConfig, TrainConfig
-from gavel.trainer.engines.protocol import deadline
+from gavel.trainer.deploy.deployment import Deployment
+from gavel.trainer.deploy.errors import DeployError
+from gavel.trainer.deploy.host import Report
+from gavel.trainer.deploy.run_deploy import BEST_BY, deploy_step, described_facts
+from gavel.trainer.engines.protocol import deadline as turn_deadline
 from gavel.trainer.model_spec import ModelSpec, TrainableSpec
-from gavel.trainer.runs.checkpoint_retention import steps_to_keep
+from gavel.trainer.runs.checkpoint_retention import chosen_step, steps_to_keep
 from gavel.trainer.runs.run_directory import runs_root
 from gavel.trainer.runs.storage.store import StorageError, open_store, split_place
 from gavel.trainer.runs.storage.transfer import description, pull_checkpoint
@@ -116,7 +120,7 @@ class TrainableModel(Model, TrainableSpec):
 
     model_config = ConfigDict(frozen=False)
 
-    _request_seconds: float = PrivateAttr(default=deadline(_LONGEST_TURN))
+    _request_seconds: float = PrivateAttr(default=turn_deadline(_LONGEST_TURN))
 
     async def train(
         self,
@@ -180,27 +184,56 @@ class TrainableModel(Model, TrainableSpec):
         return await self.backend.export(self, form, dtype, step, None if out is None else Path(out))
 
     async def push(
-        self, address: str, step: int | Literal["latest", "best"] = "latest", *, best_by: str = "held_out/success"
+        self, address: str, step: int | Literal["latest", "best"] = "latest", *, best_by: str = BEST_BY
     ) -> str:
         """Copies a checkpoint to `s3://bucket/prefix`, `hf://owner/repository` or a directory, under `project/name`.
 
         Returns where it is there. A push that was cut off goes on where it was. best: the step with the highest
         `best_by` (split/metric). Raises `StorageError`.
         """
-        saved = self.backend.checkpoints(self)
-        if step == "best":
-            split, _, metric = best_by.partition("/")
-            values = {row["step"]: row[metric] for row in self.backend.history(self, split) if metric in row}
-            best = steps_to_keep(saved, values, keep_last=0, keep_best=1)
-            if not best:
-                raise StorageError(
-                    f"no checkpoint of {self.name} has a value of {best_by}",
-                    'Name another with best_by=, or step="latest".',
-                )
-            (step,) = best
-        elif step == "latest":
-            step = saved[-1] if saved else 0
-        return await self.backend.push(self, address, step)
+        chosen = self._chosen_step(step, best_by)
+        if chosen is None and step == "best":
+            raise StorageError(
+                f"no checkpoint of {self.name} has a value of {best_by}",
+                'Name another with best_by=, or step="latest".',
+            )
+        return await self.backend.push(self, address, chosen or 0)
+
+    async def deploy(
+        self,
+        host: str,
+        step: int | Literal["latest", "best"] = "latest",
+        *,
+        wait: bool = True,
+        smoke_test: bool = True,
+        best_by: str = BEST_BY,
+        deadline: float = 3600.0,
+        report: Report = print,
+        **options: Any,
+    ) -> Deployment:
+        """Serves a checkpoint at a host (vllm:http://HOST:PORT, together, …: docs/deploy.md) and proves what it serves.
+
+        `wait`, for at most `deadline` seconds, until it serves; without, the same call later goes on. `report` hears
+        what is done and what it costs. `options` are those of the host; keys come from the environment. The same call
+        after a crash goes on where it was. Raises `DeployError`.
+        """
+        chosen = self._chosen_step(step, best_by)
+        if not chosen:
+            raise DeployError(f"{self.name} has no checkpoint that is {step}", "Train a step, or name another step.")
+        adapter = await self.backend.export(self, "adapter", "auto", chosen, None)
+        description = self.model_dump(mode="json", include=set(TrainableSpec.model_fields))
+        facts = await asyncio.to_thread(described_facts, adapter, description, chosen)
+        return await deploy_step(
+            adapter.parents[1],
+            facts,
+            description,
+            host,
+            wait=wait,
+            smoke_test=smoke_test,
+            deadline=deadline,
+            report=report,
+            options=options,
+        )
 
     @classmethod
     async def pull(
@@ -233,6 +266,9 @@ class TrainableModel(Model, TrainableSpec):
         all requests with that key. At the end, requests in flight have `patience` seconds. Raises `CaptureError`.
         """
         return Capture(self.openai_client(), patience)
+
+    def _chosen_step(self, step: int | Literal["latest", "best"], best_by: str) -> int | None:
+        return chosen_step(self.backend.checkpoints(self), self.backend.history(self), step, best_by)
 
     def _address(self) -> tuple[str | None, str | None]:
         endpoint = self.backend.endpoint(self)

@@ -1,5 +1,6 @@
 """What the pages under docs/ show runs as shown, and what they link to is there."""
 
+import ast
 import importlib.util
 import json
 import os
@@ -15,6 +16,8 @@ import pytest
 
 from tests.forked import gavel, script, start_gavel
 from tests.limits import HANG_SECONDS
+from tests.trainer.deploy.trained_run import make_run
+from tests.trainer.engines.vllm_stand_in import BASE, StandIn
 
 ROOT = Path(__file__).parents[2]
 NAMED = re.compile(r"`(?:python )?((?:gavel|tests|benchmarks|docs|examples)/[\w/]+\.\w+)")
@@ -150,3 +153,32 @@ def test_the_picture_is_what_its_script_draws_and_names_files_that_exist() -> No
     assert script.TARGET.read_text() == script.picture()
     named = {file for row in script.ROWS for box in row.boxes for file in box.files.split()}
     assert {file for file in named if not list((ROOT / "gavel").rglob(file))} == set()
+
+
+@pytest.mark.slow
+def test_the_page_on_deploying_runs(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "deploy.md").read_text()
+    commands = re.findall(r"^gavel (.*)$", page, re.MULTILINE)
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    make_run(tmp_path / "runs")
+    server = StandIn()
+    try:
+        told = [
+            command.replace("http://127.0.0.1:8000", server.url)
+            for command in commands
+            if "http://127.0.0.1:8000" in command or command.startswith(("deployments", "undeploy"))
+        ]
+        assert [command.split()[0] for command in told] == ["deploy", "deployments", "undeploy"]
+        for command in told:
+            extra = ("--set", f"base={BASE}", "--no-smoke-test") if command.startswith("deploy ") else ()
+            done = gavel(*command.split(), *extra, cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+        assert len(server.every_name) == 1
+        assert server.adapters == {}
+    finally:
+        server.close()
+    compile(program, "deploy.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    for command in commands:  # every option that the page shows is one
+        asked = command.split()
+        shown = gavel(asked[0], "--help", cwd=tmp_path, COLUMNS="200").stdout
+        assert {word for word in asked if word.startswith("--")} <= set(re.findall(r"--[\w-]+", shown))

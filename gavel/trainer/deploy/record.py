@@ -76,12 +76,12 @@ class DeploymentRecord:
         """Whether the host may have been asked for this stage by a process that was killed."""
         return stage in self.stages and not self.stages[stage]["done"]
 
-    def begin(self, stage: str, **ids: Any) -> None:
+    def begin(self, stage: str, /, **ids: Any) -> None:
         """Writes what is about to be asked for."""
         self.stages[stage] = {"done": False, **ids}
         self.save()
 
-    def finish(self, stage: str, **ids: Any) -> Ids:
+    def finish(self, stage: str, /, **ids: Any) -> Ids:
         """Writes what the host gave."""
         self.stages[stage] = {**ids, "done": True}
         self.save()

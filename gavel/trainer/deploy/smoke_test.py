@@ -25,7 +25,6 @@ from gavel.trainer.deploy.retry import repeated
 from gavel.trainer.deploy.served_weights import Finding, by_greedy_text, by_logprobs
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.runs.checkpoints import Checkpoints
-from gavel.trainer.runs.run_directory import read_description
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +61,8 @@ class SmokeTest:
     run: Path
     step: int
     adapter: Path
+    description: Mapping[str, Any]
+    """Of the run, as in model.json."""
     seconds: float = 600.0
     """For all of it."""
 
@@ -85,7 +86,7 @@ class SmokeTest:
         return finding.said
 
     def _local(self) -> LocalPolicy:
-        return LocalPolicy(read_description(self.run / "model.json"), dict(self._candidates()))
+        return LocalPolicy(self.description, dict(self._candidates()))
 
     def _candidates(self) -> Iterator[tuple[str, Path]]:
         """The step itself, and those kept next to it."""
@@ -161,7 +162,7 @@ async def _ask(
     try:
         reply = await repeated(create, patience=_PATIENCE)
     except openai.BadRequestError as error:
-        if greedy:
+        if greedy or "chat template" in str(error):
             raise _unanswered(deployment, error) from error
         return _Answer(messages, "", [], [], None)  # it gives no log-probs
     except openai.OpenAIError as error:
@@ -180,10 +181,10 @@ async def _ask(
 
 
 def _unanswered(deployment: Deployment, error: openai.OpenAIError) -> DeployError:
-    return DeployError(
-        f"the deployment {deployment.id} does not answer the smoke test: {str(error).splitlines()[0]}",
-        "Give the same command again; it goes on where it was.",
-    )
+    said, remedy = str(error).splitlines()[0], "Give the same command again; it goes on where it was."
+    if "chat template" in said:
+        remedy = "The base's tokenizer has no chat template: start the server with --chat-template FILE."
+    return DeployError(f"the deployment {deployment.id} does not answer the smoke test: {said}", remedy)
 
 
 def _of_logprobs(local: LocalPolicy, answers: Sequence[_Answer]) -> Finding | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gavel.llm.errors import GavelError
 from gavel.trainer.runs.checkpoints import MANIFEST, Checkpoints
+from gavel.trainer.runs.run_directory import runs_root
 
 _ADAPTER = "adapter_config.json"
 _HOW = (
@@ -48,6 +49,14 @@ def find_checkpoint(named: str, root: Path) -> Path:
             f"the run in {place} has no whole checkpoint", "Train it for a step at least, or name another run."
         )
     return _whole(checkpoints, step)
+
+
+def split_step(named: str, root: Path | None = None) -> tuple[Path, int | None]:
+    """The directory of a run, and the step that is named with it, if one is. Raises `NamedCheckpointError`."""
+    place, step = _place(named, runs_root(root))
+    if place is None or not (place / "model.json").is_file():
+        raise NamedCheckpointError(f"there is no run {named!r}", "Name one as `gavel runs` lists it: desk/clerk@12.")
+    return place, step
 
 
 def names_checkpoint(named: str, directory: Path, root: Path) -> bool:

@@ -13,6 +13,7 @@ from gavel.trainer.deploy.errors import DeployError
 from gavel.trainer.deploy.record import open_record
 from gavel.trainer.deploy.smoke_test import SmokeTest, recorded_prompts
 from gavel.trainer.deploy.vllm import open_host
+from gavel.trainer.runs.run_directory import read_description
 from tests.fake_server import Answer, Call, FakeServer
 from tests.trainer.deploy.trained_run import facts_of, make_run, served_step
 
@@ -36,7 +37,7 @@ def deployment(run: Path, base_url: str) -> Deployment:
 
 
 async def proven(run: Path, base_url: str) -> str:
-    test = SmokeTest(run, 12, facts_of(run, 12).directory)
+    test = SmokeTest(run, 12, facts_of(run, 12).directory, read_description(run / "model.json"))
     return await test(deployment(run, base_url), lambda line: None)
 
 
@@ -81,10 +82,7 @@ async def test_greedy_text_tells_where_there_are_no_logprobs(run: Path, served: 
 async def test_a_base_that_is_not_here_leaves_it_unproven_and_says_so(run: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "desk" / "clerk"
     elsewhere.mkdir(parents=True)
-    (elsewhere / "model.json").write_text(
-        '{"format_version": 1, "name": "clerk", "project": "desk", "base_model": "/no/such/model", "lora": {}}'
-    )
-    test = SmokeTest(elsewhere, 12, facts_of(run, 12).directory)
+    test = SmokeTest(elsewhere, 12, facts_of(run, 12).directory, {"base_model": "/no/such/model"})
     assert (await test(deployment(run, "http://127.0.0.1:9/v1"), lambda line: None)).startswith("not run: ")
 
 

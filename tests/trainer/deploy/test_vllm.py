@@ -16,9 +16,16 @@ from gavel.trainer.deploy.record import read_records
 from gavel.trainer.deploy.smoke_test import SmokeTest
 from gavel.trainer.embedded import EMBEDDED_PATH
 from gavel.trainer.engines.vllm_launch import Served, vllm_engine
+from gavel.trainer.runs.run_directory import read_description
 from tests.trainer.deploy.conftest import write_adapter
 from tests.trainer.deploy.trained_run import LORA, facts_of, make_run
 from tests.trainer.engines.vllm_stand_in import BASE, StandIn
+
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""Of the embedded base, whose tokenizer has none."""
 
 
 @pytest.fixture
@@ -176,12 +183,16 @@ async def test_a_server_that_is_not_there_is_an_error_with_its_address(
 @pytest.mark.vllm
 async def test_a_real_vllm_serves_the_step_and_what_it_should_not_serve_is_found_out(tmp_path: Path) -> None:
     run = make_run(tmp_path / "runs")
+    (tmp_path / "server").mkdir()
     served = Served(str(EMBEDDED_PATH), torch.float32, "cpu", LORA.rank, 8, 256, versions=4)
-    engine = vllm_engine(VllmSettings(python=os.environ["GAVEL_TEST_VLLM_PYTHON"]), served, tmp_path / "server")
+    template = tmp_path / "template.jinja"
+    template.write_text(TEMPLATE)
+    settings = VllmSettings(python=os.environ["GAVEL_TEST_VLLM_PYTHON"], arguments=["--chat-template", str(template)])
+    engine = vllm_engine(settings, served, tmp_path / "server")
     lines: list[str] = []
     try:
         address, adapter = f"vllm:{engine._url}", facts_of(run, 12)
-        proof = SmokeTest(run, 12, adapter.directory)
+        proof = SmokeTest(run, 12, adapter.directory, read_description(run / "model.json"))
         deployment = await deploy(run, adapter, address, proof=proof, report=lines.append)
         assert "it serves step 12" in deployment.record.smoke_test
         other = await deploy(run, facts_of(run, 11), address)

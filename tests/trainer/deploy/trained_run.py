@@ -7,9 +7,11 @@ from pathlib import Path
 
 import torch
 
+from gavel.trainer.backends.training_run import DESCRIBED
 from gavel.trainer.config import LoraSettings
 from gavel.trainer.deploy.adapter_facts import AdapterFacts, read_facts
 from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.policy.policy import Policy
 from gavel.trainer.runs.checkpoints import Checkpoints
 from gavel.trainer.runs.format_version import FORMAT_VERSION
@@ -30,8 +32,9 @@ def make_run(root: Path) -> Path:
     for step, size in STEPS.items():
         change(policy, directions, size)
         checkpoints.save(step, policy.save_adapter)
-    described = {"name": "clerk", "project": "desk", "base_model": EMBEDDED_POLICY, "lora": LORA.model_dump()}
-    (run / "model.json").write_text(json.dumps({"format_version": FORMAT_VERSION, **described}))
+    spec = TrainableSpec(name="clerk", project="desk", base_model=EMBEDDED_POLICY, lora=LORA)
+    described = {"format_version": FORMAT_VERSION, **spec.model_dump(mode="json", include=DESCRIBED)}
+    (run / "model.json").write_text(json.dumps(described))
     return run
 
 

@@ -1,0 +1,107 @@
+"""`gavel deploy`: a run's checkpoint, served by a host."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gavel.cli.lazy_commands import single_command
+from gavel.extras import need_extra
+from gavel.llm.errors import GavelError
+
+
+def deploy(
+    run: Annotated[str, typer.Argument(help="A run as `gavel runs` lists it (desk/qwen3-8b), @12 for its step 12.")],
+    host: Annotated[
+        str,
+        typer.Argument(
+            help="vllm:http://HOST:PORT, together, fireworks, wandb, huggingface or ollama: docs/deploy.md."
+        ),
+    ],
+    best: Annotated[bool, typer.Option("--best", help="The step with the highest --best-by, not the newest.")] = False,
+    best_by: Annotated[str, typer.Option(help="split/metric of metrics.jsonl.")] = "held_out/success",
+    wait: Annotated[bool, typer.Option(help="Wait until it serves; without, the same command later goes on.")] = True,
+    smoke_test: Annotated[
+        bool, typer.Option(help="Prove by a few answers that this step is served; loads the base here.")
+    ] = True,
+    deadline: Annotated[float, typer.Option(min=1, help="Seconds to wait until it serves.")] = 3600.0,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="NAME=VALUE: an option of the host; may be given several times.")
+    ] = None,
+    manifest: Annotated[
+        Path | None, typer.Option(help="With vllm: write a manifest for KServe there, and deploy nothing.")
+    ] = None,
+) -> None:
+    """Serve a run's checkpoint at a host, prove what it serves, and say what it costs.
+
+    The same command after a crash goes on where it was. `gavel deployments` lists, `gavel undeploy` removes.
+    """
+    need_extra("train", "gavel deploy")
+    from gavel.trainer.deploy.run_deploy import deploy_step, facts_of_run
+    from gavel.trainer.runs.named_checkpoint import split_step
+    from gavel.trainer.runs.run_directory import read_description
+
+    directory, step = split_step(run)
+    if best and step is not None:
+        raise GavelError(f"{run} names a step, and --best another", "Leave one of them out.")
+    adapter = facts_of_run(directory, "best" if best else "latest" if step is None else step, best_by)
+    options = dict(map(_setting, settings or ()))
+    if manifest is not None:
+        _write_manifest(manifest, host, directory, adapter, options)
+        return
+    description = read_description(directory / "model.json")
+    deployed = asyncio.run(
+        deploy_step(
+            directory,
+            adapter,
+            description,
+            host,
+            wait=wait,
+            smoke_test=smoke_test,
+            deadline=deadline,
+            report=lambda line: typer.echo(line, err=True),
+            options=options,
+        )
+    )
+    typer.echo(f"{deployed.id}  {deployed.base_url}  {deployed.model_id}")
+    typer.echo(deployed.stop_hint, err=True)
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """`poll=2` -> ("poll", 2)."""
+    name, sign, value = text.partition("=")
+    if not name or not sign:
+        raise GavelError(f"--set {text!r} is no NAME=VALUE", "Such as --set inactive_minutes=60.")
+    if value in ("true", "false"):
+        return name, value == "true"
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    return name, value
+
+
+def _write_manifest(file: Path, host: str, run: Path, adapter: Any, options: dict[str, Any]) -> None:
+    import inspect
+
+    from gavel.trainer.deploy.kserve import kserve_manifest
+    from gavel.trainer.deploy.record import open_record
+
+    if host != "vllm":
+        raise GavelError(f"--manifest is of vllm, not of {host}", "gavel deploy RUN vllm --manifest FILE")
+    known = list(inspect.signature(kserve_manifest).parameters)[2:]
+    if unknown := sorted(options.keys() - set(known)):
+        raise GavelError(f"the manifest has no option {unknown[0]!r}", f"It has: {', '.join(known)}.")
+    if "storage_uri" not in options:
+        raise GavelError(
+            "the manifest needs the address of the pushed checkpoint",
+            "gavel push RUN s3://bucket/prefix prints it: --set storage_uri=ADDRESS",
+        )
+    name = open_record(run, host="kserve", address="kserve", adapter=adapter, options={}).remote_name
+    file.write_text(kserve_manifest(adapter, name, **options), encoding="utf-8")
+    typer.echo(f"kubectl apply -f {file}    # the model is called {name}; its GPU costs until kubectl delete -f {file}")
+
+
+app = single_command(deploy)

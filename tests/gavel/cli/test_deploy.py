@@ -1,0 +1,78 @@
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.forked import gavel
+from tests.trainer.deploy.trained_run import make_run
+from tests.trainer.engines.vllm_stand_in import BASE, StandIn
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def server() -> Iterator[StandIn]:
+    running = StandIn()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return make_run(tmp_path / "runs")
+
+
+def test_a_run_is_deployed_listed_and_removed(run: Path, server: StandIn, tmp_path: Path) -> None:
+    asked = ("deploy", "desk/clerk@12", f"vllm:{server.url}", "--set", f"base={BASE}", "--no-smoke-test")
+    done = gavel(*asked, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    name, base_url, model = done.stdout.split()
+    assert (base_url, [model]) == (f"{server.url}/v1", list(server.adapters))
+    assert f"gavel undeploy {name}" in done.stderr
+    listed = gavel("deployments", "desk/clerk", "--status", cwd=tmp_path, COLUMNS="240").stdout
+    assert name in listed
+    assert "deployed, serving" in listed
+    assert "not run" in listed
+    assert gavel("undeploy", name, cwd=tmp_path).returncode == 0
+    assert server.adapters == {}
+    again = gavel("undeploy", "desk/clerk", cwd=tmp_path)
+    assert "removed already" in again.stdout
+    assert "Nothing is deployed" in gavel("deployments", cwd=tmp_path).stdout
+    assert name in gavel("deployments", "--all", cwd=tmp_path, COLUMNS="240").stdout
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (["desk/other", "together"], "there is no run 'desk/other'"),
+        (["desk/clerk@7", "together"], "no whole checkpoint of step 7"),
+        (["desk/clerk@12", "--best", "together"], "names a step, and --best another"),
+        (["desk/clerk", "nowhere"], "there is no host 'nowhere'"),
+        (["desk/clerk", "vllm:http://h", "--set", "x"], "no NAME=VALUE"),
+        (["desk/clerk", "vllm:http://h", "--set", "x=1"], "no option 'x'"),
+        (["desk/clerk", "together"], "only on this machine"),
+        (["desk/clerk", "together", "--manifest", "x.yaml"], "--manifest is of vllm"),
+        (["desk/clerk", "vllm", "--manifest", "x.yaml"], "address of the pushed checkpoint"),
+    ],
+)
+def test_a_mistake_is_a_sentence_with_its_remedy(run: Path, tmp_path: Path, asked: list[str], words: str) -> None:
+    done = gavel("deploy", *asked, cwd=tmp_path)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_manifest_is_written_and_nothing_is_deployed(run: Path, tmp_path: Path) -> None:
+    described = json.loads((run / "model.json").read_text())
+    (run / "model.json").write_text(json.dumps({**described, "base_model": "Qwen/Qwen3-8B"}))
+    pushed = "storage_uri=s3://bucket/desk/clerk/checkpoints/000012"
+    done = gavel(
+        "deploy", "desk/clerk", "vllm", "--manifest", "k.yaml", "--set", pushed, "--set", "gpus=2", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "kubectl apply -f k.yaml" in done.stdout
+    service = yaml.safe_load((tmp_path / "k.yaml").read_text())
+    assert service["spec"]["predictor"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+    assert not (run / "deployments").exists()
