@@ -16,7 +16,7 @@ from tests.trainer.deploy.conftest import write_adapter
 from tests.trainer.deploy.fakes.scripted import Killed, dying_at
 from tests.trainer.deploy.fakes.wandb import KEY, FakeWandb, manifest_of
 
-pytest.importorskip("wandb")
+wandb = pytest.importorskip("wandb")
 pytestmark = pytest.mark.slow  # the SDK starts a process of its own
 ADDRESS = "wandb:desk/serving"
 
@@ -35,6 +35,7 @@ def wandb_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Generator[F
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("WANDB_MODE", raising=False)
     yield fake
+    wandb.teardown()  # the SDK's process keeps the address of its first server
     fake.close()
 
 
