@@ -45,8 +45,7 @@ _IDLE_CONNECTION = 2.0
 _PROBE = SamplingRequest([0], frozenset(), max_tokens=16, temperature=2.0, seed=0)
 _BEYOND_ROUNDING = 0.1  # nats
 _FAREWELL_SECONDS, _HEALTH_SECONDS = 10.0, 30.0
-_HEALTH_CHECKS, _HEALTH_INTERVAL = 50, 0.1
-"""Health checks of a server that aborted a request, and seconds between two of them."""
+_HEALTH_CHECKS, _HEALTH_INTERVAL = 50, 0.1  # of a server that aborted a request, and seconds between two
 
 
 class VllmEngine:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gavel.cli.runs import is_running
+from gavel.trainer.runs.run_listing import is_running
 from tests.forked import gavel
 from tests.gavel.reports.made_runs import made_run
 from tests.limits import HANG_SECONDS
