@@ -68,6 +68,19 @@ def test_a_cluster_from_its_price_to_its_end(cloud: FakeCloud, monkeypatch: pyte
     assert gavel("status").stdout == "No cluster is on, and none is stopped.\n"
 
 
+def test_a_run_is_trained_on_a_cluster_by_its_name(cloud: FakeCloud, tmp_path: Path) -> None:
+    assert gavel("up", "mine", "--yes", "--port", str(free_port())).exit_code == 0
+    (tmp_path / "run.toml").write_text(
+        'scenario = "returns_desk"\n[model]\nbase_model = "embedded/returns-desk"\nname = "clerk"\n'
+        "[loop]\nsteps = 1\ntasks_per_step = 2\ngroup_size = 2\nevaluation_tasks = 4\nfinal_tasks = 4\n"
+    )
+    told = CliRunner().invoke(app, ["train", "run.toml", "--backend-url", "sky://mine"])
+    assert told.exit_code == 0, told.output
+    node = cloud.home / "nodes" / "mine"
+    assert list(node.glob("gavel-runs/returns_desk/clerk/checkpoints/000001"))
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.parametrize("command", [["up", "--yes"], ["status"], ["down"], ["logs"], ["ssh"]])
 def test_without_skypilot_each_command_says_what_to_install(command: list[str]) -> None:
     if (
