@@ -98,7 +98,7 @@ SUITES = (
             "tests/backend_server.py",
             "tests/trainer/backends/",
         ),
-        minutes=10,
+        minutes=20,
     ),
     Suite(
         name="postgres",
