@@ -76,7 +76,8 @@ test-thorough: $(DEV)
 		tests/judge/test_faults.py tests/trainer/test_cpus.py tests/trainer/test_resume.py
 
 test-kills: $(DEV)
-	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/trainer/backends/remote
+	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/trainer/backends \
+		tests/gavel/cli/test_cluster.py
 
 test-postgres: $(DEV)
 	@$(BIN)/python -m pytest -m postgres tests/judge/service

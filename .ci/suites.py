@@ -98,7 +98,7 @@ SUITES = (
             "tests/backend_server.py",
             "tests/trainer/backends/",
         ),
-        minutes=20,
+        minutes=25,
     ),
     Suite(
         name="postgres",
@@ -124,8 +124,13 @@ SUITES = (
     Suite(
         name="sky",
         target="test-sky",
-        paths=(".ci/", "Makefile", "gavel/trainer/backends/skypilot/", "tests/trainer/backends/skypilot/"),
-        minutes=10,
+        paths=(
+            ".ci/",
+            "Makefile",
+            "gavel/trainer/backends/skypilot/",
+            "tests/trainer/backends/skypilot/",
+        ),
+        minutes=12,
         prepare="sky",
     ),
     Suite(

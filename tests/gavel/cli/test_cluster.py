@@ -68,6 +68,7 @@ def test_a_cluster_from_its_price_to_its_end(cloud: FakeCloud, monkeypatch: pyte
     assert gavel("status").stdout == "No cluster is on, and none is stopped.\n"
 
 
+@pytest.mark.thorough
 def test_a_run_is_trained_on_a_cluster_by_its_name(cloud: FakeCloud, tmp_path: Path) -> None:
     assert gavel("up", "mine", "--yes", "--port", str(free_port())).exit_code == 0
     (tmp_path / "run.toml").write_text(

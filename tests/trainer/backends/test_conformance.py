@@ -39,7 +39,7 @@ CONTEXT = 1024
 KINDS = [
     "local",
     "remote",
-    "sky-local",
+    pytest.param("sky-local", marks=pytest.mark.thorough),
     *(pytest.param(kind, marks=pytest.mark.vllm) for kind in ("local over vllm", "remote over vllm")),
 ]
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("kind", KINDS)]

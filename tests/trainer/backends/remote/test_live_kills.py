@@ -18,7 +18,7 @@ from tests.cutting_proxy import CuttingProxy
 from tests.limits import HANG_SECONDS
 from tests.trainer.backends.remote.live_run import MEMBERS, STEPS, TASKS, LiveRun
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 _MOST_SECONDS = 2.5
 """Of a life in the middle of a run."""
@@ -107,7 +107,6 @@ def test_a_run_whose_client_and_server_are_killed_once_each_ends_as_any_other(tm
     assert set(assert_each_step_once(tmp_path)) <= set(run.judged.read_text().split())
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(2))
 def test_a_run_whose_client_and_server_are_killed_at_many_moments_trains_each_step_once(
     tmp_path: Path, seed: int
@@ -120,7 +119,6 @@ def test_a_run_whose_client_and_server_are_killed_at_many_moments_trains_each_st
     assert set(assert_each_step_once(tmp_path)) <= set(run.judged.read_text().split())
 
 
-@pytest.mark.thorough
 def test_a_client_that_lives_loses_no_judged_group_to_a_server_that_is_killed_again_and_again(tmp_path: Path) -> None:
     moments = random.Random(3)
     with a_server(tmp_path) as server, CuttingProxy(server.port, seed=3, most_bytes=100_000) as proxy:

@@ -19,7 +19,7 @@ from tests.backend_server import free_port
 from tests.fake_sky_cloud import FakeCloud
 from tests.trainer.backends.test_conformance import a_group
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 SECRET = "hf_this_is_nobody_s_business"
 KEY_OF_ANOTHER = "0123456789abcdef0123456789abcdef"
 

@@ -16,7 +16,7 @@ from gavel.trainer.backends.skypilot.cluster_task import backend_arguments
 from gavel.trainer.backends.skypilot.scripts import run_script
 from tests.limits import HANG_SECONDS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 KEY = "a-key-of-the-two-nodes-test"
 _ADDRESSES = ("10.213.77.1", "10.213.77.2")
 _CLIENT = """
