@@ -33,6 +33,8 @@ from tests.trainer.families_page import PAGE, page
 
 pytestmark = pytest.mark.slow
 
+ROUNDING = 1e-3
+"""Of the largest gradient: float32 on one CPU rounds a gradient of OLMo 2 by 5.5e-4 of it, on others by less."""
 NATS = 1e-4
 
 
@@ -117,8 +119,8 @@ def test_a_family_is_what_its_row_says(family, opened, tmp_path):
     recomputed = torch.autograd.grad((trained_logprobs(own, batch) * weights).sum(), own.parameters())
     own.checkpoint_gradients(False)
     for one, again, other in zip(gradient, recomputed, wanted, strict=True):
-        torch.testing.assert_close(one, other, atol=5e-4 * largest, rtol=0)
-        torch.testing.assert_close(again, other, atol=5e-4 * largest, rtol=0)
+        torch.testing.assert_close(one, other, atol=ROUNDING * largest, rtol=0)
+        torch.testing.assert_close(again, other, atol=ROUNDING * largest, rtol=0)
 
     assert_adapted(family, own)
     assert (why_unbatched(family.read_config(), own.max_context) is None) == family.batched
