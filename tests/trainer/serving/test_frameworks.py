@@ -22,8 +22,8 @@ from gavel.trainer.embedded import EMBEDDED_POLICY
 PAGE = Path(__file__).parents[3] / "docs" / "capture.md"
 QUESTION = "Hello, I would like to return order 1001 for a refund."
 EPISODES = 8
-REWRITE = {"smolagents", "smolagents' CodeAgent"}
-"""What rewrites its conversations, of which each version is a history of its own."""
+REWRITE = {"smolagents": "ToolCallingAgent", "smolagents' CodeAgent": "CodeAgent"}
+"""The agents that rewrite their conversations, of which each version is a history of its own."""
 
 pytestmark = pytest.mark.slow
 
@@ -71,8 +71,8 @@ async def test_every_token_that_an_agent_sampled_is_trained_once(heading, needs,
     monkeypatch.setenv("PATH", os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]]))  # uv's
     monkeypatch.setenv("UV_SYSTEM_CERTS", "true")
     run_agent = program(tmp_path, "Frameworks", heading)
-    if heading == "smolagents' CodeAgent":  # its own instructions are longer than the tiny model's context
-        monkeypatch.setattr("smolagents.CodeAgent.initialize_system_prompt", lambda agent: scenario.system)
+    if heading in REWRITE:  # its own instructions are longer than what the tiny model was taught
+        monkeypatch.setattr(f"smolagents.{REWRITE[heading]}.initialize_system_prompt", lambda agent: scenario.system)
     model = gavel.TrainableModel(name="desk", project="captures", base_model=EMBEDDED_POLICY)
     captures = []
 
@@ -96,6 +96,9 @@ async def test_every_token_that_an_agent_sampled_is_trained_once(heading, needs,
     if heading not in REWRITE:
         assert all(turn.continues_sampled for turn in later)
     assert {kind for trajectory in trajectories for kind in mismatches(trajectory, policy.decode)} <= {"template"}
-    assert result.metrics["trajectories_trained"] == EPISODES
-    assert result.metrics["tokens_trained"] == sum(len(turn.token_ids) for turns in choices for turn in turns)
-    assert not {name for name in result.metrics if name.startswith("left_out/")}
+    own = [turns for turns in choices if not any("shaped_by" in (turn.model_extra or {}) for turn in turns)]
+    assert len(own) == EPISODES or heading == "smolagents"  # which demands a tool call of every turn
+    assert result.metrics["trajectories_trained"] == len(own) > 1
+    assert result.metrics["tokens_trained"] == sum(len(turn.token_ids) for turns in own for turn in turns)
+    left_out = {name: count for name, count in result.metrics.items() if name.startswith("left_out/")}
+    assert left_out == ({"left_out/shaped_sampling": EPISODES - len(own)} if len(own) < EPISODES else {})

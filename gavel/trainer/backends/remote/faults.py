@@ -10,6 +10,14 @@ class RemoteError(GavelError):
     """Something failed on the server of a remote backend."""
 
 
+class WrongKeyError(GavelError):
+    """A request without the server's key."""
+
+
+class ProtocolError(GavelError):
+    """Client and server are of versions that do not understand each other."""
+
+
 def raise_fault(fault: Fault) -> NoReturn:
     """Raises the error as the class of its name; as `RemoteError` where this process knows none, or none so simple."""
     kind = next((each for each in _all(GavelError) if each.__name__ == fault.type), None)

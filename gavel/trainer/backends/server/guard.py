@@ -9,19 +9,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gavel.llm.errors import GavelError
+from gavel.trainer.backends.remote.faults import ProtocolError, WrongKeyError
 from gavel.trainer.backends.remote.wire import PROTOCOL, PROTOCOL_HEADER, Fault
 
 HEALTH = "/healthz"
 """Open to all."""
 _ENDPOINT = re.compile(r"/v1/models/[^/]+/[^/]+/openai/v1/")
-
-
-class WrongKeyError(GavelError):
-    """A request without the server's key."""
-
-
-class ProtocolError(GavelError):
-    """Client and server are of versions that do not understand each other."""
 
 
 class Guard:

@@ -14,7 +14,7 @@ from moto.server import ThreadedMotoServer
 
 from gavel.llm.errors import GavelError
 from gavel.trainer.backends.remote.client import RemoteBackend
-from gavel.trainer.backends.remote.faults import RemoteError
+from gavel.trainer.backends.remote.faults import WrongKeyError
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.model import TrainableModel
 from tests.backend_server import BackendServer
@@ -142,7 +142,7 @@ async def _errors(url: str) -> str:
             told.append(repr(error.value) + str(error.value))
         told.append(await model.push("s3://bucket/gavel"))
         told.append(repr(model))
-    with pytest.raises(RemoteError) as error:
+    with pytest.raises(WrongKeyError) as error:
         await model.register(RemoteBackend(url, f"{_MARK}-wrong", patience=60))
     told.append(repr(error.value) + str(error.value))
     with pytest.raises(GavelError) as unreachable:

@@ -15,9 +15,9 @@ from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.remote.address import RemoteBackendError
 from gavel.trainer.backends.remote.client import RemoteBackend
+from gavel.trainer.backends.remote.faults import ProtocolError, WrongKeyError
 from gavel.trainer.backends.remote.wire import PROTOCOL
 from gavel.trainer.backends.server.app import create_app
-from gavel.trainer.backends.server.guard import ProtocolError, WrongKeyError
 from gavel.trainer.backends.server.jobs import StepError, WriterError
 from gavel.trainer.backends.server.journal import Journal
 from gavel.trainer.backends.server.uploads import UploadError, Uploads
