@@ -48,7 +48,8 @@ class Cell:
         return self.directory.parent / "cells" / f"{self.directory.name}.toml"
 
     def toml(self) -> str:
-        config = paths_seen_from(self.config, self.file.parent)
+        """All settings, those that follow from others too: `gavel train` takes each as given."""
+        config = paths_seen_from(self.config.resolved(), self.file.parent)
         return to_toml(config, config)
 
     def check_settings(self) -> None:
