@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 from gavel.cli.compare_cells import Cell, cell_of, run_cells
-from gavel.cli.demo_jobs import DESKS
+from gavel.cli.demo_jobs import DESKS, ONE_SENTENCE
 from gavel.cli.named_run import scenario_of
 from gavel.cli.named_scenario import scenario_named
 from gavel.cli.run_options import with_default_judge
+from gavel.cli.settings import STAND_IN
 from gavel.llm.errors import GavelError
 from gavel.reports.compare_page import write_comparison
 from gavel.reports.comparison import CellFigures, Comparison, compare_cells, read_cell
@@ -61,12 +62,17 @@ async def compare(
 
 def settings_of(scenario: str) -> RunConfig:
     """What a comparison of the scenario uses where nothing else is set: the demo's settings where it has the job."""
-    job = DESKS.get(scenario)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    job = next((job for job in (*DESKS.values(), ONE_SENTENCE) if job.scenario == scenario), None)
     if job is None:
-        base: dict[str, Any] = {"scenario": scenario, "loop": {"steps": 30}}
-    else:
-        loop = job.loop.model_dump(exclude_unset=True) | {"steps": job.steps, "final_tasks": 512}
-        base = {"scenario": scenario, "model": {"base_model": job.base_model}, "loop": loop}
+        return RunConfig.model_validate({"scenario": scenario, "loop": {"steps": 30}})
+    base: dict[str, Any] = {
+        "scenario": scenario,
+        "model": {"base_model": job.base_model, "lora": job.lora.model_dump(exclude_unset=True)},
+        "loop": {"final_tasks": 512} | job.loop.model_dump(exclude_unset=True) | {"steps": job.steps},
+        "train": job.train.model_dump(exclude_unset=True),
+    }
+    if job.judge != STAND_IN:  # which is the default, after the judge that the environment names
+        base["judge"] = {"models": job.judge}
     return RunConfig.model_validate(base)
 
 

@@ -10,6 +10,7 @@ from gavel.cli.cassette_option import with_cassette
 from gavel.cli.dry_run import print_run_estimate
 from gavel.cli.interrupts import RESUME, run_interruptibly, run_to_end
 from gavel.cli.lazy_commands import single_command
+from gavel.cli.likelihood_model import register_likelihood
 from gavel.cli.model_choice import check_model
 from gavel.cli.model_options import with_options
 from gavel.cli.named_scenario import scenario_named
@@ -58,6 +59,7 @@ def train(
     assert config.model.name is not None
     directory = run_path(runs_root(), scenario.name, config.model.name)
     config = config.model_copy(update={"judge": with_cassette(config.judge, directory)})
+    register_likelihood()
     judge = config.judge.build(scenario.rubric) if "judge" in config.loop.reward else None
     if dry_run:
         asked = config.backend.max_context
