@@ -1,6 +1,7 @@
 from . import rewards as rewards
 from .cli import run as run
 from .cli.compare_session import compare as compare
+from .cli.evaluate_session import evaluate as evaluate
 from .compat.shaping import Shaping as Shaping
 from .compat.shaping import shape_group as shape_group
 from .judge.audit.agreement import agreement as agreement

@@ -60,6 +60,18 @@ def test_the_page_of_comparisons_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_page_of_evaluations_runs(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "evaluate.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "from_the_page.py").write_text(program.replace("tasks=64", "tasks=4"))
+    done = script(tmp_path / "from_the_page.py", cwd=tmp_path)
+    assert re.match(r"base:embedded/returns-desk \d\.\d\d \(", done.stdout), done.stderr
+    (command,) = re.findall(r"```bash\ngavel (.*?)\n```", page)
+    shown = gavel("evaluate", "--help", cwd=tmp_path, COLUMNS="200").stdout
+    assert {word for word in command.split() if word.startswith("--")} <= set(re.findall(r"--[\w-]+", shown))
+
+
+@pytest.mark.slow
 def test_the_scenarios_page_runs(tmp_path: Path) -> None:
     programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "scenarios.md").read_text(), re.DOTALL)
     told = [line for program in programs for line in re.findall(r"print\(.*\)  # (.*)", program)]
