@@ -14,8 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from gavel.scenarios.record_format import to_line
+from gavel.scenarios.trajectory_store import TrajectoryStore
 from tests.forked import gavel, script, start_gavel
 from tests.limits import HANG_SECONDS
+from tests.scenarios.exporters.attempts import both
+from tests.scenarios.exporters.page import run_program
+from tests.scenarios.exporters.test_otlp_endpoint import Collector
 from tests.trainer.deploy.trained_run import make_run
 from tests.trainer.engines.vllm_stand_in import BASE, StandIn
 
@@ -49,6 +54,30 @@ def test_the_commands_of_several_samplers_are_ones_that_gavel_takes(tmp_path: Pa
     refused = gavel("backend", "--vllm-replicas", "2", "--vllm-url", "http://gpu-1:8000", cwd=tmp_path)
     assert refused.returncode != 0
     assert "--vllm-replicas: replicas: replicas are started here" in refused.stderr
+
+
+@pytest.mark.slow
+def test_the_page_of_exports_runs(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "export.md").read_text()
+    (block,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    (group,) = [stored.group for stored in both()]
+    run = tmp_path / "runs" / "desk" / "one"
+    for split in ("train", "held_out"):
+        TrajectoryStore(run / "trajectories" / split / "000020.jsonl.zst").append(group)
+    (run / "model.json").write_text('{"name": "one"}')
+    (tmp_path / "judged.jsonl").write_text(f"{to_line(group)}\n")
+    collector = Collector()
+    try:
+        for line in block.replace("http://127.0.0.1:4318", collector.url).splitlines():
+            done = gavel(*line.split()[1:], cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+    finally:
+        collector.close()
+    assert len(collector.calls) == 2
+    assert "left out or changed: " in done.stderr
+    assert "train/20/0/0 clerk 4 {'reward': 0.75, 'success': True, 'turns': 2}" in run_program("atif", tmp_path)
+    assert "'invoke_agent clerk', 'chat one', 'execute_tool get_order'" in run_program("spans.jsonl", tmp_path)
+    assert (tmp_path / "results" / "traces.jsonl").is_file()
 
 
 @pytest.mark.slow
