@@ -14,6 +14,9 @@ from gavel.reports.judge_trust import JudgeReport, read_report
 from gavel.reports.page import write_page
 from gavel.scenarios.readers.reading import read_groups
 
+_REASON = 200
+"""Characters of a judge's explanation that are printed."""
+
 
 def report(
     file: Annotated[Path, typer.Argument(help="Judged groups: what `gavel score --out` wrote, or a run's .jsonl.zst.")],
@@ -36,6 +39,7 @@ def print_report(console: Console, report: JudgeReport) -> None:
     """Prints the figures, one table per section."""
     console.print(plain(f"{report.source} · {', '.join(report.judges) or 'judge unknown'}"))
     console.print(plain(report.facts))
+    console.print(plain(report.verdict, "bold"))
     for number, section in enumerate(report.sections):
         console.print()
         console.print(plain(section.title, "bold"))
@@ -48,6 +52,15 @@ def print_report(console: Console, report: JudgeReport) -> None:
         for figure in section.figures:
             table.add_row(figure.name, figure.value, figure.interval, f"{figure.estimate.groups:,}", figure.meaning)
         console.print(table)
+    if report.disagreements:
+        console.print()
+        console.print(plain("Where judge and reference disagree most (transcripts are in the report)", "bold"))
+    for each in report.disagreements:
+        (high, low), (worse, better) = each.scores, each.values
+        scored, truly = f"scored {high:.2f} over {low:.2f}", f"reference {worse:g} over {better:g}"
+        console.print(plain(f"group {each.number}, tau {each.tau:.2f}: {scored}, {truly}"))
+        if each.preferred.judgement is not None and each.preferred.judgement.explanation:
+            console.print(plain(f"  the judge: {each.preferred.judgement.explanation[:_REASON]}"))
     console.print()
     for note in [*report.notes, *(f"{count:,} unscored: {reason}" for reason, count in report.unscored.items())]:
         console.print(plain(note))
