@@ -154,7 +154,8 @@ class RunDisplay(Observer):
             parts.append(f"{duration(left)} left" if left < 120 else f"{left / 60:.0f} min left")
         if doing is None and self._judge is not None and self._judge.asks_servers:  # the live line has it by itself
             parts.append(str(self._judge.budget.cost))
-        parts.append(" · ".join(f"{seconds:.0f} s {name}" for name, seconds in self._seconds.items()))
+        if any(self._seconds.values()):
+            parts.append(" · ".join(f"{seconds:.0f} s {name}" for name, seconds in self._seconds.items()))
         return parts
 
     def _counts(self, done: int, total: int) -> str:
