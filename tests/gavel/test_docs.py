@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from gavel.cli.app import app
 from gavel.scenarios.record_format import to_line
 from gavel.scenarios.trajectory_store import TrajectoryStore
-from gavel.cli.app import app
 from tests.backend_server import free_port
 from tests.fake_sky_cloud import fake_cloud
 from tests.forked import gavel, script, start_gavel
