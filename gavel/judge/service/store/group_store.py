@@ -25,6 +25,7 @@ from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.database_time import database_time
 from gavel.judge.service.store.judgement_rows import columns_of, decompress, outcome_columns
 from gavel.judge.service.store.judgement_store import FINISHED, WORK
+from gavel.judge.service.store.key_store import refusal_of_group
 from gavel.judge.service.store.notices import notify
 from gavel.judge.service.store.tables import groups, judgements, members
 from gavel.judge.service.store.time_ordered_ids import new_id
@@ -135,8 +136,9 @@ def _join(connection: sa.Connection, new: NewMember) -> GroupRecord | ServiceErr
     now = _now(connection)
     row = _newest(connection, new)
     if row is None or (new.begins_rounds and _is_over(connection, row, new, now)):
-        if new.no_more_groups is not None:
-            return new.no_more_groups
+        refusal = new.no_more_groups or refusal_of_group(connection, new.key_id, new.scope)
+        if refusal is not None:
+            return refusal
         _begin(connection, new, 0 if row is None else row.round + 1, now)
         row = _newest(connection, new)
         assert row is not None
