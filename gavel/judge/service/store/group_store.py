@@ -62,9 +62,11 @@ _EMPTY_MEMBERS = sa.update(members).where(_m.group_id == sa.bindparam("of_group"
 _JUDGEMENT = sa.insert(judgements)
 _HAS_DUE = sa.select(_g.id).where(_IS_OPEN, _g.deadline_at <= database_time()).limit(1)
 _CLOSED_AT_ONCE = 100
+_JUDGED_AT = sa.select(_j.finished_at).where(_j.id == sa.bindparam("of_group"))
 _NO_OPTIONS = b"{}"
-_REPLAY_SECONDS = 600.0
-"""That a closed round still answers a member that comes again, before the member begins another round."""
+_REPLAY_SECONDS = 60.0
+"""That a judged round still answers a member that comes again, as after a lost answer. Later the member begins another
+round: the same text of a later epoch would get a score relative to other attempts than its own group's."""
 
 
 class GroupStore:
@@ -199,8 +201,10 @@ def _is_over(connection: sa.Connection, row: sa.Row[tuple[object, ...]], new: Ne
     elif row.closed_at is None:
         return False
     known = _known(connection, row.id, new.member)
-    is_same = known is not None and known.content_hash == new.content_hash
-    return not is_same or (row.closed_at or now) < now - _REPLAY_SECONDS
+    if known is None or known.content_hash != new.content_hash:
+        return True
+    judged_at = connection.execute(_JUDGED_AT, {"of_group": row.id}).scalar_one_or_none()
+    return judged_at is not None and judged_at < now - _REPLAY_SECONDS
 
 
 def _begin(connection: sa.Connection, new: NewMember, number: int, now: float) -> None:
