@@ -297,6 +297,8 @@ def _settle_all(done: Sequence[_Done[Any]]) -> None:
 
 def database_url(text: str) -> sa.URL:
     """The SQLAlchemy URL of a URL or of a path to an SQLite file. Raises `ServiceError`."""
+    if not text.strip() or text == ":memory:":
+        raise ServiceError("the database has no file, so that a restart would find nothing.", _WHICH)
     if "://" not in text:
         return sa.URL.create("sqlite", database=text)
     try:

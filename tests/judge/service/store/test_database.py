@@ -135,7 +135,7 @@ def test_many_may_open_a_new_database_at_once(database_url: str):
         database.close()
 
 
-@pytest.mark.parametrize("text", ["mysql://host/name", "sqlite://", "redis://x"])
+@pytest.mark.parametrize("text", ["mysql://host/name", "sqlite://", "redis://x", ":memory:", "", " "])
 def test_other_databases_are_refused_with_what_to_give(text: str):
     with pytest.raises(ServiceError, match="postgresql://user"):
         database_url(text)
