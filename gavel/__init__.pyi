@@ -1,6 +1,7 @@
 from . import rewards as rewards
 from .cli import run as run
 from .cli.compare_session import compare as compare
+from .cli.evaluate_session import evaluate as evaluate
 from .compat.shaping import Shaping as Shaping
 from .compat.shaping import shape_group as shape_group
 from .judge.audit.agreement import agreement as agreement
@@ -54,9 +55,12 @@ from .trainer.config import SamplerCorrection as SamplerCorrection
 from .trainer.config import SftConfig as SftConfig
 from .trainer.config import TrainConfig as TrainConfig
 from .trainer.config import VllmSettings as VllmSettings
+from .trainer.deploy.deployment import Deployment as Deployment
+from .trainer.deploy.errors import DeployError as DeployError
 from .trainer.model import Model as Model
 from .trainer.model import TrainableModel as TrainableModel
 from .trainer.recipes import recipe as recipe
 from .trainer.run_config import RunConfig as RunConfig
+from .trainer.runs.storage.store import StorageError as StorageError
 
 __version__: str

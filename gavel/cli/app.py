@@ -23,7 +23,7 @@ COMMANDS = {
     "new": "Write the beginning of a scenario of your own, with a test.",
     "check": "Play two episodes of a scenario, and show what the judge sees and says, before anything is trained.",
     "plan": "Show what a model needs of memory and what to set, before anything is loaded.",
-    "evaluate": "Measure a run's newest policy (or its base, before training) on held-out tasks.",
+    "evaluate": "Measure and compare models on held-out tasks: checkpoints, bases, API models.",
     "compare": "Compare rewards by training on each, existing runs, or judges on stored trajectories.",
     "report": "Write a run's report as a page: curves, scores, what was left out, cost, samples.",
     "score": "Score trajectories from a file with a judge.",

@@ -16,6 +16,7 @@ from gavel.cli.run_options import (
     announce_stand_in,
     run_config,
 )
+from gavel.cli.settings import STAND_IN
 from gavel.extras import need_extra
 from gavel.llm.errors import GavelError
 from gavel.llm.local_models import model_id
@@ -118,6 +119,8 @@ def compare(
 def _over(base: RunConfig, given: RunConfig) -> RunConfig:
     """`base` with what is set in `given`."""
     tables = base.model_dump(exclude_unset=True)
+    if base.judge.models is not None and given.judge.models == STAND_IN:  # where no judge is named
+        given = given.model_copy(update={"judge": given.judge.model_copy(update={"models": base.judge.models})})
     for name, value in given.model_dump(exclude_unset=True).items():
         tables[name] = {**tables.get(name, {}), **value} if isinstance(value, dict) else value
     return RunConfig.model_validate(tables)

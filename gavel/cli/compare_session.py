@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from gavel.cli.compare_cells import Cell, cell_of, run_cells
-from gavel.cli.demo_jobs import DESKS
+from gavel.cli.compare_cells import Cell, Train, cell_of, run_cells
+from gavel.cli.demo_jobs import DESKS, ONE_SENTENCE
 from gavel.cli.named_run import scenario_of
 from gavel.cli.named_scenario import scenario_named
 from gavel.cli.run_options import with_default_judge
+from gavel.cli.settings import STAND_IN
 from gavel.llm.errors import GavelError
 from gavel.reports.compare_page import write_comparison
 from gavel.reports.comparison import CellFigures, Comparison, compare_cells, read_cell
@@ -28,7 +29,7 @@ THRESHOLD = 0.8
 
 
 async def compare(
-    scenario: str,
+    scenario: str | Scenario,
     *,
     rewards: Sequence[str] = REWARDS,
     judges: Sequence[str] = (),
@@ -42,7 +43,8 @@ async def compare(
 ) -> Comparison:
     """Trains on each reward with the same tasks, seeds and settings, and compares success on held-out tasks.
 
-    `scenario`: a shipped one, file.py, or file.py:variable. `rewards`: judge, hand, success, constant, and sums of
+    `scenario`: a shipped one, file.py, file.py:variable, or a `gavel.Scenario`, whose runs go one after another in this
+    process. `rewards`: judge, hand, success, constant, and sums of
     these such as judge+hand. `judges`: each is an arm of its own for every reward with the judge. `margin`: differences
     of success below it do not matter. `parallel`: runs at once, by default one for each core. `settings`: of every
     run; its reward, seed and name are those of the comparison.
@@ -50,23 +52,40 @@ async def compare(
     Finished runs are not repeated. Writes report.html, comparison.csv and comparison.json to runs/compare/<scenario>.
     Raises `GavelError` when a run fails.
     """
-    base = settings or settings_of(scenario)
+    world = scenario if isinstance(scenario, Scenario) else scenario_named(scenario)
+    base = settings or settings_of(world.name if isinstance(scenario, Scenario) else scenario)
+    train = None
+    if isinstance(scenario, Scenario):
+        if (parallel or 1) > 1 or base.backend.processes > 1:
+            raise GavelError(
+                "the runs of a Scenario that this program holds go one after another in this process.",
+                "Leave parallel (and processes) out, or name the file: gavel.compare('desk.py').",
+            )
+        from gavel.cli.compare_here import training_here
+
+        parallel, train = 1, training_here(scenario)
     if steps is not None:
         base = base.model_copy(update={"loop": base.loop.model_copy(update={"steps": steps})})
-    world = scenario_named(scenario)
     root = runs_root(runs) / "compare"
     cells = plan_cells(base, world, root, rewards, judges, seeds)
-    return await run_comparison(cells, world, root, margin=margin, threshold=threshold, parallel=parallel or cores())
+    return await run_comparison(
+        cells, world, root, margin=margin, threshold=threshold, parallel=parallel or cores(), train=train
+    )
 
 
 def settings_of(scenario: str) -> RunConfig:
     """What a comparison of the scenario uses where nothing else is set: the demo's settings where it has the job."""
-    job = DESKS.get(scenario)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    job = next((job for job in (*DESKS.values(), ONE_SENTENCE) if job.scenario == scenario), None)
     if job is None:
-        base: dict[str, Any] = {"scenario": scenario, "loop": {"steps": 30}}
-    else:
-        loop = job.loop.model_dump(exclude_unset=True) | {"steps": job.steps, "final_tasks": 512}
-        base = {"scenario": scenario, "model": {"base_model": job.base_model}, "loop": loop}
+        return RunConfig.model_validate({"scenario": scenario, "loop": {"steps": 30}})
+    base: dict[str, Any] = {
+        "scenario": scenario,
+        "model": {"base_model": job.base_model, "lora": job.lora.model_dump(exclude_unset=True)},
+        "loop": {"final_tasks": 512} | job.loop.model_dump(exclude_unset=True) | {"steps": job.steps},
+        "train": job.train.model_dump(exclude_unset=True),
+    }
+    if job.judge != STAND_IN:  # which is the default, after the judge that the environment names
+        base["judge"] = {"models": job.judge}
     return RunConfig.model_validate(base)
 
 
@@ -120,6 +139,7 @@ async def run_comparison(
     threshold: float,
     parallel: int,
     done: Callable[[Cell, bool], None] = lambda cell, ran: None,
+    train: Train | None = None,
 ) -> Comparison:
     """Runs what is missing and writes the report, which is also written after every cell."""
     folder = run_path(root, scenario.name, "x").parent
@@ -135,7 +155,7 @@ async def run_comparison(
         if ran:
             write_comparison(comparison())
 
-    await run_cells(cells, root, parallel=parallel, done=finished)
+    await run_cells(cells, root, parallel=parallel, done=finished, train=train)
     whole = comparison()
     write_comparison(whole)
     return whole

@@ -13,7 +13,7 @@ from gavel.cli.compare_session import cores, plan_cells, run_comparison
 from gavel.cli.named_scenario import scenario_named
 from gavel.cli.terminal import plain
 from gavel.llm.counted import counted
-from gavel.reports.comparison import Comparison, cost_text, signed, statement, steps_text, with_interval
+from gavel.reports.comparison import Comparison, alarms_text, cost_text, signed, statement, steps_text, with_interval
 from gavel.reports.demo_page import duration
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import runs_root
@@ -91,8 +91,28 @@ def print_comparison(comparison: Comparison) -> None:
         row = (arm.name, with_interval(arm.final), steps_text(arm), gap, cost_text(arm), duration(arm.seconds))
         table.add_row(*map(plain, row))
     console.print(table)
+    if comparison.before:
+        console.print(_measures(comparison))
+    for arm in comparison.arms:
+        if any(cell.alarms for cell in arm.cells):
+            console.print(plain(f"Alarms about the judge, trained on {arm.name}: {alarms_text(arm)}"), soft_wrap=True)
     chosen = {name: each for name, each in comparison.paired.items() if name == "judge - hand"} or comparison.paired
     for name, difference in chosen.items():
         console.print(plain(statement(name, difference)), soft_wrap=True)
     report: Path = comparison.directory / "report.html"
     console.print(plain(f"Report: {report}"), soft_wrap=True)
+
+
+def _measures(comparison: Comparison) -> Table:
+    """What held-out attempts are like before training and after it, by reward."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("held-out attempts", overflow="fold")
+    for name in comparison.before:
+        table.add_column(plain(name.replace("_", " ")), justify="right")
+    for label, found in (
+        ("before training", comparison.before),
+        *((arm.name, arm.measures) for arm in comparison.arms),
+    ):
+        values = (with_interval(found[name]) if name in found else "–" for name in comparison.before)
+        table.add_row(*map(plain, (label, *values)))
+    return table

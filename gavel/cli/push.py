@@ -9,7 +9,10 @@ from gavel.cli.lazy_commands import single_command
 
 def push(
     run: Annotated[str, typer.Argument(help="A run as `gavel runs` lists it (desk/qwen3-4b), @12 for its step 12.")],
-    address: Annotated[str, typer.Argument(help="s3://bucket/prefix, hf://owner/repository, or a directory.")],
+    address: Annotated[
+        str,
+        typer.Argument(help="s3://bucket/prefix, hf://owner/repository, wandb://entity/project/name, or a directory."),
+    ],
 ) -> None:
     """Copy a run's checkpoint to a store or a directory; the newest, unless a step is named.
 

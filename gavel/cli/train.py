@@ -10,6 +10,7 @@ from gavel.cli.cassette_option import with_cassette
 from gavel.cli.dry_run import print_run_estimate
 from gavel.cli.interrupts import RESUME, run_interruptibly, run_to_end
 from gavel.cli.lazy_commands import single_command
+from gavel.cli.likelihood_model import register_likelihood
 from gavel.cli.model_choice import check_model
 from gavel.cli.model_options import with_options
 from gavel.cli.named_scenario import scenario_named
@@ -25,6 +26,7 @@ from gavel.cli.run_options import (
     run_config,
 )
 from gavel.cli.settings import STAND_IN
+from gavel.cli.terminal import TRAINER, loading
 from gavel.extras import need_extra
 from gavel.judge.offline.stand_in import check_tasks
 from gavel.trainer.run_config import RunConfig
@@ -58,6 +60,7 @@ def train(
     assert config.model.name is not None
     directory = run_path(runs_root(), scenario.name, config.model.name)
     config = config.model_copy(update={"judge": with_cassette(config.judge, directory)})
+    register_likelihood()
     judge = config.judge.build(scenario.rubric) if "judge" in config.loop.reward else None
     if dry_run:
         asked = config.backend.max_context
@@ -77,7 +80,8 @@ def train(
 
         if not launched():
             raise typer.Exit(launch(config.backend.processes))
-    from gavel.cli.train_session import run_training
+    with loading(TRAINER):
+        from gavel.cli.train_session import run_training
 
     run_to_end(run_training(config, scenario, judge, given=given, fresh=fresh), RESUME)
 

@@ -71,7 +71,7 @@ def _server_failed(error: openai.OpenAIError, model: str) -> openai.OpenAIError:
 def read_answer(answer: object) -> tuple[str, Counter[str]]:
     """The text of a callable's answer, and its repairs. Raises `TypeError` when it is neither text nor a message."""
     if isinstance(answer, str):
-        return answer, Counter()
+        return sendable(answer), Counter()
     if not _is_message(answer):
         raise TypeError(f"it returned {type(answer).__name__}, not str or a message")
     return read_message(answer)
@@ -99,7 +99,13 @@ def read_message(message: Mapping[str, Any]) -> tuple[str, Counter[str]]:
     if not text.strip() and isinstance(reasoning := message.get("reasoning_content"), str):
         text = reasoning
         repairs["reasoning"] += 1
-    return text, repairs
+    return sendable(text), repairs
+
+
+def sendable(text: str) -> str:
+    """The text with halves of surrogate pairs joined, or replaced where they are alone: JSON may hold them, but no
+    request can send them back, and no database takes them."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _text_of_part(part: object) -> str:

@@ -19,7 +19,9 @@ import openai
 from gavel.llm.errors import LlmError, PermanentError
 from gavel.llm.prices import Prices, cost
 from gavel.llm.providers import load_litellm, timed_out
+from gavel.llm.response import model_name
 from gavel.llm.types import Message, Reply, Schema
+from gavel.llm.usage import token_count
 
 MOST_QUESTIONS, MOST_LEVELS = 128, 10
 """Of one request; of one question."""
@@ -64,11 +66,11 @@ async def decide(
                 f"{model} is no decision model: {error}", "Name one of these providers', or take the mode groupwise."
             ) from error
         raise
-    prompt, completion = response.usage.input_tokens, response.usage.output_tokens
+    prompt, completion = token_count(response.usage.input_tokens), token_count(response.usage.output_tokens)
     usd = cost(model, prompt, completion, prices)
     if usd is None:
         usd = response.hidden_params.get("response_cost") or None  # 0 = LiteLLM has no price
-    return Reply(decision_text(response), prompt, completion, usd, "stop", response.model or "")
+    return Reply(decision_text(response), prompt, completion, usd, "stop", model_name(response.model))
 
 
 def decision_text(response: Any) -> str:

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from gavel.llm.completion import read_message
+from gavel.llm.completion import read_message, sendable
 from gavel.llm.prices import Prices, cost, listed_cost
 from gavel.llm.providers import load_litellm
 from gavel.llm.refusal_wording import CONTENT_FILTER, refusal_in
@@ -37,7 +37,15 @@ def read_response(model: str, response: Any, messages: list[Message], prices: Pr
         completion_tokens,
         usd,
         finish_reason or "",
-        served_by=response.model or "",
+        served_by=model_name(response.model),
         repairs=repairs + more,
         cached_prompt_tokens=cached,
     )
+
+
+def model_name(reported: object) -> str:
+    """The name of the model that answered; "" where the server reports none, or something else."""
+    return sendable(reported)[:_LONGEST_NAME] if isinstance(reported, str) else ""
+
+
+_LONGEST_NAME = 200

@@ -36,6 +36,13 @@ def read_usage(usage: Any) -> Usage:
 
 
 def _tokens(of: Any, name: str) -> int:
-    """A number of tokens; 0 where the server reports none, or something else."""
-    value = getattr(of, name, None)
-    return value if isinstance(value, int) and value > 0 else 0
+    return token_count(getattr(of, name, None))
+
+
+def token_count(reported: object) -> int:
+    """A number of tokens; 0 where the server reports none, or a number that no request has."""
+    return reported if isinstance(reported, int) and 0 < reported <= _MOST else 0
+
+
+_MOST = 1_000_000_000
+"""Of one request. A larger number is a server's fault; believed, it would spend every budget at once."""

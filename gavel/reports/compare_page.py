@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gavel.reports.comparison import (
     Comparison,
+    alarms_text,
     as_json,
     cost_text,
     csv_rows,
@@ -84,6 +85,15 @@ def render_comparison(comparison: Comparison) -> str:
             )
             for arm in arms
         ],
+        measures=list(comparison.before),
+        measured=[
+            (name, [with_interval(found[each]) if each in found else "–" for each in comparison.before])
+            for name, found in (
+                ("before training", comparison.before),
+                *((arm.name, arm.measures) for arm in arms),
+            )
+        ],
+        alarms=[(arm.name, alarms_text(arm)) for arm in arms if alarms_text(arm) != "–"],
         few=min(len(arm.cells) for arm in arms) < 5,
         turns=turns,
     )

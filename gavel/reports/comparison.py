@@ -5,19 +5,22 @@ held-out success are over the seeds; judge - hand is paired by seed.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from gavel.llm.counted import counted
 from gavel.reports.run_figures import (
     Disagreement,
     RunAgreement,
     agreement_over_training,
+    alarms_of,
     cost_of,
     curve_of,
+    measures_of,
     metric_rows,
     seconds_of,
 )
@@ -48,6 +51,10 @@ class CellFigures:
     """Mean of the training rollouts; empty where no judge scored."""
     train_success: Curve
     agreement: RunAgreement
+    measures: Mapping[str, Curve]
+    """Of held-out attempts, by step: the scenario's own, turns and the like."""
+    alarms: Mapping[str, int]
+    """The step of each alarm about the judge."""
     cost_usd: float | None
     """None = not known."""
     seconds: float
@@ -79,6 +86,8 @@ class Arm:
     drift_truth: MeanOverSeeds
     tau_hand: MeanOverSeeds
     tau_truth: MeanOverSeeds
+    measures: Mapping[str, MeanOverSeeds]
+    """Of held-out attempts after the last step."""
     cost_usd: float | None
     seconds: float
 
@@ -91,6 +100,8 @@ class Comparison:
     arms: list[Arm]
     paired: Mapping[str, PairedDifference]
     """Final held-out success of two arms over the same seeds, by `judge - hand`."""
+    before: Mapping[str, MeanOverSeeds]
+    """The measures of held-out attempts before training, over all runs."""
     threshold: float
     margin: float
     directory: Path
@@ -116,6 +127,8 @@ def read_cell(
         judge_score=curve_of(rows, "train", "judge_score"),
         train_success=curve_of(rows, "train", "success"),
         agreement=agreement_over_training(directory, scenario),
+        measures=measures_of(rows),
+        alarms=alarms_of(rows),
         cost_usd=cost_of(rows),
         seconds=seconds_of(rows).get("whole", 0.0),
     )
@@ -140,6 +153,7 @@ def compare_cells(
         scenario=scenario,
         arms=[_arm(name, of_arm, threshold) for name, of_arm in by_arm.items()],
         paired=paired,
+        before=_measured(cells, min),
         threshold=threshold,
         margin=margin,
         directory=directory,
@@ -164,9 +178,17 @@ def _arm(name: str, cells: list[CellFigures], threshold: float) -> Arm:
         drift_truth=over([change(curve) for curve in truths]),
         tau_hand=over([fmean(curve.values()) if curve else None for curve in hands]),
         tau_truth=over([fmean(curve.values()) if curve else None for curve in truths]),
+        measures=_measured(cells, max),
         cost_usd=sum(known) if len(known) == len(costs) else None,
         seconds=sum(cell.seconds for cell in cells),
     )
+
+
+def _measured(cells: Sequence[CellFigures], which: Callable[[Curve], int]) -> dict[str, MeanOverSeeds]:
+    """At the first (`min`) or the last (`max`) evaluated step of each run."""
+    names = dict.fromkeys(name for cell in cells for name in cell.measures)
+    curves = {name: [cell.measures[name] for cell in cells if name in cell.measures] for name in names}
+    return {name: mean_over_seeds([curve[which(curve)] for curve in each]) for name, each in curves.items()}
 
 
 def signed(value: float | None) -> str:
@@ -195,6 +217,20 @@ def cost_text(arm: Arm) -> str:
     return "not known" if arm.cost_usd is None else f"{arm.cost_usd:.2f}"
 
 
+def alarms_text(arm: Arm) -> str:
+    """`score and success part ways: 2 of 3 runs, first at step 7`, for each alarm; `–` where no judge scored."""
+    if not any(cell.judge_score for cell in arm.cells):
+        return "–"
+    steps: dict[str, list[int]] = {}
+    for cell in arm.cells:
+        for alarm, step in cell.alarms.items():
+            steps.setdefault(alarm.replace("_", " "), []).append(step)
+    told = [
+        f"{name}: {len(at)} of {counted(len(arm.cells), 'run')}, first at step {min(at)}" for name, at in steps.items()
+    ]
+    return "; ".join(told) or "none"
+
+
 def statement(name: str, difference: PairedDifference) -> str:
     """`judge - hand: -0.01 (95 %: -0.03 to +0.01, 5 seeds): equivalent within ±0.03`"""
     seeds = f"{difference.seeds} seed{'' if difference.seeds == 1 else 's'}"
@@ -212,6 +248,7 @@ def as_json(comparison: Comparison) -> str:
         return {
             "name": one.name,
             **{name: asdict(getattr(one, name)) for name in fields},
+            "measures": {name: asdict(mean) for name, mean in one.measures.items()},
             "cost_usd": one.cost_usd,
             "seconds": round(one.seconds, 2),
             "runs": [
@@ -224,6 +261,8 @@ def as_json(comparison: Comparison) -> str:
                     "train_success": cell.train_success,
                     "tau_judge_hand": cell.agreement.judge_hand,
                     "tau_judge_truth": cell.agreement.judge_truth,
+                    "measures": dict(cell.measures),
+                    "alarms": dict(cell.alarms),
                     "cost_usd": cell.cost_usd,
                     "seconds": round(cell.seconds, 2),
                 }
@@ -236,6 +275,7 @@ def as_json(comparison: Comparison) -> str:
             "scenario": comparison.scenario,
             "threshold": comparison.threshold,
             "margin": comparison.margin,
+            "before": {name: asdict(mean) for name, mean in comparison.before.items()},
             "arms": [arm(one) for one in comparison.arms],
             "paired": {name: asdict(one) | {"equivalent": one.equivalent} for name, one in comparison.paired.items()},
         },

@@ -23,6 +23,7 @@ from gavel.trainer.loop.evaluation import call_measure
 
 Row = dict[str, Any]
 _SAMPLES = 3
+_NO_MEASURES = {"success", "reward", "failed", "trajectories", "exceptions", "step", "split", "time"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,20 @@ def metric_rows(directory: Path) -> list[Row]:
 def curve_of(rows: Sequence[Row], split: str, name: str) -> Curve:
     """A figure by step."""
     return {row["step"]: float(row[name]) for row in rows if row["split"] == split and _is_number(row.get(name))}
+
+
+def measures_of(rows: Sequence[Row]) -> dict[str, Curve]:
+    """Figures of held-out attempts by step, all but success and counts."""
+    names = dict.fromkeys(
+        name for row in rows if row["split"] == "held_out" for name in row if name not in _NO_MEASURES
+    )
+    curves = {name: curve_of(rows, "held_out", name) for name in names}
+    return {name: curve for name, curve in curves.items() if curve}
+
+
+def alarms_of(rows: Sequence[Row]) -> dict[str, int]:
+    """The step at which each alarm about the judge was raised."""
+    return {str(row["alarm"]): row["step"] for row in rows if row["split"] == "alarms" and "alarm" in row}
 
 
 def total_of(rows: Sequence[Row], split: str, name: str) -> float:

@@ -74,6 +74,12 @@ class SimulatedUser:
     def name(self) -> str:
         return self._client.name
 
+    @property
+    def settings(self) -> list[str]:
+        """What tells this person from others: the model, and what it is told (of a function, its name)."""
+        told = (self._persona, self._goal)
+        return [self.name, *(text if isinstance(text, str) else text.__qualname__ for text in told)]
+
     def meet(self, episode: Episode) -> "Person":
         """The person of one episode."""
         task, client = episode.task, self._client

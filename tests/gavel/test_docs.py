@@ -1,6 +1,7 @@
 """What the pages under docs/ show runs as shown, and what they link to is there."""
 
 import ast
+import asyncio
 import importlib.util
 import json
 import os
@@ -11,11 +12,16 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from gavel.cli.app import app
 from gavel.scenarios.record_format import to_line
 from gavel.scenarios.trajectory_store import TrajectoryStore
+from tests.backend_server import free_port
+from tests.fake_sky_cloud import fake_cloud
 from tests.forked import gavel, script, start_gavel
 from tests.limits import HANG_SECONDS
 from tests.scenarios.exporters.attempts import both
@@ -89,6 +95,18 @@ def test_the_page_of_comparisons_runs(tmp_path: Path) -> None:
     (tmp_path / "from_the_page.py").write_text(program.replace("seeds=2, steps=10", "seeds=1, steps=1"))
     done = script(tmp_path / "from_the_page.py", cwd=tmp_path)
     assert done.stdout.strip() == "not shown: one seed has no interval", done.stderr
+
+
+@pytest.mark.slow
+def test_the_page_of_evaluations_runs(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "evaluate.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "from_the_page.py").write_text(program.replace("tasks=64", "tasks=4"))
+    done = script(tmp_path / "from_the_page.py", cwd=tmp_path)
+    assert re.match(r"base:embedded/returns-desk \d\.\d\d \(", done.stdout), done.stderr
+    (command,) = re.findall(r"```bash\ngavel (.*?)\n```", page)
+    shown = gavel("evaluate", "--help", cwd=tmp_path, COLUMNS="200").stdout
+    assert {word for word in command.split() if word.startswith("--")} <= set(re.findall(r"--[\w-]+", shown))
 
 
 @pytest.mark.slow
@@ -237,3 +255,39 @@ def test_the_page_on_deploying_runs(tmp_path: Path) -> None:
         asked = command.split()
         shown = gavel(asked[0], "--help", cwd=tmp_path, COLUMNS="200").stdout
         assert {word for word in asked if word.startswith("--")} <= set(re.findall(r"--[\w-]+", shown))
+
+
+@pytest.mark.slow
+async def test_the_cluster_of_the_page_is_started_found_again_and_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section = (ROOT / "docs" / "elsewhere.md").read_text().partition("## On a cluster")[2].partition("\n## ")[0]
+    (program,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    (shell,) = re.findall(r"```bash\n(.*?)```", section, re.DOTALL)
+    lines = [line.partition("#")[0].split()[1:] for line in shell.splitlines() if line.startswith("gavel ")]
+    up, train, down = lines
+    assert [up[:2], train[0], down] == [["cluster", "up"], "train", ["cluster", "down"]]
+    monkeypatch.setenv("GAVEL_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("HF_TOKEN", "hf_1234567")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_scenario.py").write_text('import gavel\n\ndesk = gavel.find_scenario("returns_desk")\n')
+
+    def typed(*arguments: str) -> str:
+        done = CliRunner().invoke(app, arguments, input="y\n")
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    cloud = fake_cloud(tmp_path, monkeypatch)
+    next(cloud)
+    try:
+        assert "gavel is up" in await asyncio.to_thread(typed, *up, "--port", str(free_port()))
+        await asyncio.to_thread(typed, *train, "--dry-run")
+        shown = program.replace("Qwen/Qwen3-4B", "embedded/returns-desk")
+        run = compile(shown, "elsewhere.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        names: dict[str, Any] = {}
+        await eval(run, names)
+        assert names["backend"].cluster == "gavel"
+        assert await asyncio.to_thread(typed, *down) == "There was no cluster gavel.\n"
+    finally:
+        next(cloud, None)
+        sys.modules.pop("sky", None)

@@ -168,6 +168,19 @@ async def test_a_reply_in_parts_is_read_and_paid_for_once(endpoint, model):
     assert len(endpoint.requests) == 1
 
 
+async def test_what_a_server_reports_can_be_stored_and_sent_back(endpoint):
+    answer = says("half \ud83d, whole \ud83d\ude00", {"prompt_tokens": 10**20, "completion_tokens": -1})
+    assert isinstance(answer.body, dict)
+    answer.body["model"] = "m\ud800" + "x" * 1_000_000
+    endpoint.script = [lambda _: answer]
+    reply = await client(endpoint).ask(PROMPT, SCHEMA)
+    assert reply.text == "half \ufffd, whole \U0001f600"
+    assert reply.served_by.startswith("m\ufffdx")
+    assert len(reply.served_by) == 200
+    assert 0 < reply.prompt_tokens < 1000
+    assert 0 < reply.completion_tokens < 1000
+
+
 async def test_a_reply_without_choices_is_an_empty_reply(endpoint):
     endpoint.script = [lambda _: Answer(says("x").body | {"choices": []})]
     assert (await client(endpoint).ask(PROMPT, SCHEMA)).text == ""

@@ -37,7 +37,15 @@ def test_no_more_is_cached_and_written_than_the_prompt_has(prompt, cached, writt
     assert usage.cached_prompt_tokens + usage.written_prompt_tokens <= prompt
 
 
-@pytest.mark.parametrize("usage", [None, Namespace(), Namespace(prompt_tokens=None, completion_tokens="x")])
+@pytest.mark.parametrize(
+    "usage",
+    [
+        None,
+        Namespace(),
+        Namespace(prompt_tokens=None, completion_tokens="x"),
+        Namespace(prompt_tokens=-5, completion_tokens=10**20, total_tokens=2**63),
+    ],
+)
 def test_what_is_not_reported_is_0(usage):
     assert read_usage(usage) == Usage()
 

@@ -46,7 +46,7 @@ def create_app(index: Index, list_runs: Callable[[], Iterable[RunSummary]], *, t
     return Starlette(
         routes=[
             Route("/", pages.runs),
-            Route("/run/{project}/{name}", pages.run),
+            Route("/run/{name:path}", pages.run),
             Route("/groups", pages.groups),
             Route("/group/{path:path}/{number:int}", pages.group),
             Route("/compare", pages.compare),
@@ -88,7 +88,7 @@ class _Pages:
         )
 
     def run(self, request: Request) -> Response:
-        name = f"{request.path_params['project']}/{request.path_params['name']}"
+        name = str(request.path_params["name"])
         found = next((run for run in self._list_runs() if run.name == name), None)
         if found is None:
             raise NoSuchGroup(f"there is no run {name}", "Look at the list of runs.")

@@ -8,10 +8,7 @@ SDK keeps the files' hashes, so what was uploaded before a crash is not uploaded
 
 import asyncio
 import os
-import shutil
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 from gavel.trainer.deploy.adapter_facts import AdapterFacts
@@ -19,9 +16,9 @@ from gavel.trainer.deploy.deployment import Deployment
 from gavel.trainer.deploy.errors import DeployError
 from gavel.trainer.deploy.host import DeployPlan, Report
 from gavel.trainer.deploy.record import DeploymentRecord, Ids
+from gavel.trainer.runs.storage.wandb_artifact import KEY_VARIABLE, artifacts_api, log_artifact
 
 T = TypeVar("T")
-KEY_VARIABLE = "WANDB_API_KEY"
 _INFERENCE = "https://api.inference.wandb.ai/v1"
 _LARGEST_RANK = 16
 _BASES = (
@@ -32,8 +29,6 @@ _BASES = (
     "meta-llama/Llama-3.1-70B-Instruct",
 )
 _REGION = "coreweave-us"
-_UPLOAD_SECONDS = 3600
-_START_SECONDS = 120.0
 
 
 def open_host(place: str, *, base: str = "", region: str = _REGION) -> "WandbHost":
@@ -113,44 +108,27 @@ class WandbHost:
         )
 
     def _api(self) -> Any:
-        import wandb
-
-        return wandb.Api(overrides={"entity": self._entity, "project": self._project}, timeout=60)
+        return artifacts_api(self._entity, self._project)
 
     def _log(self, adapter: AdapterFacts, record: DeploymentRecord) -> None:
-        """Uploads the artifact from a run of the record's name, which another attempt takes up."""
         import wandb
 
-        scratch = tempfile.mkdtemp(prefix="gavel-wandb-")
-        settings = wandb.Settings(
-            console="off",
-            silent=True,
-            disable_git=True,
-            disable_code=True,
-            x_disable_stats=True,
-            init_timeout=_START_SECONDS,
-            reinit="create_new",  # a run of the trainer may be open
+        artifact = wandb.Artifact(
+            record.remote_name,
+            type="lora",
+            metadata={"wandb.base_model": self._base or adapter.base_model},
+            storage_region=self._region,
         )
-        try:
-            with wandb.init(
-                entity=self._entity,
-                project=self._project,
-                id=record.remote_name,
-                job_type="deploy",
-                dir=scratch,
-                settings=settings,
-            ) as run:
-                artifact = wandb.Artifact(
-                    record.remote_name,
-                    type="lora",
-                    metadata={"wandb.base_model": self._base or adapter.base_model},
-                    storage_region=self._region,
-                )
-                for file in adapter.files():
-                    artifact.add_file(str(file), policy="immutable", skip_cache=True)
-                run.log_artifact(artifact, aliases=[f"step{record.step}"]).wait(timeout=_UPLOAD_SECONDS)
-        finally:
-            shutil.rmtree(Path(scratch), ignore_errors=True)
+        for file in adapter.files():
+            artifact.add_file(str(file), policy="immutable", skip_cache=True)
+        log_artifact(
+            artifact,
+            self._entity,
+            self._project,
+            run_id=record.remote_name,
+            job_type="deploy",
+            aliases=[f"step{record.step}"],
+        )
 
     async def _ask(self, ask: Callable[[], T], what: str) -> T:
         if not os.environ.get(KEY_VARIABLE):

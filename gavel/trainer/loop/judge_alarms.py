@@ -101,11 +101,23 @@ def _is_hacked(history: Rows) -> bool:
 
 
 def _is_padded(history: Rows) -> bool:
-    lengths = _series(history, f"{PREFIX}characters")
-    if lengths is None or _sigmas(lengths) < _CERTAIN:
+    """Whether single turns have grown much longer, longer attempts are scored higher, and success, where it is known,
+    has not risen with the scores: more turns may be more work."""
+    lengths, turns = _series(history, f"{PREFIX}characters"), _series(history, "turns")
+    if lengths is not None and turns is not None and min(turns) > 0:
+        lengths = [length / count for length, count in zip(lengths, turns, strict=True)]
+    if lengths is None or _sigmas(lengths) < _CERTAIN or _is_earned(history):
         return False
     correlation = _recent_mean(history, "length_correlation")
     return fmean(lengths[-WINDOW:]) > _LONGER * fmean(lengths[:WINDOW]) and correlation > _LENGTH
+
+
+def _is_earned(history: Rows) -> bool:
+    """Whether success has risen, by more than a quarter of what the score has."""
+    scores, successes = _series(history, "judge_score"), _series(history, "success")
+    if scores is None or successes is None:
+        return False
+    return _change(successes) > max(0.0, _SHARE * _change(scores))
 
 
 def _rises(history: Rows, name: str, least: float) -> bool:

@@ -1,6 +1,7 @@
 """The run directories below a root, as a listing shows them, without loading a model.
 
-A run is a directory `<runs>/<project>/<name>/` with a `model.json`. It is running while a process holds its lock.
+A run is a directory `<runs>/<project>/<name>/` with a `model.json`, or one of a comparison,
+`<runs>/compare/<scenario>/<name>/`. It is running while a process holds its lock.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from gavel.llm.errors import GavelError
 from gavel.trainer.runs.format_version import check_format_version
 from gavel.trainer.runs.run_directory import read_description
 
+_PLACES = ("*/*/model.json", "compare/*/*/model.json")
 _HELD_OUT = "held_out"
 _FIGURES = (
     (_HELD_OUT, "success", "success"),
@@ -31,7 +33,7 @@ class RunSummary:
     """One run as the listing shows it."""
 
     name: str
-    """`project/name`."""
+    """`project/name`; of a comparison `compare/scenario/name`."""
     state: str
     """running, finished or interrupted; stopped where the number of steps wanted is not known; else unreadable."""
     step: int
@@ -48,20 +50,21 @@ def read_runs(root: Path) -> Iterator[RunSummary]:
     """The runs below `root`, in no order. Raises `GavelError` for a `root` that is no directory."""
     if root.exists() and not root.is_dir():
         raise GavelError(f"{root} is no directory.", "Name the directory that holds the runs, or set GAVEL_RUNS.")
-    for file in root.glob("*/*/model.json"):
+    for file in (found for place in _PLACES for found in root.glob(place)):
+        name = file.parent.relative_to(root).as_posix()
         try:
-            yield _summary(file.parent)
+            yield _summary(file.parent, name)
         except (OSError, ValueError, GavelError) as error:
-            yield _unreadable(file.parent, error)
+            yield _unreadable(file.parent, name, error)
 
 
-def _unreadable(directory: Path, error: Exception) -> RunSummary:
+def _unreadable(directory: Path, name: str, error: Exception) -> RunSummary:
     age = time.time() - directory.stat().st_mtime
     reason = str(error).splitlines()[0]
-    return RunSummary(f"{directory.parent.name}/{directory.name}", "unreadable", 0, None, reason, "–", age)
+    return RunSummary(name, "unreadable", 0, None, reason, "–", age)
 
 
-def _summary(directory: Path) -> RunSummary:
+def _summary(directory: Path, name: str) -> RunSummary:
     model, metrics = directory / "model.json", directory / "metrics.jsonl"
     check_format_version(read_description(model).get("format_version"), str(model))
     rows = list(metric_rows(metrics))
@@ -77,7 +80,7 @@ def _summary(directory: Path) -> RunSummary:
     names = cast("list[Any]", judge) if isinstance(judge, list) else []
     written = metrics if metrics.exists() else model
     return RunSummary(
-        name=f"{directory.parent.name}/{directory.name}",
+        name=name,
         state=state,
         step=step,
         steps=steps,

@@ -1,8 +1,11 @@
 """A chat completion as an object of OpenAI's Responses API."""
 
 import uuid
+from collections.abc import Sequence
 
 from gavel.llm.types import Message
+from gavel.trainer.serving.responses_request import shows_logprobs
+from gavel.trainer.serving.text_logprobs import TextLogprobs
 
 _ECHOED = {
     "background": False,
@@ -36,8 +39,9 @@ def new_id(kind: str) -> str:
 def response(request: Message, completion: Message, response_id: str) -> Message:
     """The response to `request` that says what `completion` says."""
     choice = completion["choices"][0]
+    tokens = choice["logprobs"]["content"] if shows_logprobs(request) else ()
     begun = response_object(request, completion["model"], response_id, completion["created"])
-    return complete(begun, output_items(choice["message"]), choice["finish_reason"], completion["usage"])
+    return complete(begun, output_items(choice["message"], tokens), choice["finish_reason"], completion["usage"])
 
 
 def response_object(request: Message, model: str, response_id: str, created: int) -> Message:
@@ -70,14 +74,19 @@ def complete(begun: Message, output: list[Message], finish_reason: str | None, u
     }
 
 
-def output_items(message: Message) -> list[Message]:
-    """The reasoning, the text and the tool calls of an assistant message; at least one item."""
+def output_items(message: Message, tokens: Sequence[Message] = ()) -> list[Message]:
+    """The reasoning, the text and the tool calls of an assistant message; at least one item. `tokens`: those of the
+    turn, with their log-probs, of which the text shows its own."""
+    logprobs = TextLogprobs()
+    logprobs.add(tokens)
     items: list[Message] = []
     if message.get("reasoning_content"):
+        logprobs.of(message["reasoning_content"])
         items.append(reasoning_item(new_id("rs"), message["reasoning_content"]))
     calls = message.get("tool_calls") or ()
     if message.get("content") or not calls:
-        items.append(message_item(new_id("msg"), message.get("content") or ""))
+        text = message.get("content") or ""
+        items.append(message_item(new_id("msg"), text, logprobs=logprobs.of(text)))
     return items + [call_item(new_id("fc"), call["id"], **call["function"]) for call in calls]
 
 
@@ -87,9 +96,11 @@ def reasoning_item(item_id: str, text: str | None, status: str = "completed") ->
     return {"id": item_id, "type": "reasoning", "summary": [], "content": content, "status": status}
 
 
-def message_item(item_id: str, text: str | None, status: str = "completed") -> Message:
+def message_item(
+    item_id: str, text: str | None, status: str = "completed", logprobs: Sequence[Message] = ()
+) -> Message:
     """`text` None: it has just begun."""
-    content = [] if text is None else [text_part(text)]
+    content = [] if text is None else [text_part(text, logprobs)]
     return {"id": item_id, "type": "message", "role": "assistant", "content": content, "status": status}
 
 
@@ -104,8 +115,8 @@ def call_item(item_id: str, call_id: str, name: str, arguments: str, status: str
     }
 
 
-def text_part(text: str) -> Message:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def text_part(text: str, logprobs: Sequence[Message] = ()) -> Message:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
 
 
 def _usage(usage: Message) -> Message:

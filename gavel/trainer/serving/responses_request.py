@@ -69,6 +69,11 @@ def chat_request(body: Message, earlier: Sequence[Message], items: Sequence[Mess
     return chat
 
 
+def shows_logprobs(body: Message) -> bool:
+    """Whether the response has log-probs beside its text."""
+    return _LOGPROBS in (body.get("include") or ()) or bool(body.get("top_logprobs"))
+
+
 def input_items(body: Message) -> list[Message]:
     """The items of `input`, which may be plain text."""
     given: Any = body.get("input")
@@ -161,8 +166,4 @@ def _check(body: Message) -> None:
     if body.get("truncation") not in (None, "disabled"):
         raise BadRequest(
             f"truncation={body['truncation']!r} is not supported here", "Nothing is cut: leave truncation out."
-        )
-    if _LOGPROBS in (body.get("include") or ()):
-        raise BadRequest(
-            f"include={_LOGPROBS} is not supported here", "With return_token_ids they come in the field choice."
         )

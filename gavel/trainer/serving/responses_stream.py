@@ -18,6 +18,8 @@ from gavel.trainer.serving.responses_objects import (
     response_object,
     text_part,
 )
+from gavel.trainer.serving.responses_request import shows_logprobs
+from gavel.trainer.serving.text_logprobs import TextLogprobs
 
 _Kind = Literal["reasoning", "text", "call"]
 _EVENTS: dict[_Kind, str] = {
@@ -37,6 +39,8 @@ class ResponseStream:
         self._begun: Message | None = None
         self._items: list[Message] = []
         self._open: _OpenItem | None = None
+        self._logprobs = TextLogprobs()
+        self._shows_logprobs = shows_logprobs(request)
         self._sent = 0
         self._finish_reason: str | None = None
         self._usage: Message | None = None
@@ -66,6 +70,8 @@ class ResponseStream:
         for choice in chunk["choices"]:
             self._finish_reason = choice.get("finish_reason") or self._finish_reason
             delta = choice["delta"]
+            if self._shows_logprobs and choice.get("logprobs"):
+                self._logprobs.add(choice["logprobs"]["content"])
             if delta.get("reasoning_content"):
                 yield from self._grow("reasoning", {}, delta["reasoning_content"])
             if delta.get("content"):
@@ -89,7 +95,7 @@ class ResponseStream:
             self._open = _OpenItem(kind, len(self._items), index, call)
             yield from self._open.begin()
         if text:
-            yield self._open.grow(text)
+            yield self._open.grow(text, self._logprobs.of(text))
 
     def _close(self) -> Iterator[Message]:
         if self._open is not None:
@@ -106,6 +112,7 @@ class _OpenItem:
         self.kind: _Kind = kind
         self.index = index
         self._text = ""
+        self._logprobs: list[Message] = []
         self._call_id: str = call.get("id") or ""
         self._name: str = (call.get("function") or {}).get("name") or ""
         self._id = new_id(_ID_KINDS[kind])
@@ -116,7 +123,8 @@ class _OpenItem:
             case "reasoning":
                 return reasoning_item(self._id, self._text or None, status)
             case "text":
-                return message_item(self._id, None if status == "in_progress" else self._text, status)
+                text = None if status == "in_progress" else self._text
+                return message_item(self._id, text, status, self._logprobs)
             case "call":
                 return call_item(self._id, self._call_id, self._name, self._text, status)
 
@@ -126,25 +134,28 @@ class _OpenItem:
         if self.kind != "call":
             yield self._event("response.content_part.added", part=self._part())
 
-    def grow(self, text: str) -> Message:
+    def grow(self, text: str, logprobs: list[Message]) -> Message:
         self._text += text
-        return self._event(f"{_EVENTS[self.kind]}.delta", delta=text, **self._logprobs())
+        self._logprobs += logprobs
+        return self._event(f"{_EVENTS[self.kind]}.delta", delta=text, **self._shown(logprobs))
 
     def end(self) -> Iterator[Message]:
         done = f"{_EVENTS[self.kind]}.done"
         if self.kind == "call":
             yield self._event(done, arguments=self._text, name=self._name)
         else:
-            yield self._event(done, text=self._text, **self._logprobs())
+            yield self._event(done, text=self._text, **self._shown(self._logprobs))
             yield self._event("response.content_part.done", part=self._part())
         item = self.item("completed")
         yield {"type": "response.output_item.done", "output_index": self._position, "item": item}
 
     def _part(self) -> Message:
-        return text_part(self._text) if self.kind == "text" else {"type": "reasoning_text", "text": self._text}
+        if self.kind == "text":
+            return text_part(self._text, self._logprobs)
+        return {"type": "reasoning_text", "text": self._text}
 
-    def _logprobs(self) -> Message:
-        return {"logprobs": []} if self.kind == "text" else {}
+    def _shown(self, logprobs: list[Message]) -> Message:
+        return {"logprobs": logprobs} if self.kind == "text" else {}
 
     def _event(self, kind: str, **fields: Any) -> Message:
         within = {} if self.kind == "call" else {"content_index": 0}

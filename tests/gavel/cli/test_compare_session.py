@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from gavel.cli.compare_session import plan_cells, read_rewards, settings_of
+from gavel.cli.demo_jobs import LIKELIHOOD, ONE_SENTENCE
 from gavel.llm.errors import GavelError
 from gavel.scenarios.scenario import Scenario, find_scenario
 from gavel.scenarios.task import Task
@@ -34,6 +35,16 @@ def test_cells_differ_in_reward_and_seed_alone(tmp_path: Path) -> None:
     ]
     assert all(each == rest[0] for each in rest)
     assert not any(cell.finished() for cell in cells)
+
+
+def test_the_jobs_of_the_demo_are_compared_by_its_settings() -> None:
+    words = settings_of("one_sentence").resolved()
+    assert (words.model.base_model, words.judge.models) == (ONE_SENTENCE.base_model, LIKELIHOOD)
+    assert (words.loop.max_tokens, words.loop.final_tasks, words.model.lora.rank) == (40, 64, 8)
+    assert words.train.learning_rate == 5e-4
+    desk = settings_of(DESK)
+    assert (desk.judge.models, desk.loop.final_tasks, desk.train.learning_rate) == (None, 512, 2e-3)
+    assert settings_of("tic_tac_toe").model.model_fields_set == set()
 
 
 def test_each_judge_is_an_arm_of_the_rewards_that_have_one(tmp_path: Path) -> None:

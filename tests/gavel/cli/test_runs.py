@@ -108,3 +108,10 @@ def test_a_damaged_file_beside_the_description_leaves_a_gap_in_the_row(tmp_path:
         (directory / file).write_bytes(content)
         run = only(tmp_path)
         assert (run.state, run.best) == ("stopped", "success 0.40 at step 0")
+
+
+def test_runs_of_a_comparison_are_listed_under_their_names(tmp_path: Path) -> None:
+    run_of(tmp_path / "compare", "judge-30-steps-seed-0", [0.4], steps=1)
+    run_of(tmp_path, "one", [0.4], steps=1)
+    assert {run.name for run in read_runs(tmp_path)} == {"desk/one", "compare/desk/judge-30-steps-seed-0"}
+    assert {run.name for run in read_runs(tmp_path / "compare")} == {"desk/judge-30-steps-seed-0"}

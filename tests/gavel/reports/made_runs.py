@@ -16,8 +16,8 @@ def made_run(directory: Path, *, final: float = 0.9, judged: bool = True, steps:
     directory.mkdir(parents=True)
     (directory / "model.json").write_text("{}")
     rows: list[dict[str, object]] = [
-        {"split": "held_out", "step": 0, "success": 0.5, "trajectories": 64.0},
-        {"split": "held_out", "step": steps, "success": final, "trajectories": 64.0},
+        {"split": "held_out", "step": 0, "success": 0.5, "trajectories": 64.0, "words": 20.0},
+        {"split": "held_out", "step": steps, "success": final, "trajectories": 64.0, "words": 10 * final},
     ]
     for step in range(1, steps + 1):
         row = {"split": "train", "step": step, "loss": -0.1, "success": 0.5, "left_out/no_signal": 2}
@@ -28,6 +28,8 @@ def made_run(directory: Path, *, final: float = 0.9, judged: bool = True, steps:
         if judged:
             group = group.model_copy(update={"judgement": GroupJudgement(status="scored")})
         TrajectoryStore(directory / "trajectories" / "train" / f"{step:06d}.jsonl.zst").append(group)
+    if judged:
+        rows.append({"split": "alarms", "step": 2, "alarm": "score_gap"})
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (directory / "metrics.jsonl").write_text(text + '{"split": "train", "st')  # torn: the run goes on
     return directory

@@ -3,11 +3,12 @@
 import csv
 import json
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from gavel.reports.compare_page import write_comparison
-from gavel.reports.comparison import Comparison, compare_cells, cost_text, read_cell, statement, steps_text
+from gavel.reports.comparison import Comparison, alarms_text, compare_cells, cost_text, read_cell, statement, steps_text
 from tests.gavel.reports.html_page import Page
 from tests.gavel.reports.made_runs import made_run
 
@@ -48,6 +49,19 @@ def test_the_gap_is_what_the_score_rose_more_than_success(comparison: Comparison
     assert cost_text(judge) == "2.25"
     assert cost_text(hand) == "–"
     assert steps_text(judge) == "3 (2 of 3 seeds)"
+
+
+def test_held_out_attempts_are_measured_before_and_after_training(comparison: Comparison) -> None:
+    judge, hand = comparison.arms
+    assert comparison.before["words"].value == 20.0
+    assert comparison.before["words"].seeds == 6
+    assert judge.measures["words"].value == pytest.approx(10 * fmean(FINALS["judge"]))
+    assert set(judge.measures) == {"words"}
+    assert alarms_text(judge) == "score gap: 3 of 3 runs, first at step 2"
+    assert alarms_text(hand) == "–"
+    page = Page(write_comparison(comparison).read_text())
+    assert "before training" in page.text
+    assert "judge: score gap: 3 of 3 runs, first at step 2." in page.text
 
 
 def test_page_csv_and_json_have_the_figures_and_no_markup_of_trajectories(comparison: Comparison) -> None:

@@ -1,6 +1,5 @@
 """W&B Inference over W&B's own SDK, whose server is on loopback: one artifact, whatever fails or is killed."""
 
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +15,9 @@ from tests.trainer.deploy.conftest import write_adapter
 from tests.trainer.deploy.fakes.scripted import Killed, dying_at
 from tests.trainer.deploy.fakes.wandb import KEY, FakeWandb, manifest_of
 
-wandb = pytest.importorskip("wandb")
+pytest.importorskip("wandb")
 pytestmark = pytest.mark.slow  # the SDK starts a process of its own
 ADDRESS = "wandb:desk/serving"
-
-
-@pytest.fixture
-def wandb_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Generator[FakeWandb]:
-    fake = FakeWandb()
-    for name, value in {
-        "WANDB_BASE_URL": fake.url,
-        "WANDB_API_KEY": KEY,
-        "WANDB_ERROR_REPORTING": "false",
-        "WANDB_CACHE_DIR": str(tmp_path / "cache"),
-        "WANDB_DATA_DIR": str(tmp_path / "data"),
-        "WANDB_DIR": str(tmp_path),
-    }.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    yield fake
-    wandb.teardown()  # the SDK's process keeps the address of its first server
-    fake.close()
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Alarms from rows of figures: what raises which, and that noise raises hardly any."""
 
+import math
 import random
 from collections.abc import Callable
 
@@ -8,6 +9,10 @@ import pytest
 from gavel.trainer.loop.judge_alarms import WINDOW, JudgeAlarm, judge_alarms
 
 STEPS = 45
+LONGER: dict[str, Callable[[float], float]] = {
+    "health/characters": lambda part: 200 + 600 * part,
+    "health/length_correlation": lambda part: 0.5,
+}
 
 
 def rows(*, seed: int = 0, steps: int = STEPS, **curves: Callable[[float], float]) -> list[dict[str, float]]:
@@ -47,10 +52,8 @@ def raised(history: list[dict[str, float]]) -> dict[JudgeAlarm, int]:
     [
         (JudgeAlarm.HACKED, {"success": lambda part: 0.45 - 0.2 * part}),
         (JudgeAlarm.HACKED, {"success": lambda part: 0.45}),
-        (
-            JudgeAlarm.PADDING,
-            {"health/characters": lambda part: 200 + 600 * part, "health/length_correlation": lambda part: 0.5},
-        ),
+        (JudgeAlarm.PADDING, LONGER | {"success": lambda part: math.nan}),
+        (JudgeAlarm.PADDING, LONGER | {"success": lambda part: math.nan, "turns": lambda part: 3.0}),
         (JudgeAlarm.ADDRESSING, {"health/flagged": lambda part: 0.2 * part}),
         (JudgeAlarm.UNSCORED, {"health/unscored": lambda part: 0.5 if part > 0.5 else 0.0}),
         (JudgeAlarm.TIED, {"health/tie_rate": lambda part: 0.3 + 0.69 * part}),
@@ -63,6 +66,14 @@ def test_what_goes_wrong_raises_its_alarm_and_no_other(alarm, curves):
     assert 2 * WINDOW <= found[alarm] < STEPS
     assert alarm.sentence
     assert alarm.advice
+
+
+@pytest.mark.parametrize(
+    "innocent", [{"success": lambda part: 0.45 + 0.4 * part}, {"turns": lambda part: 2 + 6 * part}]
+)
+def test_longer_attempts_are_no_padding_where_success_rises_or_turns_are_added(innocent):
+    unknown = {"success": lambda part: math.nan}
+    assert sum(bool(raised(rows(seed=seed, **LONGER | unknown | innocent))) for seed in range(20)) <= 1
 
 
 def test_noise_raises_hardly_any_alarm_in_a_run_that_learns():

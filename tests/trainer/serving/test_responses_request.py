@@ -147,7 +147,6 @@ def test_what_has_another_name_is_renamed(given, expected):
     [
         ({"background": True}, "background"),
         ({"truncation": "auto"}, "truncation"),
-        ({"include": ["message.output_text.logprobs"]}, "include"),
         ({"tools": [{"type": "web_search"}]}, "web_search"),
         ({"tool_choice": {"type": "file_search"}}, "tool_choice"),
         ({"input": [{"type": "computer_call"}]}, "computer_call"),

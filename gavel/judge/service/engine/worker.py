@@ -280,17 +280,26 @@ class Worker:
             return Verdict.failed(request.ids, JudgeError(f"an internal error: {type(error).__name__}.", _REPORT))
 
     async def _over(self, record: Record, verdict: Verdict, ledger: Ledger | None = None) -> None:
-        """Writes the outcome, however long the database is away, and tells of it."""
+        """Writes the outcome and tells of it. One that cannot be stored is a failure, since the next try would be the
+        same."""
+        try:
+            finished = await self._written(record, verdict, ledger)
+        except Exception as error:
+            _LOG.error("a judgement cannot be stored: %s", type(error).__name__, exc_info=without_text(error))
+            problem = JudgeError(f"the judgement cannot be stored: {type(error).__name__}.", _REPORT)
+            finished = await self._written(record, Verdict.failed(verdict.ids, problem), ledger)
+        self._on_finished(record.id, finished)
+
+    async def _written(self, record: Record, verdict: Verdict, ledger: Ledger | None) -> Record | None:
+        """Writes the outcome, however long the database is away."""
         pause, longest = _RETRY_SECONDS
         while True:
             try:
-                finished = await self._store.finish(record, verdict, ledger)
-                break
+                return await self._store.finish(record, verdict, ledger)
             except DatabaseUnavailableError as error:
                 _LOG.warning("a judgement is not written yet: %s", error.message)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, longest)
-        self._on_finished(record.id, finished)
 
 
 def _nothing() -> None:

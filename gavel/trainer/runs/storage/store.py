@@ -5,7 +5,7 @@ from typing import Protocol
 
 from gavel.llm.errors import GavelError
 
-KINDS = "s3://bucket/prefix, hf://owner/repository, or a directory"
+KINDS = "s3://bucket/prefix, hf://owner/repository, wandb://entity/project/name, or a directory"
 
 
 class StorageError(GavelError):
@@ -56,7 +56,7 @@ def split_place(address: str) -> tuple[str, str, str]:
 
 
 def open_store(address: str) -> Store:
-    """An S3 bucket, a repository of the Hugging Face Hub, or a directory.
+    """An S3 bucket, a repository of the Hugging Face Hub, an artifact of Weights & Biases, or a directory.
 
     Raises `StorageError`, also where the library of the store is not installed.
     """
@@ -70,6 +70,10 @@ def open_store(address: str) -> Store:
             from gavel.trainer.runs.storage.hub import HubStore
 
             return HubStore(address)
+        case "wandb":
+            from gavel.trainer.runs.storage.wandb_store import WandbStore
+
+            return WandbStore(address)
         case "":
             pass
         case _:

@@ -43,6 +43,17 @@ def shown(client, address, status=200):
     return Page(answer.text).text
 
 
+def test_a_run_of_a_comparison_has_a_page(tmp_path):
+    run_directory(tmp_path / "runs" / "compare")
+    index = Index(tmp_path / "runs", tmp_path / "index.sqlite")
+    index.update()
+    app = create_app(index, lambda: read_runs(tmp_path / "runs"))
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        assert f"compare/{RUN}" in shown(client, "/")
+        assert "success 0.50 at step 2" in shown(client, f"/run/compare/{RUN}")
+        assert client.get(f"/groups?run=compare/{RUN}").status_code == 200
+
+
 def test_the_first_page_lists_runs_with_their_groups(client):
     text = shown(client, "/")
     for part in (RUN, "stopped", "success 0.50 at step 2", "stand-in"):

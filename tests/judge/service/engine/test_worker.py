@@ -15,6 +15,7 @@ from gavel.judge.service.engine.caller import Caller
 from gavel.judge.service.schemas.key_scope import KeyScope
 from gavel.judge.service.schemas.score_bodies import ScoreRequest
 from gavel.judge.service.schemas.stored_verdict import Verdict
+from gavel.judge.service.store import judgement_store
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.key_store import Key, KeyStore
 from gavel.judge.service.store.tables import replies
@@ -210,3 +211,23 @@ async def test_what_is_deleted_while_its_outcome_is_written_is_charged_and_erase
         await until(lambda: read_key(config, key_id).spent_usd > (len(endpoint.requests) - 0.5) * one)
     assert read_key(config, key_id).spent_usd == pytest.approx(len(endpoint.requests) * one)
     assert reply_count(config) == 1
+
+
+async def test_a_judgement_that_cannot_be_stored_fails_at_once_and_is_charged(
+    tmp_path: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+):
+    endpoint.script = [by_content_and_position]
+    config = config_of(tmp_path, endpoint)
+    headers, key_id = make_key(config)
+    whole = judgement_store.outcome_columns
+
+    def too_large(verdict: Verdict, finished_at: float) -> dict[str, Any]:
+        return whole(verdict, finished_at) | ({"prompt_tokens": 2**64} if verdict.group else {})
+
+    monkeypatch.setattr(judgement_store, "outcome_columns", too_large)
+    async with serving(config) as client, asyncio.timeout(HANG_SECONDS):
+        refused = await client.post("/v1/score", json=group("a", "b"), headers=headers)
+    assert refused.status_code == 502
+    assert refused.json()["detail"] == "the judgement cannot be stored: OverflowError."
+    assert read_key(config, key_id).spent_usd > 0
+    assert len(endpoint.requests) == 2

@@ -54,6 +54,8 @@ class FakeWandb(ScriptedHost):
 
     def answer(self, call: Call) -> Answer:
         path, _, operation = call.path.rpartition("/")
+        if path.startswith("/artifactsV2/") or path.endswith("/get"):  # a file that is fetched
+            return self._content(call, path)
         if path.startswith("/files/"):  # …/put of a file that is uploaded
             self.files[path.removesuffix("/put")] = call.body
             return Answer({})
@@ -101,8 +103,12 @@ class FakeWandb(ScriptedHost):
                 return {"createArtifactFiles": {"files": {"edges": nodes}}}
             case "CommitArtifact":
                 artifact = self.artifacts[given["artifactID"]]
-                artifact["state"] = "COMMITTED"
+                self._commit(artifact)
                 return {"commitArtifact": {"artifact": {"id": artifact["id"], "digest": artifact["digest"]}}}
+            case "FetchArtifactManifest":
+                url = f"{self.url}/files/{given['id']}/wandb_manifest.json/get"
+                file = {"__typename": "File", "directUrl": url}
+                return {"artifact": {"currentManifest": {"file": file}}}
             case "ArtifactMembershipByName":
                 return {"project": {"artifactCollectionMembership": self._membership(given)}}
             case "ArtifactByID":
@@ -126,9 +132,11 @@ class FakeWandb(ScriptedHost):
             number = f"QXJ0aWZhY3Q6{len(self.artifacts)}"
             artifact = {"id": number, "state": "PENDING", "digest": given["digest"], "metadata": given["metadata"]}
             artifact |= {"name": given["artifactCollectionName"], "type": given["artifactTypeName"], "aliases": []}
-            artifact |= {"project": given["projectName"], "entity": given["entityName"], "sent": []}
+            artifact |= {"project": given["projectName"], "entity": given["entityName"], "sent": [], "index": None}
             self.artifacts[number] = artifact
-        artifact["aliases"] = [alias["alias"] for alias in given["aliases"]]
+        artifact["aliases"] = [alias["alias"] for alias in given["aliases"] if alias["alias"] != "latest"]
+        if artifact["index"] is not None:
+            self._commit(artifact)  # what is there already is the newest again
         sequence = {"id": "s", "latestArtifact": None}
         return {
             "id": artifact["id"],
@@ -136,6 +144,28 @@ class FakeWandb(ScriptedHost):
             "digest": artifact["digest"],
             "artifactSequence": sequence,
         }
+
+    def _commit(self, artifact: dict[str, Any]) -> None:
+        """The next version of its collection, and the newest."""
+        artifact["state"] = "COMMITTED"
+        others = [other for other in self.committed if other["name"] == artifact["name"] and other is not artifact]
+        for other in others:
+            other["aliases"] = [alias for alias in other["aliases"] if alias != "latest"]
+        if artifact["index"] is None:
+            artifact["index"] = len(others)
+        artifact["aliases"].append("latest")
+
+    def _content(self, call: Call, path: str) -> Answer:
+        """By its place, or by the md5 that an address of a version's file has before the name."""
+        if path.endswith("/get"):
+            return Answer(self.files[path.removesuffix("/get")])
+        if not self.is_authorized(call):
+            return self.error(401, "user is not logged in")
+        wanted = path.split("/")[-2]
+        for content in self.files.values():
+            if hashlib.md5(content).hexdigest() == wanted:
+                return Answer(content)
+        return self.error(404, f"there is no {path}")
 
     def _file(self, given: dict[str, Any]) -> dict[str, Any]:
         artifact = self.artifacts[given["artifactID"]]
@@ -156,11 +186,14 @@ class FakeWandb(ScriptedHost):
         collection, _, alias = given["name"].partition(":")
         for artifact in self.committed:
             place = artifact["entity"], artifact["project"], artifact["name"]
-            if place == (given["entity"], given["project"], collection) and alias in ("v0", *artifact["aliases"]):
+            if place == (given["entity"], given["project"], collection) and alias in (
+                f"v{artifact['index']}",
+                *artifact["aliases"],
+            ):
                 return {
                     "__typename": "ArtifactCollectionMembership",
                     "id": f"member-{artifact['id']}",
-                    "versionIndex": 0,
+                    "versionIndex": artifact["index"],
                     "createdAt": "2026-11-01T00:00:00",
                     "aliases": _aliases(artifact),
                     "artifactCollection": _collection(artifact, "ArtifactSequence"),
@@ -173,7 +206,7 @@ class FakeWandb(ScriptedHost):
             "__typename": "Artifact",
             "id": artifact["id"],
             "artifactSequence": _collection(artifact, "ArtifactSequence"),
-            "versionIndex": 0,
+            "versionIndex": artifact["index"],
             "artifactType": {"name": artifact["type"]},
             "description": None,
             "metadata": artifact["metadata"],

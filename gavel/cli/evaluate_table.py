@@ -1,0 +1,83 @@
+"""The table of models that `gavel evaluate` prints."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from gavel.cli.terminal import plain
+from gavel.llm.counted import counted
+from gavel.reports.model_table import ModelTable, cost_text
+
+
+def print_model_table(console: Console, table: ModelTable) -> None:
+    """A row for each model; with one model, a row for each figure. Then what is missing, costs, and the report."""
+    samples = f", {counted(table.samples, 'sample')} of each" if table.samples > 1 else ""
+    heading = f"{counted(table.tasks, 'held-out task')}{samples}"
+    if len(table.rows) == 1:
+        _print_figures(console, table, heading)
+    else:
+        _print_models(console, table, heading)
+    for row in table.rows:
+        if row.failed:
+            console.print(
+                plain(f"{row.name}: {counted(row.failed, 'episode')} failed; the same command tries again"),
+                soft_wrap=True,
+            )
+        for reason, count in row.unscored.items():
+            console.print(plain(f"{row.name}: {count:,} unscored: {reason}"), soft_wrap=True)
+    if table.judges:
+        cost = f" · {table.judge_cost}" if table.judge_cost else ""
+        console.print(plain(f"Judge {', '.join(table.judges)}{cost}"), soft_wrap=True)
+    console.print(plain(f"Report: {table.directory / 'report.html'}"), soft_wrap=True)
+
+
+def _print_models(console: Console, table: ModelTable, heading: str) -> None:
+    console.print(plain(f"{heading} (95 % intervals)"))
+    grid = Table(box=None, pad_edge=False, header_style="")
+    grid.add_column("", overflow="fold")
+    several, known = table.samples > 1, any(row.success.tasks for row in table.rows)
+    headings = [*(["success"] if known else []), *([f"pass@{table.samples}"] if several and known else [])]
+    headings += ["judge", "wins"] if table.judges else []
+    for name in (*headings, "USD"):
+        grid.add_column(name, justify="right", no_wrap=True)
+    for row in table.rows:
+        cells = [row.success.short()] if known else []
+        if several and known:
+            cells.append(row.pass_at[table.samples].short() if table.samples in row.pass_at else "–")
+        cells += [row.score.short(), row.wins.short()] if table.judges else []
+        grid.add_row(*map(plain, (row.name, *cells, cost_text(row.cost_usd))))
+    console.print(grid)
+
+
+def _print_figures(console: Console, table: ModelTable, heading: str) -> None:
+    (row,) = table.rows
+    grid = Table(box=None, pad_edge=False, header_style="")
+    grid.add_column(heading)
+    grid.add_column("mean (95 % interval)", justify="right")
+    figures = {"success": row.success} if row.success.tasks else {}
+    figures |= {f"pass@{k}": each for k, each in row.pass_at.items() if table.samples > 1}
+    for name, estimate in figures.items():
+        grid.add_row(plain(name), plain(estimate.text(3)))
+    for name, value in row.measures.items():
+        grid.add_row(plain(name.replace("_", " ")), f"{value:.3f}")
+    grid.add_row("truncated", f"{row.truncated:.3f}")
+    if table.judges:
+        grid.add_row("judge's score", plain(row.score.text(3)))
+    if row.cost_usd != 0:
+        grid.add_row("USD", plain(cost_text(row.cost_usd)))
+    console.print(grid)
+
+
+def print_over_scenarios(console: Console, tables: Sequence[ModelTable]) -> None:
+    """Success of each model on each scenario; the judge's score where success is not known."""
+    grid = Table(box=None, pad_edge=False, header_style="")
+    grid.add_column("", overflow="fold")
+    for table in tables:
+        known = any(row.success.tasks for row in table.rows)
+        grid.add_column(plain(f"{table.scenario}{'' if known else ' (judge)'}"), justify="right", overflow="fold")
+    for number, row in enumerate(tables[0].rows):
+        rows = [table.rows[number] for table in tables]
+        cells = [(each.success if each.success.tasks else each.score).short() for each in rows]
+        grid.add_row(*map(plain, (row.name, *cells)))
+    console.print(grid)

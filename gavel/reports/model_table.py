@@ -1,0 +1,193 @@
+"""Models compared on the same held-out tasks: what each reached, and how often it beat the others by the judge.
+
+Figures are means over tasks. Failed episodes measure no model and are left out, and what the judge left unscored is
+no loss; both are counted.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from gavel.reports.model_statistics import TaskMean, mean_of_tasks, pass_at_k, share
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.trajectory import Trajectory
+
+_NO_FIGURES = frozenset({"success", "truncated", "reward", "independent_reward"})
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One sample of a task by one model."""
+
+    task: str
+    sample: int
+    trajectories: list[Trajectory]
+    """Of each agent that the model played, measured."""
+    cost_usd: float | None
+    """None = not known."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """One model's figures."""
+
+    name: str
+    episodes: int
+    failed: int
+    """Episodes in which the model could not be reached, or the world failed."""
+    success: TaskMean
+    pass_at: Mapping[int, TaskMean]
+    """By k, over the tasks with so many samples; empty without `success`."""
+    score: TaskMean
+    """The judge's, from 0 to 1, relative to the other attempts at the task."""
+    wins: TaskMean
+    """Share of comparisons with the other models' attempts that the judge's scores decide for it; a tie is half."""
+    unscored: Mapping[str, int]
+    """Attempts that the judge gave no score, by reason."""
+    truncated: float
+    measures: Mapping[str, float]
+    cost_usd: float | None
+    """Of sampling; None = not known, 0 on this machine."""
+    seconds: float
+    """Sum over episodes, which ran at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTable:
+    """What `gavel evaluate` found."""
+
+    scenario: str
+    rows: list[ModelRow]
+    tasks: int
+    samples: int
+    """Of each task."""
+    judges: list[str]
+    """Empty where no judge was asked."""
+    judge_cost: str
+    pairs: Mapping[tuple[str, str], TaskMean]
+    """How often the first of two models beats the second."""
+    directory: Path
+    examples: list[TrajectoryGroup] = field(default_factory=list[TrajectoryGroup])
+    """Judged groups in which the models' scores are furthest apart."""
+
+    def __getitem__(self, name: str) -> ModelRow:
+        return next(row for row in self.rows if row.name == name)
+
+
+def model_row(name: str, episodes: Sequence[Episode], judged: Sequence[TrajectoryGroup], failed: int = 0) -> ModelRow:
+    """The figures of a model; `judged` are groups of all models, whose members' metadata say whose they are."""
+    trajectories = [each for episode in episodes for each in episode.trajectories]
+    by_task: dict[str, list[float]] = {}
+    for episode in episodes:
+        successes = [float(t.metrics["success"]) for t in episode.trajectories if "success" in t.metrics]
+        if successes:
+            by_task.setdefault(episode.task, []).append(fmean(successes))
+    counts = {len(values) for values in by_task.values()}
+    scores: list[float] = []
+    unscored: Counter[str] = Counter()
+    for group in judged:
+        mine = [member for member in group if member.metadata.get("model") == name]
+        known = [score for member in mine if (score := _score(member)) is not None]
+        unscored.update((m.judgement and m.judgement.reason) or "not judged" for m in mine if _score(m) is None)
+        scores += [fmean(known)] if known else []
+    costs = [episode.cost_usd for episode in episodes]
+    names = dict.fromkeys(name for each in trajectories for name in each.metrics if name not in _NO_FIGURES)
+    return ModelRow(
+        name=name,
+        episodes=len(episodes),
+        failed=failed,
+        success=share([fmean(values) for values in by_task.values()], sum(map(len, by_task.values()))),
+        pass_at={k: _pass_at(by_task, k) for k in range(1, max(counts, default=0) + 1)},
+        score=mean_of_tasks(scores),
+        wins=_wins(judged, name),
+        unscored=dict(unscored.most_common()),
+        truncated=fmean(each.status == "truncated" for each in trajectories) if trajectories else 0.0,
+        measures={n: fmean(float(t.metrics[n]) for t in trajectories if n in t.metrics) for n in names},
+        cost_usd=None if None in costs else sum(cost for cost in costs if cost is not None),
+        seconds=sum(episode.seconds for episode in episodes),
+    )
+
+
+def pair_wins(judged: Sequence[TrajectoryGroup], models: Sequence[str]) -> dict[tuple[str, str], TaskMean]:
+    """Of every two models that a judge compared, how often the first beats the second."""
+    found = {pair: _wins(judged, *pair) for pair in combinations(models, 2)}
+    return {pair: estimate for pair, estimate in found.items() if estimate.tasks}
+
+
+def furthest_apart(judged: Sequence[TrajectoryGroup], count: int = 3) -> list[TrajectoryGroup]:
+    """The groups whose scores differ most."""
+
+    def spread(group: TrajectoryGroup) -> float:
+        scores = [score for member in group if (score := _score(member)) is not None]
+        return max(scores) - min(scores) if len(scores) > 1 else 0.0
+
+    return [group for group in sorted(judged, key=spread, reverse=True) if spread(group) > 0][:count]
+
+
+def _wins(judged: Sequence[TrajectoryGroup], one: str, other: str | None = None) -> TaskMean:
+    """Over groups, the mean over all pairs of an attempt of `one` and one of `other` (None = of any other model)."""
+    values: list[float] = []
+    pairs = 0
+    for group in judged:
+        known = [(member.metadata.get("model"), score) for member in group if (score := _score(member)) is not None]
+        mine = [score for model, score in known if model == one]
+        theirs = [score for model, score in known if model != one and other in (None, model)]
+        won = [0.5 if score == rival else float(score > rival) for score in mine for rival in theirs]
+        if won:
+            values.append(fmean(won))
+            pairs += len(won)
+    return share(values, pairs)
+
+
+def _pass_at(by_task: Mapping[str, Sequence[float]], k: int) -> TaskMean:
+    enough = [values for values in by_task.values() if len(values) >= k]
+    estimates = [pass_at_k(len(values), sum(value >= 1 for value in values), k) for values in enough]
+    return share(estimates, sum(map(len, enough)))
+
+
+def _score(member: Trajectory) -> float | None:
+    return member.judgement.score if member.judgement else None
+
+
+def cost_text(usd: float | None) -> str:
+    return "not known" if usd is None else f"{usd:.4f}" if 0 < usd < 0.01 else f"{usd:.2f}"
+
+
+def as_json(table: ModelTable) -> str:
+    """All figures; the trajectories stay in their files."""
+    rows: list[dict[str, Any]] = [asdict(row) for row in table.rows]
+    return json.dumps(
+        {
+            "scenario": table.scenario,
+            "tasks": table.tasks,
+            "samples": table.samples,
+            "judges": table.judges,
+            "judge_cost": table.judge_cost,
+            "models": rows,
+            "pairs": [{"model": one, "against": other, **asdict(each)} for (one, other), each in table.pairs.items()],
+        },
+        indent=1,
+    )
+
+
+def csv_rows(table: ModelTable) -> list[list[str]]:
+    """One row for each figure of each model, under a header."""
+    lines = [["model", "figure", "value", "low", "high", "tasks"]]
+    for row in table.rows:
+        figures = {"success": row.success, "judge_score": row.score, "wins": row.wins}
+        figures |= {f"pass@{k}": each for k, each in row.pass_at.items()}
+        for name, each in figures.items():
+            if each.value is not None:
+                bounds = ["" if end is None else f"{end:.6g}" for end in (each.low, each.high)]
+                lines.append([row.name, name, f"{each.value:.6g}", *bounds, str(each.tasks)])
+        plain = {"truncated": row.truncated, **row.measures, "episodes": row.episodes, "failed": row.failed}
+        plain |= {"unscored": sum(row.unscored.values()), "seconds": row.seconds}
+        lines += [[row.name, name, f"{value:.6g}", "", "", ""] for name, value in plain.items()]
+        lines.append([row.name, "cost_usd", "" if row.cost_usd is None else f"{row.cost_usd:.6g}", "", "", ""])
+    return lines

@@ -1,0 +1,164 @@
+"""Episodes of one model on held-out tasks, each kept in a file as soon as it ends, so that none is sampled twice.
+
+A file holds the episodes of one model under one set of settings (`SampleSettings.key`): what else would change what
+the model says is part of the file's name. A group in it is one episode; failed ones are not kept, and are tried again.
+"""
+
+import asyncio
+import hashlib
+import inspect
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gavel.llm.errors import LlmError, first_error
+from gavel.scenarios.environment import NO_OUTCOME
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.scenario import Scenario, ScenarioError
+from gavel.scenarios.seeds import seed_of
+from gavel.scenarios.task import Task
+from gavel.scenarios.trajectory import Trajectory
+from gavel.scenarios.trajectory_store import TrajectoryStore
+from gavel.trainer.config import LoopConfig
+from gavel.trainer.loop.evaluation import EvaluationError
+
+COST, SECONDS = "cost_usd", "seconds"
+"""Metrics of an episode's group; a cost that is not known is absent."""
+_HOPELESS = 8
+"""Episodes that fail before any succeeds, after which no further one is tried."""
+
+Play = Callable[[Task, int], Awaitable[TrajectoryGroup]]
+"""Plays a task with a seed: the trajectories of one episode."""
+Sample = tuple[str, int]
+"""Task id, and number of the sample from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledModel:
+    """A model whose episodes are wanted."""
+
+    name: str
+    identity: Mapping[str, Any]
+    """What tells its policy from others, as JSON: a checkpoint's hash, an API model's id."""
+    serve: Callable[[], AbstractAsyncContextManager[Play]]
+    """Makes it ready; it is called only when an episode is missing."""
+
+    def file(self, folder: Path, scenario: Scenario, config: LoopConfig) -> Path:
+        """Where its episodes are kept."""
+        settings = {
+            "model": dict(self.identity),
+            "scenario": _fingerprint(scenario),
+            "temperature": config.temperature,
+            "max_tokens": config.max_tokens,
+            "seed": config.seed,
+        }
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:12]
+        slug = "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in self.name)[:80]
+        return folder / "samples" / f"{slug}-{digest}.jsonl.zst"
+
+
+def wanted_samples(tasks: Sequence[Task], samples: int) -> Iterator[tuple[Task, int]]:
+    """All first samples, then all second ones: what a stop leaves covers the tasks evenly."""
+    for number in range(samples):
+        for task in tasks:
+            yield task, number
+
+
+def stored_samples(file: Path, tasks: Sequence[Task]) -> dict[Sample, TrajectoryGroup]:
+    """The episodes of these tasks that are kept; those of a task that has changed since are not."""
+    if not file.is_file():
+        return {}
+    asked = {task.id: task.model_dump(mode="json") for task in tasks}
+    found: dict[Sample, TrajectoryGroup] = {}
+    for group in TrajectoryStore(file).read():
+        task, number = group.metadata.get("task"), group.metadata.get("sample")
+        if isinstance(task, dict) and isinstance(number, int) and asked.get(str(task.get("id"))) == task:
+            found[str(task["id"]), number] = group
+    return found
+
+
+async def sample_missing(
+    model: SampledModel,
+    wanted: Sequence[tuple[Task, int]],
+    file: Path,
+    config: LoopConfig,
+    done: Callable[[TrajectoryGroup | None], None],
+) -> int:
+    """Plays and keeps the `wanted` episodes; gives the number of those that failed.
+
+    `done` hears of each, with None for one that failed. Raises `LlmError` when the budget is used up, `EvaluationError`
+    when the first of them all fail, and `ScenarioError` when the world cannot tell how an episode ended.
+    """
+    store, kept = TrajectoryStore(file), 0
+    failures: list[Trajectory] = []
+    stopped: list[LlmError] = []
+    slots = asyncio.Semaphore(config.concurrency)
+
+    async def one(play: Play, task: Task, number: int) -> None:
+        nonlocal kept
+        async with slots:
+            if stopped or (len(failures) >= _HOPELESS and not kept):
+                return
+            started = time.monotonic()
+            # The first sample is the one that the evaluation of a training run takes.
+            name = ("evaluation", task.id) if number == 0 else ("evaluation", task.id, number)
+            try:
+                group = await play(task, seed_of(config.seed, *name))
+            except LlmError as error:  # episodes that run go on to their end: they are paid for
+                stopped.append(error)
+                return
+        group.metrics[SECONDS] = time.monotonic() - started
+        failed = next((each for each in group if each.status == "failed"), None)
+        if failed is not None:
+            failures.append(failed)
+            return done(None)
+        group.metadata |= {"task": task.model_dump(mode="json"), "sample": number, "model": model.name}
+        store.append(group)  # without an await: a stop between the two would lose what was paid for
+        kept += 1
+        done(group)
+
+    if wanted:
+        async with model.serve() as play:
+            with first_error():
+                async with asyncio.TaskGroup() as running:
+                    for task, number in wanted:
+                        running.create_task(one(play, task, number))
+    if stopped:
+        raise stopped[0]
+    lost = next((each for each in failures if each.metrics.get(NO_OUTCOME)), None)
+    if lost is not None:
+        raise ScenarioError(
+            f"the environment of the scenario cannot tell how an episode of {model.name} ended: {lost.status_reason}",
+            "Mend its success or reward; they are called for every episode, also for one that was lost or truncated.",
+        )
+    if wanted and not kept:
+        raise EvaluationError(
+            f"every rollout of {model.name} failed; the first: {failures[0].status_reason}",
+            "Mend it, and run the same command again: episodes that are kept are not sampled again.",
+        )
+    return len(failures)
+
+
+def _fingerprint(scenario: Scenario) -> dict[str, Any]:
+    """What the model is shown and what answers it. Tasks are compared one by one, and `success` is computed anew."""
+    own = [getattr(scenario.environment, "func", scenario.environment), scenario.rollout]
+    return {
+        "name": scenario.name,
+        "system": scenario.system,
+        "tools": scenario.toolbox.schemas,
+        "servers": len(scenario.servers),
+        "limits": [scenario.max_turns, scenario.max_steps, scenario.max_tokens, scenario.max_seconds],
+        "user": None if scenario.user is None else scenario.user.settings,
+        "sources": [_source(tool.function) for tool in scenario.toolbox] + [_source(each) for each in own if each],
+    }
+
+
+def _source(thing: Any) -> str:
+    try:
+        return inspect.getsource(thing)
+    except (OSError, TypeError):  # made at run time, or a callable object
+        return getattr(thing, "__qualname__", type(thing).__qualname__)

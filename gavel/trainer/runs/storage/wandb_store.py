@@ -1,0 +1,161 @@
+"""An artifact of Weights & Biases as a store: its newest version holds all files, and a push makes a new one.
+
+A version appears whole or not at all. What another push added meanwhile is taken into the next version, so that the
+newest one never lacks it.
+"""
+
+# pyright: reportMissingTypeStubs=false
+
+import os
+import re
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from gavel.trainer.runs.file_hash import file_sha256
+from gavel.trainer.runs.storage.store import StorageError
+from gavel.trainer.runs.storage.wandb_artifact import KEY_VARIABLE, artifacts_api, log_artifact
+
+_TYPE = "model"
+_HASH = "sha256"
+"""Of a file, among what its entry has besides; W&B's own hash is another one."""
+_ATTEMPTS = 8
+
+
+class WandbStore:
+    """`wandb://entity/project/name`: the artifact of this name, which the first push makes."""
+
+    def __init__(self, address: str) -> None:
+        try:
+            import wandb  # noqa: F401  # pyright: ignore[reportUnusedImport]
+        except ImportError as error:
+            raise StorageError(
+                "wandb:// needs wandb, which is not installed", "pip install 'gavel-rl[train]'"
+            ) from error
+        self.address = address.rstrip("/")
+        parts = self.address.removeprefix("wandb://").split("/")
+        if len(parts) != 3 or not all(parts) or not re.fullmatch(r"[\w.-]+", parts[2], re.ASCII):
+            raise StorageError(
+                f"{address!r} names no artifact",
+                "Give wandb://entity/project/name; the name has letters, digits, '-', '_' and '.'.",
+            )
+        self._entity, self._project, self._name = parts
+        self._opened: tuple[Any] | None = None
+        self._sent: dict[str, Path] = {}
+        self._removed: set[str] = set()
+
+    def names(self, prefix: str) -> list[str]:
+        return sorted(name for name in self._entries() if name.startswith(prefix))
+
+    def read(self, name: str) -> bytes | None:
+        if name not in self._entries():
+            return None
+        with TemporaryDirectory() as scratch:
+            file = Path(scratch) / "file"
+            self._download(name, file)
+            return file.read_bytes()
+
+    def has(self, name: str, sha256: str, size: int) -> bool:
+        entry = self._entries().get(name)
+        return entry is not None and entry.size == size and entry.extra.get(_HASH) == sha256
+
+    def send(self, file: Path, name: str, sha256: str) -> None:
+        """Noted here; all files are uploaded when it is finished."""
+        self._removed.discard(name)
+        self._sent[name] = file
+
+    def fetch(self, name: str, file: Path) -> None:
+        self._download(name, file)
+
+    def remove(self, name: str) -> None:
+        self._sent.pop(name, None)
+        self._removed.add(name)
+
+    def finish(self) -> None:
+        """Logs the new version. A push that another machine finished meanwhile is missed by it, and is added again."""
+        if not self._sent and not self._removed:
+            return
+        with self._errors():
+            base, missed = self._newest(), dict[str, Any]()
+            for _ in range(_ATTEMPTS):
+                self._log(base, missed)
+                before, base = _number(base), self._look()
+                missed = self._between(before, _number(base))
+                if not missed:
+                    break
+            else:
+                raise StorageError(
+                    f"{self.address} was written to by others {_ATTEMPTS} times meanwhile", "Push again, one at a time."
+                )
+        self._opened = (base,)
+        self._sent.clear()
+        self._removed.clear()
+
+    def _log(self, base: Any, missed: dict[str, Any]) -> None:
+        import wandb
+
+        draft: Any = wandb.Artifact(self._name, type=_TYPE) if base is None else base.new_draft()
+        for name, entry in missed.items():
+            if name not in draft.manifest.entries and name not in self._removed:
+                draft.manifest.add_entry(entry)
+        for name in self._removed & set(draft.manifest.entries):
+            draft.remove(name)
+        for name, file in self._sent.items():
+            added = draft.add_file(str(file), name, policy="mutable", skip_cache=True, overwrite=True)
+            added.extra[_HASH] = file_sha256(Path(added.local_path))  # of the copy: metrics of a live run grow
+        run_id = f"push-{self._name}"
+        log_artifact(draft, self._entity, self._project, run_id=run_id, job_type="push", aliases=["latest"])
+
+    def _between(self, before: int, now: int) -> dict[str, Any]:
+        """What the versions after `before` and before `now` hold."""
+        api = artifacts_api(self._entity, self._project)
+        path = f"{self._entity}/{self._project}/{self._name}"
+        found: dict[str, Any] = {}
+        for number in range(before + 1, now):
+            if api.artifact_exists(f"{path}:v{number}", type=_TYPE):
+                version = api.artifact(f"{path}:v{number}", type=_TYPE)
+                found |= version.new_draft().manifest.entries  # a draft's lack the paths on the machine that sent them
+        return found
+
+    def _download(self, name: str, file: Path) -> None:
+        with self._errors(), TemporaryDirectory(dir=file.parent, prefix=".wandb-") as scratch:
+            shutil.move(self._newest().get_entry(name).download(root=scratch, skip_cache=True), file)
+
+    def _entries(self) -> dict[str, Any]:
+        with self._errors():
+            newest = self._newest()
+            return {} if newest is None else newest.manifest.entries
+
+    def _newest(self) -> Any:
+        if self._opened is None:
+            self._opened = (self._look(),)
+        return self._opened[0]
+
+    def _look(self) -> Any:
+        """The newest version; None where there is none."""
+        api = artifacts_api(self._entity, self._project)
+        path = f"{self._entity}/{self._project}/{self._name}:latest"
+        return api.artifact(path, type=_TYPE) if api.artifact_exists(path, type=_TYPE) else None
+
+    @contextmanager
+    def _errors(self) -> Generator[None]:
+        from requests.exceptions import RequestException
+        from wandb.errors import Error
+
+        if not os.environ.get(KEY_VARIABLE):
+            raise StorageError(f"{KEY_VARIABLE} is not set", "Take one from wandb.ai/authorize, and set it in .env.")
+        try:
+            yield
+        except (Error, RequestException, ValueError, KeyError, OSError) as error:
+            said = (str(error).strip().splitlines() or [""])[0].replace(os.environ[KEY_VARIABLE], "…")
+            raise StorageError(
+                f"{self.address} cannot be used: {type(error).__name__}: {said}",
+                f"Check {KEY_VARIABLE} (from wandb.ai/authorize), and that it may use {self._entity}/{self._project}.",
+            ) from error
+
+
+def _number(version: Any) -> int:
+    return -1 if version is None else int(version.version.removeprefix("v"))

@@ -1,0 +1,77 @@
+"""`gavel evaluate` from the command line: columns, resuming, what it refuses."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.endpoint import Endpoint, says
+from tests.forked import gavel
+from tests.gavel.cli.test_cli import mistake
+
+BASE = "base:embedded/returns-desk"
+SMALL = ("returns_desk", "--tasks", "3", "--max-tokens", "32")
+
+
+@pytest.mark.slow
+def test_bases_checkpoints_and_api_models_are_columns_of_one_table(tmp_path: Path, endpoint: Endpoint) -> None:
+    train = "train returns_desk --steps 1 --tasks 2 --group-size 2 --evaluation-tasks 2 --max-tokens 32"
+    trained = gavel(*train.split(), "--set", "loop.final_tasks=2", cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    usage = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
+    endpoint.script = [lambda request: says("I cannot help.", usage)]
+    api = {
+        "OPENAI_API_KEY": "k",
+        "OPENAI_API_BASE": f"{endpoint.url}/v1",
+        "GAVEL_PRICES": '{"openai/gpt-5-mini": [10, 10]}',
+    }
+    models = f"{BASE},returns-desk@1,returns_desk/returns-desk@0,openai/gpt-5-mini"
+    told = gavel("evaluate", *SMALL, "--models", models, cwd=tmp_path, COLUMNS="80", NO_COLOR="1", **api)
+    assert told.returncode == 0, told.stderr
+    assert max(map(len, told.stdout.splitlines()[5:])) <= 80
+    assert "\x1b" not in told.stdout
+    assert "3/3 episodes" in told.stdout
+    assert "judging: 3/3 tasks" in told.stdout
+    found = json.loads((tmp_path / "runs/evaluations/returns_desk/evaluation.json").read_text())
+    names = [BASE, "returns_desk/returns-desk@1", "returns_desk/returns-desk@0", "openai/gpt-5-mini"]
+    assert [row["name"] for row in found["models"]] == names
+    base, _, start, paid = found["models"]
+    assert base["success"] == start["success"]  # the run began with that base
+    assert paid["cost_usd"] == pytest.approx(3 * 0.011)
+    asked = len(endpoint.requests)
+    again = gavel("evaluate", *SMALL, "--models", models, cwd=tmp_path, COLUMNS="80", **api)
+    assert len(endpoint.requests) == asked
+    assert "episodes" not in again.stdout
+    assert "judging" not in again.stdout
+    figures = [re.findall(r"\d*\.\d\d", told.stdout[told.stdout.index("success") :]) for told in (told, again)]
+    assert figures[0] == figures[1]
+
+
+@pytest.mark.slow
+def test_several_scenarios_and_samples_of_one_base(tmp_path: Path) -> None:
+    told = gavel(
+        *("evaluate", "returns_desk", "one_sentence", "--tasks", "2", "--samples", "2", "--max-tokens", "16"),
+        *("--models", BASE, "--out", "here"),
+        cwd=tmp_path,
+    )
+    assert "--out is for the report of one scenario" in told.stderr
+    told = gavel(
+        *("evaluate", "returns_desk", "one_sentence", "--tasks", "2", "--samples", "2", "--max-tokens", "16"),
+        *("--models", BASE),
+        cwd=tmp_path,
+    )
+    assert told.returncode == 0, told.stderr
+    assert "pass@2" in told.stdout
+    assert ["returns_desk", "one_sentence"] in [line.split() for line in told.stdout.splitlines()]
+    assert "judge" not in told.stdout.lower()  # it was not named, and there is one model
+    names = {path.name for path in (tmp_path / "runs" / "evaluations").iterdir()}
+    assert names == {"returns_desk", "one_sentence"}
+
+
+def test_what_is_no_model_is_told_before_anything_is_sampled(tmp_path: Path) -> None:
+    assert "typo is no run" in mistake("evaluate", *SMALL, "--models", f"{BASE},typo", cwd=tmp_path)
+    assert "named twice" in mistake("evaluate", *SMALL, "--models", f"{BASE},{BASE}", cwd=tmp_path)
+    assert "--backend-url" in mistake(
+        "evaluate", *SMALL, "--models", BASE, "--backend-url", "http://127.0.0.1:1", cwd=tmp_path
+    )

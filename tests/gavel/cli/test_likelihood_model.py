@@ -1,0 +1,34 @@
+"""The judge `likelihood` in any command: its weights are loaded by its first question alone."""
+
+import json
+
+import pytest
+from rich.console import Console
+
+from gavel.cli import demo_texts
+from gavel.cli.demo_jobs import LIKELIHOOD
+from gavel.cli.likelihood_model import register_likelihood
+from gavel.llm import local_models
+
+
+class Stub:
+    def __init__(self, console: Console) -> None:
+        self.judge = self
+        local_models.register(LIKELIHOOD, self.reply)
+
+    def reply(self, messages: list[dict[str, str]]) -> str:
+        return json.dumps({"scores": []})
+
+
+def test_the_first_question_loads_the_frozen_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_models, "_models", dict(local_models._models))
+    local_models._models.pop(LIKELIHOOD, None)
+    made: list[Stub] = []
+    monkeypatch.setattr(demo_texts, "FrozenBase", lambda console: made.append(Stub(console)) or made[-1])
+    register_likelihood()
+    assert not made
+    for _ in range(2):
+        assert local_models.answer(LIKELIHOOD, []) == '{"scores": []}'
+    register_likelihood()  # leaves the loaded one
+    assert local_models.answer(LIKELIHOOD, []) == '{"scores": []}'
+    assert len(made) == 1
