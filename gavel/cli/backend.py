@@ -4,7 +4,7 @@ import asyncio
 import os
 import secrets
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -30,6 +30,10 @@ def backend(
     ] = None,
     versions: Annotated[int, typer.Option(min=1, help="Steps whose adapters are served at once.")] = 1,
     max_upload_mb: Annotated[int, typer.Option(min=1, help="Of the groups of one step.")] = 4096,
+    tracker: Annotated[
+        Literal["wandb", "trackio", "none"] | None,
+        typer.Option(help="Where metrics, groups and reports are shown, too. Default: as WANDB_MODE says."),
+    ] = None,
     idle_minutes: Annotated[
         float | None,
         typer.Option(min=0.01, help="End after so long without a request or a running step. Default: never."),
@@ -66,7 +70,7 @@ def backend(
     if engine == "vllm" or vllm_url or vllm_replicas:
         settings = {"urls": tuple(vllm_url or ()), "replicas": vllm_replicas or 1}
         sampler = validated(VllmSettings, settings, {("urls",): "--vllm-url", ("replicas",): "--vllm-replicas"})
-    local = LocalBackend(root, engine=sampler, slots=slots, max_context=max_context, versions=versions)
+    local = LocalBackend(root, engine=sampler, slots=slots, max_context=max_context, versions=versions, tracker=tracker)
 
     def announce(url: str) -> None:
         typer.echo(f"Gavel backend · {url} · runs in {root}")

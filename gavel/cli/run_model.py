@@ -48,4 +48,5 @@ async def opened_backend(
         max_reply=backend.max_reply,
         versions=config.loop.max_staleness + 1 + backend.earlier_policies,
         shard_base=backend.shard_base,
+        tracker=backend.tracker,
     )

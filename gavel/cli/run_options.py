@@ -88,6 +88,7 @@ RUN_FLAGS = [
     *ENGINE_FLAGS,
     Flag("backend.processes", "--nproc"),
     Flag("backend.shard_base", "--shard-base"),
+    Flag("backend.tracker", "--tracker"),
 ]
 
 Source = Annotated[

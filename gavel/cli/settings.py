@@ -40,10 +40,10 @@ class Settings:
     @classmethod
     def read(cls) -> Self:
         """Reads the environment as it is now."""
-        from gavel.trainer.runs.metrics import (
-            wandb_mode,  # these take most of a second, which `gavel --help` should not
+        from gavel.trainer.runs.run_directory import (
+            runs_root,  # takes most of a second, which `gavel --help` should not
         )
-        from gavel.trainer.runs.run_directory import runs_root
+        from gavel.trainer.runs.trackers.tracker import wandb_mode
 
         return cls(
             judge_model=os.environ.get("GAVEL_JUDGE_MODEL", "").strip() or None,

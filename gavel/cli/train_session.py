@@ -73,13 +73,14 @@ async def run_training(
         finally:
             say_cost(console, judge)
         points = backend.history(model, EVALUATION)
+        page = None if report is None else report.write()  # before the backend closes, which shows it at the tracker
     if start >= loop.steps:
         _say(console, f"The run was finished after step {start}; for more, raise --steps.")
     if points:
         console.print(before_after(points[0], points[-1]))
     if judge is not None:
         close_replies(console, judge)
-    if report is not None and (page := report.write()) is not None:
+    if page is not None:
         _say(console, f"Report: {page}")
     _say(
         console, f"Run: {run_directory_of(model)}" if there is None else f"Run: {model.project}/{model.name} at {there}"

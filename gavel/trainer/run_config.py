@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from gavel.judge.config import JudgeConfig
 from gavel.trainer.config import EngineChoice, LoopConfig, LoraSettings, PolicySettings, SftConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY, SCENARIOS
+from gavel.trainer.runs.trackers.tracker import TrackerName
 
 _EMBEDDED_LEARNING_RATE = 2e-3
 """A model of a few hundred thousand parameters needs far larger steps."""
@@ -61,6 +62,9 @@ class BackendConfig(_Config):
     """Policies of earlier steps to play against (`gavel.Agent(steps_back=…)`), served beside the live one."""
     shard_base: bool = False
     """Shards the base model over the processes, for one that does not fit one GPU; needs vllm."""
+    tracker: TrackerName | None = None
+    """Where metrics, groups and the report are shown besides the run directory. Default: wandb, if WANDB_MODE or
+    WANDB_API_KEY asks for it."""
 
     @field_validator("engine", mode="before")
     @classmethod

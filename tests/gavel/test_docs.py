@@ -65,7 +65,10 @@ def test_the_commands_of_several_samplers_are_ones_that_gavel_takes(tmp_path: Pa
 @pytest.mark.slow
 def test_the_page_of_exports_runs(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "export.md").read_text()
-    (block,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    trackers, block = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    for line in trackers.splitlines():
+        told = gavel(*line.partition("#")[0].split()[1:], "--dry-run", cwd=tmp_path)
+        assert told.returncode == 0, told.stderr
     (group,) = [stored.group for stored in both()]
     run = tmp_path / "runs" / "desk" / "one"
     for split in ("train", "held_out"):

@@ -27,6 +27,7 @@ from gavel.trainer.runs.metrics import MetricsError, trajectory_means
 from gavel.trainer.runs.run_directory import RunDirectory, RunDirectoryError, run_path, runs_root
 from gavel.trainer.runs.storage.store import open_store
 from gavel.trainer.runs.storage.transfer import push_checkpoint
+from gavel.trainer.runs.trackers.tracker import TrackerError, TrackerName
 
 _Key = tuple[str, str]
 _Done = TypeVar("_Done")
@@ -58,6 +59,7 @@ class LocalBackend:
         max_reply: int | None = None,
         versions: int = 1,
         shard_base: bool = False,
+        tracker: TrackerName | None = None,
     ) -> None:
         """`path`: where runs are kept (default GAVEL_RUNS, else `runs`). `port` 0 takes a free one.
 
@@ -67,7 +69,8 @@ class LocalBackend:
         `versions`: adapters served at once, so that a conversation finishes on the adapter that
         it started with while training continues; `LoopConfig.max_staleness` needs `max_staleness + 1`. `shard_base`
         shards the learner's base model over the processes of `torchrun`, for one that does not fit one device; it
-        needs vLLM. Raises `EngineError` for several versions with a vLLM that sleeps during training.
+        needs vLLM. `tracker` shows metrics, groups and reports, too (default: W&B, if its environment variables ask for
+        it). Raises `EngineError` for several versions with a vLLM that sleeps during training.
         """
         self._root = runs_root(path)
         self._vllm = engine if isinstance(engine, VllmSettings) else VllmSettings() if engine == "vllm" else None
@@ -83,6 +86,7 @@ class LocalBackend:
         self._max_context = max_context
         self._max_reply = max_reply
         self._shard_base = shard_base
+        self._tracker: TrackerName | None = tracker
         self._directories: dict[_Key, RunDirectory] = {}
         self._training: dict[_Key, TrainingRun] = {}
 
@@ -130,6 +134,7 @@ class LocalBackend:
             await asyncio.to_thread(store.extend, groups)
         means = trajectory_means(groups) | dict(metrics or {})
         directory.metrics.log(step, split, means)
+        await asyncio.to_thread(directory.metrics.log_groups, step, split, groups)
         if isinstance(model, TrainableSpec):
             self._run(model).update_card()
         return means
@@ -192,7 +197,7 @@ class LocalBackend:
     async def _step(self, model: TrainableSpec, step: Callable[[TrainingRun], _Done]) -> _Done:
         try:
             return await asyncio.to_thread(step, self._run(model))
-        except (EngineError, MetricsError, PublishError, RunDirectoryError, SaveError):
+        except (EngineError, MetricsError, PublishError, RunDirectoryError, SaveError, TrackerError):
             await asyncio.to_thread(self._release, model.key)
             raise
 
@@ -213,7 +218,7 @@ class LocalBackend:
             if holder is not None and key in holder._directories:
                 logger.warning("the run in %s goes on in the backend that registered it last", path)
                 holder._release(key)
-            directory = RunDirectory(self._root, model.project, model.name)
+            directory = RunDirectory(self._root, model.project, model.name, self._tracker)
             try:
                 if isinstance(model, TrainableSpec):
                     self._training[key] = self._start(model, directory, world)

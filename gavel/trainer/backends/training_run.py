@@ -241,6 +241,7 @@ class TrainingRun:
             checkpoints.complete(step)
         self.step = step
         self.directory.metrics.log(step, split, metrics)
+        self.directory.metrics.log_groups(step, split, groups)
         return TrainResult(step, trained, None if trained else batch.why_empty(), metrics)
 
     def _start_engine(

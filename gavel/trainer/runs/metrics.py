@@ -1,21 +1,18 @@
-"""Metrics of a run: one JSON line per row in `metrics.jsonl`, and the same to Weights & Biases when asked.
-
-W&B is used when WANDB_MODE is `online` or `offline`, or WANDB_API_KEY is set and WANDB_MODE is not.
-"""
+"""Metrics of a run: one JSON line per row in `metrics.jsonl`, and the same at a tracker, where the run has one."""
 
 import errno
 import json
 import math
 import os
-import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
 from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.trainer.runs.trackers.tracker import Tracked, Tracker, TrackerName, chosen_tracker, open_tracker
 
 Row = dict[str, Any]
 
@@ -30,11 +27,12 @@ class MetricsError(GavelError):
 class MetricsLog:
     """Append-only; an incomplete last line (from a kill while writing) is cut off on opening."""
 
-    def __init__(self, path: Path, *, project: str, name: str) -> None:
+    def __init__(self, path: Path, *, project: str, name: str, tracker: TrackerName | None = None) -> None:
+        """`tracker`: where the rows are shown, too. Raises `TrackerError` for one that is not installed."""
         self.path = path
-        self._project = project
-        self._name = name
-        self._wandb: Any = None
+        self._run = Tracked(path.parent, project, name)
+        self._tracker_name: TrackerName = chosen_tracker(tracker)
+        self._tracker: Tracker | None = None
         _cut_torn_line(path)
 
     def log(self, step: int, split: str, values: Mapping[str, float | int | bool | str]) -> None:
@@ -50,16 +48,8 @@ class MetricsLog:
             raise MetricsError(
                 f"{self.path} cannot be written: {error}", "Make room, and run the same command again: it resumes."
             ) from error
-        run = self._wandb_run()
-        if run is not None:
-            run.log({f"{split}/{name}": value for name, value in values.items()} | {"training_step": step})
-
-    def _wandb_id(self) -> str:
-        """The id of this run: the same after a restart, another one for a new run directory."""
-        file = self.path.with_name("wandb_id")
-        if not file.exists():
-            file.write_text(secrets.token_hex(8))
-        return file.read_text()
+        if (tracker := self._opened()) is not None:
+            tracker.log(step, split, values)
 
     def rows(self, split: str | None = None) -> list[Row]:
         """The rows so far, of one split or of all. Raises `MetricsError`."""
@@ -82,25 +72,25 @@ class MetricsLog:
             unfinished.write_text("".join(json.dumps(row) + "\n" for row in kept))
             unfinished.replace(self.path)
 
+    def log_groups(self, step: int, split: str, groups: Sequence[TrajectoryGroup]) -> None:
+        """Shows groups at the tracker, where there is one; they are not written here."""
+        if groups and (tracker := self._opened()) is not None:
+            tracker.log_groups(step, split, groups)
+
     def close(self) -> None:
-        if self._wandb is not None:
-            self._wandb.finish()
-            self._wandb = None
+        """Shows the run's report at the tracker, and ends the run there."""
+        if self._tracker is None:
+            return
+        tracker, self._tracker = self._tracker, None
+        page = self.path.with_name("report.html")
+        if page.is_file():
+            tracker.log_report(page)
+        tracker.finish()
 
-    def _wandb_run(self) -> Any:
-        if self._wandb is None and wandb_mode() != "off":
-            import wandb
-
-            self._wandb = wandb.init(
-                project=self._project,
-                name=self._name,
-                id=self._wandb_id(),
-                resume="allow",
-                dir=str(self.path.parent),
-                settings=wandb.Settings(console="off", silent=True),
-            )
-            self._wandb.define_metric("*", step_metric="training_step")
-        return self._wandb
+    def _opened(self) -> Tracker | None:
+        if self._tracker is None:
+            self._tracker = open_tracker(self._tracker_name, self._run)
+        return self._tracker
 
 
 def trajectory_means(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
@@ -145,17 +135,6 @@ def sampled_tokens(groups: Iterable[TrajectoryGroup]) -> int:
     """Tokens that the policy sampled, counted where their ids are known."""
     choices = (choice for group in groups for trajectory in group for choice in trajectory.choices())
     return sum(len((choice.model_extra or {}).get("token_ids") or ()) for choice in choices)
-
-
-def wandb_mode() -> Literal["online", "offline", "off"]:
-    """The mode of Weights & Biases by the environment variables."""
-    match os.environ.get("WANDB_MODE", ""):
-        case "online" | "offline" as mode:
-            return mode
-        case "" if os.environ.get("WANDB_API_KEY"):
-            return "online"
-        case _:
-            return "off"
 
 
 def _finite(value: float | int | bool | str) -> float | int | bool | str | None:

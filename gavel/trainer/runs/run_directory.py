@@ -23,6 +23,7 @@ from gavel.trainer.runs.format_version import (
 )
 from gavel.trainer.runs.metrics import MetricsLog
 from gavel.trainer.runs.mount_check import MountError, check_mount
+from gavel.trainer.runs.trackers.tracker import TrackerName, chosen_tracker
 
 _LOCK = ".lock"
 START = "start"
@@ -57,6 +58,7 @@ _OWN = frozenset(
             "vllm.log",
             "vllm-logs",
             "jobs.jsonl",
+            "trackio_id",
             "wandb",
             "wandb_id",
             ".report.html.unfinished",
@@ -122,8 +124,10 @@ def read_description(file: Path) -> dict[str, Any]:
 class RunDirectory:
     """Opens (or creates) the directory of one run and holds its lock until `close`."""
 
-    def __init__(self, root: Path, project: str, name: str) -> None:
-        """Raises `RunDirectoryError` for an invalid name, a read-only place, or a directory that is in use."""
+    def __init__(self, root: Path, project: str, name: str, tracker: TrackerName | None = None) -> None:
+        """`tracker`: where its metrics are shown, too. Raises `TrackerError` for one that is not installed, and
+        `RunDirectoryError` for an invalid name, a read-only place, or a directory that is in use."""
+        tracker = chosen_tracker(tracker)
         self.path = run_path(root, project, name)
         self._created = [path for path in (self.path, *self.path.parents) if not path.exists()]
         try:
@@ -149,7 +153,7 @@ class RunDirectory:
         except MountError as error:
             self._refuse(str(error), error)
         self.checkpoints = Checkpoints(self.path / "checkpoints")
-        self.metrics = MetricsLog(self.path / "metrics.jsonl", project=project, name=name)
+        self.metrics = MetricsLog(self.path / "metrics.jsonl", project=project, name=name, tracker=tracker)
 
     def _refuse(self, lacking: str, error: OSError) -> NoReturn:
         self._lock.close()

@@ -66,6 +66,19 @@ async def test_a_step_leaves_checkpoint_metrics_and_trajectories_behind(tmp_path
     assert [each.to_json() for each in stored] == [group.to_json()]
 
 
+async def test_a_tracker_gets_the_metrics_and_groups_of_steps_and_evaluations(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    model = a_model()
+    async with LocalBackend(tmp_path, tracker="wandb") as backend:
+        await model.register(backend)
+        group = await a_group(model, [0.0, 1.0, 0.5])
+        await model.train([group])
+        await model.log([group], "val")
+    (files,) = (tmp_path / "tests" / "clerk").glob("wandb/offline-run-*/files")
+    tables = sorted(path.relative_to(files / "media" / "table").parent.name for path in files.rglob("groups_*.json"))
+    assert tables == ["train", "val"]
+
+
 async def test_a_restart_goes_on_bit_for_bit_where_the_run_was(tmp_path: Path) -> None:
     sampler = a_model("sampler")
     async with LocalBackend(tmp_path) as backend:
