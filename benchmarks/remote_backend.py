@@ -3,7 +3,8 @@
     python benchmarks/remote_backend.py [--rounds 5] [--megabytes 50]
 
 Interleaved rounds of one step on the same task: rollouts (a group of 8 for each of 8 tasks of returns_desk) and
-training, by wall clock and CPU seconds of all processes; then the upload of a serialised batch of the given size.
+training, by wall clock and CPU seconds of all processes; then the upload of a serialised batch of the given size, also
+in times that hashing the same file takes, which other work on the machine slows as well.
 """
 
 import argparse
@@ -73,14 +74,19 @@ async def registered(backend: Backend) -> TrainableModel:
 
 def upload(remote: RemoteBackend, directory: Path, megabytes: int) -> None:
     rates: list[float] = []
+    hashings: list[float] = []
     for _ in range(5):
         file = directory / "batch"
         file.write_bytes(os.urandom(megabytes << 20))
+        before = time.perf_counter()
         batch = BatchFile(file, file_sha256(file), file.stat().st_size)
         began = time.perf_counter()
         remote.connection.upload(batch)
-        rates.append(megabytes * 1.048576 / (time.perf_counter() - began))
+        seconds = time.perf_counter() - began
+        rates.append(megabytes * 1.048576 / seconds)
+        hashings.append(seconds / (began - before))
     print(f"upload of {megabytes} MiB, median of 5: {statistics.median(rates):.0f} MB/s (bar 200)")
+    print(f"  {statistics.median(hashings):.1f} times what hashing the file takes")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """An image whose entry point is the run script: its arguments are Python's."""
 
 import json
+from pathlib import PurePath
 
+from gavel.trainer.backends.skypilot.errors import ClusterError
 from gavel.trainer.backends.skypilot.exports.exported_job import ExportedJob, commented
 from gavel.trainer.backends.skypilot.scripts import run_text
 
@@ -11,8 +13,13 @@ _END = "END_OF_RUN"
 
 
 def dockerfile(job: ExportedJob) -> str:
-    """For BuildKit, which every Docker of today builds with."""
+    """For BuildKit, which every Docker of today builds with. Raises `ClusterError` for files that it cannot copy."""
     package, settings = job.package, job.settings
+    for file in job.files:
+        if PurePath(file).is_absolute() or ".." in PurePath(file).parts:
+            raise ClusterError(
+                f"{file} is outside the folder that docker builds from", "Name it from a folder that holds it: desk.py"
+            )
     image = f"{settings.cluster}-trainer"
     wheel = package.wheel
     requirement = package.shell_word(extras=True, directory="/tmp")

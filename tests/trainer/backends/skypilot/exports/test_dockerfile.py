@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gavel.trainer.backends.skypilot.errors import ClusterError
 from gavel.trainer.backends.skypilot.exports.dockerfile import dockerfile
 from gavel.trainer.backends.skypilot.own_package import OwnPackage
 from gavel.trainer.backends.skypilot.scripts import run_text
@@ -51,3 +52,9 @@ def test_what_to_type_names_secrets_and_has_none(monkeypatch: pytest.MonkeyPatch
     text = dockerfile(a_job(secrets=("HF_TOKEN",)))
     assert "--env GAVEL_BACKEND_KEY --env HF_TOKEN" in text
     assert "hf_1234567" not in text
+
+
+@pytest.mark.parametrize("program", ["/home/me/desk.py", "../desk.py:returns", "runs/../../run.toml"])
+def test_a_file_that_docker_cannot_copy_is_told(program: str) -> None:
+    with pytest.raises(ClusterError, match="outside the folder that docker builds from"):
+        dockerfile(a_job(program))
