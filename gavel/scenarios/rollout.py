@@ -51,12 +51,16 @@ async def rollout(
     gives a trajectory for each of several agents, this is the first, and the further ones are appended to `others`.
     """
     episode = Episode(task, seed=seed, temperature=temperature, max_tokens=max_tokens, model=model, fields=fields or {})
+    episode.call_seconds = scenario.call_seconds
     episode.trajectory.metadata = {"scenario": scenario.name, "task": task.model_dump(mode="json")}
     if scenario.rollout is not None:
         work = _own_rollout(model, scenario, episode)
     else:
         work = _Play(model, scenario, episode, fields or {}).play()
-    first, *further = await _contained(work, episode.trajectory)
+    try:
+        first, *further = await _contained(work, episode.trajectory)
+    finally:
+        episode.plain_calls.close()
     if others is not None:
         others.extend(further)
     return first
