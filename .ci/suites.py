@@ -155,6 +155,20 @@ SUITES = (
         prepare="adapters",
     ),
     Suite(
+        name="exports",
+        target="test-exports",
+        paths=(
+            ".ci/",
+            "Makefile",
+            "gavel/scenarios/exporters/",
+            "gavel/trainer/runs/",
+            "tests/scenarios/exporters/",
+            "tests/trainer/runs/",
+        ),
+        minutes=8,
+        prepare="exports",
+    ),
+    Suite(
         name="frameworks",
         target="test-frameworks",
         paths=(

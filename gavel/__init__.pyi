@@ -55,9 +55,12 @@ from .trainer.config import SamplerCorrection as SamplerCorrection
 from .trainer.config import SftConfig as SftConfig
 from .trainer.config import TrainConfig as TrainConfig
 from .trainer.config import VllmSettings as VllmSettings
+from .trainer.deploy.deployment import Deployment as Deployment
+from .trainer.deploy.errors import DeployError as DeployError
 from .trainer.model import Model as Model
 from .trainer.model import TrainableModel as TrainableModel
 from .trainer.recipes import recipe as recipe
 from .trainer.run_config import RunConfig as RunConfig
+from .trainer.runs.storage.store import StorageError as StorageError
 
 __version__: str

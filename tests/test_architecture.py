@@ -23,6 +23,7 @@ OF_A_WHOLE_WING = {
     "gavel/cli/test_cli.py",
     "gavel/reports/viewer/test_browser.py",
     "trainer/backends/remote/test_faults.py",
+    "trainer/backends/remote/test_hostile_networks.py",
     "trainer/backends/remote/test_hostile_users.py",
     "trainer/backends/remote/test_live_kills.py",
     "trainer/backends/skypilot/test_api_server.py",

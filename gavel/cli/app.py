@@ -27,7 +27,7 @@ COMMANDS = {
     "compare": "Compare rewards by training on each, existing runs, or judges on stored trajectories.",
     "report": "Write a run's report as a page: curves, scores, what was left out, cost, samples.",
     "score": "Score trajectories from a file with a judge.",
-    "export": "Write a run's policy as a plain model directory, with its adapter merged.",
+    "export": "Write a run's policy as a plain model directory; export trajectories: what its agent did.",
     "push": "Copy a run's checkpoint to an S3-compatible store or a directory.",
     "pull": "Copy a checkpoint out of such a store into a run here.",
     "deploy": "Serve a run's checkpoint at a host, and prove what it serves.",

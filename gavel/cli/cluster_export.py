@@ -1,7 +1,7 @@
 """`gavel cluster export`."""
 
 import shutil
-import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,19 +22,27 @@ from gavel.cli.lazy_commands import single_command
 from gavel.llm.errors import GavelError
 
 if TYPE_CHECKING:
+    from gavel.trainer.backends.skypilot.cluster_settings import ClusterSettings
     from gavel.trainer.backends.skypilot.exports.exported_job import ExportedJob
     from gavel.trainer.backends.skypilot.exports.job_group import GroupParts
+    from gavel.trainer.run_config import RunConfig
 
 Program = Annotated[
     str | None,
     typer.Argument(
-        help="run.toml, or a file of Python, that is run there. Without one: a server for clients elsewhere."
+        help="A file of Python that is run there, or what `gavel train` takes: run.toml, a shipped scenario, "
+        "file.py:variable. Without one: a server for clients elsewhere."
     ),
+]
+More = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[-- OPTIONS]", help="Options of the program or of `gavel train`, behind --."),
 ]
 
 
 def export(
     program: Program = None,
+    more: More = None,
     job_group: bool = typer.Option(False, "--job-group", help="SkyPilot: trainer, vLLM and judge service."),
     slurm: bool = typer.Option(False, "--slurm", help="A batch script for sbatch."),
     docker: bool = typer.Option(False, "--docker", help="A Dockerfile."),
@@ -50,11 +58,15 @@ def export(
     cpus: str | None = typer.Option(None, help="CPUs of each node."),
     memory: str | None = typer.Option(None, help="GB of memory of each node."),
     model: str | None = typer.Option(None, help="Base model that the job group's vLLM serves. Default: run.toml's."),
-    lora_rank: int = typer.Option(16, min=1, help="Of adapters on the job group's vLLM. Default: run.toml's."),
-    judge: str | None = typer.Option(None, help="Judge model of the job group's service, such as openai/gpt-5-mini."),
+    lora_rank: int | None = typer.Option(
+        None, min=1, help="Of adapters on the job group's vLLM. Default: run.toml's, else 16."
+    ),
+    judge: str | None = typer.Option(
+        None, help="Judge model of the job group's service, or of `gavel train` there, such as openai/gpt-5-mini."
+    ),
     judge_secret: Annotated[
         list[str] | None,
-        typer.Option(help="Environment variable that the judge service is given. Default: OPENAI_API_KEY."),
+        typer.Option(help="Environment variable that the judge is given. Default: OPENAI_API_KEY."),
     ] = None,
     shared: str = typer.Option(
         "gavel-runs", help="Volume of SkyPilot where the job group's trainer and vLLM see runs."
@@ -66,6 +78,7 @@ def export(
     What is written holds no secret: it names the environment variables that must be set where it is started.
     """
     need_service()
+    from gavel.cli.exported_train import scenario_file, train_config
     from gavel.trainer.backends.skypilot.cluster_record import state_directory
     from gavel.trainer.backends.skypilot.exports.dockerfile import dockerfile
     from gavel.trainer.backends.skypilot.exports.exported_job import ExportedJob
@@ -90,10 +103,13 @@ def export(
         cpus=cpus,
         memory=memory,
     )
-    job = ExportedJob(settings, own_package(state_directory() / "wheels"), program)
+    job = ExportedJob(settings, own_package(state_directory() / "wheels"), program, tuple(more or ()))
+    config = train_config(str(job.program), job.more) if job.is_train_command else None
+    if config is not None and str(job.program).endswith(".toml"):
+        job = replace(job, scenario_file=scenario_file(str(job.program)))
     match chosen[0]:
         case "--job-group":
-            text = group_of(job, _parts(job, model, lora_rank, judge, judge_secret, shared))
+            text = group_of(job, _parts(settings, config, model, lora_rank, judge, judge_secret, shared))
         case "--slurm":
             text = slurm_script(job)
         case "--docker":
@@ -112,30 +128,24 @@ _FORMS = ("--job-group", "--slurm", "--docker", "--kubernetes")
 
 
 def _parts(
-    job: "ExportedJob",
+    settings: "ClusterSettings",
+    config: "RunConfig | None",
     model: str | None,
-    lora_rank: int,
+    lora_rank: int | None,
     judge: str | None,
     judge_secret: list[str] | None,
     shared: str,
 ) -> "GroupParts":
-    from gavel.cli.run_file import validated
     from gavel.trainer.backends.skypilot.exports.job_group import GroupParts
-    from gavel.trainer.run_config import RunConfig
 
-    program = job.program
-    if program is not None and program.endswith(".toml"):
-        try:
-            tables = tomllib.loads(Path(program).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise GavelError(f"{program} cannot be read: {error}", "`gavel config` prints such a file.") from error
-        config = validated(RunConfig, tables, {})
-        model, lora_rank = model or config.model.base_model, config.model.lora.rank
+    if config is not None:
+        base = config.model.base_model
+        model = model or (None if base and base.startswith("embedded/") else base)
+        lora_rank = lora_rank or config.model.lora.rank
     if model is None:
         raise GavelError("which base model vLLM is to serve is not known", "Name it: --model Qwen/Qwen3-4B")
-    secrets = tuple(judge_secret or ("OPENAI_API_KEY",)) if judge else ()
-    settings = job.settings
-    return GroupParts(model, lora_rank, shared, judge, secrets, settings.accelerators or "H100:1")
+    secrets = tuple(judge_secret or ("OPENAI_API_KEY",)) if judge else tuple(judge_secret or ())
+    return GroupParts(model, lora_rank or 16, shared, judge, secrets, settings.accelerators or "H100:1")
 
 
 def _place_wheel(job: "ExportedJob", form: str, out: Path | None) -> None:

@@ -11,7 +11,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,12 +60,25 @@ class Cell:
                 f"Compare with those ({self.file}), delete it, or choose another place: GAVEL_RUNS=…",
             )
 
+    def check_evaluated(self) -> None:
+        """Raises `GavelError` for a run that ended without what it is compared by."""
+        if not self.finished():
+            raise GavelError(
+                f"the run {self.label} ended without a last evaluation on held-out tasks.",
+                "Rewards are compared by success on held-out tasks: give the scenario tasks of the split held_out, and "
+                "a success.",
+            )
+
     def finished(self) -> bool:
         if not (self.directory / "model.json").is_file():
             return False
         steps = self.config.loop.steps
         splits = {row["split"] for row in metric_rows(self.directory) if row["step"] == steps}
         return {"train", "held_out"} <= splits
+
+
+Train = Callable[[Cell, Path], Awaitable[None]]
+"""Trains a cell to its end, below a root of runs."""
 
 
 def slug(text: str) -> str:
@@ -84,9 +97,14 @@ def cell_of(base: RunConfig, project: str, root: Path, arm: str, seed: int) -> C
 
 
 async def run_cells(
-    cells: Sequence[Cell], root: Path, *, parallel: int, done: Callable[[Cell, bool], None] = lambda cell, ran: None
+    cells: Sequence[Cell],
+    root: Path,
+    *,
+    parallel: int,
+    done: Callable[[Cell, bool], None] = lambda cell, ran: None,
+    train: Train | None = None,
 ) -> None:
-    """Runs what is not finished, at most `parallel` processes of one thread at a time.
+    """Runs what is not finished, at most `parallel` at a time: by `train`, else each in a process of one thread.
 
     `done(cell, ran)` is called for each. Raises `GavelError` with the end of its log when one fails; the others are
     then stopped after their step.
@@ -99,7 +117,10 @@ async def run_cells(
         async with limiter:
             ran = not cell.finished()
             if ran:
-                await _train(cell, root)
+                cell.file.parent.mkdir(parents=True, exist_ok=True)
+                cell.file.write_text(cell.toml(), encoding="utf-8")
+                await (train or _train)(cell, root)
+                cell.check_evaluated()
             done(cell, ran)
 
     with first_error():
@@ -110,8 +131,6 @@ async def run_cells(
 
 async def _train(cell: Cell, root: Path) -> None:
     file, log = cell.file, cell.file.with_suffix(".log")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(cell.toml(), encoding="utf-8")
     environment = {**os.environ, "GAVEL_RUNS": str(root), "OMP_NUM_THREADS": "1"}
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
@@ -132,12 +151,6 @@ async def _train(cell: Cell, root: Path) -> None:
         raise GavelError(
             f"the run {cell.label} ended with status {status}: " + " ".join(line.strip() for line in lines),
             f"Mend it, and run the same command again: it goes on. Its whole log: {log}",
-        )
-    if not cell.finished():
-        raise GavelError(
-            f"the run {cell.label} ended without a last evaluation on held-out tasks.",
-            "Rewards are compared by success on held-out tasks: give the scenario tasks of the split held_out, and a "
-            "success.",
         )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from gavel.cli.compare_cells import Cell, cell_of, run_cells
+from gavel.cli.compare_cells import Cell, Train, cell_of, run_cells
 from gavel.cli.demo_jobs import DESKS, ONE_SENTENCE
 from gavel.cli.named_run import scenario_of
 from gavel.cli.named_scenario import scenario_named
@@ -29,7 +29,7 @@ THRESHOLD = 0.8
 
 
 async def compare(
-    scenario: str,
+    scenario: str | Scenario,
     *,
     rewards: Sequence[str] = REWARDS,
     judges: Sequence[str] = (),
@@ -43,7 +43,8 @@ async def compare(
 ) -> Comparison:
     """Trains on each reward with the same tasks, seeds and settings, and compares success on held-out tasks.
 
-    `scenario`: a shipped one, file.py, or file.py:variable. `rewards`: judge, hand, success, constant, and sums of
+    `scenario`: a shipped one, file.py, file.py:variable, or a `gavel.Scenario`, whose runs go one after another in this
+    process. `rewards`: judge, hand, success, constant, and sums of
     these such as judge+hand. `judges`: each is an arm of its own for every reward with the judge. `margin`: differences
     of success below it do not matter. `parallel`: runs at once, by default one for each core. `settings`: of every
     run; its reward, seed and name are those of the comparison.
@@ -51,13 +52,25 @@ async def compare(
     Finished runs are not repeated. Writes report.html, comparison.csv and comparison.json to runs/compare/<scenario>.
     Raises `GavelError` when a run fails.
     """
-    base = settings or settings_of(scenario)
+    world = scenario if isinstance(scenario, Scenario) else scenario_named(scenario)
+    base = settings or settings_of(world.name if isinstance(scenario, Scenario) else scenario)
+    train = None
+    if isinstance(scenario, Scenario):
+        if (parallel or 1) > 1 or base.backend.processes > 1:
+            raise GavelError(
+                "the runs of a Scenario that this program holds go one after another in this process.",
+                "Leave parallel (and processes) out, or name the file: gavel.compare('desk.py').",
+            )
+        from gavel.cli.compare_here import training_here
+
+        parallel, train = 1, training_here(scenario)
     if steps is not None:
         base = base.model_copy(update={"loop": base.loop.model_copy(update={"steps": steps})})
-    world = scenario_named(scenario)
     root = runs_root(runs) / "compare"
     cells = plan_cells(base, world, root, rewards, judges, seeds)
-    return await run_comparison(cells, world, root, margin=margin, threshold=threshold, parallel=parallel or cores())
+    return await run_comparison(
+        cells, world, root, margin=margin, threshold=threshold, parallel=parallel or cores(), train=train
+    )
 
 
 def settings_of(scenario: str) -> RunConfig:
@@ -126,6 +139,7 @@ async def run_comparison(
     threshold: float,
     parallel: int,
     done: Callable[[Cell, bool], None] = lambda cell, ran: None,
+    train: Train | None = None,
 ) -> Comparison:
     """Runs what is missing and writes the report, which is also written after every cell."""
     folder = run_path(root, scenario.name, "x").parent
@@ -141,7 +155,7 @@ async def run_comparison(
         if ran:
             write_comparison(comparison())
 
-    await run_cells(cells, root, parallel=parallel, done=finished)
+    await run_cells(cells, root, parallel=parallel, done=finished, train=train)
     whole = comparison()
     write_comparison(whole)
     return whole

@@ -15,6 +15,7 @@ from gavel.cli.model_options import Flag, with_options
 from gavel.cli.named_scenario import scenario_named
 from gavel.cli.run_options import JUDGE_FLAGS, DryRun, run_config
 from gavel.cli.settings import STAND_IN
+from gavel.cli.terminal import TRAINER, loading
 from gavel.extras import need_extra
 from gavel.judge.config import JudgeConfig
 from gavel.llm.errors import GavelError
@@ -65,7 +66,8 @@ def demo(
         loop = job.loop.model_copy(update={"steps": config.loop.steps})
         return print_run_estimate(judge.build(rubric), loop, {"Rollouts as the demo's are": job.rollout_tokens})
     need_extra("train", job.command)
-    from gavel.cli.demo_session import DemoSettings, run_demo
+    with loading(TRAINER):
+        from gavel.cli.demo_session import DemoSettings, run_demo
 
     settings = DemoSettings(
         job=job, seed=config.loop.seed, judge=judge, steps=config.loop.steps, fresh=fresh, backend=backend

@@ -41,6 +41,8 @@ class DemoJob:
     caveat: str
     judge_caveat: str
     """What is said of `judge`."""
+    habit: str | None = None
+    """The measure that is low where the habit shows that `learned` names."""
     decimals: Mapping[str, int] = field(default_factory=dict[str, int])
     """Digits of a measure, where they are not two."""
     success: str = "held-out success"
@@ -61,6 +63,7 @@ RETURNS_DESK = DemoJob(
     train=TrainConfig(learning_rate=2e-3),
     lora=LoraSettings(),
     measures={"looked_before_acting": "looked before acting", "turns": "turns"},
+    habit="looked_before_acting",
     learned=(
         "The base policy knows how to do this job, but its noisy demonstrations gave it a bad habit: it acts without "
         "looking. The judge's reward removed the habit. Only LoRA weights changed, and no reward function was written."
@@ -82,7 +85,8 @@ BOOKING_DESK = DemoJob(
     loop=LoopConfig(max_tokens=64),
     train=TrainConfig(learning_rate=2e-3),
     lora=LoraSettings(),
-    measures={"turns": "turns", "tool_errors": "tool errors"},
+    measures={"looked_before_acting": "looked before acting", "turns": "turns", "tool_errors": "tool errors"},
+    habit="looked_before_acting",
     learned=(
         "The base policy knows how to do this job, but its noisy demonstrations gave it bad habits: it books and "
         "cancels without looking, or sells the dearest room. The judge's reward removed them. Only LoRA weights "

@@ -21,6 +21,7 @@ from gavel.cli.cassette_option import replay_account, with_cassette
 from gavel.cli.demo_jobs import LIKELIHOOD, ONE_SENTENCE, DemoJob
 from gavel.cli.demo_texts import FrozenBase, TextComparison, compare_texts
 from gavel.cli.display import RunDisplay
+from gavel.cli.live_report import LiveReport
 from gavel.cli.own_backend import own_backend
 from gavel.cli.own_cluster import own_cluster
 from gavel.cli.settings import STAND_IN
@@ -29,6 +30,7 @@ from gavel.judge.config import JudgeConfig
 from gavel.llm.counted import counted
 from gavel.reports.demo_page import CurvePoint, DemoReport, RewardPoint, SummaryRow, write_report
 from gavel.reports.run_outcome import Outcome, judged_pair, read_outcome
+from gavel.reports.run_page import DEMO_RUN_REPORT
 from gavel.scenarios.scenario import find_scenario
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
@@ -99,15 +101,22 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
         earlier = sum(row["whole"] for row in backend.history(model, TIMES))
         console.print(_headline(settings, backend.parameter_count(model), start), highlight=False, soft_wrap=True)
         first = next((row["success"] for row in backend.history(model, EVALUATION) if row["step"] == 0), None)
+        live = LiveReport(directory, directory / DEMO_RUN_REPORT)
         display = RunDisplay(
-            console, loop.steps, start, first, on_start=replaced.delete if replaced else None, judge=judge
+            console,
+            loop.steps,
+            start,
+            first,
+            on_start=replaced.delete if replaced else None,
+            judge=judge,
+            on_point=live.write_if_due,
         )
         try:
             with display.shown():
                 await train_scenario(model, scenario, judge, loop, config, display)
         finally:
             say_cost(console, judge)
-        outcome = read_outcome(directory, backend.history(model))
+        outcome = read_outcome(directory, backend.history(model), job.habit)
     before, after = await judged_pair(outcome, judge)
     texts = None if base is None else await asyncio.to_thread(compare_texts, base, directory, outcome)
     seconds = {"setup": setup, **outcome.seconds, "total": earlier + time.monotonic() - started}
@@ -118,6 +127,8 @@ async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
     if replayed := replay_account(judge):
         console.print(replayed, highlight=False, markup=False, soft_wrap=True)
     _print(console, settings.job, outcome, report, texts)
+    if (page := live.write()) is not None:
+        console.print(f"All of its figures: {page}", **_PLAIN)
     if judge.cassette:
         judge.cassette.close()
     return summary
@@ -176,7 +187,7 @@ def _what_happened(job: DemoJob, outcome: Outcome) -> str:
 def _figures(job: DemoJob, measures: dict[str, float]) -> dict[str, float]:
     return {
         "heldout_success": measures["success"],
-        **{name: measures[name] for name in job.measures},
+        **{name: measures[name] for name in job.measures if name in measures},
     }
 
 
@@ -229,6 +240,8 @@ def _report(
 def _measured(job: DemoJob, outcome: Outcome) -> Iterator[tuple[str, tuple[str, str]]]:
     """The label of each measure beside success, and its figures before and after."""
     for name, label in job.measures.items():
+        if name not in outcome.base.measures or name not in outcome.trained.measures:
+            continue  # a run that an earlier version began
         digits = job.decimals.get(name, 2)
         before, after = outcome.base.measures[name], outcome.trained.measures[name]
         yield label, (f"{before:.{digits}f}", f"{after:.{digits}f}")

@@ -1,7 +1,9 @@
 """The progress of a training run: one live line in a terminal, else one plain line per step."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from statistics import fmean
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
@@ -10,10 +12,16 @@ from rich.text import Text
 from gavel.cli.judge_status import JudgeStatus
 from gavel.cli.terminal import plain
 from gavel.judge.judge import Judge
+from gavel.reports.demo_page import duration
 from gavel.trainer.loop.evaluation import Evaluation
 from gavel.trainer.loop.judge_alarms import JudgeAlarm
 from gavel.trainer.loop.judged_wins import BASE, WINS
-from gavel.trainer.loop.train_loop import Observer, StepReport
+from gavel.trainer.loop.train_loop import EVALUATING, Observer, StepReport
+
+_WIDTH = 80
+"""Characters of a line where there is no terminal; figures that do not fit are left out, the least important first."""
+_RECENT = 5
+"""Steps whose mean time tells how long the others will take."""
 
 
 class _Line(ProgressColumn):
@@ -46,6 +54,11 @@ class RunDisplay(Observer):
         self._wins: float | None = None
         self._seconds = {"rollouts": 0.0, "judge": 0.0, "learning": 0.0}
         self._doing = "starting"
+        self._done: tuple[int, int] | None = None
+        self._began = time.monotonic()
+        self._of_steps: list[float] = []
+        self._untold = False
+        self._judge = judge
         self._on_start = on_start
         self._on_point = on_point
         self._progress = Progress(
@@ -61,7 +74,10 @@ class RunDisplay(Observer):
     @contextmanager
     def shown(self) -> Iterator[None]:
         if not self._console.is_terminal:
-            yield
+            try:
+                yield
+            finally:
+                self._tell()
             return
         with self._progress:
             yield
@@ -70,7 +86,13 @@ class RunDisplay(Observer):
         if self._on_start is not None:
             self._on_start()
             self._on_start = None
-        self._doing = what
+        if what != EVALUATING:  # whose line has the step's figures too
+            self._tell()
+        self._doing, self._done, self._began = what, None, time.monotonic()
+        self._refresh()
+
+    def advanced(self, done: int, total: int) -> None:
+        self._done = done, total
         self._refresh()
 
     def stepped(self, report: StepReport) -> None:
@@ -79,6 +101,8 @@ class RunDisplay(Observer):
         self._seconds["rollouts"] += report.rollout
         self._seconds["judge"] += report.judge
         self._seconds["learning"] += report.train
+        self._of_steps.append(report.whole)
+        self._untold = True
         if not report.result.trained:
             line = f"step {self._step}: {report.result.reason}"
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -87,33 +111,55 @@ class RunDisplay(Observer):
     def evaluated(self, step: int, evaluation: Evaluation) -> None:
         self._on_point()
         self._wins = evaluation.measures.get(f"{WINS}{BASE}", self._wins)
-        if evaluation.success is None and self._wins is None:
-            return
+        self._untold = True
         self._latest = evaluation.success
         if self._first is None:
             self._first = evaluation.success
-        if self._console.is_terminal:
-            self._refresh()
-        else:
-            self._console.print(f"step {step}/{self._steps}  {self._figures()}", highlight=False, soft_wrap=True)
+        self._step = step
+        self._tell()
+        self._refresh()
 
     def alarmed(self, step: int, alarm: JudgeAlarm) -> None:
         line = f"warning: step {step}: {alarm.sentence}. {alarm.advice}"
         self._console.print(plain(line, "yellow"), soft_wrap=True)
 
-    def _refresh(self) -> None:
-        self._progress.update(self._task, completed=self._step, figures=self._figures(self._doing))
+    def _tell(self) -> None:
+        """Prints the step's line where there is no live one, once."""
+        if not self._untold or self._console.is_terminal:
+            return
+        self._untold = False
+        line = f"step {self._step}/{self._steps}"
+        for part in self._figures():
+            if len(line) + 2 + len(part) <= _WIDTH:
+                line += f"  {part}"
+        self._console.print(plain(line), soft_wrap=True)
 
-    def _figures(self, doing: str | None = None) -> str:
+    def _refresh(self) -> None:
+        figures = "   ".join(self._figures(self._doing))
+        self._progress.update(self._task, completed=self._step, figures=figures)
+
+    def _figures(self, doing: str | None = None) -> list[str]:
         """What matters most first: a narrow terminal cuts the end off."""
         parts: list[str] = []
         if self._latest is not None and self._first is not None:
             parts.append(f"held-out success {self._first:.2f} → {self._latest:.2f}")
         if self._wins is not None:
-            parts.append(f"beats the base at {self._wins:.0%} of held-out tasks")
+            parts.append(f"beats the base at {self._wins:.0%}")
         if self._score is not None:
             parts.append(f"score {self._score:.2f}")
         if doing is not None:
-            parts.append(doing)
-        parts.append(" · ".join(f"{seconds:.0f} s {name}" for name, seconds in self._seconds.items()))
-        return "   ".join(parts)
+            parts.append(doing if self._done is None else f"{doing} {self._counts(*self._done)}")
+        if self._of_steps and self._step < self._steps:
+            left = fmean(self._of_steps[-_RECENT:]) * (self._steps - self._step)
+            parts.append(f"{duration(left)} left" if left < 120 else f"{left / 60:.0f} min left")
+        if doing is None and self._judge is not None and self._judge.asks_servers:  # the live line has it by itself
+            parts.append(str(self._judge.budget.cost))
+        if any(self._seconds.values()):
+            parts.append(" · ".join(f"{seconds:.0f} s {name}" for name, seconds in self._seconds.items()))
+        return parts
+
+    def _counts(self, done: int, total: int) -> str:
+        """`37/512, about 12 s`"""
+        elapsed = time.monotonic() - self._began
+        left = f", about {duration(elapsed / done * (total - done))}" if 0 < done < total else ""
+        return f"{done}/{total}{left}"

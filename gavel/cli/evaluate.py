@@ -21,6 +21,7 @@ from gavel.cli.run_options import (
     announce_stand_in,
     run_config,
 )
+from gavel.cli.terminal import TRAINER, loading, plain
 from gavel.extras import need_extra
 from gavel.llm.errors import GavelError
 from gavel.trainer.run_config import RunConfig
@@ -84,10 +85,10 @@ async def _evaluate_all(
 ) -> None:
     from rich.console import Console
 
-    from gavel.cli.evaluate_session import evaluate_models, folder_of
-    from gavel.cli.evaluate_table import print_model_table, print_over_scenarios
-    from gavel.cli.evaluated_models import model_named, own_model
-    from gavel.cli.terminal import plain
+    with loading(TRAINER):
+        from gavel.cli.evaluate_session import evaluate_models, folder_of
+        from gavel.cli.evaluate_table import print_model_table, print_over_scenarios
+        from gavel.cli.evaluated_models import model_named, own_model
     from gavel.cli.wait_display import WaitDisplay
     from gavel.llm.budget import Budget
 

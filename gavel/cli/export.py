@@ -1,4 +1,4 @@
-"""`gavel export`: a run's policy as a directory that other programs load."""
+"""`gavel export`: a run's policy as a directory that other programs load; `gavel export trajectories` what it did."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +22,8 @@ def export(
     """Write a run's policy as a plain model directory, with its adapter merged.
 
     Nothing is written over, and the directory appears only when it is whole.
+
+    gavel export trajectories … writes what an agent did, for other programs.
     """
     need_extra("train", "gavel export")
     from gavel.trainer.backends.run_export import export_run
@@ -33,4 +35,4 @@ def export(
     typer.echo(export_run(directory, form, dtype=dtype, step=step, out=out))
 
 
-app = single_command(export)
+app = single_command(export, {"trajectories": "gavel.cli.export_trajectories"})

@@ -1,5 +1,6 @@
 """`gavel judge report`: reliability and biases of a judge, as a table and as one self-contained HTML file."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,11 @@ from gavel.cli.terminal import plain
 from gavel.reports.judge_page import render_report
 from gavel.reports.judge_trust import JudgeReport, read_report
 from gavel.reports.page import write_page
+from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.readers.reading import read_groups
+
+_REASON = 200
+"""Characters of a judge's explanation that are printed."""
 
 
 def report(
@@ -25,17 +30,30 @@ def report(
 ) -> None:
     """Compare a judge with a reference, with other judges and with itself, and look for its biases."""
     found = read_report(read_groups(file, by), reference, file.name)
-    page = html or file.with_name(f"{file.name.removesuffix('.zst').removesuffix('.jsonl')}.report.html")
+    page = html or page_beside(file)
     write_page(page, render_report(found))
     console = Console()
     print_report(console, found)
     console.print(f"Report: {page}", highlight=False, markup=False, soft_wrap=True)
 
 
+def page_beside(file: Path) -> Path:
+    """Where the report of a judged file is written unless told otherwise."""
+    return file.with_name(f"{file.name.removesuffix('.zst').removesuffix('.jsonl')}.report.html")
+
+
+def write_judged_page(groups: Sequence[TrajectoryGroup], file: Path, page: Path | None = None) -> Path:
+    """Writes the report of the file's judged groups. Raises `GavelError` where nobody is judged."""
+    page = page or page_beside(file)
+    write_page(page, render_report(read_report(groups, None, file.name)))
+    return page
+
+
 def print_report(console: Console, report: JudgeReport) -> None:
     """Prints the figures, one table per section."""
     console.print(plain(f"{report.source} · {', '.join(report.judges) or 'judge unknown'}"))
     console.print(plain(report.facts))
+    console.print(plain(report.verdict, "bold"))
     for number, section in enumerate(report.sections):
         console.print()
         console.print(plain(section.title, "bold"))
@@ -48,6 +66,15 @@ def print_report(console: Console, report: JudgeReport) -> None:
         for figure in section.figures:
             table.add_row(figure.name, figure.value, figure.interval, f"{figure.estimate.groups:,}", figure.meaning)
         console.print(table)
+    if report.disagreements:
+        console.print()
+        console.print(plain("Where judge and reference disagree most (transcripts are in the report)", "bold"))
+    for each in report.disagreements:
+        (high, low), (worse, better) = each.scores, each.values
+        scored, truly = f"scored {high:.2f} over {low:.2f}", f"reference {worse:g} over {better:g}"
+        console.print(plain(f"group {each.number}, tau {each.tau:.2f}: {scored}, {truly}"))
+        if each.preferred.judgement is not None and each.preferred.judgement.explanation:
+            console.print(plain(f"  the judge: {each.preferred.judgement.explanation[:_REASON]}"))
     console.print()
     for note in [*report.notes, *(f"{count:,} unscored: {reason}" for reason, count in report.unscored.items())]:
         console.print(plain(note))

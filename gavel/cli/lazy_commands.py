@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 import typer.main
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 
 def lazy_app(name: str, help_text: str, modules: str, commands: Mapping[str, str], **options: Any) -> typer.Typer:
@@ -36,8 +36,20 @@ def _listed() -> None:
     """Stands for a command in the listing; `Group.resolve_command` replaces it by the real one."""
 
 
-def single_command(function: Callable[..., None]) -> typer.Typer:
-    """The `app` of a module with one command."""
+def single_command(function: Callable[..., None], further: Mapping[str, str] | None = None) -> typer.Typer:
+    """The `app` of a module with one command.
+
+    `further`: first word to module, for commands that begin with this one's name (`gavel export trajectories`).
+    """
+
+    class Command(TyperCommand):
+        def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
+            if not args or args[0] not in (further or {}):
+                return super().make_context(info_name, args, parent, **extra)
+            name = args[0]
+            command = typer.main.get_command(importlib.import_module((further or {})[name]).app)
+            return command.make_context(f"{info_name} {name}", args[1:], parent, **extra)
+
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(function)
+    app.command(cls=Command)(function)
     return app

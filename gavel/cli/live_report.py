@@ -15,8 +15,10 @@ logger = logging.getLogger(__name__)
 class LiveReport:
     """The page of one run directory. A page that cannot be written is warned of, and the run goes on."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, page: Path | None = None) -> None:
+        """`page`: default report.html of the run."""
         self._directory = directory
+        self._page = page
         self._due = 0.0
 
     def write_if_due(self) -> None:
@@ -28,7 +30,7 @@ class LiveReport:
         """Writes the page; None where that failed."""
         started = time.monotonic()
         try:
-            return write_run_report(self._directory)
+            return write_run_report(self._directory, self._page)
         except GavelError as error:
             logger.warning("the report of %s was not written: %s", self._directory, error)
             return None

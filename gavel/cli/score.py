@@ -27,7 +27,7 @@ from gavel.judge.config import JudgeConfig
 from gavel.judge.errors import JudgeError
 from gavel.judge.judge import Judge
 from gavel.llm.counted import counted
-from gavel.llm.errors import first_error
+from gavel.llm.errors import GavelError, first_error
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_copy import unscored
 from gavel.scenarios.judged_file import JudgedFile, JudgedStream, judged_output
@@ -139,6 +139,8 @@ def score_and_print(
         typer.echo(replayed, err=True)
     if judge.cassette:
         judge.cassette.close()
+    if out is not None and isinstance(output, JudgedFile) and any(t.reward is not None for g in shown for t in g):
+        _write_page(shown, out)
     if stopped is not None:
         is_kept = bool(shown) and out is not None
         kept = f" What was judged is kept; the same command goes on from there ({out})." if is_kept else ""
@@ -154,6 +156,16 @@ def score_and_print(
             f"the judge scored nobody in {len(failed)} of {counted(len(judged), 'group')}: {reason}",
             "What was scored is shown above; try again, or with another judge: --judge MODEL.",
         )
+
+
+def _write_page(judged: Sequence[TrajectoryGroup], out: Path) -> None:
+    """The judge's report beside the file. The scores are kept whether or not it can be written."""
+    from gavel.cli.judge_report import write_judged_page
+
+    try:
+        typer.echo(f"Report: {write_judged_page(judged, out)}")
+    except GavelError as error:
+        typer.echo(f"The report was not written: {error.message}", err=True)
 
 
 async def score_file(

@@ -12,6 +12,7 @@ from gavel.cli.lazy_commands import single_command
 from gavel.cli.model_options import Flag, given, with_options
 from gavel.cli.run_file import merged, validated
 from gavel.cli.run_options import LORA_FLAGS, MEMORY_FLAGS, MODEL_FLAGS, START_FLAG
+from gavel.cli.terminal import TRAINER, loading
 from gavel.extras import need_extra
 from gavel.llm.counted import counted
 from gavel.llm.errors import GavelError
@@ -57,7 +58,8 @@ def sft(
     if dry_run:
         return
     need_extra("train", "gavel sft")
-    from gavel.cli.sft_session import run_imitation
+    with loading(TRAINER):
+        from gavel.cli.sft_session import run_imitation
 
     run_to_end(run_imitation(config, chosen.trajectories, fresh=fresh), RESUME)
 

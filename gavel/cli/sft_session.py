@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from gavel.cli.live_report import LiveReport
 from gavel.cli.train_session import starting_over
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.local import LocalBackend
@@ -32,6 +33,8 @@ async def run_imitation(config: ImitationConfig, trajectories: Sequence[Trajecto
         renderer=config.model.renderer,
     )
     backend = LocalBackend(engine=config.backend.engine, max_context=config.backend.max_context)
+    directory = run_path(runs_root(), _PROJECT, model.name)
+    report = LiveReport(directory)
     progress = Progress(
         TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
         BarColumn(bar_width=24),
@@ -54,6 +57,7 @@ async def run_imitation(config: ImitationConfig, trajectories: Sequence[Trajecto
             progress.update(task, completed=result.step, description=line)
             if not console.is_terminal or loss is None:
                 _say(console, f"step {result.step}/{steps}  {line}")
+            report.write_if_due()
 
         with progress if console.is_terminal else contextlib.nullcontext():
             await imitate(model, trajectories, config.train, seed=config.seed, stepped=stepped)
@@ -62,7 +66,9 @@ async def run_imitation(config: ImitationConfig, trajectories: Sequence[Trajecto
         _say(console, f"The run was finished after step {start}.")
     if losses:
         _say(console, f"Loss of a token: {losses[0]:.3f} at first, {losses[-1]:.3f} in the last step")
-    _say(console, f"Run: {run_path(runs_root(), _PROJECT, model.name)}")
+    if (page := report.write()) is not None:
+        _say(console, f"Report: {page}")
+    _say(console, f"Run: {directory}")
 
 
 def _say(console: Console, line: str) -> None:

@@ -26,6 +26,7 @@ from gavel.cli.run_options import (
     run_config,
 )
 from gavel.cli.settings import STAND_IN
+from gavel.cli.terminal import TRAINER, loading
 from gavel.extras import need_extra
 from gavel.judge.offline.stand_in import check_tasks
 from gavel.trainer.run_config import RunConfig
@@ -79,7 +80,8 @@ def train(
 
         if not launched():
             raise typer.Exit(launch(config.backend.processes))
-    from gavel.cli.train_session import run_training
+    with loading(TRAINER):
+        from gavel.cli.train_session import run_training
 
     run_to_end(run_training(config, scenario, judge, given=given, fresh=fresh), RESUME)
 

@@ -15,11 +15,9 @@ from gavel.judge.audit.bootstrap import IntervalEstimate
 from gavel.judge.audit.inter_rater import InterRaterReliability, call_vs_call, judge_vs_judge
 from gavel.judge.audit.votes import judged_groups, voting_models
 from gavel.llm.counted import counted
+from gavel.reports.judge_verdict import MIN_GROUPS, DisagreeingGroup, disagreements, verdict
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import Judgement
-
-_MIN_GROUPS = 10
-"""The bootstrap's intervals are too narrow below this number of groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,13 @@ class Figure:
     @property
     def interval(self) -> str:
         low, high = self.estimate.low, self.estimate.high
-        return "–" if low is None or high is None else f"{self._rounded(low)} to {self._rounded(high)}"
+        if low is None or high is None:
+            return "–"
+        if self.estimate.groups < MIN_GROUPS:
+            return f"needs {MIN_GROUPS} groups"
+        if low == high:  # every resample is the same: that is no certainty
+            return "all groups alike"
+        return f"{self._rounded(low)} to {self._rounded(high)}"
 
     def _rounded(self, value: float) -> str:
         return f"{value:z.{self.decimals}f}"
@@ -70,6 +74,9 @@ class JudgeReport:
     bias: BiasReport
     unscored: dict[str, int]
     """Members without a score, by reason."""
+    verdict: str
+    disagreements: list[DisagreeingGroup]
+    """With the reference, the worst first; empty without one."""
 
 
 def read_report(groups: Sequence[TrajectoryGroup], reference: str | None, source: str) -> JudgeReport:
@@ -104,6 +111,8 @@ def read_report(groups: Sequence[TrajectoryGroup], reference: str | None, source
         notes=_notes(groups, beside, calls, known),
         bias=bias,
         unscored=_unscored(groups),
+        verdict=verdict(groups, beside, calls, bias),
+        disagreements=[] if reference is None else disagreements(groups, reference),
     )
 
 
@@ -172,8 +181,11 @@ def _notes(
         notes.append(
             "No group was judged twice, so nothing here says how much the judge varies. Use gavel score --orders 2."
         )
-    if len(groups) < _MIN_GROUPS:
-        notes.append(f"Intervals from fewer than {_MIN_GROUPS} groups are too narrow.")
+    if len(groups) < MIN_GROUPS:
+        notes.append(
+            f"Intervals from fewer than {MIN_GROUPS} groups are too narrow, so none is shown: "
+            f"judge at least {MIN_GROUPS - len(groups)} more."
+        )
     return notes
 
 

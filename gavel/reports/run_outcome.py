@@ -59,7 +59,8 @@ class Outcome:
     """Time by phase: rollout, judge, train."""
     before: Trajectory
     after: Trajectory
-    """The same held-out task after training as in `before`: one that went from failure to success, if there is one."""
+    """The same held-out task after training as in `before`: one that went from failure to success, if there is one, and
+    in which the habit that training was to remove is seen before and not after."""
 
     @property
     def base(self) -> Point:
@@ -70,8 +71,9 @@ class Outcome:
         return self.curve[-1]
 
 
-def read_outcome(directory: Path, history: list[Row]) -> Outcome:
-    """The outcome of the run in `directory`; `history` are its metrics rows."""
+def read_outcome(directory: Path, history: list[Row], habit: str | None = None) -> Outcome:
+    """The outcome of the run in `directory`; `history` are its metrics rows. `habit`: the measure that is low where the
+    base's bad habit shows."""
     evaluations = [row for row in history if row["split"] == EVALUATION]
     curve = [_point(row) for row in evaluations]
     training = [row for row in history if row["split"] == "train"]
@@ -79,7 +81,7 @@ def read_outcome(directory: Path, history: list[Row]) -> Outcome:
     left_out: Counter[str] = Counter()
     for row in training:
         left_out.update({k.removeprefix("left_out/"): int(v) for k, v in row.items() if k.startswith("left_out/")})
-    before, after = _pair(held_out(directory, curve[0].step), held_out(directory, curve[-1].step))
+    before, after = _pair(held_out(directory, curve[0].step), held_out(directory, curve[-1].step), habit)
     return Outcome(
         curve=curve,
         rewards=[(row["step"], row["reward"]) for row in training if row.get("reward") is not None],
@@ -121,10 +123,15 @@ def held_out(directory: Path, step: int) -> dict[str, Row]:
     return {str(t["metadata"]["task"]["id"]): t for group in store.rows() for t in group["trajectories"]}
 
 
-def _pair(before: dict[str, Row], after: dict[str, Row]) -> tuple[Trajectory, Trajectory]:
+def _pair(before: dict[str, Row], after: dict[str, Row], habit: str | None) -> tuple[Trajectory, Trajectory]:
+    def gained(task: str, name: str) -> bool:
+        old, new = (float(each[task]["metrics"].get(name, 0)) for each in (before, after))
+        return new > old
+
     both = [task for task in before if task in after]
-    improved = [task for task in both if after[task]["metrics"]["success"] and not before[task]["metrics"]["success"]]
-    task = (improved or both)[0]
+    improved = [task for task in both if gained(task, "success")]
+    shows_habit = [task for task in improved if habit is not None and gained(task, habit)]
+    task = (shows_habit or improved or both)[0]
     return Trajectory.model_validate(before[task]), Trajectory.model_validate(after[task])
 
 

@@ -29,18 +29,21 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.data.left_out import sentence_of
 
 REPORT = "report.html"
+DEMO_RUN_REPORT = "run.html"
+"""Of a demo's run, whose report.html is the demo's own."""
+_DEMO_MARK = "summary.json"
 _MOST_TASKS = 100
 _PER_FILTER = 2
 _CHARTS: Sequence[tuple[str, str, Sequence[tuple[str, str]]]] = (
     ("Held-out", "means of the held-out tasks", (("held_out", "success"), ("held_out", "truncated"))),
     ("Reward", "means of each step's rollouts", (("train", "reward"), ("train", "judge_score"), ("train", "success"))),
-    ("Loss", "", (("train", "loss"),)),
+    ("Loss", "", (("train", "loss"), ("sft", "loss"))),
     ("Entropy", "nats a token", (("train", "entropy"),)),
     ("KL and drift", "", (("train", "kl"), ("train", "kl_in_reward"), ("train", "logprob_drift"))),
     ("Clipped", "share of tokens", (("train", "clip_fraction_low"), ("train", "clip_fraction_high"))),
     ("Staleness", "steps", (("train", "staleness/mean"), ("train", "staleness/max"))),
-    ("Gradient norm", "", (("train", "gradient_norm"),)),
-    ("Learning rate", "", (("train", "learning_rate"),)),
+    ("Gradient norm", "", (("train", "gradient_norm"), ("sft", "gradient_norm"))),
+    ("Learning rate", "", (("train", "learning_rate"), ("sft", "learning_rate"))),
     ("Seconds a step", "", (("times", "rollout"), ("times", "judge"), ("times", "train"))),
 )
 """Title, unit, and the figures (split, name) of each chart; one without figures is not drawn."""
@@ -80,8 +83,9 @@ class _Attempts:
 
 
 def write_run_report(directory: Path, path: Path | None = None) -> Path:
-    """Writes the page, by default as report.html of the run; returns its path. Raises `GavelError` for no run."""
-    page = path or directory / REPORT
+    """Writes the page, by default as report.html of the run (run.html of a demo's); returns its path. Raises
+    `GavelError` for no run."""
+    page = path or directory / (DEMO_RUN_REPORT if (directory / _DEMO_MARK).is_file() else REPORT)
     write_page(page, render_run(directory))
     return page
 
@@ -125,7 +129,7 @@ def render_run(directory: Path) -> str:
 
 
 def _chart(rows: Sequence[Row], names: Sequence[tuple[str, str]]) -> CurvesChart | None:
-    curves = {name: curve_of(rows, split, name) for split, name in names}
+    curves = {f"sft {name}" if split == "sft" else name: curve_of(rows, split, name) for split, name in names}
     signed = any(value < 0 for curve in curves.values() for value in curve.values())
     return curves_chart(
         {name: {step: CurvePoint(value) for step, value in curve.items()} for name, curve in curves.items() if curve},

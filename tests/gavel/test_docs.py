@@ -1,6 +1,7 @@
 """What the pages under docs/ show runs as shown, and what they link to is there."""
 
 import ast
+import asyncio
 import importlib.util
 import json
 import os
@@ -11,11 +12,21 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from gavel.cli.app import app
+from gavel.scenarios.record_format import to_line
+from gavel.scenarios.trajectory_store import TrajectoryStore
+from tests.backend_server import free_port
+from tests.fake_sky_cloud import fake_cloud
 from tests.forked import gavel, script, start_gavel
 from tests.limits import HANG_SECONDS
+from tests.scenarios.exporters.attempts import both
+from tests.scenarios.exporters.page import run_program
+from tests.scenarios.exporters.test_otlp_endpoint import Collector
 from tests.trainer.deploy.trained_run import make_run
 from tests.trainer.engines.vllm_stand_in import BASE, StandIn
 
@@ -49,6 +60,30 @@ def test_the_commands_of_several_samplers_are_ones_that_gavel_takes(tmp_path: Pa
     refused = gavel("backend", "--vllm-replicas", "2", "--vllm-url", "http://gpu-1:8000", cwd=tmp_path)
     assert refused.returncode != 0
     assert "--vllm-replicas: replicas: replicas are started here" in refused.stderr
+
+
+@pytest.mark.slow
+def test_the_page_of_exports_runs(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "export.md").read_text()
+    (block,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    (group,) = [stored.group for stored in both()]
+    run = tmp_path / "runs" / "desk" / "one"
+    for split in ("train", "held_out"):
+        TrajectoryStore(run / "trajectories" / split / "000020.jsonl.zst").append(group)
+    (run / "model.json").write_text('{"name": "one"}')
+    (tmp_path / "judged.jsonl").write_text(f"{to_line(group)}\n")
+    collector = Collector()
+    try:
+        for line in block.replace("http://127.0.0.1:4318", collector.url).splitlines():
+            done = gavel(*line.split()[1:], cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+    finally:
+        collector.close()
+    assert len(collector.calls) == 2
+    assert "left out or changed: " in done.stderr
+    assert "train/20/0/0 clerk 4 {'reward': 0.75, 'success': True, 'turns': 2}" in run_program("atif", tmp_path)
+    assert "'invoke_agent clerk', 'chat one', 'execute_tool get_order'" in run_program("spans.jsonl", tmp_path)
+    assert (tmp_path / "results" / "traces.jsonl").is_file()
 
 
 @pytest.mark.slow
@@ -217,3 +252,39 @@ def test_the_page_on_deploying_runs(tmp_path: Path) -> None:
         asked = command.split()
         shown = gavel(asked[0], "--help", cwd=tmp_path, COLUMNS="200").stdout
         assert {word for word in asked if word.startswith("--")} <= set(re.findall(r"--[\w-]+", shown))
+
+
+@pytest.mark.slow
+async def test_the_cluster_of_the_page_is_started_found_again_and_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section = (ROOT / "docs" / "elsewhere.md").read_text().partition("## On a cluster")[2].partition("\n## ")[0]
+    (program,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    (shell,) = re.findall(r"```bash\n(.*?)```", section, re.DOTALL)
+    lines = [line.partition("#")[0].split()[1:] for line in shell.splitlines() if line.startswith("gavel ")]
+    up, train, down = lines
+    assert [up[:2], train[0], down] == [["cluster", "up"], "train", ["cluster", "down"]]
+    monkeypatch.setenv("GAVEL_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("HF_TOKEN", "hf_1234567")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_scenario.py").write_text('import gavel\n\ndesk = gavel.find_scenario("returns_desk")\n')
+
+    def typed(*arguments: str) -> str:
+        done = CliRunner().invoke(app, arguments, input="y\n")
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    cloud = fake_cloud(tmp_path, monkeypatch)
+    next(cloud)
+    try:
+        assert "gavel is up" in await asyncio.to_thread(typed, *up, "--port", str(free_port()))
+        await asyncio.to_thread(typed, *train, "--dry-run")
+        shown = program.replace("Qwen/Qwen3-4B", "embedded/returns-desk")
+        run = compile(shown, "elsewhere.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        names: dict[str, Any] = {}
+        await eval(run, names)
+        assert names["backend"].cluster == "gavel"
+        assert await asyncio.to_thread(typed, *down) == "There was no cluster gavel.\n"
+    finally:
+        next(cloud, None)
+        sys.modules.pop("sky", None)

@@ -79,7 +79,7 @@ class JudgeClient:
         self._key = key = (key or "").strip() or None
         if key and not (key.isascii() and key.isprintable()):
             raise JudgeError("the key of the judge service has characters that no key has.", _KEY)
-        self._connections = Connections({"Authorization": f"Bearer {key}"} if key else {})
+        self._connections = Connections(self.url, {"Authorization": f"Bearer {key}"} if key else {})
 
     def __getstate__(self) -> dict[str, Any]:
         return {"url": self.url, "deadline": self.deadline, "_options": self._options}

@@ -12,6 +12,8 @@ from weakref import WeakKeyDictionary
 
 import httpx
 
+from gavel.llm.loopback import is_on_this_machine
+
 _LIMITS = httpx.Limits(max_connections=None)
 _of_parents: list[object] = []
 """Pools that a forked child has from its parent, kept so that nothing closes them here."""
@@ -20,8 +22,10 @@ _of_parents: list[object] = []
 class Connections:
     """Pools of connections that send the same headers. May be shared by tasks, event loops, threads and processes."""
 
-    def __init__(self, headers: Mapping[str, str]) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        """To the service at `url`: through the environment's proxy, unless it runs on this machine."""
         self._headers = dict(headers)
+        self._trusts_env = not is_on_this_machine(url)
         self._begin()
 
     def _begin(self) -> None:
@@ -42,7 +46,9 @@ class Connections:
         with self._lock:
             pool = self._of_loops.get(loop)
             if pool is None:
-                pool = self._of_loops[loop] = httpx.AsyncClient(headers=self._headers, limits=_LIMITS)
+                pool = self._of_loops[loop] = httpx.AsyncClient(
+                    headers=self._headers, limits=_LIMITS, trust_env=self._trusts_env
+                )
             return pool
 
     def of_threads(self) -> httpx.Client:
@@ -50,7 +56,7 @@ class Connections:
         self._check_process()
         with self._lock:
             if self._of_threads is None:
-                self._of_threads = httpx.Client(headers=self._headers, limits=_LIMITS)
+                self._of_threads = httpx.Client(headers=self._headers, limits=_LIMITS, trust_env=self._trusts_env)
             return self._of_threads
 
     def close(self) -> None:

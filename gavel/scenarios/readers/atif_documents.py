@@ -67,7 +67,7 @@ def _messages(document: Message, where: str) -> list[Message]:
         if not is_object(step, "source", "message") or step["source"] not in _ROLES:
             problem = f"{where} cannot be judged: steps.{number}: it has no message, or no source that is known."
             raise RowError(problem, f"The source of a step is {', '.join(_ROLES)}.")
-        said: Message = {"role": _ROLES[step["source"]], "content": step["message"]}
+        said: Message = {"role": _ROLES[step["source"]], "content": _content(step["message"])}
         if step.get("reasoning_content"):
             said["reasoning_content"] = step["reasoning_content"]
         if calls := step.get("tool_calls"):
@@ -89,7 +89,18 @@ def _result(result: Message) -> Message:
     if content is None and is_list(delegated := result.get("subagent_trajectory_ref")):
         content = as_json(delegated)
     answers = {"tool_call_id": result["source_call_id"]} if result.get("source_call_id") else {}
-    return {"role": "tool", "content": content or "", **answers}
+    return {"role": "tool", "content": _content(content) or "", **answers}
+
+
+def _content(content: Any) -> Any:
+    """Images in OpenAI's form; all else as it is."""
+    if not is_list(content):
+        return content
+    parts: list[Any] = []
+    for part in content:
+        source = part.get("source") if is_object(part, "source") and part.get("type") == "image" else None
+        parts.append({"type": "image_url", "image_url": {"url": source["path"]}} if is_object(source, "path") else part)
+    return parts
 
 
 def _tools(document: Message) -> list[Message] | None:

@@ -12,6 +12,8 @@ import json
 import math
 import os
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -48,6 +50,8 @@ from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.metrics import sampled_tokens
 
 EVALUATION = "held_out"
+EVALUATING = "evaluation on held-out tasks"
+"""What an observer is told that the loop does."""
 TIMES = "times"
 NOISE_PRIOR = "noise_prior"
 ALARMS = "alarms"
@@ -81,6 +85,9 @@ class Observer:
 
     def doing(self, what: str) -> None:
         """The loop starts `what` and waits for it."""
+
+    def advanced(self, done: int, total: int) -> None:
+        """So many of the parts of what it waits for are done."""
 
     def stepped(self, report: StepReport) -> None:
         """A step is done and saved."""
@@ -338,9 +345,18 @@ class _Loop:
         if made or not self.scenario.tasks("held_out"):
             return
         tasks = config.final_tasks if step in (0, config.steps) else config.evaluation_tasks
-        self.observer.doing("evaluation on held-out tasks")
+        self.observer.doing(EVALUATING)
         started = time.monotonic()
-        during = partial(self.watchdog.during, "rollout", "rollouts of the evaluation")
+        total, done = min(tasks, len(self.scenario.tasks("held_out"))), 0
+
+        @contextmanager
+        def during() -> Generator[None]:
+            nonlocal done
+            with self.watchdog.during("rollout", "rollouts of the evaluation"):
+                yield
+            done += 1
+            self.observer.advanced(done, total)
+
         with self.watchdog.during("training", "waiting for the evaluation", counted=False):
             evaluation = await self._with_wins(step, await evaluate(model, self.scenario, tasks, config, during))
         seconds = time.monotonic() - started
@@ -362,6 +378,7 @@ class _Loop:
             name: [each for group in await backend.logged(self.model, EVALUATION, at) for each in group]
             for name, at in rivals.items()
         }
+        self.observer.doing("judging held-out attempts")
         with self.judging, self.watchdog.during("judging", "groups of the evaluation"):
             await judge_wins(self.judge, evaluation.trajectories, theirs, tasks)
         return evaluation.remeasured()

@@ -43,6 +43,8 @@ _OWN = frozenset(
             "metrics.jsonl",
             "report.html",
             ".report.html.unfinished",
+            "run.html",
+            ".run.html.unfinished",
         ),
         *(
             "trajectories",

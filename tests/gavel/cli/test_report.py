@@ -1,5 +1,6 @@
 """`gavel report`: of a run as `gavel runs` lists it, or by its directory."""
 
+import json
 from pathlib import Path
 
 from tests.forked import gavel
@@ -19,3 +20,34 @@ def test_a_run_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     done = gavel("report", "desk/none", cwd=tmp_path)
     assert done.returncode == 1
     assert "there is no run desk/none" in done.stderr
+
+
+def test_scoring_into_a_file_leaves_the_judge_s_report_beside_it(tmp_path: Path) -> None:
+    rows = [
+        {
+            "task": n,
+            "messages": [{"role": "user", "content": f"Ask {n}."}, {"role": "assistant", "content": said}],
+        }
+        for n in range(3)
+        for said in ("Here you are.", "")
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rubric = "- ends with a message to the customer."
+    score = ("score", "rows.jsonl", "--by", "task", "--judge", "stand-in", "--rubric", rubric)
+    done = gavel(*score, "--out", "judged.jsonl", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Report: judged.report.html" in done.stdout
+    page = tmp_path / "judged.report.html"
+    assert "How far can this judge be trusted?" in page.read_text()
+    page.unlink()
+    assert gavel("report", "judged.jsonl", cwd=tmp_path).stdout.strip() == "Report: judged.report.html"
+    assert page.is_file()
+    assert "Report:" not in gavel(*score, cwd=tmp_path).stdout
+
+
+def test_the_report_of_a_demo_s_run_leaves_the_demo_s_page_alone(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "runs" / "demo" / "one")
+    (run / "summary.json").write_text("{}")
+    (run / "report.html").write_text("the demo's")
+    assert gavel("report", "demo/one", cwd=tmp_path).stdout.strip().endswith("one/run.html")
+    assert (run / "report.html").read_text() == "the demo's"

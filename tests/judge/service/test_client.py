@@ -214,3 +214,18 @@ def test_what_json_cannot_hold_is_refused_with_its_kind():
     group = TrajectoryGroup([Trajectory(messages_and_choices=[odd])])
     with JudgeClient("http://127.0.0.1:1") as client, pytest.raises(JudgeError, match=r"cannot be sent.*object"):
         client.score_now(group)
+
+
+async def test_a_proxy_of_the_environment_does_not_stand_before_this_machine(
+    tmp_path: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+):
+    endpoint.script = [scores(0.9, 0.4)]
+    async with served(config_of(tmp_path, endpoint, port=0)) as service:
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, "http://127.0.0.1:9")
+        async with JudgeClient(service.url, deadline=HANG_SECONDS) as client:
+            for judged in (
+                await client.score(attempts("a", "b")),
+                await asyncio.to_thread(client.score_now, attempts("a", "b")),
+            ):
+                assert judged.judgement is not None

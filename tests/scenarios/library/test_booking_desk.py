@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gavel.judge.judge import Judge
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.library.booking_desk import scenario
+from gavel.scenarios.library.booking_desk import looked_before_acting, scenario
 from gavel.scenarios.library.booking_desk.demonstrations import CLERKS, demonstrate
 from gavel.scenarios.library.booking_desk.hotel import Booking, Hotel, Room
 from gavel.scenarios.library.booking_desk.wishes import draw_task
@@ -57,7 +57,9 @@ async def test_an_expert_succeeds_at_every_wish_and_a_fool_at_hardly_any():
     experts = await asyncio.gather(*(rollout(expert(task), scenario, task) for task in TASKS))
     assert [episode.status_reason for episode in experts if not episode.metrics["success"]] == []
     assert {episode.metrics["environment_reward"] for episode in experts} == {1.0}
+    assert all(map(looked_before_acting, experts))
     fools = await asyncio.gather(*(rollout(fool(task), scenario, task) for task in TASKS))
+    assert not any(map(looked_before_acting, fools))
     assert sum(episode.metrics["success"] for episode in fools) <= 16  # a full house is left as it is
     assert all(episode.metrics["tool_errors"] <= 1 for episode in fools)
 

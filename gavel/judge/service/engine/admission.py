@@ -21,18 +21,17 @@ from gavel.judge.service.config import KeyConfig
 from gavel.judge.service.engine import page_session
 from gavel.judge.service.engine.caller import ANYONE, Caller, Visitor
 from gavel.judge.service.errors import (
-    BusyError,
     DatabaseUnavailableError,
     ForbiddenError,
-    OverBudgetError,
     RateLimitError,
     ServiceError,
     UnauthorizedError,
 )
 from gavel.judge.service.schemas.judgement_record import Record
+from gavel.judge.service.schemas.key_scope import KeyScope
 from gavel.judge.service.schemas.key_token import key_id_of, token_hash
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.key_store import Key, KeyStore, settings_key_id
+from gavel.judge.service.store.key_store import Key, KeyStore, over_budget, settings_key_id, too_busy
 from gavel.judge.service.store.tables import groups, judgements
 
 _LOG = logging.getLogger(__name__)
@@ -144,7 +143,7 @@ class Admission:
         return Visitor(_caller(key), key.name)
 
     def check(self, caller: Caller, project: str, judges: Sequence[str]) -> None:
-        """Raises `ForbiddenError` for a project or judge that is not the caller's, or a budget that is spent."""
+        """Raises `ForbiddenError` for a project or judge that is not the caller's."""
         if not caller.may_use(project):
             raise ForbiddenError(
                 f"this key is not for the project {project!r}.", f"Its projects: {', '.join(caller.projects or ())}."
@@ -154,24 +153,19 @@ class Admission:
                 f"this key is not for the judge {', '.join(sorted(others))}.",
                 f"Its judges: {', '.join(sorted(caller.judges))}; name one of them as judge.",
             )
-        key = self._keys.get(caller.key_id)
-        if key is None or (most := key.scope.max_cost_usd) is None:
-            return
-        if key.spent_usd + self._spent[key.id] >= most:
-            raise OverBudgetError(f"the key's budget of {most:g} USD is spent.", "Use another key.")
-        if key.unpriced_groups:
-            raise OverBudgetError(
-                f"the key's budget of {most:g} USD cannot be kept: the cost of {key.unpriced_groups} of its judgements "
-                "is not known, because the judge has no price, or a call to it failed and may have been paid.",
-                "Give the service the judge's prices (GAVEL_PRICES) if it has none, and make a new key.",
-            )
 
-    def check_begin(self, caller: Caller) -> None:
-        """Raises `BusyError` when the caller has as many unfinished groups as it may have."""
+    def scope(self, caller: Caller) -> KeyScope | None:
+        """What the caller's key may do; None without a key."""
         key = self._keys.get(caller.key_id)
-        most = None if key is None else key.scope.concurrent_groups
-        if most is not None and self._unfinished[caller.key_id] >= most:
-            raise BusyError(f"the key has {most} unfinished groups, as many as it may have.", "Send fewer at once.")
+        return None if key is None else key.scope
+
+    def refusal(self, caller: Caller) -> ServiceError | None:
+        """Why the caller may begin no group, as far as this process knows; the store looks again as it begins one."""
+        key = self._keys.get(caller.key_id)
+        if key is None:
+            return None
+        spent = key.spent_usd + self._spent[key.id]
+        return over_budget(spent, key.unpriced_groups, key.scope) or too_busy(self._unfinished[key.id], key.scope)
 
     def begun(self, caller: Caller) -> None:
         """A group of the caller is accepted."""

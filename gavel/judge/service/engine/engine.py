@@ -135,7 +135,8 @@ class Engine:
         """Accepts a group: it is in the database now, and will be judged. Raises a `ServiceError` when it is not."""
         request = request.filed_under(caller.project_of(request.project))
         new = self._new(request, caller, idempotency_key)
-        self.admission.check_begin(caller)
+        if idempotency_key is None and (refusal := self.admission.refusal(caller)) is not None:
+            raise refusal
         accepted = await self._accept(new, request)
         if accepted.is_new:
             self.admission.begun(caller)
@@ -261,6 +262,7 @@ class Engine:
             idempotency_key=idempotency_key,
             request_hash="" if idempotency_key is None else hashlib.sha256(payload).hexdigest(),
             traceparent=caller.traceparent,
+            scope=self.admission.scope(caller),
         )
 
     async def _accept(self, new: NewJudgement, request: ScoreRequest) -> Accepted:

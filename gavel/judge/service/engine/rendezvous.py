@@ -18,7 +18,7 @@ from gavel.judge.service.config import ServiceLimits
 from gavel.judge.service.engine.admission import Admission
 from gavel.judge.service.engine.caller import Caller
 from gavel.judge.service.engine.waiters import Waiters
-from gavel.judge.service.errors import BusyError, InvalidRequestError, NotFoundError, OverloadedError, ServiceError
+from gavel.judge.service.errors import InvalidRequestError, NotFoundError, OverloadedError, ServiceError
 from gavel.judge.service.schemas.group_record import GroupRecord, NewMember
 from gavel.judge.service.schemas.judgement_record import Record
 from gavel.judge.service.schemas.member_bodies import MemberRequest
@@ -195,17 +195,14 @@ class Rendezvous:
             on_deadline=request.on_deadline,
             max_size=self._limits.body_bytes,
             no_more_groups=self._no_more_groups(caller),
+            scope=self._door.admission.scope(caller),
             begins_rounds=begins_rounds,
         )
 
-    def _no_more_groups(self, caller: Caller) -> OverloadedError | None:
+    def _no_more_groups(self, caller: Caller) -> ServiceError | None:
         if self._count >= self._limits.open_groups:
             return OverloadedError(f"{self._count:,} groups wait for members already.", "Try again later.")
-        try:
-            self._door.admission.check_begin(caller)
-        except BusyError as error:
-            return error
-        return None
+        return self._door.admission.refusal(caller)
 
 
 def _deleted(group: GroupRecord) -> NotFoundError:

@@ -17,7 +17,10 @@ _Model = TypeVar("_Model", bound=BaseModel)
 _CLOSE = {"Connection": "close"}
 SHOWN_ERRORS = 10
 _JSON = "application/json"
-_WANTED = "Send one JSON object in UTF-8 without a byte order mark; no NaN or Infinity, and no name twice in an object."
+_WANTED = (
+    "Send one JSON object in UTF-8 without a byte order mark; no NaN or Infinity, no name twice in an object, no half "
+    "of a surrogate pair (JavaScript's toWellFormed() replaces it), and not nested deeper than 200."
+)
 _OF_CURL = "application/x-www-form-urlencoded"
 """What `curl -d` says of any body. Browsers say it too, for forms of other sites; those name their origin."""
 

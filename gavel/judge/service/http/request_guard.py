@@ -84,7 +84,7 @@ class Guard:
         inner: Scope = dict(scope)
         if scope["method"] == "HEAD" and not scope["path"].startswith("/v1/"):
             inner["method"] = "GET"  # the server leaves the body out; a GET under /v1/ may erase what it answers
-        problem = self._problem(Headers(scope=scope))
+        problem = self._problem(scope)
         try:
             if problem is not None:
                 await problem.response()(scope, receive, answer)
@@ -111,14 +111,16 @@ class Guard:
         if (metrics := self._metrics()) is not None:
             metrics.answered(route, answer.status, time.perf_counter() - started)
 
-    def _problem(self, headers: Headers) -> Problem | None:
+    def _problem(self, scope: Scope) -> Problem | None:
+        headers = Headers(scope=scope)
         host = headers.get("host", "")
         if len(headers.getlist("host")) > 1:
             return Problem(400, "host", "the request names several hosts.", "Send one Host header.")
         for name in _ONCE:
             if len(headers.getlist(name)) > 1:
                 return Problem(400, "repeated-header", f"the request has several headers {name}.", "Send one of them.")
-        if self._loopback_only() and not is_loopback(_name(host)):
+        is_old = not host and scope["http_version"] == "1.0"  # no browser, which names a host in every request
+        if self._loopback_only() and not is_old and not is_loopback(_name(host)):
             return Problem(
                 421,
                 "host",

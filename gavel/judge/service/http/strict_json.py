@@ -13,6 +13,8 @@ _SHAPES = bytes.maketrans(b"123456789E", b"000000000e")
 """In which substrings are looked for: a pattern over digits takes ten times as long."""
 _MAY_BE_INFINITE = (b"e000", b"e+000", b"0" * 200)
 _MESSAGE_LENGTH = 200
+_HALF = "hex escape"
+"""In jiter's words for \\ud800 without its other half, which JavaScript and Python write for an emoji cut in two."""
 
 
 class NotJsonError(ValueError):
@@ -29,7 +31,8 @@ def check_json(text: bytes) -> None:
         if any(shape in shapes for shape in _MAY_BE_INFINITE):
             json.loads(text, parse_float=_finite)
     except ValueError as error:
-        raise NotJsonError(f"{error!s:.{_MESSAGE_LENGTH}}") from None
+        why = f"{error!s:.{_MESSAGE_LENGTH}}"
+        raise NotJsonError(f"{why} (half of a surrogate pair is no character)" if _HALF in why else why) from None
 
 
 def _finite(text: str) -> float:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from gavel.judge.service.errors import ServiceError
+from gavel.judge.service.schemas.key_scope import KeyScope
 from gavel.judge.service.schemas.member_bodies import OnDeadline
 
 
@@ -33,6 +34,8 @@ class NewMember:
     """Bytes that the members of a group may have together."""
     no_more_groups: ServiceError | None = None
     """Why it may not be the first of a group; members of groups that are there are taken all the same."""
+    scope: KeyScope | None = None
+    """What its key may do, which is looked at as it begins a group."""
     begins_rounds: bool = False
     """Whether a closed group's name begins another group, instead of being refused."""
 

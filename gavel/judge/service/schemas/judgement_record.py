@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from gavel.judge.service.schemas.key_scope import KeyScope
 from gavel.judge.service.schemas.score_bodies import FinishedStatus, JudgementOut, PendingOut, PendingStatus, SummaryOut
 from gavel.judge.service.schemas.stored_verdict import Verdict
 
@@ -28,6 +29,8 @@ class NewJudgement:
     """Of the payload, where there is an idempotency key."""
     traceparent: str | None = None
     """W3C trace context that the judgement belongs to."""
+    scope: KeyScope | None = None
+    """What its key may do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,11 @@ Project = Annotated[str, StringConstraints(max_length=200, pattern=r"^[\w.-]*$")
 
 
 def _has_a_role(message: dict[str, Any]) -> dict[str, Any]:
-    if not isinstance(message.get("role"), str):
-        raise ValueError('a message is an object with a "role", as in OpenAI\'s chat API')
+    if not isinstance(message.get("role"), str) and not isinstance(message.get("type"), str):
+        raise ValueError(
+            'a message is an object with a "role", as in OpenAI\'s chat API, or an item with a "type", as in its '
+            "Responses API"
+        )
     return message
 
 
@@ -45,9 +48,10 @@ class ConversationIn(BaseModel):
     model_config = _STRICT
 
     messages: list[ChatMessage]
-    """The conversation, as OpenAI chat messages; tool calls and tool results included."""
+    """The conversation as OpenAI chat messages or Responses items, or in the form of Anthropic or Gemini; tool calls
+    and tool results included."""
     tools: list[dict[str, JsonValue]] | None = None
-    """OpenAI schemas of the tools that the agent had."""
+    """Schemas of the tools that the agent had, as OpenAI, Anthropic, Gemini or MCP write them."""
     histories: list[HistoryIn] = []
     """Further conversations of the same attempt."""
     agent: Name | None = None

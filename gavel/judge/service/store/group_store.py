@@ -4,6 +4,8 @@ A member is committed before it is acknowledged. The transaction that brings the
 closes the group: its members become the request of a judgement, sorted by id, whatever order they arrived in.
 """
 
+import json
+import math
 import time
 from collections.abc import Collection, Sequence
 
@@ -25,6 +27,7 @@ from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.database_time import database_time
 from gavel.judge.service.store.judgement_rows import columns_of, decompress, outcome_columns
 from gavel.judge.service.store.judgement_store import FINISHED, WORK
+from gavel.judge.service.store.key_store import refusal_of_group
 from gavel.judge.service.store.notices import notify
 from gavel.judge.service.store.tables import groups, judgements, members
 from gavel.judge.service.store.time_ordered_ids import new_id
@@ -59,9 +62,11 @@ _EMPTY_MEMBERS = sa.update(members).where(_m.group_id == sa.bindparam("of_group"
 _JUDGEMENT = sa.insert(judgements)
 _HAS_DUE = sa.select(_g.id).where(_IS_OPEN, _g.deadline_at <= database_time()).limit(1)
 _CLOSED_AT_ONCE = 100
+_JUDGED_AT = sa.select(_j.finished_at).where(_j.id == sa.bindparam("of_group"))
 _NO_OPTIONS = b"{}"
-_REPLAY_SECONDS = 600.0
-"""That a closed round still answers a member that comes again, before the member begins another round."""
+_REPLAY_SECONDS = 60.0
+"""That a judged round still answers a member that comes again, as after a lost answer. Later the member begins another
+round: the same text of a later epoch would get a score relative to other attempts than its own group's."""
 
 
 class GroupStore:
@@ -135,14 +140,15 @@ def _join(connection: sa.Connection, new: NewMember) -> GroupRecord | ServiceErr
     now = _now(connection)
     row = _newest(connection, new)
     if row is None or (new.begins_rounds and _is_over(connection, row, new, now)):
-        if new.no_more_groups is not None:
-            return new.no_more_groups
+        refusal = new.no_more_groups or refusal_of_group(connection, new.key_id, new.scope)
+        if refusal is not None:
+            return refusal
         _begin(connection, new, 0 if row is None else row.round + 1, now)
         row = _newest(connection, new)
         assert row is not None
     if row.settings_hash != new.settings_hash:
         return GroupDiffersError(
-            f"the group {new.group!r} was begun with other settings (its members name {row.expected} as expected).",
+            f"the group {new.group!r} was begun with other settings: {', '.join(_differences(row, new))}.",
             "All members of a group name the same expected, deadline, rubric, criteria, reference and judge; "
             "give another group a name of its own.",
         )
@@ -195,8 +201,10 @@ def _is_over(connection: sa.Connection, row: sa.Row[tuple[object, ...]], new: Ne
     elif row.closed_at is None:
         return False
     known = _known(connection, row.id, new.member)
-    is_same = known is not None and known.content_hash == new.content_hash
-    return not is_same or (row.closed_at or now) < now - _REPLAY_SECONDS
+    if known is None or known.content_hash != new.content_hash:
+        return True
+    judged_at = connection.execute(_JUDGED_AT, {"of_group": row.id}).scalar_one_or_none()
+    return judged_at is not None and judged_at < now - _REPLAY_SECONDS
 
 
 def _begin(connection: sa.Connection, new: NewMember, number: int, now: float) -> None:
@@ -218,6 +226,19 @@ def _begin(connection: sa.Connection, new: NewMember, number: int, now: float) -
         "deadline_at": now + new.deadline_seconds,
     }
     connection.execute(_BEGIN[connection.dialect.name], values)
+
+
+def _differences(row: sa.Row[tuple[object, ...]], new: NewMember) -> list[str]:
+    """What a member says otherwise than the first one of its group."""
+    found = [f"expected ({row.expected}, not {new.expected})"] if row.expected != new.expected else []
+    if row.on_deadline != new.on_deadline:
+        found.append("on_deadline")
+    if not math.isclose(row.deadline_at - row.created_at, new.deadline_seconds, abs_tol=0.01):
+        found.append("deadline_seconds")
+    if row.options != _NO_OPTIONS or row.retain:  # else they may be erased
+        first, other = json.loads(row.options), json.loads(new.options)
+        found += sorted(name for name in first.keys() | other.keys() if first.get(name) != other.get(name))
+    return found or ["how it is judged"]
 
 
 def _known(connection: sa.Connection, group: str, member: str) -> sa.Row[tuple[str]] | None:

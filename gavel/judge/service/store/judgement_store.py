@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from gavel.judge.service.errors import IdempotencyConflictError
+from gavel.judge.service.errors import IdempotencyConflictError, ServiceError
 from gavel.judge.service.schemas.judgement_record import Accepted, NewJudgement, Query, Record
 from gavel.judge.service.schemas.stored_verdict import Verdict
 from gavel.judge.service.store.database import Database
@@ -27,6 +27,7 @@ from gavel.judge.service.store.judgement_rows import (
     record_of,
     unpack,
 )
+from gavel.judge.service.store.key_store import refusal_of_group
 from gavel.judge.service.store.notices import notice, notify
 from gavel.judge.service.store.reply_store import delete_replies
 from gavel.judge.service.store.tables import claims, groups, judgements, keys, members, replies
@@ -68,9 +69,13 @@ class Store:
         """Stores a request; with an `owner` it is leased to that process at once.
 
         With an idempotency key that is known, the earlier request is given instead; a failed one is queued again.
-        Raises `IdempotencyConflictError` when that request was another one.
+        Raises `IdempotencyConflictError` when that request was another one, and what `refusal_of_group` gives.
         """
-        return await self.database.write(lambda connection: _accept(connection, new, owner, lease_seconds))
+        order = f"charge {new.key_id}" if new.key_id else ""
+        accepted = await self.database.write(lambda connection: _accept(connection, new, owner, lease_seconds), order)
+        if isinstance(accepted, ServiceError):  # raised in the transaction it would end those of others
+            raise accepted
+        return accepted
 
     async def finish(self, record: Record, verdict: Verdict, ledger: Ledger | None = None) -> Record | None:
         """Stores the outcome, and charges its key. Gives the record as it stands then, which another process may have
@@ -188,20 +193,28 @@ class Store:
         return {"queued": 0, "running": 0} | await self.database.read(work)
 
 
-def _accept(connection: sa.Connection, new: NewJudgement, owner: str | None, lease_seconds: float) -> Accepted:
+def _accept(
+    connection: sa.Connection, new: NewJudgement, owner: str | None, lease_seconds: float
+) -> Accepted | ServiceError:
     status = "queued" if owner is None else "running"
     lease = {"lease_owner": owner, "lease_seconds": lease_seconds if owner else None, "leases": int(bool(owner))}
     values = {**columns_of(new), "status": status, **lease}
+    refusal = refusal_of_group(connection, new.key_id, new.scope)
+    if refusal is not None and new.idempotency_key is None:
+        return refusal
     if owner is None:
         notify(connection, WORK)
-    if connection.execute(_INSERT[connection.dialect.name], values).first() is not None:
+    if refusal is None and connection.execute(_INSERT[connection.dialect.name], values).first() is not None:
         return Accepted(new_record(new, status), is_new=True)
     same_key = (
         _c.key_id == new.key_id,
         _c.project == new.project,
         _c.idempotency_key == new.idempotency_key,
     )
-    row = connection.execute(sa.select(*SUMMARY, _c.result, _c.request_hash).where(*same_key)).one()
+    row = connection.execute(sa.select(*SUMMARY, _c.result, _c.request_hash).where(*same_key)).one_or_none()
+    if row is None:
+        assert refusal is not None
+        return refusal
     if row.request_hash != new.request_hash:
         raise IdempotencyConflictError(
             "this Idempotency-Key was used before with another request.",
@@ -209,6 +222,8 @@ def _accept(connection: sa.Connection, new: NewJudgement, owner: str | None, lea
         )
     if row.status != "failed":
         return Accepted(record_of(row, row.result), is_new=False)
+    if refusal is not None:
+        return refusal
     again = {"status": status, "finished_at": None, "result": None, "payload": values["payload"], **lease}
     update = sa.update(judgements).where(_c.id == row.id).values(lease_until=_LEASE_UNTIL)
     connection.execute(update, again)

@@ -13,16 +13,21 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from gavel.judge.service.errors import NotFoundError
+from gavel.judge.service.errors import BusyError, NotFoundError, OverBudgetError, ServiceError
 from gavel.judge.service.schemas.key_scope import KeyScope
 from gavel.judge.service.schemas.key_token import new_token, token_hash
 from gavel.judge.service.store.database import Database
-from gavel.judge.service.store.tables import keys
+from gavel.judge.service.store.tables import groups, judgements, keys
 
 _OF_SETTINGS = "settings/"
 """Begins the ids of keys that the settings name; no token has such an id."""
 _NO_HASH = ""
 _k = keys.c
+_OF_KEY = sa.select(_k.spent_usd, _k.unpriced_groups).where(_k.id == sa.bindparam("of_key"))
+_UNFINISHED = [
+    sa.select(sa.func.count()).select_from(table).where(table.c.key_id == sa.bindparam("of_key"), ended.is_(None))
+    for table, ended in ((judgements, judgements.c.finished_at), (groups, groups.c.closed_at))
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,41 @@ class KeyStore:
     async def all(self) -> list[Key]:
         """The same without holding the event loop."""
         return await self._database.read(_all)
+
+
+def refusal_of_group(connection: sa.Connection, key_id: str, scope: KeyScope | None) -> ServiceError | None:
+    """Why a key may not begin a group in this transaction, which holds the key's row from here on: so its limits hold
+    for requests that come at once, and at several processes."""
+    if scope is None or scope.max_cost_usd is scope.concurrent_groups is None:
+        return None
+    of_key = {"of_key": key_id}
+    row = connection.execute(_OF_KEY.with_for_update() if scope.concurrent_groups else _OF_KEY, of_key).one()
+    error = over_budget(row.spent_usd, row.unpriced_groups, scope)
+    if error is not None or scope.concurrent_groups is None:
+        return error
+    return too_busy(sum(connection.execute(query, of_key).scalar_one() for query in _UNFINISHED), scope)
+
+
+def over_budget(spent_usd: float, unpriced_groups: int, scope: KeyScope) -> OverBudgetError | None:
+    """Why a key that has spent so much may begin no group."""
+    if (most := scope.max_cost_usd) is None:
+        return None
+    if spent_usd >= most:
+        return OverBudgetError(f"the key's budget of {most:g} USD is spent.", "Use another key.")
+    if not unpriced_groups:
+        return None
+    return OverBudgetError(
+        f"the key's budget of {most:g} USD cannot be kept: the cost of {unpriced_groups} of its judgements "
+        "is not known, because the judge has no price, or a call to it failed and may have been paid.",
+        "Give the service the judge's prices (GAVEL_PRICES) if it has none, and make a new key.",
+    )
+
+
+def too_busy(unfinished: int, scope: KeyScope) -> BusyError | None:
+    """Why a key with so many unfinished groups may begin no other."""
+    if (most := scope.concurrent_groups) is None or unfinished < most:
+        return None
+    return BusyError(f"the key has {most} unfinished groups, as many as it may have.", "Send fewer at once.")
 
 
 def settings_key_id(name: str) -> str:

@@ -16,6 +16,9 @@ from gavel.scenarios.trajectory import Trajectory
 TRAIN, HELD_OUT = range(400), range(400, 912)
 """Numbers of the wishes. The embedded policy is cloned on others: see `trainer/embedded`."""
 
+LOOKS = {"book_room": "find_rooms", "cancel_booking": "find_bookings"}
+"""What is to be called before each action."""
+
 
 class BookingDesk:
     """One hotel."""
@@ -56,6 +59,18 @@ class BookingDesk:
         return len(self._right & books) / max(1, len(self._right | books))
 
 
+def looked_before_acting(trajectory: Trajectory) -> bool:
+    """Whether rooms were looked for before one was booked, and bookings before one was cancelled."""
+    seen: set[str] = set()
+    for message in trajectory.messages():
+        for call in message.get("tool_calls") or ():
+            name = str(call.get("function", {}).get("name", ""))
+            if name in LOOKS and LOOKS[name] not in seen:
+                return False
+            seen.add(name)
+    return bool(seen)
+
+
 scenario = Scenario(
     name="booking_desk",
     system=render("scenarios/booking_desk_system.j2").strip(),
@@ -64,4 +79,5 @@ scenario = Scenario(
     held_out=DrawnTasks(HELD_OUT, draw_task),
     max_turns=8,
     rubric=render("scenarios/booking_desk_rubric.j2").strip(),
+    measures={"looked_before_acting": looked_before_acting},
 )

@@ -12,6 +12,7 @@ import uvicorn
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.server.activity import Activity
 from gavel.trainer.backends.server.app import create_app
+from gavel.trainer.backends.server.root_lock import held_root
 from gavel.trainer.serving.listener import address_of, listen
 
 _IDLE_SECONDS = 600
@@ -34,9 +35,9 @@ async def serve(
 
     With `idle_seconds` it also ends when no request and no job was there for so long.
 
-    Raises `EndpointError`.
+    Raises `EndpointError`, and `RunDirectoryError` where another server has these runs.
     """
-    with contextlib.closing(listen(host, port)) as listener:
+    with held_root(root) as note, contextlib.closing(listen(host, port)) as listener:
         activity = Activity()
         app = create_app(backend, key=key, root=root, most_upload_bytes=most_upload_bytes, activity=activity)
         config = uvicorn.Config(
@@ -47,7 +48,9 @@ async def serve(
             timeout_keep_alive=_IDLE_SECONDS,
             timeout_graceful_shutdown=_CLOSING_SECONDS,
         )
-        server = _Server(config, lambda: announce(address_of(listener, host)))
+        address = address_of(listener, host)
+        note(address)
+        server = _Server(config, lambda: announce(address))
         loop = asyncio.get_running_loop()
 
         def stop() -> None:

@@ -1,7 +1,9 @@
 """API keys: without one nothing is answered, and each opens only what it is for."""
 
 import asyncio
+import threading
 from base64 import b64encode
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,11 @@ from gavel.judge.service.schemas.key_scope import KeyScope
 from gavel.judge.service.schemas.key_token import HASH_PREFIX, new_token, token_hash
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.key_store import KeyStore
-from tests.endpoint import Endpoint, fails
+from tests.endpoint import Answer, Endpoint, Request, fails
 from tests.judge.service.in_process import MODEL, config_of, group, messages, serving
 from tests.judge.service.processes import served
 from tests.judge.service.stub_judge import by_content_and_position
+from tests.limits import HANG_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -245,6 +248,61 @@ async def test_a_spent_budget_is_refused_also_after_a_restart(config: ServiceCon
     async with serving(config) as client:
         assert kind(await client.post("/v1/score", json=group("a", "c"), headers=headers)) == (403, "over-budget")
         assert (await client.get("/v1/judgements", headers=headers)).status_code == 200
+
+
+async def test_limits_of_a_key_hold_for_requests_that_come_at_once_and_at_two_processes(
+    tmp_path: Path, endpoint: Endpoint, database_url: str
+):
+    may_answer = threading.Event()
+
+    def held(request: Request) -> Answer:
+        assert may_answer.wait(HANG_SECONDS)
+        return by_content_and_position(request)
+
+    endpoint.script = [held]
+    config = config_of(tmp_path, endpoint, database=database_url)
+    headers = key_of(config, concurrent_groups=3)
+    body = {"expected": 2, "id": "m", "messages": messages("a"), "wait": False}
+    async with serving(config) as one, serving(config) as other:
+        asked = [
+            request
+            for number, client in enumerate([one, other] * 8)
+            for request in (
+                client.post(f"/v1/groups/g{number}/members", json=body, headers=headers),
+                client.post("/v1/score?wait=false", json=group("a", f"b{number}"), headers=headers),
+            )
+        ]
+        answers = await asyncio.gather(*asked)
+        may_answer.set()
+    assert Counter(map(kind, answers)) == {(202, ""): 3, (429, "too-many-groups"): 29}
+
+
+async def test_what_another_process_spends_is_spent_at_once(tmp_path: Path, endpoint: Endpoint, database_url: str):
+    endpoint.script = [by_content_and_position]
+    config = config_of(tmp_path, endpoint, database=database_url)
+    headers = key_of(config, max_cost_usd=1e-9)
+    async with serving(config) as one, serving(config) as other:
+        assert (await one.post("/v1/score", json=group("a", "b"), headers=headers)).json()["cost_usd"] > 0
+        refused = await other.post("/v1/score", json=group("a", "c"), headers=headers)
+    assert kind(refused) == (403, "over-budget")
+
+
+async def test_what_is_paid_for_is_given_again_when_the_budget_is_spent(config: ServiceConfig):
+    headers = key_of(config, max_cost_usd=1e-9, concurrent_groups=1)
+    member = {"expected": 2, "id": "m", "messages": messages("a"), "wait": False}
+    async with serving(config) as client:
+        await client.post("/v1/groups/g/members", json=member, headers=headers)
+        last = {**member, "id": "n", "messages": messages("b"), "wait": True}
+        scored = await client.post("/v1/groups/g/members", json=last, headers=headers)
+        again = await client.post("/v1/groups/g/members", json=last, headers=headers)
+        assert again.json() == scored.json()
+    headers = key_of(config, max_cost_usd=1e-9)
+    once = headers | {"Idempotency-Key": "once"}
+    async with serving(config) as client:
+        paid = await client.post("/v1/score", json=group("a", "c"), headers=once)
+        assert (await client.post("/v1/score", json=group("a", "c"), headers=once)).json() == paid.json()
+        new = await client.post("/v1/score", json=group("a", "d"), headers=headers | {"Idempotency-Key": "twice"})
+    assert kind(new) == (403, "over-budget")
 
 
 async def test_a_budget_outlives_an_outage_of_the_judge_model(tmp_path: Path, endpoint: Endpoint):

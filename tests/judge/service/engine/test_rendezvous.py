@@ -74,20 +74,22 @@ async def test_the_same_body_again_is_the_same_member(client: httpx.AsyncClient,
     assert (last.json()["arrived"], len(endpoint.requests)) == (2, 2)
 
 
-CONFLICTS: dict[str, tuple[dict[str, Any], str]] = {
-    "another number of members": (member("m1", 3), "group-differs"),
-    "another rubric": (member("m1", 2, rubric="Be short."), "group-differs"),
-    "another deadline": (member("m1", 2, deadline_seconds=5), "group-differs"),
-    "an id with other content": ({**member("m1", 2), "id": "m0"}, "member-differs"),
+CONFLICTS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "another number of members": (member("m1", 3), "group-differs", "settings: expected (2, not 3)."),
+    "another rubric": (member("m1", 2, rubric="Be short."), "group-differs", "settings: rubric."),
+    "another deadline": (member("m1", 2, deadline_seconds=5), "group-differs", "settings: deadline_seconds."),
+    "several": (member("m1", 2, orders=1, on_deadline="unscored"), "group-differs", "settings: on_deadline, orders."),
+    "an id with other content": ({**member("m1", 2), "id": "m0"}, "member-differs", "another member 'm0' already."),
 }
 
 
 @pytest.mark.parametrize("what", CONFLICTS)
 async def test_a_member_that_does_not_fit_is_refused_and_the_group_stays_as_it_is(what: str, client: httpx.AsyncClient):
-    body, expected = CONFLICTS[what]
+    body, expected, detail = CONFLICTS[what]
     await client.post("/v1/groups/g/members?wait=false", json=member("m0", 2))
     refused = await client.post("/v1/groups/g/members", json=body)
     assert (refused.status_code, kind(refused)) == (409, expected)
+    assert refused.json()["detail"].endswith(detail)
     assert refused.json()["remedy"]
     whole = await client.post("/v1/groups/g/members", json=member("m1", 2))
     assert (whole.status_code, whole.json()["arrived"]) == (200, 2)

@@ -1,7 +1,7 @@
 """The service over HTTP: what it answers, what it refuses, and how."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +216,50 @@ async def test_requests_that_their_headers_rule_out_are_refused(
 ):
     answer = await client.post("/v1/score", content=json.dumps(group("a", "b")), headers=headers)
     assert (answer.status_code, kind(answer)) == (status, expected), answer.text
+
+
+async def test_half_of_a_surrogate_pair_is_named_and_what_replaces_it(client: httpx.AsyncClient):
+    refused = (await client.post("/v1/score", content=json.dumps(group("cut \ud83d", "b")))).json()
+    assert "half of a surrogate pair" in refused["detail"]
+    assert "toWellFormed" in refused["remedy"]
+
+
+async def test_items_of_the_responses_api_are_judged_as_the_messages_that_they_are(client: httpx.AsyncClient):
+    def items(answer: str) -> list[dict[str, Any]]:
+        return [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Why is the sky blue?"}]},
+            {"type": "reasoning", "id": "r", "summary": []},
+            {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "blue"},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": answer}]},
+        ]
+
+    def chat(answer: str) -> list[dict[str, Any]]:
+        call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        called = {"role": "assistant", "content": None, "tool_calls": [call]}
+        question, said = messages(answer)
+        return [question, called, {"role": "tool", "tool_call_id": "c", "content": "blue"}, said]
+
+    async def judged(form: Callable[[str], list[dict[str, Any]]]) -> Any:
+        body = {"trajectories": [{"messages": form(answer)} for answer in ("good", "bad")]}
+        answer = await client.post("/v1/score", json=body)
+        return answer.json()["scores"], answer.json()["status"]
+
+    assert await judged(items) == await judged(chat)
+    assert (await judged(items))[1] == "scored"
+
+
+async def test_judgements_are_listed_by_a_time_as_people_write_it(client: httpx.AsyncClient):
+    await client.post("/v1/score", json=group("good", "bad"))
+    for query, found in (
+        ("since=2026-01-01", 1),
+        ("until=2026-01-01T00:00:00Z", 0),
+        ("since=2026-01-01T01:00+01:00", 1),
+    ):
+        page = await client.get(f"/v1/judgements?{query}")
+        assert len(page.json()["judgements"]) == found
+    refused = (await client.get("/v1/judgements?since=yesterday")).json()
+    assert "2026-11-22T09:00" in refused["detail"]
 
 
 async def test_what_curl_sends_is_taken(client: httpx.AsyncClient):

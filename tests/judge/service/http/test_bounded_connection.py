@@ -137,8 +137,19 @@ def test_what_no_client_sends_is_refused_with_a_problem(attack: str, service: At
         post("Idempotency-Key: \xe9\xff"),
         post("Authorization: Basic \xff\xff"),
         post().replace(b"HTTP/1.1", b"HTTP/1.0"),
+        b"GET /healthz HTTP/1.0\r\n\r\n",
     ],
-    ids=["h2c", "websocket", "no coding", "charset", "small chunks", "latin-1 key", "latin-1 password", "HTTP/1.0"],
+    ids=[
+        "h2c",
+        "websocket",
+        "no coding",
+        "charset",
+        "small chunks",
+        "latin-1 key",
+        "latin-1 password",
+        "HTTP/1.0",
+        "a health check of HTTP/1.0",
+    ],
 )
 def test_what_is_odd_and_means_no_harm_is_answered(data: bytes, service: Attacked):
     assert ask(service.port, data).status == 200

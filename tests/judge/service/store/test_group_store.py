@@ -1,13 +1,17 @@
 """Groups that wait for members, as a list and one by one."""
 
+import dataclasses
+import time
 from collections.abc import Iterator
 
 import pytest
+import sqlalchemy as sa
 
 from gavel.judge.service.schemas.group_record import NewMember
 from gavel.judge.service.store.database import Database
 from gavel.judge.service.store.group_store import GroupStore
 from gavel.judge.service.store.judgement_rows import compress
+from gavel.judge.service.store.tables import groups, judgements
 
 
 @pytest.fixture
@@ -56,3 +60,22 @@ async def test_an_open_group_has_the_names_of_its_members(store: GroupStore):
     await store.join(member("group", "c", expected=3))
     assert await store.open_group(group.id) is None
     assert await store.open_group("no such id") is None
+
+
+@pytest.mark.parametrize(
+    ("judged_seconds_ago", "is_the_same"), [(None, True), (30.0, True), (90.0, False)], ids=["never", "just", "earlier"]
+)
+async def test_a_member_that_comes_again_has_its_round_until_a_minute_after_it_is_judged(
+    judged_seconds_ago: float | None, is_the_same: bool, store: GroupStore
+):
+    first, second = (dataclasses.replace(member("group", name), begins_rounds=True) for name in "ab")
+    await store.join(first)
+    whole = await store.join(second)
+    assert whole.closed_at is not None
+    judged_at = None if judged_seconds_ago is None else time.time() - judged_seconds_ago
+    closed = sa.update(groups).values(closed_at=time.time() - 1000)
+    judged = sa.update(judgements).values(finished_at=judged_at)
+    await store.database.write(lambda connection: (connection.execute(closed), connection.execute(judged)))
+    again = await store.join(first)
+    assert (again.id == whole.id) is is_the_same
+    assert again.is_open is not is_the_same

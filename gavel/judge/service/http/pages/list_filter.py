@@ -8,7 +8,6 @@ filter.address(project="desk")     "/?project=desk&status=finished&since=2026-11
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime
 from typing import get_args
 from urllib.parse import urlencode
 
@@ -16,6 +15,7 @@ from gavel.judge.service.engine.caller import Caller
 from gavel.judge.service.http.problems import Problem
 from gavel.judge.service.schemas.judgement_record import Query
 from gavel.judge.service.schemas.score_bodies import PendingStatus
+from gavel.judge.service.schemas.times import unix_seconds
 from gavel.judge.service.store.time_ordered_ids import ID_PATTERN
 from gavel.scenarios.judgement import GroupStatus
 
@@ -94,12 +94,9 @@ class ListFilter:
 
 def _seconds(text: str) -> float | None:
     """Unix seconds; a time without a zone is UTC."""
-    if not text:
-        return None
     try:
-        read = datetime.fromisoformat(text)
-        return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
+        return unix_seconds(text) if text else None
+    except ValueError:
         raise _refused(f"{text:.60} is no time.", "Write it as 2026-11-22T09:00, in UTC.") from None
 
 

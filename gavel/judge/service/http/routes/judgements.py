@@ -11,11 +11,13 @@ from gavel.judge.service.http.route_access import TheCaller, TheEngine, known_pa
 from gavel.judge.service.http.routes.score import answer
 from gavel.judge.service.schemas.judgement_record import Query as JudgementQuery
 from gavel.judge.service.schemas.score_bodies import FinishedStatus, JudgementOut, PageOut, PendingOut, PendingStatus
+from gavel.judge.service.schemas.times import Seconds
 from gavel.judge.service.store.time_ordered_ids import ID_PATTERN
 
 router = APIRouter(tags=["judgements"], dependencies=[Depends(known_parameters)])
 Id = Annotated[str, Path(description="Id of a judgement.", max_length=100)]
 _MAX_TIME = 2**40
+_TIME = "Unix seconds, or a time such as 2026-11-22T09:00 (UTC where it names no zone)."
 _NO_NUL = r"^[^\x00]*$"
 """PostgreSQL has no text with the character 0."""
 
@@ -65,8 +67,8 @@ async def page(
     project: Annotated[str | None, Query(max_length=200, pattern=_NO_NUL)] = None,
     status: Annotated[list[PendingStatus | FinishedStatus | Literal["finished", "unfinished"]] | None, Query()] = None,
     judge: Annotated[str | None, Query(max_length=1000, pattern=_NO_NUL, description="As in the list.")] = None,
-    since: Annotated[float | None, Query(ge=0, le=_MAX_TIME, description="Unix seconds.")] = None,
-    until: Annotated[float | None, Query(ge=0, le=_MAX_TIME, description="Unix seconds, exclusive.")] = None,
+    since: Annotated[Seconds | None, Query(ge=0, le=_MAX_TIME, description=_TIME)] = None,
+    until: Annotated[Seconds | None, Query(ge=0, le=_MAX_TIME, description=f"{_TIME} Exclusive.")] = None,
     before: Annotated[str | None, Query(pattern=ID_PATTERN, description="`next` of another page.")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> Response:

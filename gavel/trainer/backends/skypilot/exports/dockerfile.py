@@ -24,7 +24,7 @@ def dockerfile(job: ExportedJob) -> str:
         f"docker build --tag {image} .",
         f"docker run{gpus}{keys}{ports} --volume {settings.cluster}:{HOME} {image}",
     ]
-    program = [f"COPY {job.program} {HOME}/{job.program}"] if job.program else []
+    program = [f"COPY {json.dumps([file, f'{HOME}/{file}'])}" for file in job.files]
     lines = [
         "FROM python:3.12-slim",
         *([f"COPY {wheel.name} /tmp/{wheel.name}"] if wheel else []),

@@ -17,18 +17,33 @@ class ExportedJob:
     settings: ClusterSettings
     package: OwnPackage
     program: str | None = None
-    """run.toml or a file of Python, beside which it is started; None = a server."""
+    """A file of Python, or what `gavel train` takes: run.toml, a shipped scenario, file.py:variable. It is started
+    beside its files. None = a server."""
     more: tuple[str, ...] = ()
-    """Further arguments of the program."""
+    """Further arguments of the program, or of `gavel train`."""
+    scenario_file: str | None = None
+    """That run.toml names."""
 
     @property
     def arguments(self) -> tuple[str, ...]:
         """Of Python."""
         if self.program is None:
             return backend_arguments(self.settings)
-        if PurePath(self.program).suffix == ".py":
-            return (self.program, *self.more)
-        return ("-m", "gavel", "train", self.program, *self.more)
+        if self.is_train_command:
+            return ("-m", "gavel", "train", self.program, *self.more)
+        return (self.program, *self.more)
+
+    @property
+    def is_train_command(self) -> bool:
+        """Whether `gavel train` runs it."""
+        return self.program is not None and PurePath(self.program).suffix != ".py"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What must be where it is started."""
+        file = (self.program or "").partition(":")[0]
+        own = (file,) if file.endswith((".py", ".toml")) else ()
+        return (*own, *((self.scenario_file,) if self.scenario_file else ()))
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -1,5 +1,7 @@
 """A job group of SkyPilot: the trainer, a vLLM that samples for it, and a judge service, each on machines of its own.
 
+`gavel train` judges in its own process: beside it there is no service.
+
 They find each other by SkyPilot's names (`vllm-0.GROUP`). The trainer's adapters go to vLLM through a volume that both
 see. The group ends when the trainer does.
 """
@@ -28,7 +30,7 @@ class GroupParts:
     shared: str = "gavel-runs"
     """Volume of SkyPilot for the runs, which several nodes may write to."""
     judge: str | None = None
-    """Model that the judge service asks; None = no service."""
+    """Model that the judge service of a program asks, or the judge of `gavel train`; None = no service."""
     judge_secrets: tuple[str, ...] = ()
     """Environment variables that it needs, such as OPENAI_API_KEY."""
     vllm_accelerators: str = "H100:1"
@@ -44,20 +46,23 @@ def job_group(job: ExportedJob, parts: GroupParts) -> str:
         )
     if job.program is None:
         raise ClusterError(
-            "a job group runs a program to its end", "Name it: gavel cluster export --job-group run.toml"
+            "a job group runs a program to its end",
+            "Name it, or a scenario that `gavel train` takes: gavel cluster export --job-group run.toml",
         )
     name = settings.cluster
+    serves = parts.judge is not None and not job.is_train_command
+    place = f", from the folder of {' and '.join(job.files)}" if job.files else ""
     told = [
-        f"sky jobs launch FILE{_secret_options(job, parts)}, from the folder of {job.program}",
-        "The judge service is asked by programs (gavel.JudgeClient()): `gavel train` judges in its own process."
-        if parts.judge
+        f"sky jobs launch FILE{_secret_options(job, parts)}{place}",
+        "The judge service is asked by the program: gavel.JudgeClient()."
+        if serves
         else "The trainer judges in its own process.",
         f"First: sky volumes apply --name {parts.shared} …, a volume that several nodes may write to.",
     ]
     header = {"name": name, "execution": "parallel", "primary_tasks": ["trainer"], "termination_delay": "30s"}
     tasks = [_trainer(job, parts), _vllm(job, parts)]
-    if parts.judge:
-        tasks.append(_judge(job, parts.judge, parts))
+    if serves:
+        tasks.append(_judge(job, str(parts.judge), parts))
     return commented(told) + yaml_documents([header, *tasks])
 
 
@@ -66,15 +71,19 @@ def _trainer(job: ExportedJob, parts: GroupParts) -> dict[str, Any]:
     vllm = f"http://vllm-0.{name}:{VLLM_PORT}"
     environment = {"GAVEL_RUNS": RUNS, "GAVEL_VLLM_URL": vllm}
     secrets = list(settings.secrets)
-    if parts.judge:
+    waiting, arguments = _wait(vllm + "/health"), job.arguments
+    if job.is_train_command:
+        arguments += ("--model", parts.base_model, "--lora-rank", str(parts.lora_rank), "--engine", vllm)
+        arguments += ("--judge", parts.judge) if parts.judge else ()
+        secrets += parts.judge_secrets
+    elif parts.judge:
         environment["GAVEL_JUDGE_URL"] = f"http://judge-0.{name}:{JUDGE_PORT}"
+        waiting += _wait(environment["GAVEL_JUDGE_URL"] + "/readyz")
         secrets.append(_JUDGE_KEY)
-    arguments = job.arguments if str(job.program).endswith(".py") else (*job.arguments, "--engine", vllm)
-    waiting = _wait(vllm + "/health") + (_wait(environment["GAVEL_JUDGE_URL"] + "/readyz") if parts.judge else "")
     return _task(
         "trainer",
         {
-            "workdir": ".",
+            "workdir": "." if job.files else None,
             "num_nodes": settings.num_nodes,
             "resources": _machines(job, settings.accelerators),
             "envs": environment,
@@ -144,8 +153,9 @@ def _wait(url: str) -> str:
 
 
 def _secret_options(job: ExportedJob, parts: GroupParts) -> str:
-    judge = (_JUDGE_KEY, *parts.judge_secrets) if parts.judge else ()
-    return "".join(f" --secret {name}" for name in dict.fromkeys((*job.settings.secrets, *judge)))
+    key = (_JUDGE_KEY,) if parts.judge and not job.is_train_command else ()
+    named = (*job.settings.secrets, *key, *parts.judge_secrets)
+    return "".join(f" --secret {name}" for name in dict.fromkeys(named))
 
 
 def _served_rank(rank: int) -> int:

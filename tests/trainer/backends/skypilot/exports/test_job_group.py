@@ -35,7 +35,24 @@ def test_three_tasks_find_each_other_and_end_with_the_trainer() -> None:
 def test_a_run_file_samples_from_the_group_s_vllm_and_needs_no_service() -> None:
     _, tasks = parts_of(job_group(a_job("run.toml"), GroupParts("Qwen/Qwen3-4B")))
     assert list(tasks) == ["trainer", "vllm"]
-    assert "set -- -m gavel train run.toml --engine http://vllm-0.gavel:8000\n" in tasks["trainer"]["run"]
+    command = "-m gavel train run.toml --model Qwen/Qwen3-4B --lora-rank 16 --engine http://vllm-0.gavel:8000"
+    assert f"set -- {command}\n" in tasks["trainer"]["run"]
+
+
+def test_a_scenario_s_name_needs_no_folder_and_is_judged_in_its_own_process() -> None:
+    text = job_group(a_job("returns_desk", "--steps", "3"), PARTS)
+    _, tasks = parts_of(text)
+    assert list(tasks) == ["trainer", "vllm"]
+    command = "-m gavel train returns_desk --steps 3 --model Qwen/Qwen3-4B --lora-rank 20"
+    command += " --engine http://vllm-0.gavel:8000 --judge openai/gpt-5-mini"
+    assert f"set -- {command}\n" in tasks["trainer"]["run"]
+    assert "workdir" not in tasks["trainer"]
+    assert tasks["trainer"]["secrets"] == {"OPENAI_API_KEY": None}
+    assert "GAVEL_JUDGE_URL" not in tasks["trainer"]["envs"]
+    assert "# sky jobs launch FILE --secret OPENAI_API_KEY\n" in text
+    _, tasks = parts_of(job_group(a_job("desk.py:returns"), PARTS))
+    assert "set -- -m gavel train desk.py:returns --model" in tasks["trainer"]["run"]
+    assert tasks["trainer"]["workdir"] == "."
 
 
 def test_trainer_and_vllm_see_the_same_runs_and_a_bucket_is_no_place_for_them() -> None:
