@@ -178,9 +178,10 @@ class Agent:
             if call.type != "function":
                 raise AgentError(f"tool calls of type {call.type} are not supported")
             name, arguments = call.function.name, call.function.arguments
-            result = (
-                await tools[name].call(arguments, episode=self._episode) if name in tools else no_such_tool(name, tools)
-            )
+            if name in tools:
+                result = await tools[name].call(arguments, episode=self._episode, seconds=self._episode.call_seconds)
+            else:
+                result = no_such_tool(name, tools)
             self.trajectory.metrics["tool_errors"] += result.error
             self.trajectory.messages_and_choices.append(
                 {"role": "tool", "tool_call_id": call.id, "content": result.content}

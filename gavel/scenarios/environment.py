@@ -11,18 +11,19 @@ All of them are optional, and may be plain functions. `observe` without a result
 or from `observe`, end the episode. What a world raises, and what takes too long, costs its own episode alone.
 """
 
+import functools
 import inspect
 import math
 from collections.abc import Callable
-from functools import cache
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.errors import GavelError
 from gavel.scenarios.deadline import Deadline
 from gavel.scenarios.episode import Episode
+from gavel.scenarios.plain_calls import PlainCalls
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import Done, Tool, Toolbox, arguments_for, described, result_of, text_of_result
 
@@ -55,7 +56,7 @@ def not_a_tool(method: _Method) -> _Method:
     return method
 
 
-@cache
+@functools.cache
 def tools_of(kind: type) -> Toolbox:
     """The tools of an environment's class: its public methods that have a docstring.
 
@@ -77,6 +78,24 @@ def tools_of(kind: type) -> Toolbox:
     return Toolbox.of(tools)
 
 
+def is_plain(make: EnvironmentFactory) -> bool:
+    """Whether `make` is a class all of whose methods are plain functions.
+
+    Such a world lives in a thread of its own. One with asynchronous methods lives on the event loop as a whole, since
+    it may hold what belongs to the thread in which it was made (a connection of sqlite3).
+    """
+    while isinstance(make, functools.partial):
+        make = cast("functools.partial[Any]", make).func
+    if not isinstance(make, type):
+        return False
+    functions: list[Any] = [inspect.getattr_static(make, name) for name in dir(make)]
+    return not any(
+        inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner)
+        for each in functions
+        if callable(inner := inspect.unwrap(getattr(each, "__func__", each)))
+    )
+
+
 class World:
     """The environment of one episode. Not yet made before `reset`."""
 
@@ -86,6 +105,8 @@ class World:
         self._seconds = call_seconds
         self._environment: Any = None
         self._is_made = False
+        self.on_loop = not is_plain(make)
+        """Whether its plain methods run on the event loop, beside asynchronous ones; else in the episode's thread."""
 
     @property
     def environment(self) -> Any:
@@ -102,9 +123,15 @@ class World:
 
     async def reset(self) -> str | None:
         """Makes the world; its first observation, if it has one. Raises `WorldError`."""
+        limit = Deadline(self._seconds, "the environment")
         try:
-            self._environment = self._make()
+            async with limit:
+                self._environment = await contain_cancellation(
+                    result_of(self._make, {}, "the environment", self._calls)
+                )
         except (Exception, SystemExit) as error:
+            if limit.expired():
+                raise WorldTimeoutError(f"the environment took longer than {self._seconds:g} s to be made") from error
             raise _failed("the environment", "cannot be made", error) from error
         self._is_made = True
         observation = await self._call("reset", self._episode.task)
@@ -154,6 +181,10 @@ class World:
             return error.message
         return None
 
+    @property
+    def _calls(self) -> PlainCalls | None:
+        return None if self.on_loop else self._episode.plain_calls
+
     def _method(self, name: str) -> Callable[..., Any] | None:
         return getattr(self._environment, name, None)
 
@@ -167,7 +198,9 @@ class World:
         try:
             async with limit:
                 filled_in = arguments_for(method, arguments, given)
-                return await contain_cancellation(result_of(method, filled_in, f"{name} of the environment"))
+                return await contain_cancellation(
+                    result_of(method, filled_in, f"{name} of the environment", self._calls)
+                )
         except (Exception, SystemExit) as error:
             if limit.expired():
                 raise WorldTimeoutError(f"{name} of the environment took longer than {self._seconds:g} s") from error

@@ -11,6 +11,7 @@ from random import Random, SystemRandom
 from typing import Any
 
 from gavel.scenarios.chat_model import ChatModel
+from gavel.scenarios.plain_calls import PlainCalls
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
 
@@ -34,6 +35,10 @@ class Episode:
     """Of each request to the policy, besides."""
     agents: list[str] = field(default_factory=list[str])
     """Names of the `Agent`s so far."""
+    call_seconds: float | None = None
+    """That a call of a tool may take, at most."""
+    plain_calls: PlainCalls = field(default_factory=PlainCalls, repr=False, compare=False)
+    """Where tools that are plain functions run."""
 
     @cached_property
     def random(self) -> Random:

@@ -50,7 +50,9 @@ async def episode_tools(
         tools.add(tool.schema, partial(tool.call, episode=episode, seconds=seconds))
     if world is not None:
         for tool in world.tools:
-            call = partial(tool.call, episode=episode, environment=world.environment, seconds=seconds)
+            call = partial(
+                tool.call, episode=episode, environment=world.environment, on_loop=world.on_loop, seconds=seconds
+            )
             tools.add(tool.schema, call)
     async with AsyncExitStack() as sessions:
         for server in servers:

@@ -7,6 +7,7 @@ gives status `failed` with the reason. The world is always closed.
 
 import asyncio
 import inspect
+import json
 from collections.abc import Awaitable, Coroutine, Mapping
 from json import JSONDecodeError
 from typing import Any, Literal, cast
@@ -29,6 +30,8 @@ from gavel.scenarios.task import Task
 from gavel.scenarios.tools import arguments_for, described
 from gavel.scenarios.trajectory import Trajectory
 
+CHARACTERS_PER_TOKEN = 4
+"""Of a conversation whose tokens its server does not count, about."""
 Status = Literal["finished", "truncated", "failed"]
 
 
@@ -51,12 +54,16 @@ async def rollout(
     gives a trajectory for each of several agents, this is the first, and the further ones are appended to `others`.
     """
     episode = Episode(task, seed=seed, temperature=temperature, max_tokens=max_tokens, model=model, fields=fields or {})
+    episode.call_seconds = scenario.call_seconds
     episode.trajectory.metadata = {"scenario": scenario.name, "task": task.model_dump(mode="json")}
     if scenario.rollout is not None:
         work = _own_rollout(model, scenario, episode)
     else:
         work = _Play(model, scenario, episode, fields or {}).play()
-    first, *further = await _contained(work, episode.trajectory)
+    try:
+        first, *further = await _contained(work, episode.trajectory)
+    finally:
+        episode.plain_calls.close()
     if others is not None:
         others.extend(further)
     return first
@@ -163,8 +170,10 @@ class _Play:
         if choice is None:
             self._end("failed", f"the model returned no choice: {reply!s:.200}")
             return None
-        self._tokens = reply.usage.total_tokens if reply.usage else 0
         self._trajectory.messages_and_choices.append(choice)
+        self._tokens = reply.usage.total_tokens if reply.usage else 0
+        if not self._tokens and self._scenario.max_tokens is not None:  # a server may not count
+            self._tokens = len(json.dumps(self._trajectory.messages(), ensure_ascii=False)) // CHARACTERS_PER_TOKEN
         self._trajectory.metrics["turns"] = turn + 1
         self._trajectory.policy_version = (choice.model_extra or {}).get("policy_version")
         return choice

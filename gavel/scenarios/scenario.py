@@ -75,7 +75,8 @@ class Scenario:
         seed.
 
         An episode is truncated after `max_turns` turns of the agent, `max_steps` tool calls and observations,
-        `max_tokens` tokens of conversation (prompt and replies), or `max_seconds`. A call of a tool that waits longer
+        `max_tokens` tokens of conversation (prompt and replies; a fourth of its characters where the model's server
+        does not count them), or `max_seconds`. A call of a tool that waits longer
         than `call_seconds` is a tool error, and one of the world fails the episode. An own rollout keeps to
         `max_seconds` alone.
 

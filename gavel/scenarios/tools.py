@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from itertools import islice
+from types import GeneratorType, UnionType
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
@@ -24,12 +25,15 @@ from gavel.llm.errors import GavelError
 from gavel.llm.types import Message
 from gavel.scenarios.deadline import Deadline
 from gavel.scenarios.episode import Episode
+from gavel.scenarios.plain_calls import PlainCalls
 from gavel.scenarios.task import Task
 
 ToolFunction = Callable[..., Any]
 
 HELD_SECONDS = 1.0
 """For which a plain function may hold up all episodes without a warning."""
+MAX_YIELDED = 10_000
+"""Values of a tool that is a generator."""
 _holding: set[str] = set()
 """Names of those that a warning has named."""
 logger = logging.getLogger(__name__)
@@ -65,8 +69,8 @@ class Tool:
     """One function: its name, its OpenAI schema and its checked execution.
 
     A parameter annotated as `Task` or `Episode` (or `Task | None`) is not shown to the agent; the rollout fills it in.
-    A plain function runs on the event loop, which it holds up: write `async def` for a tool that waits. `bound`: the
-    function is a method, whose first argument is the environment.
+    A plain function runs in the thread of its episode, and without an episode on the event loop. `bound`: the function
+    is a method, whose first argument is the environment.
 
     Raises `ToolDefinitionError` for a function that has no schema.
     """
@@ -107,11 +111,13 @@ class Tool:
         *,
         episode: Episode | None = None,
         environment: object = None,
+        on_loop: bool = False,
         seconds: float | None = None,
     ) -> ToolResult:
         """Checks `arguments` (JSON text, as the agent wrote it), runs the function, renders its result.
 
-        `environment`: what a method is called on. A call that waits longer than `seconds` is a tool error.
+        `environment`: what a method is called on. `on_loop`: a plain function runs on the event loop nevertheless. A
+        call that takes longer than `seconds` is a tool error.
         """
         try:
             given = json.loads(arguments or "{}")
@@ -128,7 +134,8 @@ class Tool:
         try:
             async with limit:
                 function = partial(self.function, environment) if self._bound else self.function
-                result = await contain_cancellation(result_of(function, values, f"the tool {self.name}"))
+                calls = None if episode is None or on_loop else episode.plain_calls
+                result = await contain_cancellation(result_of(function, values, f"the tool {self.name}", calls))
             if isinstance(result, Done):
                 return ToolResult(content=text_of_result(result.value), done=True)
             return ToolResult(content=text_of_result(result))
@@ -173,14 +180,19 @@ class Toolbox:
         return {"role": "tool", "tool_call_id": call.id, "content": result.content}
 
 
-async def result_of(function: Callable[..., Any], arguments: Mapping[str, Any], name: str = "") -> Any:
-    """What a plain or an async function gives. A plain one that holds up the event loop is named in a warning, once.
+async def result_of(
+    function: Callable[..., Any], arguments: Mapping[str, Any], name: str = "", calls: PlainCalls | None = None
+) -> Any:
+    """What a plain or an async function gives.
 
-    It is not run in a thread: a world may hold what belongs to the thread in which it was made, and the functions of a
-    scenario are shared by all episodes.
+    A plain one runs in the thread of `calls`; without that on the event loop, and if it holds that up, a warning names
+    it, once.
     """
+    if calls is not None and not is_async(function):
+        result = await calls.run(lambda: _whole(function(**arguments)))
+        return await result if inspect.isawaitable(result) else result
     started = time.monotonic()
-    result = function(**arguments)
+    result = _whole(function(**arguments))
     took = time.monotonic() - started
     if took > HELD_SECONDS and name and name not in _holding:
         _holding.add(name)
@@ -191,6 +203,23 @@ async def result_of(function: Callable[..., Any], arguments: Mapping[str, Any], 
             took,
         )
     return await result if inspect.isawaitable(result) else result
+
+
+def _whole(result: Any) -> Any:
+    """A generator as a list of what it yields; anything else as it is."""
+    if not isinstance(result, GeneratorType):
+        return result
+    items = list(islice(cast("Iterator[Any]", result), MAX_YIELDED + 1))
+    if len(items) > MAX_YIELDED:
+        raise ValueError(f"it yields more than {MAX_YIELDED:,} values")
+    return items
+
+
+def is_async(function: Any) -> bool:
+    """Whether a function, or what a partial one or a wrapper calls, is written with `async def`."""
+    while isinstance(function, partial):
+        function = cast("partial[Any]", function).func
+    return inspect.iscoroutinefunction(inspect.unwrap(function))
 
 
 def described(error: BaseException) -> str:

@@ -3,6 +3,8 @@
 import asyncio
 import functools
 import json
+import sqlite3
+import threading
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -18,6 +20,7 @@ from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import ToolDefinitionError, done
 from gavel.scenarios.trajectory import Trajectory
+from tests.limits import HANG_SECONDS
 
 TASK = Task(user="Fill the box.", data={"wanted": 3})
 
@@ -476,6 +479,85 @@ async def test_a_world_that_cancels_its_own_task_costs_its_own_episode(where: st
     assert {each.status for each in played} == {"failed"}
     assert {each.status_reason for each in played} == {"the episode was cancelled from within"}
     assert len(closed) == 3
+
+
+async def test_a_plain_world_that_hangs_costs_its_own_episode_alone():
+    release, threads = threading.Event(), []
+
+    class Plain:
+        def reset(self, task: Task, episode: Episode) -> None:
+            self.hangs = episode.seed == 0
+            threads.append(threading.get_ident())
+
+        def look(self) -> str:
+            """Look."""
+            threads.append(threading.get_ident())
+            return str(release.wait(HANG_SECONDS)) if self.hangs else "nothing"
+
+        def success(self, trajectory: Trajectory) -> bool:
+            return True
+
+    agent = calls(("look", {}), "I am done.")
+    world = scenario(Plain, call_seconds=0.2)
+    try:
+        stuck, *others = await asyncio.gather(*(rollout(agent, world, TASK, seed=seed) for seed in range(8)))
+    finally:
+        release.set()
+    assert {each.status for each in others} == {"finished"}
+    assert {each.messages()[2]["content"] for each in others} == {"nothing"}
+    assert (stuck.status, "took longer than 0.2 s" in str(stuck.status_reason)) == ("failed", True)
+    assert "did not answer within 0.2 s" in stuck.messages()[2]["content"]
+    assert threading.get_ident() not in threads
+    assert len(set(threads)) == 8  # made, reset and used in one thread for each
+
+
+async def test_a_world_with_asynchronous_methods_stays_in_one_thread():
+    threads = []
+
+    class Mixed:
+        async def reset(self, task: Task) -> None:
+            threads.append(threading.get_ident())
+
+        def look(self) -> str:
+            """Look."""
+            threads.append(threading.get_ident())
+            return "nothing"
+
+    assert (await play(calls(("look", {}), "I am done."), Mixed)).status == "finished"
+    assert set(threads) == {threading.get_ident()}
+
+
+async def test_a_plain_world_may_hold_what_belongs_to_its_thread():
+    class Books:
+        def __init__(self) -> None:
+            self.rows = sqlite3.connect(":memory:")
+
+        def count(self) -> int:
+            """Count."""
+            return self.rows.execute("select 7").fetchone()[0]
+
+        def success(self, trajectory: Trajectory) -> bool:
+            return self.count() == 7
+
+        def close(self) -> None:
+            self.rows.close()
+
+    episode = await play(calls(("count", {}), "I am done."), Books)
+    assert (episode.messages()[2]["content"], episode.metrics["success"], episode.logs) == ("7", 1.0, [])
+
+
+async def test_an_environment_that_is_not_made_in_time_is_given_up():
+    release = threading.Event()
+
+    class Slow:
+        def __init__(self) -> None:
+            release.wait(HANG_SECONDS)
+
+    try:
+        episode = await play(calls("Hello."), Slow, call_seconds=0.05)
+    finally:
+        release.set()
+    assert episode.status_reason == "the environment took longer than 0.05 s to be made"
 
 
 async def test_a_plain_method_that_holds_up_the_others_is_named_once(

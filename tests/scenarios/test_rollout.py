@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
+from gavel.llm.types import Message
 from gavel.scenarios.episode import Episode
+from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
@@ -273,6 +275,21 @@ async def test_a_cancellation_within_a_tool_passes_through(endpoint: Endpoint, m
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+async def test_the_token_limit_holds_for_a_server_that_does_not_count() -> None:
+    async def talk(request: ChatRequest) -> Message:
+        return {"tool_calls": [{"id": "1", "type": "function", "function": {"name": "read", "arguments": "{}"}}]}
+
+    def read() -> str:
+        """Read."""
+        return "word " * 400
+
+    book = Scenario("book", tools=[read], tasks=[TASK], held_out=0, max_turns=20, max_tokens=1_000)
+    trajectory = await rollout(FunctionModel("reader", talk), book, TASK)
+    assert trajectory.status == "truncated"
+    assert "at most 1,000 are allowed" in (trajectory.status_reason or "")
+    assert trajectory.metrics["turns"] == 3
 
 
 # --- what goes over the wire --------------------------------------------------------------------------------------

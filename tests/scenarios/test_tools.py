@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Literal, Optional
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
+from gavel.scenarios.episode import Episode
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import Tool, Toolbox, ToolDefinitionError, ToolResult, done
 
@@ -364,3 +366,30 @@ async def test_a_result_that_json_cannot_hold_is_a_tool_error() -> None:
         return endless
 
     assert "loop failed" in error_of(await Tool(loop).call("{}"))
+
+
+async def test_a_generator_answers_with_what_it_yields_and_an_endless_one_is_a_tool_error():
+    def count(to: int) -> Iterator[int]:
+        """Count."""
+        at = 0
+        while to == 0 or at < to:
+            at += 1
+            yield at
+
+    assert (await Tool(count).call('{"to": 3}', episode=Episode(Task(user="Count.")))).content == "[1, 2, 3]"
+    for episode in (None, Episode(Task(user="Count."))):
+        assert "more than 10,000 values" in error_of(await Tool(count).call('{"to": 0}', episode=episode))
+
+
+async def test_a_plain_function_runs_off_the_event_loop_and_an_asynchronous_one_on_it():
+    def plain() -> int:
+        """Plain."""
+        return threading.get_ident()
+
+    async def waiting() -> int:
+        """Asynchronous."""
+        return threading.get_ident()
+
+    here, episode = str(threading.get_ident()), Episode(Task(user="Where?"))
+    found = [(await Tool(each).call("{}", episode=episode)).content for each in (plain, waiting)]
+    assert [each == here for each in found] == [False, True]
