@@ -74,6 +74,10 @@ def _database(value: str, move: _Move, folder: Path) -> str:
     return value if "://" in value else move(value)
 
 
+def _file(value: str, move: _Move, folder: Path) -> str:
+    return move(value)
+
+
 def _program(value: str, move: _Move, folder: Path) -> str:
     return move(value) if os.sep in value else value
 
@@ -88,6 +92,7 @@ _PATHS: Mapping[tuple[str, ...], Callable[[str, _Move, Path], str]] = {
     ("judge", "cassette"): _cassette,
     ("backend", "engine", "python"): _program,
     ("train", "reference"): _reference,
+    ("loop", "checks", "golden"): _file,
     ("database",): _database,
     ("rubrics", _EVERY): _rubric,
 }

@@ -13,6 +13,7 @@ import asyncio
 import copy
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -230,6 +231,13 @@ class Judge:
         other = copy.copy(self)
         other.position_bias = {}
         other._clients = [[stand_in(clients[0])] for clients in self._clients]
+        return other
+
+    def without_cassette(self) -> "Judge":
+        """A judge of the same settings, limits and budget whose replies are all asked for anew."""
+        other = copy.copy(self)
+        other.position_bias, other.cassette = {}, None
+        other._clients = [[replace(client, cassette=None) for client in clients] for clients in self._clients]
         return other
 
     @property

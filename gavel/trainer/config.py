@@ -305,6 +305,22 @@ class TrainConfig(_Updates):
         return self
 
 
+class JudgeChecks(_Settings):
+    """How far the judge is to be trusted while its scores train. What is asked here costs as judging does."""
+
+    every: int = Field(default=0, ge=0)
+    """Steps between two checks, at each of which the judge scores the golden set and the anchors anew, past the
+    cassette. 0: none."""
+    golden: Path | None = None
+    """Golden set of a check, as `gavel judge golden --groups` takes it. Default: the one that is shipped."""
+    anchors: int = Field(default=2, ge=0)
+    """Groups of the first step that a check scores again."""
+    second: str | None = Field(default=None, min_length=1)
+    """A second judge model, which scores a sample of every step; nothing is trained on its scores."""
+    second_groups: int = Field(default=2, ge=1)
+    """Groups of a step in that sample."""
+
+
 class LoopConfig(_Settings):
     """A whole training run of one scenario."""
 
@@ -337,6 +353,7 @@ class LoopConfig(_Settings):
     on_alarm: Literal["tell", "stop"] = "tell"
     """What happens when the judge's scores are to be distrusted (docs/metrics.md lists the alarms). stop: the run ends
     after the step; the same command goes on."""
+    checks: JudgeChecks = JudgeChecks()
     seed: int = 0
     """Chooses the tasks and seeds every sampled turn."""
     evaluate_every: int = Field(default=5, ge=1)

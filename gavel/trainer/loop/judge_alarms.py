@@ -27,6 +27,10 @@ _SHARE = 0.25
 """Of the score's rise that success must show to count as improvement."""
 _LONGER = 1.5
 _FLAGGED, _UNSCORED, _TIED, _SLOPE, _LENGTH = 0.02, 0.2, 0.8, 0.03, 0.3
+_PERFECT = 0.9
+"""Mean score."""
+_FORGOT, _DRIFT = 0.1, 0.1
+"""Of golden verdicts turned wrong; of the mean score of anchors. Both need two checks in a row."""
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -74,29 +78,54 @@ class JudgeAlarm(StrEnum):
         "the judge's scores depend on where in the prompt a member stands",
         "Raise the number of orders (--orders), or take another judge.",
     )
+    CONTRADICTED = (
+        "contradicted",
+        "the judge's scores rise and those of the second judge do not",
+        "Read the members on which they differ most (gavel view), and say in the rubric which of the judges is right.",
+    )
+    GOLDEN = (
+        "golden",
+        "the judge is wrong about golden groups that it ranked rightly when the run began",
+        "gavel judge golden names the verdicts; pin the model's version, or take another judge, and start again.",
+    )
+    DRIFT = (
+        "drift",
+        "the judge scores the same attempts otherwise than when the run began",
+        "Pin the model's version. Scores before and after cannot be compared: start again, or go on knowing that.",
+    )
 
 
 def judge_alarms(history: Rows) -> list[JudgeAlarm]:
-    """The alarms at the last of these rows of training steps; none before `2 * WINDOW` of them."""
-    if len(history) < 2 * WINDOW:
-        return []
-    raised = {
-        JudgeAlarm.HACKED: _is_hacked(history),
+    """The alarms at the last of these rows of training steps.
+
+    Those of checks need two checks in a row; all others `2 * WINDOW` rows, that of the second judge ones which it saw.
+    """
+    raised = {JudgeAlarm.GOLDEN: _forgot(history), JudgeAlarm.DRIFT: _drifts(history)}
+    seen_twice = [row for row in history if row.get(f"{PREFIX}second_score") is not None]
+    if len(seen_twice) >= 2 * WINDOW:
+        raised[JudgeAlarm.CONTRADICTED] = _outruns(seen_twice, "judge_score", f"{PREFIX}second_score")
+    if len(history) >= 2 * WINDOW:
+        raised |= _of_figures(history)
+    return [alarm for alarm in JudgeAlarm if raised.get(alarm)]
+
+
+def _of_figures(history: Rows) -> dict[JudgeAlarm, bool]:
+    return {
+        JudgeAlarm.HACKED: _outruns(history, "judge_score", "success"),
         JudgeAlarm.PADDING: _is_padded(history),
         JudgeAlarm.ADDRESSING: _rises(history, "flagged", _FLAGGED),
         JudgeAlarm.UNSCORED: _recent_mean(history, "unscored") > _UNSCORED,
-        JudgeAlarm.TIED: _recent_mean(history, "tie_rate") > _TIED,
+        JudgeAlarm.TIED: _recent_mean(history, "tie_rate") > _TIED and not _is_perfect(history),
         JudgeAlarm.POSITION: _leans(history),
     }
-    return [alarm for alarm, is_raised in raised.items() if is_raised]
 
 
-def _is_hacked(history: Rows) -> bool:
-    """Whether the score has risen, and success certainly by less than a quarter of that."""
-    scores, successes = _series(history, "judge_score"), _series(history, "success")
-    if scores is None or successes is None:
+def _outruns(history: Rows, score: str, truth: str) -> bool:
+    """Whether the score has risen, and what it is to stand for certainly by less than a quarter of that."""
+    scores, truths = _series(history, score), _series(history, truth)
+    if scores is None or truths is None:
         return False
-    kept_up = [success - _SHARE * score for success, score in zip(successes, scores, strict=True)]
+    kept_up = [truth - _SHARE * score for truth, score in zip(truths, scores, strict=True)]
     return _change(scores) > _RISE and _sigmas(scores) > _CERTAIN and _sigmas(kept_up) < -_LIKELY
 
 
@@ -125,12 +154,36 @@ def _rises(history: Rows, name: str, least: float) -> bool:
     return values is not None and _change(values) > least and _sigmas(values) > _CERTAIN
 
 
+def _is_perfect(history: Rows) -> bool:
+    """Whether nearly all members have full marks, as a policy that has learned its job gets: they are tied rightly."""
+    scores = _series(history[-WINDOW:], "judge_score")
+    return scores is not None and fmean(scores) > _PERFECT
+
+
 def _leans(history: Rows) -> bool:
     """Whether the slope over positions is certainly not 0, and large enough to matter."""
     slopes = _series(history, f"{PREFIX}position_slope")
     if slopes is None or abs(fmean(slopes[-WINDOW:])) < _SLOPE:
         return False
     return abs(fmean(slopes[-WINDOW:])) > _CERTAIN * _noise(slopes) / math.sqrt(WINDOW)
+
+
+def _forgot(history: Rows) -> bool:
+    """Whether fewer golden verdicts are right than at the first check, twice in a row."""
+    shares = _known(history, "golden_right")
+    return len(shares) > 2 and all(shares[0] - share > _FORGOT for share in shares[-2:])
+
+
+def _drifts(history: Rows) -> bool:
+    """Whether the anchors' scores moved by much, in the same direction at two checks in a row."""
+    *_, before, last = [0.0, 0.0, *_known(history, "anchor_drift")]
+    return min(abs(before), abs(last)) > _DRIFT and (before > 0) == (last > 0)
+
+
+def _known(history: Rows, name: str) -> list[float]:
+    """The figure at the steps that have it."""
+    values = (row.get(f"{PREFIX}{name}") for row in history)
+    return [float(value) for value in values if isinstance(value, int | float) and math.isfinite(value)]
 
 
 def _series(history: Rows, name: str) -> list[float] | None:

@@ -40,6 +40,7 @@ from gavel.trainer.loop.busy_time import BusyTime
 from gavel.trainer.loop.evaluation import Evaluation, evaluate, measure
 from gavel.trainer.loop.groups_by_agent import groups_by_agent
 from gavel.trainer.loop.judge_alarms import JudgeAlarm, judge_alarms
+from gavel.trainer.loop.judge_checks import Checks, checks_of
 from gavel.trainer.loop.judged_wins import BASE, BEST, WINS, best_step, judge_wins
 from gavel.trainer.loop.outage import stop_at_outage
 from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, StepBatch
@@ -59,7 +60,7 @@ STALE = LeftOut.STALE.metric
 REFILLS, UNFILLED = "refill/groups", "refill/unfilled"
 _MAY_CHANGE = {
     *("steps", "concurrency", "keep_checkpoints", "keep_best", "keep_best_by", "stall_seconds", "on_alarm"),
-    "judged_tasks",
+    *("judged_tasks", "checks"),
 }
 """Settings that may differ when a run goes on."""
 _JUDGED_TASKS = 64
@@ -106,11 +107,14 @@ async def train_scenario(
     config: LoopConfig,
     train_config: TrainConfig,
     observer: Observer | None = None,
+    *,
+    second: Judge | None = None,
 ) -> None:
     """Trains a registered model until `config.steps`, from wherever it stands.
 
-    `judge` may be None when `config.reward` gives it no weight. A run resumes only as the experiment that it was
-    started as: another judge, rubric, reward, seed or setting is refused (`RunDirectoryError`); only the number of
+    `judge` may be None when `config.reward` gives it no weight. `second` scores the sample of each step that
+    `config.checks` describes, in place of the model that is named there. A run resumes only as the experiment that it
+    was started as: another judge, rubric, reward, seed or setting is refused (`RunDirectoryError`); only the number of
     steps may grow. Raises `LoopError` when every rollout or judgement of a step fails, or nothing progresses.
     """
     check_rewards(scenario, config.reward)
@@ -130,7 +134,9 @@ async def train_scenario(
     _check_versions(model, config)
     await model.backend.prepare(model, train_config)
     model.backend.pin(model, _experiment(scenario, judge, config, train_config))
-    loop = _Loop(model, scenario, judge, config, train_config, observer or Observer(), Watchdog(stall_seconds(config)))
+    checks = None if judge is None else checks_of(judge, second, config.checks, model)
+    watchdog = Watchdog(stall_seconds(config))
+    loop = _Loop(model, scenario, judge, checks, config, train_config, observer or Observer(), watchdog)
     await loop.watchdog.guard(loop.run())
 
 
@@ -178,6 +184,7 @@ class _Loop:
     model: TrainableModel
     scenario: Scenario
     judge: Judge | None
+    checks: Checks | None
     config: LoopConfig
     train_config: TrainConfig
     observer: Observer
@@ -225,10 +232,13 @@ class _Loop:
         groups = [group for made in batch.groups for group in made]
         stop_at_outage(self.judge, groups)
         self._settle_noise_prior(step, groups)
+        metrics = self._overlap(step, groups, batch) | judge_health(groups)
+        if self.checks is not None:
+            with self.judging, self.watchdog.during("judging", "checks of the judge"):
+                metrics |= await self.checks.metrics(step, groups)
         scored = time.monotonic()
         self.observer.doing("learning")
         with self.watchdog.during("training", "learning", counted=False):
-            metrics = self._overlap(step, groups, batch) | judge_health(groups)
             result = await self.model.train(groups, self.train_config, metrics=metrics)
         done = time.monotonic()
         return StepReport(result, groups, self.rolling.lap(), self.judging.lap(), done - scored, done - started)

@@ -76,6 +76,44 @@ def test_longer_attempts_are_no_padding_where_success_rises_or_turns_are_added(i
     assert sum(bool(raised(rows(seed=seed, **LONGER | unknown | innocent))) for seed in range(20)) <= 1
 
 
+def test_scores_that_rise_without_the_second_judge_s_are_contradicted():
+    second = {"health/second_score": lambda part: 0.4}
+    assert JudgeAlarm.CONTRADICTED in raised(rows(**second))
+    agreeing = {"health/second_score": lambda part: 0.4 + 0.35 * part}
+    assert raised(rows(**agreeing)) == {}
+    seen = [
+        {name: value for name, value in row.items() if name != "health/second_score" or step % 2}
+        for step, row in enumerate(rows(**second))
+    ]
+    assert JudgeAlarm.CONTRADICTED in raised(seen)  # a step that it did not see is no step of its own
+    assert raised([row for row in seen if "health/second_score" not in row]) == {}
+
+
+@pytest.mark.parametrize(
+    ("alarm", "name", "figures", "first"),
+    [
+        (JudgeAlarm.GOLDEN, "golden_right", [0.9, 0.7, 0.7], 3),
+        (JudgeAlarm.GOLDEN, "golden_right", [0.9, 0.7, 0.9, 0.85, 0.75], None),
+        (JudgeAlarm.GOLDEN, "golden_right", [0.5, 0.5, 0.9], None),
+        (JudgeAlarm.DRIFT, "anchor_drift", [0.02, -0.15, -0.12], 3),
+        (JudgeAlarm.DRIFT, "anchor_drift", [0.2, -0.2, 0.2], None),
+        (JudgeAlarm.DRIFT, "anchor_drift", [0.3], None),
+    ],
+)
+def test_a_judge_that_changed_is_told_after_two_checks_in_a_row(alarm, name, figures, first):
+    history = rows(steps=5 * len(figures))
+    for number, figure in enumerate(figures):
+        history[5 * number][f"health/{name}"] = figure
+    assert raised(history) == ({} if first is None else {alarm: 5 * (first - 1) + 1})
+
+
+def test_members_that_are_tied_at_full_marks_are_tied_rightly():
+    tied = {"health/tie_rate": lambda part: 0.95}
+    assert set(raised(rows(**tied))) == {JudgeAlarm.TIED}
+    learned = {"judge_score": lambda part: 0.96, "success": lambda part: 0.96}
+    assert raised(rows(**tied, **learned)) == {}
+
+
 def test_noise_raises_hardly_any_alarm_in_a_run_that_learns():
     assert sum(bool(raised(rows(seed=seed))) for seed in range(40)) <= 1
 
