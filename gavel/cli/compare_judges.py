@@ -17,6 +17,7 @@ from gavel.cli.terminal import plain
 from gavel.judge.audit.agreement import agreement_of_pairs
 from gavel.judge.audit.bootstrap import IntervalEstimate
 from gavel.llm.errors import GavelError, first_error
+from gavel.reports.judge_verdict import MIN_GROUPS
 from gavel.reports.page import write_page
 from gavel.scenarios.group import TrajectoryGroup
 
@@ -67,7 +68,7 @@ async def compare_judges(
     for heading in ("judge", "against", "tau within groups", "groups", "unscored", "cost"):
         table.add_column(heading, overflow="fold")
     for row in rows:
-        no_width = row["low"] is None or row["low"] == row["high"]
+        no_width = row["low"] is None or row["low"] == row["high"] or row["groups"] < MIN_GROUPS
         interval = "" if no_width else f" ({row['low']:+.2f} to {row['high']:+.2f})"
         tau = "–" if row["tau"] is None else f"{row['tau']:+.2f}{interval}"
         cells = (row["judge"], row["reference"], tau, str(row["groups"]), str(row["unscored"]), row["cost"])

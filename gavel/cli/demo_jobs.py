@@ -85,7 +85,7 @@ BOOKING_DESK = DemoJob(
     loop=LoopConfig(max_tokens=64),
     train=TrainConfig(learning_rate=2e-3),
     lora=LoraSettings(),
-    measures={"looked_before_acting": "looked before acting", "turns": "turns", "tool_errors": "tool errors"},
+    measures={"turns": "turns", "tool_errors": "tool errors"},
     habit="looked_before_acting",
     learned=(
         "The base policy knows how to do this job, but its noisy demonstrations gave it bad habits: it books and "

@@ -187,7 +187,7 @@ def _what_happened(job: DemoJob, outcome: Outcome) -> str:
 def _figures(job: DemoJob, measures: dict[str, float]) -> dict[str, float]:
     return {
         "heldout_success": measures["success"],
-        **{name: measures[name] for name in job.measures if name in measures},
+        **{name: measures[name] for name in job.measures},
     }
 
 
@@ -239,7 +239,8 @@ def _report(
 
 def _measured(job: DemoJob, outcome: Outcome) -> Iterator[tuple[str, tuple[str, str]]]:
     """The label of each measure beside success, and its figures before and after."""
-    for name, label in job.measures.items():
+    shown = {} if job.habit is None else {job.habit: job.habit.replace("_", " ")}
+    for name, label in (shown | dict(job.measures)).items():
         if name not in outcome.base.measures or name not in outcome.trained.measures:
             continue  # a run that an earlier version began
         digits = job.decimals.get(name, 2)

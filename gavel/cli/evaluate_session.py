@@ -22,7 +22,7 @@ from gavel.judge.judge import Judge
 from gavel.llm.budget import Budget
 from gavel.llm.errors import GavelError
 from gavel.reports.model_page import write_model_table
-from gavel.reports.model_table import Episode, ModelTable, furthest_apart, model_row, pair_wins
+from gavel.reports.model_table import Episode, ModelTable, cost_text, furthest_apart, model_row, pair_wins
 from gavel.scenarios.chat_model import ChatModel
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import Scenario
@@ -168,7 +168,7 @@ async def _episodes(
     spent, failures = [0.0], [0]
 
     def status() -> str:
-        parts = [f"{spent[0]:.2f} USD"] if spent[0] else []
+        parts = [f"{cost_text(spent[0])} USD"] if spent[0] else []
         parts += [f"{len(found)} kept before"] if found else []
         return " · ".join([*parts, *([f"{failures[0]} failed"] if failures[0] else [])])
 

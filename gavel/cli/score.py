@@ -33,6 +33,8 @@ from gavel.scenarios.judged_copy import unscored
 from gavel.scenarios.judged_file import JudgedFile, JudgedStream, judged_output
 
 Output = JudgedFile | JudgedStream
+_MOST_REPORTED = 500
+"""Groups; the intervals of more take longer than anyone expects to wait at the end."""
 Files = Path | Sequence[Path]
 
 
@@ -162,6 +164,9 @@ def _write_page(judged: Sequence[TrajectoryGroup], out: Path) -> None:
     """The judge's report beside the file. The scores are kept whether or not it can be written."""
     from gavel.cli.judge_report import write_judged_page
 
+    if len(judged) > _MOST_REPORTED:
+        typer.echo(f"How far to trust these scores: gavel judge report {out}", err=True)
+        return
     try:
         typer.echo(f"Report: {write_judged_page(judged, out)}")
     except GavelError as error:
