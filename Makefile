@@ -79,7 +79,7 @@ test-thorough: $(DEV)
 
 test-kills: $(DEV)
 	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/trainer/backends \
-		tests/gavel/cli/test_cluster.py
+		tests/gavel/cli/test_cluster.py tests/trainer/deploy/test_kills.py
 
 test-postgres: $(DEV)
 	@$(BIN)/python -m pytest -m postgres tests/judge/service

@@ -31,6 +31,7 @@ OF_A_WHOLE_WING = {
     "trainer/backends/remote/test_secrets.py",
     "trainer/backends/test_conformance.py",
     "trainer/deploy/test_hosted_smoke.py",
+    "trainer/deploy/test_kills.py",
     "trainer/engines/test_conformance.py",
     "trainer/learner/test_parity_trl.py",
     "trainer/loop/test_staleness.py",

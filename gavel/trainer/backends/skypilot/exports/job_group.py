@@ -18,6 +18,8 @@ from gavel.trainer.backends.skypilot.scripts import run_script, setup_script, sh
 RUNS = "/gavel-runs"
 VLLM_PORT, JUDGE_PORT = 8000, 8080
 _JUDGE_KEY = "GAVEL_JUDGE_KEY"
+_RANKS = (8, 16, 32, 64, 128, 256, 512)
+"""That a vLLM can be started for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class GroupParts:
 
 
 def job_group(job: ExportedJob, parts: GroupParts) -> str:
-    """YAML, for `sky jobs launch`. Raises `ClusterError` for a server: a group runs a program to its end."""
+    """YAML, for `sky jobs launch`. Raises `ClusterError` for what no group can run, such as a server."""
     settings = job.settings
     if "://" in parts.shared:
         raise ClusterError(
@@ -159,5 +161,9 @@ def _secret_options(job: ExportedJob, parts: GroupParts) -> str:
 
 
 def _served_rank(rank: int) -> int:
-    """The smallest that vLLM takes and that holds it."""
-    return next(known for known in (8, 16, 32, 64, 128, 256, 512) if known >= rank)
+    """The smallest that vLLM takes and that holds it. Raises `ClusterError`."""
+    if rank > _RANKS[-1]:
+        raise ClusterError(
+            f"vLLM serves adapters of ranks up to {_RANKS[-1]}, not {rank}", "Choose a smaller one: --lora-rank 64"
+        )
+    return next(known for known in _RANKS if known >= rank)

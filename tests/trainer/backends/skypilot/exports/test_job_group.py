@@ -75,6 +75,12 @@ def test_secrets_are_named_for_the_tasks_that_need_them_and_have_no_values(monke
     assert "sk-1234567" not in text
 
 
+def test_a_rank_that_vllm_cannot_serve_is_told() -> None:
+    assert "--max-lora-rank 512" in job_group(a_job("run.toml"), GroupParts("Qwen/Qwen3-4B", lora_rank=257))
+    with pytest.raises(ClusterError, match=r"up to 512, not 1000"):
+        job_group(a_job("run.toml"), GroupParts("Qwen/Qwen3-4B", lora_rank=1000))
+
+
 def test_a_server_is_no_job_group() -> None:
     with pytest.raises(ClusterError, match=r"(?s)runs a program to its end.*--job-group run.toml"):
         job_group(a_job(), PARTS)

@@ -1,0 +1,215 @@
+"""`gavel deploy` in a process that is killed (SIGKILL) at every request that changes something at a host.
+
+The host has done what it was asked for, and the answer is never read. The same command then goes on: nothing is there
+twice, and `gavel undeploy` leaves nothing behind.
+"""
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gavel.trainer.deploy.record import read_records
+from gavel.trainer.runs.checkpoints import Checkpoints
+from tests.fake_hub import TOKEN, FakeHub
+from tests.fake_server import Answer, Call
+from tests.forked import Running
+from tests.trainer.deploy.conftest import write_adapter
+from tests.trainer.deploy.fakes import scripted
+from tests.trainer.deploy.fakes import together as together_fake
+from tests.trainer.deploy.fakes.fireworks import ACCOUNT, FakeFireworks
+from tests.trainer.deploy.fakes.huggingface import FakeEndpoints
+from tests.trainer.deploy.fakes.together import FakeTogether
+from tests.trainer.engines.vllm_stand_in import BASE, StandIn
+
+pytestmark = [pytest.mark.slow, pytest.mark.thorough, pytest.mark.timeout(1800)]
+_MOST = 40
+"""Requests of a deployment, beyond which a test is wrong."""
+_PROGRAM = """
+import os
+from huggingface_hub import constants
+from gavel.trainer.deploy import retry, together_upload, waiting
+constants.HF_HUB_OFFLINE, constants.HF_HUB_DISABLE_XET = False, True
+constants.INFERENCE_ENDPOINTS_ENDPOINT = os.environ.get("ENDPOINTS", "")
+waiting.PAUSE = together_upload._POLL = 0.01
+retry._backoff = lambda state: 0.01
+from gavel.cli import main
+main()
+"""
+
+
+@dataclass
+class Killer:
+    """Kills a process when its `at`th request that changes something has been carried out."""
+
+    process: Running | None = None
+    at: int = 0
+    seen: list[str] = field(default_factory=list)
+
+    def carried_out(self, method: str, path: str) -> None:
+        if self.process is None or method not in ("POST", "PUT", "PATCH", "DELETE"):
+            return
+        self.seen.append(f"{method} {path}")
+        if len(self.seen) == self.at:
+            self.process.send(signal.SIGKILL)
+            self.process.process.join(60)
+
+
+@dataclass
+class Target:
+    """A host, and what is to be said of it."""
+
+    address: str
+    options: tuple[str, ...]
+    environment: dict[str, str]
+    made: Callable[[], list[str]]
+    """What was created there, each time that it was."""
+    left: Callable[[], int]
+    """Things that stand there."""
+    base: str = together_fake.BASE
+
+
+def watched(fake: Any, killer: Killer) -> Any:
+    respond = fake.respond
+
+    def answered(call: Call) -> Answer:
+        answer = respond(call)
+        killer.carried_out(call.method, call.path)
+        return answer
+
+    fake.respond = answered
+    return fake
+
+
+@contextmanager
+def together(killer: Killer) -> Generator[Target]:
+    pytest.importorskip("together")
+    fake = FakeTogether(looks=0)
+    route = fake._route  # pyright: ignore[reportPrivateUsage]
+
+    async def answered(request: Request, method: str, path: str) -> Response:
+        answer = await route(request, method, path)
+        killer.carried_out(method, path)
+        return answer
+
+    fake._route = answered  # pyright: ignore[reportPrivateUsage]
+    names = {"TOGETHER_BASE_URL": fake.url, "TOGETHER_API_KEY": together_fake.KEY}
+    names["TOGETHER_PROJECT_ID"] = together_fake.PROJECT
+    yield Target("together", ("--set", "poll=0.01"), names, lambda: fake.made, fake.left)
+    fake.close()
+
+
+@contextmanager
+def fireworks(killer: Killer) -> Generator[Target]:
+    pytest.importorskip("fireworks")
+    fake: FakeFireworks = watched(FakeFireworks(looks=0), killer)
+
+    def left() -> int:
+        standing = [each for each in fake.deployments.values() if each["state"] != "DELETED"]
+        return len(fake.models) + len(fake.loaded) + len(standing)
+
+    names = {"FIREWORKS_BASE_URL": fake.url, "FIREWORKS_API_KEY": scripted.KEY}
+    yield Target(f"fireworks:{ACCOUNT}", (), names, lambda: fake.made, left)
+    fake.close()
+
+
+@contextmanager
+def huggingface(killer: Killer) -> Generator[Target]:
+    hub: FakeHub = watched(FakeHub(), killer)
+    fake: FakeEndpoints = watched(FakeEndpoints(hub, looks=0), killer)
+    names = {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN, "ENDPOINTS": f"{fake.url}/v2"}
+
+    def made() -> list[str]:
+        return [*fake.made, *(name for name, each in hub.repositories.items() for _ in range(max(each.commits, 1)))]
+
+    yield Target("huggingface:desk", (), names, made, lambda: len(fake.endpoints) + len(hub.repositories))
+    fake.close()
+    hub.close()
+
+
+class WatchedStandIn(StandIn):
+    def __init__(self, killer: Killer) -> None:
+        self._killer = killer
+        super().__init__()
+
+    async def _post(self, request: Request) -> Response:
+        answer = await super()._post(request)
+        self._killer.carried_out("POST", request.url.path)
+        return answer
+
+
+@contextmanager
+def vllm(killer: Killer) -> Generator[Target]:
+    fake = WatchedStandIn(killer)
+    yield Target(f"vllm:{fake.url}", (), {}, lambda: fake.every_name, lambda: len(fake.adapters), base=BASE)
+    fake.close()
+
+
+def a_run(root: Path, base: str) -> Path:
+    run = root / "desk" / "clerk"
+
+    def write(directory: Path) -> None:
+        write_adapter(directory)
+
+    Checkpoints(run / "checkpoints").save(12, write)
+    (run / "model.json").write_text(f'{{"project": "desk", "name": "clerk", "base_model": "{base}"}}')
+    return run
+
+
+@pytest.fixture
+def cloned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Path]]:
+    kept: dict[str, Path] = {}
+
+    def clone(base: str) -> Path:
+        if base not in kept:
+            kept[base] = a_run(tmp_path_factory.mktemp("kept") / "runs", base).parents[1]
+        return Path(shutil.copytree(kept[base], tmp_path_factory.mktemp("killed") / "runs"))
+
+    return clone
+
+
+@pytest.mark.parametrize("kind", [vllm, together, fireworks, huggingface])
+def test_a_killed_command_goes_on_and_leaves_nothing_behind(
+    kind: Callable[[Killer], Any], cloned: Callable[[str], Path], tmp_path: Path
+) -> None:
+    program = tmp_path / "typed.py"
+    program.write_text(_PROGRAM)
+    for at in range(1, _MOST):
+        killer = Killer(at=at)
+        with kind(killer) as target:
+            runs = cloned(target.base)
+            environment = {**os.environ, **target.environment, "GAVEL_RUNS": str(runs), "HOME": str(runs.parent)}
+
+            def typed(*arguments: str, environment: dict[str, str] = environment, cwd: Path = runs.parent) -> Running:
+                return Running([str(program), *arguments], cwd, environment, program)
+
+            command = ("deploy", "desk/clerk@12", target.address, "--no-smoke-test", *target.options)
+            killer.process = typed(*command)
+            first = killer.process.end()
+            killer.process = None
+            if first.returncode == 0:
+                assert at > 1, killer.seen
+                assert len(killer.seen) == at - 1, "the same requests as before, none of them the one to be killed at"
+                return
+            where = f"{at}: killed after {killer.seen[-1:]}"
+            assert first.returncode == -signal.SIGKILL, f"{where}: {first.stderr}"
+            listed = typed("deployments", "desk/clerk").end()
+            assert "deploying" in listed.stdout, f"{where}: {listed.stdout}{listed.stderr}"
+            again = typed(*command).end()
+            assert again.returncode == 0, f"{where}: {again.stderr}"
+            made = target.made()
+            assert len(made) == len(set(made)), f"{where}: {made}"
+            (record,) = read_records(runs / "desk" / "clerk")
+            assert record.state == "deployed", where
+            done = typed("undeploy", record.id).end()
+            assert done.returncode == 0, f"{where}: {done.stderr}"
+            assert target.left() == 0, where
+    raise AssertionError(f"more than {_MOST} requests")
