@@ -83,6 +83,11 @@ class Tool:
             raise ToolDefinitionError(
                 f"{function!r} has no usable name, so the agent could not call it", "Use a function made with def."
             )
+        if inspect.isasyncgenfunction(inspect.unwrap(function)):
+            raise ToolDefinitionError(
+                f"the tool {self.name} is an asynchronous generator, which has no one answer",
+                "Return a list in place of yield.",
+            )
         try:
             self._arguments, self._filled_in = _argument_model(function, self.name, bound=bound)
             self.schema = self._schema()

@@ -568,3 +568,35 @@ async def test_a_plain_method_that_holds_up_the_others_is_named_once(
     for _ in range(2):
         await tools["half"].call('{"number": 3}', environment=Cabinet())
     assert [record.getMessage().partition(" took")[0] for record in caplog.records] == ["the tool half"]
+
+
+class Fatal(BaseException):
+    """What no `except Exception` catches."""
+
+
+@pytest.mark.parametrize("where", ["reset", "look", "success", "close"])
+@pytest.mark.parametrize("plain", [False, True])
+async def test_an_exception_that_is_none_of_pythons_costs_its_own_episode_alone(where: str, plain: bool):
+    def fail(self: Any, trajectory: Trajectory | None = None) -> float:
+        """Look."""
+        if self.seed == 0:
+            raise Fatal("all is lost")
+        return 1.0
+
+    def note(self: Any, episode: Episode) -> None:
+        self.seed = episode.seed
+        if where == "reset":
+            fail(self)
+
+    async def wait(self: Any) -> None:
+        """Wait."""
+
+    fail.__name__ = where  # of a tool, what the agent calls it
+    methods = {"reset": note, **({} if where == "reset" else {where: fail}), **({} if plain else {"wait": wait})}
+    world = scenario(type("World", (), methods))
+    agent = calls(("look", {}), "I am done.")
+    hurt, *others = await asyncio.gather(*(rollout(agent, world, TASK, seed=seed) for seed in range(4)))
+    assert {each.status for each in others} == {"finished"}
+    told = [hurt.status_reason, *hurt.logs, *hurt.messages()]
+    assert any("Fatal: all is lost" in str(each) for each in told)
+    assert hurt.status == ("failed" if where in ("reset", "success") else "finished")

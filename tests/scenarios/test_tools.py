@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Literal, Optional
@@ -393,3 +393,12 @@ async def test_a_plain_function_runs_off_the_event_loop_and_an_asynchronous_one_
     here, episode = str(threading.get_ident()), Episode(Task(user="Where?"))
     found = [(await Tool(each).call("{}", episode=episode)).content for each in (plain, waiting)]
     assert [each == here for each in found] == [False, True]
+
+
+def test_an_asynchronous_generator_is_no_tool() -> None:
+    async def count() -> AsyncIterator[int]:
+        """Count."""
+        yield 1
+
+    with pytest.raises(ToolDefinitionError, match="count is an asynchronous generator"):
+        Tool(count)
