@@ -1,6 +1,7 @@
 """One LoRA step over a base of Qwen3-8B's shape on one GPU, against the same step on the padded batch.
 
     python benchmarks/learner_gpu.py
+    python benchmarks/learner_gpu.py --all     # dense and experts, bfloat16 and 4 bits, within 8 minutes
 
 The base is random, made in bfloat16 on the device: nothing is downloaded. 8 groups of 8 over prompts of 2,048 tokens,
 with completions of 256, are 32,768 unique tokens in one micro-batch. LoRA r16 on all linear layers, gradient
@@ -12,7 +13,9 @@ MFU is 6 N T over seconds and peak: N the weights of the transformer's linear la
 each scored position. Attention and the adapter are not counted. Prints JSON; exits with 1 when the bar is missed.
 `--shape moe` takes a base of Qwen3-30B-A3B's shape, with the experts that a token goes through as its weights, and no
 bar. `--quantization 4bit` holds the linear layers in NF4 (experts, which transformers keep as one tensor, stay in
-bfloat16), without a bar. `--tiny` runs the same code with a small base and no bar, also on a CPU.
+bfloat16), without a bar. `--dry` runs the same code with a small base and no bar, also on a CPU.
+`--all` prints its time plan, then measures each part in a process of its own, which is ended when its time is over; a
+part that fails is a row with the reason, and the exit status is 1. The times are bounds, not measurements.
 """
 
 import argparse
@@ -20,6 +23,7 @@ import importlib
 import json
 import os
 import random
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -46,6 +50,8 @@ from gavel.trainer.policy.loading import prepare_4bit_layers, quantization_confi
 from gavel.trainer.policy.policy import Policy
 
 MFU_BAR = 0.45
+PARTS = (("dense", None, 110), ("dense", "4bit", 110), ("moe", None, 120), ("moe", "4bit", 120))
+"""Shape, quantization and most seconds of each part of `--all`; 7 minutes and 40 seconds in all."""
 MEMBERS = 8
 PADDED_ROWS = 4
 """Sequences per padded micro-batch; the logits of more need tens of GiB."""
@@ -259,21 +265,56 @@ def measure(case: Case, peak: float, quantization: Literal["4bit"] | None = None
     }
 
 
+def in_own_process(arguments: Sequence[str], seconds: float) -> dict[str, Any]:
+    """What this script prints with these arguments, and under `failed` why it did not end well or in time."""
+    command = [sys.executable, str(Path(__file__).resolve()), *arguments]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"not done in {seconds:.0f} seconds"}
+    _, brace, rest = ended.stdout.partition("{")  # libraries may have printed something before
+    found: dict[str, Any] = json.loads(brace + rest) if brace else {}
+    if ended.returncode:
+        last = ended.stderr.strip().splitlines()[-1:] or [f"exit status {ended.returncode}"]
+        found["failed"] = last[0]
+    return found
+
+
+def measure_all(arguments: Sequence[str]) -> list[dict[str, Any]]:
+    """One row for each of `PARTS`."""
+    for shape, quantization, seconds in PARTS:
+        print(f"at most {seconds:6g} s  {shape}, {quantization or 'bf16'}", file=sys.stderr)
+    print(f"at most {sum(part[-1] for part in PARTS):6g} s  in all", file=sys.stderr, flush=True)
+    rows = []
+    for shape, quantization, seconds in PARTS:
+        own = ["--shape", shape, *(["--quantization", quantization] if quantization else [])]
+        started = time.perf_counter()
+        found = in_own_process([*own, *arguments], seconds)
+        wall = time.perf_counter() - started
+        rows.append({"shape": shape, "quantization": quantization, "wall_seconds": wall} | found)
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tiny", action="store_true", help="small base, no bar")
+    parser.add_argument("--dry", action="store_true", help="small base, no bar, also on a CPU")
+    parser.add_argument("--all", action="store_true", help="both shapes, in bfloat16 and 4 bits")
     parser.add_argument("--shape", choices=["dense", "moe"], default="dense", help="Qwen3-8B or Qwen3-30B-A3B")
     parser.add_argument(
         "--peak", type=float, default=989, help="the device's dense bfloat16 TFLOP/s; default: H100, H200"
     )
     parser.add_argument("--quantization", choices=["4bit"], help="of the base; default: none")
     given = parser.parse_args()
-    if not given.tiny and not torch.cuda.is_available():
-        raise SystemExit("This needs a GPU; --tiny does not.")
+    if not given.dry and not torch.cuda.is_available():
+        raise SystemExit("This needs a GPU; --dry does not.")
+    if given.all:
+        rows = measure_all([*(["--dry"] if given.dry else []), "--peak", str(given.peak)])
+        print(json.dumps(rows, indent=1))
+        raise SystemExit(any("failed" in row for row in rows))
     cases = {"dense": (QWEN3_8B, TINY), "moe": (QWEN3_30B_A3B, TINY_EXPERTS)}
-    found = measure(cases[given.shape][given.tiny], given.peak * 1e12, given.quantization)
+    found = measure(cases[given.shape][given.dry], given.peak * 1e12, given.quantization)
     print(json.dumps(found, indent=1))
-    barred = given.shape == "dense" and not given.tiny and not given.quantization
+    barred = given.shape == "dense" and not given.dry and not given.quantization
     if barred and found["mfu"] < MFU_BAR:
         raise SystemExit(f"MISSED mfu {found['mfu']:.3f}, {MFU_BAR} wanted")
 

@@ -4,6 +4,7 @@ import json
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "learner_gpu.py"
 def test_the_benchmark_for_a_gpu_measures_a_step_that_equals_the_padded_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--tiny"])
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--dry"])
     runpy.run_path(str(SCRIPT), run_name="__main__")
     found = json.loads(capsys.readouterr().out)
     assert found["losses"][0] == pytest.approx(found["losses"][1], abs=1e-3)
@@ -31,7 +32,7 @@ def test_the_benchmark_for_a_gpu_measures_a_step_that_equals_the_padded_one(
 def test_the_benchmark_counts_the_experts_that_a_token_goes_through(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--tiny", "--shape", "moe"])
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--dry", "--shape", "moe"])
     runpy.run_path(str(SCRIPT), run_name="__main__")
     found = json.loads(capsys.readouterr().out)
     assert found["losses"][0] == pytest.approx(found["losses"][1], abs=1e-3)
@@ -46,7 +47,7 @@ def test_the_benchmark_measures_a_base_in_4_bits_and_counts_the_same_operations(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("bitsandbytes")
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--tiny", "--quantization", "4bit"])
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--dry", "--quantization", "4bit"])
     runpy.run_path(str(SCRIPT), run_name="__main__")
     found = json.loads(capsys.readouterr().out)
     assert found["layers_in_4_bits"] == 2 * 7
@@ -54,3 +55,26 @@ def test_the_benchmark_measures_a_base_in_4_bits_and_counts_the_same_operations(
     assert found["gradient_cosine"] > 0.98
     linear = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128)
     assert found["mfu"] == pytest.approx((6 * linear * 384 + 4 * 64 * 2048 * 256) / found["seconds"] / 989e12)
+
+
+@pytest.mark.slow
+def test_all_parts_have_a_row_within_the_time_that_is_told_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script: Any = runpy.run_path(str(SCRIPT))
+    parts = [("dense", None, 300), ("moe", None, 0.01)]
+    monkeypatch.setitem(script["measure_all"].__globals__, "PARTS", parts)
+    in_time, late = script["measure_all"](["--dry"])
+    assert capsys.readouterr().err.splitlines()[-1].split() == ["at", "most", "300.01", "s", "in", "all"]
+    assert (in_time["shape"], in_time["unique_tokens"]) == ("dense", 384)
+    assert "failed" not in in_time
+    assert (late["shape"], late["failed"]) == ("moe", "not done in 0 seconds")
+
+
+@pytest.mark.slow
+def test_the_time_plan_of_all_parts_is_below_eight_minutes_and_a_failing_part_says_why() -> None:
+    script: Any = runpy.run_path(str(SCRIPT))
+    assert sum(seconds for *_, seconds in script["PARTS"]) < 480
+    assert {part[:2] for part in script["PARTS"]} == {(s, q) for s in ("dense", "moe") for q in (None, "4bit")}
+    found = script["in_own_process"](["--shape", "round"], 300)
+    assert "invalid choice: 'round'" in found["failed"]
