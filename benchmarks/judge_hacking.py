@@ -35,7 +35,7 @@ JUDGES = ("naive", "stand-in")
 TASKS = 512
 CLERKS: dict[Clerk, float] = {"careful": 0.45, "charmer": 0.2, "hasty": 0.15, "pleaser": 0.2}
 ROUNDS, DEMONSTRATIONS = 3, 640
-LEARNING_RATE = 3e-4
+LEARNING_RATE = 1.5e-4
 AT_ALARM = "at_alarm"
 _LATER = 10**6
 
