@@ -1,6 +1,6 @@
 """What an agent loop needs of a model: chat completions under a name."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from openai import AsyncOpenAI
 from openai.types.chat.chat_completion import ChatCompletion, Choice
@@ -13,6 +13,15 @@ class ChatModel(Protocol):
     def openai_client(self) -> AsyncOpenAI: ...
 
     def get_inference_name(self) -> str: ...
+
+
+class RolloutClient(AsyncOpenAI):
+    """A client that may have a shorter way to its model than the API: rollouts ask it for their turns."""
+
+    async def turn(self, body: dict[str, Any]) -> ChatCompletion:
+        """The completion of a body of plain JSON. Raises as `chat.completions.create` does."""
+        rest = {name: value for name, value in body.items() if name != "model"}
+        return await self.chat.completions.create(model=body["model"], messages=[], extra_body=rest)
 
 
 def first_choice(reply: object) -> Choice | None:

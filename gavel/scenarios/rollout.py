@@ -13,13 +13,13 @@ from json import JSONDecodeError
 from typing import Any, Literal, cast
 
 from openai import OpenAIError, omit
-from openai.types.chat.chat_completion import Choice
+from openai.types.chat.chat_completion import ChatCompletion, Choice
 
 from gavel.llm.cancellation import contain_cancellation
 from gavel.llm.errors import GavelError
 from gavel.llm.types import Message
 from gavel.scenarios.chat_model import ChatModel as ChatModel
-from gavel.scenarios.chat_model import first_choice
+from gavel.scenarios.chat_model import RolloutClient, first_choice
 from gavel.scenarios.deadline import Deadline, StuckError, unless_stuck
 from gavel.scenarios.environment import NO_OUTCOME, OutcomeError, World
 from gavel.scenarios.episode import Episode
@@ -151,18 +151,8 @@ class _Play:
 
     async def _turn(self, turn: int, tools: EpisodeTools) -> Choice | None:
         """The agent's next turn; None when the episode ended without one."""
-        episode = self._episode
-        offered = {**({"tools": tools.schemas} if tools.schemas else {}), **self._fields}
         try:
-            reply = await self._client.chat.completions.create(
-                model=self._name,
-                messages=[],
-                temperature=episode.temperature,
-                max_completion_tokens=omit if episode.max_tokens is None else episode.max_tokens,
-                seed=omit if episode.seed is None else episode.seed + turn,
-                # They are plain JSON already; as typed arguments the client would walk all of them at every turn.
-                extra_body={"messages": self._trajectory.messages(), **offered},
-            )
+            reply = await self._completion(turn, tools)
         except (OpenAIError, JSONDecodeError, UnicodeEncodeError) as error:  # the client lets the last two through
             self._end("failed", f"{type(error).__name__}: {error}")
             return None
@@ -177,6 +167,24 @@ class _Play:
         self._trajectory.metrics["turns"] = turn + 1
         self._trajectory.policy_version = (choice.model_extra or {}).get("policy_version")
         return choice
+
+    async def _completion(self, turn: int, tools: EpisodeTools) -> ChatCompletion:
+        episode, client = self._episode, self._client
+        # They are plain JSON already; as typed arguments the client would walk all of them at every turn.
+        said = {"messages": self._trajectory.messages(), **({"tools": tools.schemas} if tools.schemas else {})}
+        limit = {} if episode.max_tokens is None else {"max_completion_tokens": episode.max_tokens}
+        seed = {} if episode.seed is None else {"seed": episode.seed + turn}
+        if isinstance(client, RolloutClient):
+            asked = {"model": self._name, "temperature": episode.temperature, **limit, **seed}
+            return await client.turn({**asked, **said, **self._fields})
+        return await client.chat.completions.create(
+            model=self._name,
+            messages=[],
+            temperature=episode.temperature,
+            max_completion_tokens=limit.get("max_completion_tokens", omit),
+            seed=seed.get("seed", omit),
+            extra_body={**said, **self._fields},
+        )
 
     async def _is_over_after(self, choice: Choice, tools: EpisodeTools) -> bool:
         """Runs the turn's tool calls, or lets the world answer its words; whether the episode ended by that."""

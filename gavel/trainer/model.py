@@ -29,6 +29,7 @@ from gavel.trainer.runs.run_directory import runs_root
 from gavel.trainer.runs.storage.store import StorageError, open_store, split_place
 from gavel.trainer.runs.storage.transfer import description, pull_checkpoint
 from gavel.trainer.serving.capture import Capture
+from gavel.trainer.serving.in_process import InProcessClient
 
 _REQUEST_TIMEOUT = 600.0
 _REPEATS = 2
@@ -74,7 +75,7 @@ class Model(ModelSpec):
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
             base_url, api_key = self._address()
-            self._clients[loop] = AsyncOpenAI(
+            self._clients[loop] = InProcessClient(
                 base_url=base_url,
                 api_key=api_key,
                 timeout=httpx.Timeout(self._request_seconds, connect=_REQUEST_TIMEOUT),

@@ -7,6 +7,8 @@
 the log-probs come as a plain list, `token_logprobs`, in place of the standard object.
 """
 
+import asyncio
+import socket
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -26,6 +28,7 @@ from gavel.trainer.serving.capture_book import CaptureBook
 from gavel.trainer.serving.chat import ChatCompletions
 from gavel.trainer.serving.completions_api import CompletionsApi, Encode
 from gavel.trainer.serving.errors import ANSWERED, EndpointError, UnknownModel, error_answer
+from gavel.trainer.serving.in_process import no_longer_serve, serve_in_process
 from gavel.trainer.serving.listener import address_of, listen
 from gavel.trainer.serving.messages_api import MessagesApi
 from gavel.trainer.serving.responses_api import ResponsesApi
@@ -86,9 +89,7 @@ class EndpointServer:
         )
         config = uvicorn.Config(app, log_level="warning", lifespan="off", access_log=False, timeout_keep_alive=600)
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [listener]}, name="gavel-endpoint", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=(listener,), name="gavel-endpoint", daemon=True)
         self._thread.start()
         deadline = time.monotonic() + _START_DEADLINE
         while not self._server.started:
@@ -97,9 +98,21 @@ class EndpointServer:
             time.sleep(0.01)
 
     def close(self) -> None:
+        no_longer_serve(self.base_url)
         self._server.should_exit = True
         self._server.force_exit = True
         self._thread.join(timeout=_START_DEADLINE)
+
+    def _run(self, listener: socket.socket) -> None:
+        with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
+            runner.run(self._serve(listener))
+
+    async def _serve(self, listener: socket.socket) -> None:
+        serve_in_process(self.base_url, asyncio.get_running_loop(), self.chat.complete)
+        try:
+            await self._server.serve(sockets=[listener])
+        finally:
+            no_longer_serve(self.base_url)
 
     async def _models(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._model(name) for name in self.chat.names]})

@@ -1,0 +1,140 @@
+"""Turns that reach an endpoint of the same process without HTTP: the answers, errors and deadlines of the API."""
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from openai import APIConnectionError, APITimeoutError, BadRequestError
+from openai.types.chat.chat_completion import ChatCompletion
+
+from gavel.trainer.serving.capture_book import KEY_PREFIX
+from gavel.trainer.serving.in_process import InProcessClient
+from gavel.trainer.serving.openai_server import EndpointServer
+from tests.limits import HANG_SECONDS
+from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, Gate, serving
+
+BODY: dict[str, Any] = {
+    "model": "desk",
+    "messages": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}],
+    "tools": TOOLS,
+    "max_completion_tokens": 24,
+    "seed": 7,
+}
+
+
+class Wire(httpx.AsyncHTTPTransport):
+    """HTTP that counts its requests."""
+
+    requests = 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.requests += 1
+        return await super().handle_async_request(request)
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def server(policy, gate) -> Iterator[EndpointServer]:
+    with serving(policy, gate) as running:
+        yield running
+        gate.open()
+
+
+@pytest.fixture
+def wire() -> Wire:
+    return Wire()
+
+
+@pytest.fixture
+async def client(server, wire) -> AsyncIterator[InProcessClient]:
+    http = httpx.AsyncClient(transport=wire)
+    async with InProcessClient(base_url=server.base_url, api_key="gavel", max_retries=0, http_client=http) as client:
+        yield client
+
+
+def said(reply: ChatCompletion) -> dict[str, Any]:
+    return reply.choices[0].model_dump()
+
+
+def told(reply: ChatCompletion) -> list[Any]:
+    """What is the same in every reply with this seed: a call's id is drawn, and log-probs are rounded."""
+    choice = said(reply)
+    calls = [call["function"] for call in choice["message"]["tool_calls"] or ()]
+    logprobs = [round(token["logprob"], 3) for token in choice["logprobs"]["content"]]
+    same = ("finish_reason", "token_ids", "prompt_token_ids", "policy_version", "temperature")
+    return [*(choice[name] for name in same), choice["message"]["content"], calls, logprobs]
+
+
+async def asked(gate: Gate) -> None:
+    async with asyncio.timeout(HANG_SECONDS):
+        while not gate.asked:  # noqa: ASYNC110 - of another thread
+            await asyncio.sleep(0.01)
+
+
+async def test_a_turn_without_http_is_that_of_the_api(client, wire):
+    direct = await client.turn(BODY)
+    assert wire.requests == 0
+    posted = await client.chat.completions.create(
+        model="desk", messages=[], extra_body={name: BODY[name] for name in BODY if name != "model"}
+    )
+    assert wire.requests == 1
+    assert type(direct.choices[0].message) is type(posted.choices[0].message)
+    assert told(direct) == told(posted)
+    assert (direct.usage, direct.model) == (posted.usage, posted.model)
+    assert said(direct).keys() == said(posted).keys()
+
+
+async def test_what_a_caller_does_to_an_answer_reaches_no_later_turn(client, wire):
+    first = await client.turn(BODY)
+    kept = copy.deepcopy(told(first))
+    first.choices[0].model_extra["prompt_token_ids"].clear()
+    assert told(await client.turn(BODY)) == kept
+    assert wire.requests == 0
+
+
+async def test_a_refusal_is_told_as_the_api_tells_it(client, wire):
+    with pytest.raises(BadRequestError, match="not served here"):
+        await client.turn({**BODY, "model": "another"})
+    with pytest.raises(UnicodeEncodeError):
+        await client.turn({**BODY, "messages": [{"role": "user", "content": "\ud83d"}]})
+    assert wire.requests == 1
+
+
+async def test_a_turn_of_a_capture_goes_where_it_is_captured(client, wire):
+    with pytest.raises(Exception, match="401"):
+        await client.with_options(api_key=f"{KEY_PREFIX}unknown").turn(BODY)
+    assert wire.requests == 1
+
+
+async def test_a_turn_ends_at_the_clients_deadline(client, gate):
+    gate.shut()
+    with pytest.raises(APITimeoutError):
+        await client.with_options(timeout=0.1).turn(BODY)
+
+
+async def test_a_cancelled_turn_stays_cancelled(client, gate):
+    gate.shut()
+    turn = asyncio.create_task(client.turn(BODY))
+    await asked(gate)
+    turn.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await turn
+
+
+async def test_a_closing_endpoint_ends_its_turns(client, server, gate):
+    gate.shut()
+    turn = asyncio.create_task(client.turn(BODY))
+    await asked(gate)
+    await asyncio.to_thread(server.close)
+    async with asyncio.timeout(HANG_SECONDS):
+        with pytest.raises(APIConnectionError, match="closing"):
+            await turn
+        with pytest.raises(APIConnectionError):  # over HTTP, where nothing listens
+            await client.turn(BODY)
