@@ -16,7 +16,8 @@ from gavel.reports.demo_page import duration
 from gavel.trainer.loop.evaluation import Evaluation
 from gavel.trainer.loop.judge_alarms import JudgeAlarm
 from gavel.trainer.loop.judged_wins import BASE, WINS
-from gavel.trainer.loop.train_loop import EVALUATING, Observer, StepReport
+from gavel.trainer.loop.observer import Observer, StepReport
+from gavel.trainer.loop.train_loop import EVALUATING
 
 _WIDTH = 80
 """Characters of a line where there is no terminal; figures that do not fit are left out, the least important first."""

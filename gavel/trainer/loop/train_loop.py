@@ -31,7 +31,6 @@ from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.seeds import seed_of
 from gavel.scenarios.task import Task
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.config import LoopConfig, Ppo, TrainConfig
 from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.token_sequences import COMPACT
@@ -39,9 +38,10 @@ from gavel.trainer.data.training_batch import has_signal
 from gavel.trainer.loop.busy_time import BusyTime
 from gavel.trainer.loop.evaluation import Evaluation, evaluate, measure
 from gavel.trainer.loop.groups_by_agent import groups_by_agent
-from gavel.trainer.loop.judge_alarms import JudgeAlarm, judge_alarms
+from gavel.trainer.loop.judge_alarms import judge_alarms
 from gavel.trainer.loop.judge_checks import Checks, checks_of
 from gavel.trainer.loop.judged_wins import BASE, BEST, WINS, best_step, judge_wins
+from gavel.trainer.loop.observer import Observer, StepReport
 from gavel.trainer.loop.outage import stop_at_outage
 from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, StepBatch
 from gavel.trainer.loop.staleness import staleness
@@ -65,39 +65,6 @@ _MAY_CHANGE = {
 """Settings that may differ when a run goes on."""
 _JUDGED_TASKS = 64
 _NO_REFILL = "Leave refill (--refill) at 0, or choose another loss."
-
-
-@dataclass(frozen=True, slots=True)
-class StepReport:
-    """What one step did and how long its parts took, in seconds; parts overlap, so their sum may exceed `whole`."""
-
-    result: TrainResult
-    groups: list[TrajectoryGroup]
-    rollout: float
-    """While at least one rollout ran, whichever step it is for."""
-    judge: float
-    """While at least one group was being judged; part of it may fall into `rollout`."""
-    train: float
-    whole: float
-
-
-class Observer:
-    """Is called by a running loop; the methods do nothing unless overridden."""
-
-    def doing(self, what: str) -> None:
-        """The loop starts `what` and waits for it."""
-
-    def advanced(self, done: int, total: int) -> None:
-        """So many of the parts of what it waits for are done."""
-
-    def stepped(self, report: StepReport) -> None:
-        """A step is done and saved."""
-
-    def evaluated(self, step: int, evaluation: Evaluation) -> None:
-        """A point of the learning curve is known."""
-
-    def alarmed(self, step: int, alarm: JudgeAlarm) -> None:
-        """The judge's scores are to be distrusted, for a reason that the run has not had before."""
 
 
 async def train_scenario(

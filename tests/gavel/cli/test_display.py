@@ -8,7 +8,8 @@ from gavel.cli.display import RunDisplay
 from gavel.judge.judge import Judge
 from gavel.trainer.backends.protocol import TrainResult
 from gavel.trainer.loop.evaluation import Evaluation
-from gavel.trainer.loop.train_loop import EVALUATING, StepReport
+from gavel.trainer.loop.observer import StepReport
+from gavel.trainer.loop.train_loop import EVALUATING
 
 
 def report(step: int, score: float = 0.5) -> StepReport:
