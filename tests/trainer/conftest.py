@@ -206,6 +206,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Generator[FakeHub]:
 def wandb_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Generator[FakeWandb]:
     """W&B's server on loopback, which the SDK asks, with a key."""
     wandb = pytest.importorskip("wandb")
+    wandb.teardown()  # the SDK's process keeps the address of its first server
     fake = FakeWandb()
     for name, value in {
         "WANDB_BASE_URL": fake.url,
@@ -218,5 +219,5 @@ def wandb_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Generator[F
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("WANDB_MODE", raising=False)
     yield fake
-    wandb.teardown()  # the SDK's process keeps the address of its first server
+    wandb.teardown()
     fake.close()

@@ -73,7 +73,7 @@ def test_without_an_output_file_the_replies_are_kept_among_the_runs(judge, file,
 
 def test_none_keeps_no_reply_and_a_name_is_the_file(judge, file, tmp_path):
     score_and_print(file, judge.model_copy(update={"cassette": Path("none")}), out=tmp_path / "one" / "judged.jsonl")
-    assert [path.name for path in (tmp_path / "one").iterdir()] == ["judged.jsonl"]
+    assert {path.name for path in (tmp_path / "one").iterdir()} == {"judged.jsonl", "judged.report.html"}
     named = tmp_path / "mine.sqlite"
     score_and_print(file, judge.model_copy(update={"cassette": named}), out=tmp_path / "one" / "again.jsonl")
     assert named.is_file()

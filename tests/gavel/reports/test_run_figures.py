@@ -10,7 +10,7 @@ from tests.gavel.reports.made_runs import made_run
 
 def test_a_torn_last_row_is_left_out(tmp_path: Path) -> None:
     rows = metric_rows(made_run(tmp_path / "run"))
-    assert len(rows) == 8
+    assert len(rows) == 9
     assert curve_of(rows, "held_out", "success") == {0: 0.5, 3: 0.9}
     assert total_of(rows, "times", "whole") == 6.0
 

@@ -341,8 +341,11 @@ async def test_a_reply_of_a_format_is_json(client, form, stream):
         Verdict.model_validate_json(text)
 
 
+GREEDY = {"model": "desk", "messages": MESSAGES, "seed": 1, "temperature": 0}
+
+
 async def test_parse_gives_a_model(client):
-    asked = {"model": "desk", "messages": MESSAGES, "response_format": Verdict, "max_completion_tokens": 90}
+    asked = {**GREEDY, "response_format": Verdict, "max_completion_tokens": 90}
     found = await client.chat.completions.parse(**asked)
     assert isinstance(found.choices[0].message.parsed, Verdict)
 
@@ -354,7 +357,7 @@ async def test_parse_of_a_reply_that_was_cut_raises_as_openais_does(client):
 
 
 async def test_the_streaming_helper_parses_too(client):
-    asked = {"model": "desk", "messages": MESSAGES, "response_format": Verdict, "max_completion_tokens": 90}
+    asked = {**GREEDY, "response_format": Verdict, "max_completion_tokens": 90}
     async with client.chat.completions.stream(**asked) as stream:
         final = await stream.get_final_completion()
     assert isinstance(final.choices[0].message.parsed, Verdict)
