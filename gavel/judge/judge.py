@@ -233,6 +233,12 @@ class Judge:
         other._clients = [[stand_in(clients[0])] for clients in self._clients]
         return other
 
+    def with_rubric(self, rubric: Rubric | str) -> "Judge":
+        """A judge of the same models, limits, budget and cassette that scores by another rubric."""
+        other = copy.copy(self)
+        other.position_bias, other.rubric = {}, Rubric.of(rubric)
+        return other
+
     def without_cassette(self) -> "Judge":
         """A judge of the same settings, limits and budget whose replies are all asked for anew."""
         other = copy.copy(self)
@@ -338,7 +344,7 @@ class Judge:
             ballots = await poll.poll(canonical, schedule, seed, progress.ballots.append)
             if (closed := self._closed) is not None and any(ballot.scores is None for ballot in ballots):
                 raise closed
-            if all(ballot.no_room and not ballot.calls for ballot in ballots):
+            if ballots and all(ballot.no_room and not ballot.calls for ballot in ballots):
                 raise next(ballot.no_room for ballot in ballots if ballot.no_room)
         aggregate = partial(self._mode.aggregate, fixed=fixed, noise_prior=noise_prior)
         members = judge_members(group.trajectories, canonical, ballots, self.quorum, aggregate)

@@ -338,6 +338,7 @@ while True:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_after_a_kill_no_reply_that_was_kept_is_asked_for_again(endpoint, tmp_path):
     """A reply that was on its way when the process died cannot be known; every other is asked for once."""
 

@@ -54,7 +54,9 @@ async def test_a_prompt_that_a_server_cuts_is_shortened_and_asked_again(ollama, 
     judged = await judge.score(group_of(words))
     assert judged.judgement.status == "scored"
     assert "were shortened to fit" in judged.judgement.warnings[0]
-    assert max(ollama.read[2:]) < 4_096, "it has read all of the prompts that gave the scores"
+    whole = [tokens for tokens in ollama.read if tokens < 4_096]  # the second order may be asked after the first answer
+    assert len(whole) == 2, "it has read all of the prompts that gave the scores"
+    assert len(ollama.read) <= 4
     assert judged.judgement.calls == len(ollama.requests), "what was cut is paid for"
     before = len(ollama.requests)
     assert (await judge.score(group_of(words - 5))).judgement.status == "scored"

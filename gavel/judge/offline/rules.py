@@ -11,6 +11,7 @@ A rule is a line that begins with "- " and has one of these forms; other lines o
     - calls X with one_argument and another from the request (or: from A, from the first of A)
     - calls only one of X, Y, Z
     - calls X and Y at most once
+    - is told "one phrase" or "another" (by the user: what a world answers to words; or: is not told)
     - ends with a message ...
 
 A condition consists of names, constants, comparisons, `and`, `or` and `not`. It is evaluated by Jinja's sandbox.
@@ -174,6 +175,20 @@ class OnlyOneOf:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """The user said one of `phrases`, or, if not `wanted`, none of them. An agent cannot write the user's turns, so
+    what a world says of the outcome is true."""
+
+    text: str
+    phrases: tuple[str, ...]
+    wanted: bool
+
+    def kept(self, facts: Facts) -> bool:
+        said = facts.request.casefold()
+        return any(phrase.casefold() in said for phrase in self.phrases) == self.wanted
+
+
+@dataclass(frozen=True, slots=True)
 class EndsWithMessage:
     """The last event is a message to the user that is not blank."""
 
@@ -184,7 +199,17 @@ class EndsWithMessage:
 
 
 Rule = (
-    Calls | Before | OnlyAfter | When | WhenAsked | WhenFound | ArgumentsFrom | OnlyOneOf | AtMostOnce | EndsWithMessage
+    Calls
+    | Before
+    | OnlyAfter
+    | When
+    | WhenAsked
+    | WhenFound
+    | ArgumentsFrom
+    | OnlyOneOf
+    | AtMostOnce
+    | Told
+    | EndsWithMessage
 )
 
 
@@ -201,7 +226,7 @@ def _rule(text: str) -> Rule | None:
     if found := re.fullmatch(r"calls only one of (.+)", text, re.IGNORECASE):
         actions = _names(found[1])
         return OnlyOneOf(text, actions) if actions else None
-    for read in (_at_most_once, _only_after, _when_asked, _when_found, _arguments_from):
+    for read in (_told, _at_most_once, _only_after, _when_asked, _when_found, _arguments_from):
         if (rule := read(text)) is not None:
             return rule
     if found := re.fullmatch(r"calls (\S+) when (.+)", text, re.IGNORECASE):
@@ -214,6 +239,11 @@ def _rule(text: str) -> Rule | None:
         needed = _names(found[1])
         return Calls(text, needed) if needed else None
     return None
+
+
+def _told(text: str) -> Rule | None:
+    found = re.fullmatch(r'is (not )?told ("[^"]+"(?:(?:, | or )"[^"]+")*)', text, re.IGNORECASE)
+    return Told(text, tuple(re.findall(r'"([^"]+)"', found[2])), found[1] is None) if found else None
 
 
 def _at_most_once(text: str) -> Rule | None:
@@ -299,8 +329,8 @@ def _is_plain(node: nodes.Node) -> bool:
 def score_rules(rules: Iterable[Rule], facts: Facts) -> tuple[float, list[str]]:
     """The weighted share of at least one rule that is kept, and the texts of the rules that are not.
 
-    All rules of the form `calls … when …` together are one check of weight 2: the right action, and no wrong one. Rules
-    about order and arguments weigh 1, the others 0.5.
+    All rules of the form `calls … when …` together are one check of weight 2: the right action, and no wrong one; so is
+    each `is told`. Rules about order and arguments weigh 1, the others 0.5.
     """
     broken: list[str] = []
     checks: list[tuple[float, bool]] = []
@@ -314,7 +344,9 @@ def score_rules(rules: Iterable[Rule], facts: Facts) -> tuple[float, list[str]]:
                 right_actions.append(kept)
             case Calls() | Before() | OnlyAfter() | ArgumentsFrom():
                 checks.append((1.0, kept))
-            case OnlyOneOf() | AtMostOnce() | EndsWithMessage():
+            case Told(wanted=True):
+                checks.append((2.0, kept))
+            case OnlyOneOf() | Told() | AtMostOnce() | EndsWithMessage():
                 checks.append((0.5, kept))
     if right_actions:
         checks.append((2.0, all(right_actions)))

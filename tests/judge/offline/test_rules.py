@@ -155,6 +155,33 @@ def test_the_end_is_a_message_that_says_something():
 
 
 @pytest.mark.parametrize(
+    ("rule", "said", "is_kept"),
+    [
+        ('is told "The chest is open"', "You are in the hall.\nThe chest is OPEN: well done.", True),
+        ('is told "The chest is open"', "The chest is locked.", False),
+        ('is told "You win" or "It is a draw".', "It is a draw.", True),
+        ('is not told "There is a wall", "Say one step"', "Open ways: north.", True),
+        ('is not told "There is a wall", "Say one step"', "There is a wall. Open ways: north.", False),
+    ],
+)
+def test_what_a_world_says_to_the_agent_s_words_is_a_rule(rule: str, said: str, is_kept: bool):
+    [read] = read_rules(f"- {rule}")
+    attempt = Facts(calls=(), errors=0, known={}, ends_with_message=False, request=said)
+    assert read.kept(attempt) is is_kept
+    assert score_rules([read], attempt)[0] == is_kept
+
+
+def test_what_the_agent_says_itself_is_not_told_to_it():
+    attempt = facts("refund", ending="You have found the exit.")
+    assert attempt.ends_with_message
+    assert not kept('is told "You have found the exit"', attempt)
+
+
+def test_a_line_that_only_resembles_a_rule_is_none():
+    assert read_rules("- is told that the chest is open\n- is told\n- is not told ''") == []
+
+
+@pytest.mark.parametrize(
     ("tools", "share"),
     [
         (("get_order", "get_policy", "refund"), 1.0),

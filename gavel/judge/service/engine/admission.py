@@ -23,6 +23,7 @@ from gavel.judge.service.engine.caller import ANYONE, Caller, Visitor
 from gavel.judge.service.errors import (
     DatabaseUnavailableError,
     ForbiddenError,
+    OverBudgetError,
     RateLimitError,
     ServiceError,
     UnauthorizedError,
@@ -164,8 +165,19 @@ class Admission:
         key = self._keys.get(caller.key_id)
         if key is None:
             return None
-        spent = key.spent_usd + self._spent[key.id]
-        return over_budget(spent, key.unpriced_groups, key.scope) or too_busy(self._unfinished[key.id], key.scope)
+        return self.spent(key.id) or too_busy(self._unfinished[key.id], key.scope)
+
+    def spent(self, key_id: str) -> OverBudgetError | None:
+        """Why the key may spend no more, as far as this process knows."""
+        key = self._keys.get(key_id)
+        return key and over_budget(key.spent_usd + self._spent[key_id], key.unpriced_groups, key.scope)
+
+    def left(self, key_id: str) -> float | None:
+        """US dollars that the key may still spend; None without a limit."""
+        key = self._keys.get(key_id)
+        if key is None or key.scope.max_cost_usd is None:
+            return None
+        return key.scope.max_cost_usd - key.spent_usd - self._spent[key_id]
 
     def begun(self, caller: Caller) -> None:
         """A group of the caller is accepted."""

@@ -25,6 +25,7 @@ from gavel.judge.service.config import ServiceConfig
 from gavel.judge.service.engine.admission import Admission
 from gavel.judge.service.engine.caller import ANYONE, Caller
 from gavel.judge.service.engine.judges import Judges
+from gavel.judge.service.engine.key_budgets import KeyBudgets
 from gavel.judge.service.engine.metrics import Metrics
 from gavel.judge.service.engine.rendezvous import Rendezvous
 from gavel.judge.service.engine.steady_clock import SteadyClock
@@ -76,7 +77,8 @@ class Engine:
         self.metrics = Metrics()
         self.admission = Admission(database, config.keys)
         self.tracing = tracing or (Tracing.exporting() if config.otel else Tracing())
-        self.worker = Worker(self.store, self.judges, config.limits, self.tracing, self._finished)
+        budgets = KeyBudgets(self.admission.spent, self.admission.left)
+        self.worker = Worker(self.store, self.judges, config.limits, self.tracing, budgets, self._finished)
         self.rendezvous = Rendezvous(database, self.store, self.waiters, config.limits, self, self.worker.wake)
         self.counts = {"queued": 0, "running": 0}
         """Unfinished groups of all processes, as of the last look."""

@@ -17,8 +17,9 @@ from gavel.judge.judge import Judge
 from gavel.judge.panel.progress import Progress
 from gavel.judge.service.config import ServiceLimits
 from gavel.judge.service.engine.judges import Judges
+from gavel.judge.service.engine.key_budgets import KeyBudgets
 from gavel.judge.service.engine.tracing import Tracing
-from gavel.judge.service.errors import DatabaseUnavailableError, ServiceError, without_text
+from gavel.judge.service.errors import DatabaseUnavailableError, OverBudgetError, ServiceError, without_text
 from gavel.judge.service.schemas.judgement_record import LeasedWork, Record
 from gavel.judge.service.schemas.score_bodies import ScoreRequest
 from gavel.judge.service.schemas.stored_verdict import Verdict
@@ -47,6 +48,7 @@ class Worker:
         judges: Judges,
         limits: ServiceLimits,
         tracing: Tracing,
+        budgets: KeyBudgets,
         on_finished: Callable[[str, Record | None], None],
     ) -> None:
         self.owner = holder_name()
@@ -54,6 +56,7 @@ class Worker:
         self._judges = judges
         self._limits = limits
         self._tracing = tracing
+        self._budgets = budgets
         self._on_finished = on_finished
         self._running: dict[str, asyncio.Task[None]] = {}
         self._backlog: dict[str, tuple[Record, ScoreRequest]] = {}
@@ -235,15 +238,26 @@ class Worker:
         with noted_calls() as ledger:
             self._ledgers[record.id] = ledger
             try:
-                with self._tracing.judgement(record) as span:
-                    span.verdict = verdict = await self._judged(record.id, request)
-            except asyncio.CancelledError:
-                await self._given_up(record, ledger)
-                raise
+                async with self._budgets.room(record.key_id):
+                    await self._run_within_budget(record, request, ledger)
+            except OverBudgetError as error:
+                await self._over(record, Verdict.unscored(request.ids, error.message))
             finally:
-                self._progress.pop(record.id, None)
-                del self._ledgers[record.id]
+                self._ledgers.pop(record.id, None)
+
+    async def _run_within_budget(self, record: Record, request: ScoreRequest, ledger: Ledger) -> None:
+        try:
+            with self._tracing.judgement(record) as span:
+                span.verdict = verdict = await self._judged(record.id, request)
+        except asyncio.CancelledError:
+            await self._given_up(record, ledger)
+            raise
+        finally:
+            self._progress.pop(record.id, None)
+            del self._ledgers[record.id]
         await self._over(record, verdict, ledger)
+        if ledger.usd or verdict.status not in ("failed", "unscored"):
+            self._budgets.judged(record.key_id, ledger.usd)
 
     async def _given_up(self, record: Record, ledger: Ledger) -> None:
         """Charges for what was asked of a group that was deleted, taken over, or is left to the next process."""

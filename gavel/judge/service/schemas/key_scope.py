@@ -16,7 +16,8 @@ class KeyScope(BaseModel):
     judges: list[str] = []
     """Judge models that may judge for the key. Default: all that the service allows."""
     max_cost_usd: SetNumber | None = Field(default=None, gt=0)
-    """US dollars that its judgements may cost in all; groups that are being judged at the limit are finished."""
+    """US dollars that its judgements may cost in all. The groups that are being judged at the limit are finished; those
+    that were accepted and not begun are left unscored, with the reason."""
     requests_per_minute: SetInteger | None = Field(default=None, ge=1)
     """Requests a minute to one process of the service; as many may come at once."""
     concurrent_groups: SetInteger | None = Field(default=None, ge=1)

@@ -341,3 +341,31 @@ async def test_a_token_is_nowhere_in_the_database_or_the_log(
     ours = "".join(record.getMessage() for record in caplog.records if record.name.startswith("gavel"))
     assert secret not in caplog.text
     assert "zebra" not in ours
+
+
+async def test_a_burst_of_accepted_groups_does_not_overspend_a_keys_budget(tmp_path: Path, endpoint: Endpoint):
+    endpoint.script = [by_content_and_position]
+    config = config_of(tmp_path, endpoint)
+    async with serving(config) as client:
+        cost = (await client.post("/v1/score", json=group("a", "b"))).json()["cost_usd"]
+    headers = key_of(config, max_cost_usd=3.5 * cost)
+    async with serving(config) as client:
+        asked = [client.post("/v1/score?wait=false", json=group("a", f"c{n}"), headers=headers) for n in range(12)]
+        accepted = [answer.headers["location"] for answer in await asyncio.gather(*asked) if answer.status_code == 202]
+        assert len(accepted) > 4
+        found = [(await until_finished(client, place, headers)) for place in accepted]
+    scored = [one for one in found if one["status"] == "scored"]
+    assert 3 <= len(scored) <= 4
+    assert sum(one["cost_usd"] for one in scored) <= 4.5 * cost
+    left_out = [one for one in found if one["status"] == "unscored"]
+    assert len(scored) + len(left_out) == len(accepted)
+    assert all(one["scores"] == [None, None] and "budget" in one["members"][0]["reason"] for one in left_out)
+
+
+async def until_finished(client: httpx.AsyncClient, place: str, headers: dict[str, str]) -> dict[str, Any]:
+    async with asyncio.timeout(HANG_SECONDS):
+        while True:
+            answer = (await client.get(place, headers=headers)).json()
+            if "scores" in answer:
+                return answer
+            await asyncio.sleep(0.02)

@@ -23,11 +23,17 @@ HERE = Path(__file__).parent
 CLIENT = HERE / "client.mjs"
 KEY = "k" * 40
 KEYS = {"a-test": KeyConfig(hash=HASH_PREFIX + token_hash(KEY))}
-PHASES = ["--phases", "examples,coverage,fuzzing", "--max-examples", "5", "--generation-deterministic", "--no-color"]
+SYSTEMATIC = ["--phases", "examples,coverage"]
+"""Each parameter and field at its bounds and beyond."""
+RANDOM = ["--phases", "fuzzing", "--max-examples", "25", "--suppress-health-check", "too_slow"]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("schemathesis") is None, reason="schemathesis is not installed")
-async def test_whatever_is_sent_is_answered_as_described(tmp_path: Path):
+@pytest.mark.parametrize(
+    "phases",
+    [pytest.param(SYSTEMATIC, id="systematic"), pytest.param(RANDOM, id="random", marks=pytest.mark.thorough)],
+)
+async def test_whatever_is_sent_is_answered_as_described(tmp_path: Path, phases: list[str]):
     config = ServiceConfig(
         port=0,
         database=str(tmp_path / "service.sqlite"),
@@ -44,7 +50,7 @@ async def test_whatever_is_sent_is_answered_as_described(tmp_path: Path):
             subprocess.run,
             [
                 *(sys.executable, "-m", "schemathesis.cli", "--config-file", HERE / "schemathesis.toml"),
-                *("run", f"{service.url}/openapi.json", *PHASES),
+                *("run", f"{service.url}/openapi.json", *phases, "--generation-deterministic", "--no-color"),
             ],
             env=os.environ | environment,
             cwd=tmp_path,  # it leaves a cache there

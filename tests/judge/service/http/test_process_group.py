@@ -115,6 +115,7 @@ def test_processes_answer_as_one_service_and_each_that_ends_is_replaced(tmp_path
         assert "(status -9)" in running.printed
 
 
+@pytest.mark.thorough
 def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path: Path) -> None:
     with service(tmp_path) as running:
         url = running.url()
@@ -122,6 +123,7 @@ def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path: Path) 
         until(lambda: is_refused(url))
 
 
+@pytest.mark.thorough
 def test_a_service_that_cannot_start_says_why_and_ends(tmp_path: Path) -> None:
     with service(tmp_path, judge="openai/no-such-model-of-anybody,constant") as running:
         assert running.process.wait(HANG_SECONDS) == 1
@@ -140,6 +142,7 @@ _ESTABLISHED = "01"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for connections in /proc")
+@pytest.mark.thorough
 def test_requests_on_connections_that_one_process_has_accepted_are_spread(tmp_path: Path) -> None:
     body = json.dumps(group("yes", "no")).encode()
     head = f"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
