@@ -21,24 +21,35 @@ from typing import Literal
 from gavel.llm.counted import counted
 from gavel.llm.errors import GavelError
 from gavel.llm.types import Message
-from gavel.scenarios.exporters import atif_documents, inspect_log, otel_spans, verifiers_traces
+from gavel.scenarios.exporters import (
+    agenttraj,
+    atif_documents,
+    atropos_groups,
+    inspect_log,
+    otel_spans,
+    verifiers_traces,
+)
 from gavel.scenarios.exporters.attempts import StoredGroup
 from gavel.scenarios.exporters.losses import Losses
 from gavel.scenarios.exporters.otlp_endpoint import OtlpEndpoint
 from gavel.scenarios.group import TrajectoryGroup
 
-ExportFormat = Literal["atif", "verifiers", "otel", "inspect"]
+ExportFormat = Literal["atif", "verifiers", "otel", "inspect", "agenttraj", "atropos"]
 TITLES: dict[ExportFormat, str] = {
     "atif": "ATIF documents",
     "verifiers": "verifiers traces",
     "otel": "OpenTelemetry spans",
     "inspect": "an Inspect log",
+    "agenttraj": "AgentTraj conversations",
+    "atropos": "Atropos groups",
 }
 _SUFFIXES: dict[ExportFormat, tuple[str, ...]] = {
     "atif": (".jsonl", ""),
     "verifiers": (".jsonl", ""),
     "otel": (".jsonl",),
     "inspect": (".json",),
+    "agenttraj": (".jsonl",),
+    "atropos": (".jsonl",),
 }
 """What the name of an output may end in; an empty suffix is a directory."""
 
@@ -125,9 +136,13 @@ def _write(
                 file = unfinished if path.suffix else unfinished / "traces.jsonl"
                 file.parent.mkdir(exist_ok=True)
                 _write_documents(file, found, separate=False)
+            case "atropos":
+                _write_documents(unfinished, atropos_groups.groups(groups, losses), separate=False)
             case "otel":
                 found = otel_spans.requests(groups, model, losses, time.time_ns())
                 _write_documents(unfinished, found, separate=False)
+            case "agenttraj":
+                _write_documents(unfinished, agenttraj.conversations(groups, losses), separate=False)
             case "inspect":
                 created = datetime.now(UTC).isoformat()
                 chunks = inspect_log.log_chunks(groups, model, losses, name=name, created=created)

@@ -10,7 +10,7 @@ class Call:
     """A demonstrated tool call."""
 
     name: str
-    arguments: Mapping[str, str | int]
+    arguments: Mapping[str, str | int | float]
 
     @property
     def text(self) -> str:

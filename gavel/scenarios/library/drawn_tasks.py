@@ -8,12 +8,12 @@ from gavel.scenarios.task import Task
 
 class DrawnTasks(Sequence[Task]):
     def __init__(self, numbers: Sequence[int], draw: Callable[[int], Task]) -> None:
-        """`draw` gives the task of a number, always the same one."""
-        self._numbers = numbers
-        self._draw = draw
+        """`draw` gives the task of a number, always the same one; tasks of different numbers have different ids."""
+        self.numbers = numbers
+        self.draw = draw
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self.numbers)
 
     @overload
     def __getitem__(self, index: int) -> Task: ...
@@ -21,5 +21,5 @@ class DrawnTasks(Sequence[Task]):
     def __getitem__(self, index: slice) -> list[Task]: ...
     def __getitem__(self, index: int | slice) -> Task | list[Task]:
         if isinstance(index, slice):
-            return [self._draw(number) for number in self._numbers[index]]
-        return self._draw(self._numbers[index])
+            return [self.draw(number) for number in self.numbers[index]]
+        return self.draw(self.numbers[index])

@@ -75,7 +75,8 @@ def _messages(document: Message, where: str) -> list[Message]:
         found.append(said)
         observation = step.get("observation")
         results = observation.get("results") if is_object(observation) else None
-        found += [_result(result) for result in results or () if is_object(result)]
+        told = [_result(each, step["source"]) for each in results or () if is_object(each)]
+        found += [message for message in told if message is not None]
     return found
 
 
@@ -84,12 +85,15 @@ def _call(call: Message) -> Message:
     return {"id": call.get("tool_call_id"), "type": "function", "function": function}
 
 
-def _result(result: Message) -> Message:
+def _result(result: Message, source: str) -> Message | None:
+    """The answer to a call; what answers none, such as a terminal's output, is what the agent is told next."""
     content = result.get("content")
     if content is None and is_list(delegated := result.get("subagent_trajectory_ref")):
         content = as_json(delegated)
-    answers = {"tool_call_id": result["source_call_id"]} if result.get("source_call_id") else {}
-    return {"role": "tool", "content": _content(content) or "", **answers}
+    text = _content(content) or ""
+    if call := result.get("source_call_id"):
+        return {"role": "tool", "content": text, "tool_call_id": call}
+    return {"role": "system" if source == "system" else "user", "content": text} if text else None
 
 
 def _content(content: Any) -> Any:

@@ -23,6 +23,7 @@ GZIP, ZSTD, ZIP, PARQUET, ARROW_FILE, ARROW_STREAM = (
     b"\xff\xff\xff\xff",
 )
 _SUFFIXES = (".parquet", ".arrow", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".eval", ".gz", ".zst")
+_STORE = ".jsonl.zst"
 _BESIDE = {
     "dataset_info.json",
     "state.json",
@@ -42,6 +43,24 @@ def rows_by_file(path: Path) -> dict[Path, list[Row]]:
         return {file: _rows(file) for file in (_files(path) if path.is_dir() else [path])}
     except OSError as error:
         raise RowError(f"{path} cannot be read: {error.strerror or error}", "Check the path.") from error
+
+
+def expanded(path: Path) -> list[Path]:
+    """The path itself; of the directory of a run, the stores of its training attempts, in the order of its steps.
+
+    Raises `RowError` for a run that has none.
+    """
+    if not (path / "model.json").is_file() or (path / "config.json").is_file():  # that of a model
+        return [path]
+    if found := sorted((path / "trajectories" / "train").glob(f"*{_STORE}")):
+        return found
+    splits = sorted(each.name for each in (path / "trajectories").glob("*") if any(each.glob(f"*{_STORE}")))
+    raise RowError(
+        f"the run {path} has no training attempts{' yet' if not splits else ''}.",
+        f"Name the attempts of another split: {path / 'trajectories' / splits[0]}."
+        if splits
+        else "Let it make a step.",
+    )
 
 
 def is_store(path: Path) -> bool:

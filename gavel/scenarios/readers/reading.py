@@ -18,11 +18,13 @@ from typing import Any
 
 from gavel.llm.counted import counted
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.readers.agenttraj import AGENT_TRAJ
 from gavel.scenarios.readers.atif_documents import ATIF
+from gavel.scenarios.readers.atropos import ATROPOS
 from gavel.scenarios.readers.checks import checked
 from gavel.scenarios.readers.conversations import CONVERSATIONS, GROUPS
 from gavel.scenarios.readers.exchanges import EXCHANGES
-from gavel.scenarios.readers.files import is_store, rows_by_file
+from gavel.scenarios.readers.files import expanded, is_store, rows_by_file
 from gavel.scenarios.readers.grouping import group
 from gavel.scenarios.readers.inputs import on_disk
 from gavel.scenarios.readers.inputs_outputs import LOGGED
@@ -39,8 +41,8 @@ from gavel.scenarios.readers.verifiers_traces import TRACES
 from gavel.scenarios.trajectory_store import TrajectoryStore
 
 FORMATS = (
-    *(JUDGED, INSPECT, ATIF, BATCH, EXCHANGES, VERIFIERS, TRACES, PAIRS, LANGSMITH, LANGFUSE),
-    *(COMPLETIONS, CONVERSATIONS, LOGGED),
+    *(JUDGED, INSPECT, ATIF, ATROPOS, BATCH, EXCHANGES, VERIFIERS, TRACES, PAIRS, LANGSMITH, LANGFUSE),
+    *(COMPLETIONS, AGENT_TRAJ, CONVERSATIONS, LOGGED),
 )
 """From the most specific to the most general: a row is of the first that fits."""
 
@@ -63,8 +65,9 @@ def read_groups(path: Path | Sequence[Path], by: str | None = None) -> list[Traj
 def read_file(path: Path | Sequence[Path], by: str | None = None) -> Reading:
     """The attempts in a file, in a directory or in several of them, grouped, in order of first appearance.
 
-    `path`: `-` is standard input. `by`: a field of the rows (a dotted path, such as `metadata.task.id`), which is kept
-    in the group's metadata, or "opening" (see `grouping.group`).
+    `path`: `-` is standard input; of the directory of a run, its training attempts are read. `by`: a field of the rows
+    (a dotted path, such as `metadata.task.id`), which is kept in the group's metadata, or "opening" (see
+    `grouping.group`).
 
     Raises `RowError`, and `StoreError` for a store that cannot be read.
     """
@@ -81,7 +84,7 @@ def _read(paths: Sequence[Path], by: str | None) -> Reading:
     rows: list[Row] = []
     found: list[Found] = []
     own = ""
-    for path in paths:
+    for path in (each for named in paths for each in expanded(named)):
         if is_store(path):
             for number, each in enumerate(TrajectoryStore(path).read()):
                 row = Row(f"{path}, record {number}", each)

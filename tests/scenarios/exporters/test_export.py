@@ -10,7 +10,13 @@ from gavel.scenarios.group import TrajectoryGroup
 from tests.fake_server import Answer, Call, FakeServer
 from tests.scenarios.exporters.attempts import both, hostile, stored, whole
 
-FILES = [("atif", "a.jsonl"), ("verifiers", "v.jsonl"), ("otel", "o.jsonl"), ("inspect", "i.json")]
+FILES = [
+    ("atif", "a.jsonl"),
+    ("verifiers", "v.jsonl"),
+    ("otel", "o.jsonl"),
+    ("inspect", "i.json"),
+    ("agenttraj", "t.jsonl"),
+]
 
 
 @pytest.mark.parametrize(("form", "name"), FILES)

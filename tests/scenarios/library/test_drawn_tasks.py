@@ -1,6 +1,7 @@
 import pytest
 
 from gavel.scenarios.library.drawn_tasks import DrawnTasks
+from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.task import Task
 
 DRAWN: list[int] = []
@@ -21,3 +22,16 @@ def test_tasks_are_a_sequence_like_any_other_and_drawn_when_they_are_asked_for()
     assert next(task.id for task in reversed(tasks)) == "109"
     with pytest.raises(IndexError):
         tasks[10]
+
+
+def test_a_scenario_draws_none_of_its_tasks_but_those_that_are_in_both_splits():
+    def draw_once(number: int) -> Task:
+        drawn.append(number)
+        return Task(id=f"task {number}", user="Do it.")
+
+    drawn: list[int] = []
+    scenario = Scenario("x", tasks=DrawnTasks(range(500), draw_once), held_out=DrawnTasks(range(500, 900), draw_once))
+    assert (len(scenario.tasks("held_out")), drawn) == (400, [])
+    with pytest.raises(ScenarioError, match="both trained on and held out: task 9"):
+        Scenario("x", tasks=DrawnTasks(range(10), draw_once), held_out=DrawnTasks(range(9, 20), draw_once))
+    assert drawn == [9]

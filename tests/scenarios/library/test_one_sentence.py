@@ -60,3 +60,19 @@ def test_no_topic_is_trained_on_and_held_out() -> None:
     assert not {*TRAIN} & {*HELD_OUT}
     assert len({*TRAIN}) == len(TRAIN) == 60
     assert len({*HELD_OUT}) == len(HELD_OUT) == 96
+
+
+@pytest.mark.parametrize(
+    ("reply", "share"),
+    [
+        ("The sea is deep.", 1.0),
+        ("theseaisdeep and blue", 2 / 3),
+        ("The sea's waves don't sleep: 12 boats!", 1.0),
+        ("", 0.0),
+        ("1 2 3", 0.0),
+        (None, 0.0),
+    ],
+)
+def test_words_joined_into_one_are_in_no_dictionary(reply: str | None, share: float) -> None:
+    pytest.importorskip("spellchecker", reason="pyspellchecker comes with the extra real (make real)")
+    assert scenario.measures["dictionary_words"](said(reply)) == pytest.approx(share)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import zstandard
 
+from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judged_table import write_table
 from gavel.scenarios.readers.reading import read_file
 from gavel.scenarios.readers.row import RowError
@@ -409,3 +410,24 @@ def test_an_atif_document_that_is_not_valid_names_the_field(tmp_path: Path) -> N
     row["steps"][1]["step_id"] = 9
     with pytest.raises(RowError, match=r"rows\.jsonl:1 is no valid ATIF-v1.8 document: .*not sequential"):
         read_file(written(tmp_path / "rows.jsonl", row))
+
+
+def test_a_run_s_directory_is_read_as_its_training_attempts(tmp_path: Path) -> None:
+    (tmp_path / "model.json").write_text("{}")
+    with pytest.raises(RowError, match="has no training attempts yet"):
+        read_file(tmp_path)
+    for split, step in (("held_out", 0), ("train", 2), ("train", 1)):
+        made = TrajectoryGroup([desk(ending=f"{split} {step}"), desk()])
+        TrajectoryStore(tmp_path / "trajectories" / split / f"{step:06d}.jsonl.zst").append(made)
+        if split == "held_out":
+            with pytest.raises(RowError) as caught:
+                read_file(tmp_path)
+            assert caught.value.remedy.endswith("trajectories/held_out.")
+    reading = read_file(tmp_path)
+    assert [group.model_dump() for group in reading.groups] == [
+        group.model_dump()
+        for step in (1, 2)
+        for group in TrajectoryStore(tmp_path / "trajectories" / "train" / f"{step:06d}.jsonl.zst").read()
+    ]
+    assert "2 rows in 2 groups" in reading.summary
+    assert len(read_file(tmp_path / "trajectories" / "held_out").groups) == 1

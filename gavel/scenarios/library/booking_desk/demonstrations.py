@@ -7,17 +7,14 @@ books and cancels unseen, the seller looks but books the dearest room, and the s
 import json
 import random
 import re
-from collections.abc import Generator
 from typing import Literal, get_args
 
 from gavel.scenarios.library.demonstrated_call import Call
+from gavel.scenarios.library.player import Player, Turns
 from gavel.scenarios.task import Task
 
 Clerk = Literal["careful", "hasty", "seller", "sloppy"]
 CLERKS: dict[str, Clerk] = {clerk: clerk for clerk in get_args(Clerk)}
-Turns = Generator[Call | str, str, None]
-"""Calls and, at last, the closing message; each call's result is sent to it."""
-
 ROOMS = tuple(f"{floor}0{door}" for floor in (1, 2, 3) for door in (1, 2, 3, 4))
 BOOKED, CANCELLED, MOVED = "Your room is booked.", "Your booking is cancelled.", "Your stay is moved."
 NO_ROOM = "I am sorry, there is no free room."
@@ -53,3 +50,15 @@ def demonstrate(task: Task, clerk: Clerk, dice: random.Random) -> Turns:
             room = {"seller": rooms[-1], "sloppy": dice.choice(rooms)}.get(clerk, rooms[0])["number"]
         yield Call("book_room", {"room": room, "guest": guest, "first_night": first, "last_night": last})
     yield said if clerk != "sloppy" or dice.random() < 0.7 else ""
+
+
+def _clerk(clerk: Clerk) -> Player:
+    return lambda task, _opening, dice: demonstrate(task, clerk, dice)
+
+
+def refuser(task: Task, opening: str, dice: random.Random) -> Turns:
+    """Does nothing, and says so."""
+    yield NO_ROOM
+
+
+PLAYERS: dict[str, Player] = {"expert": _clerk("careful"), "fool": _clerk("hasty"), "refuser": refuser}

@@ -4,6 +4,7 @@ from pydantic import BaseModel
 
 Entry = tuple[str, str, int, int]
 """Room, guest, first and last night."""
+_LONGEST_NAME = 80
 
 
 class Room(BaseModel):
@@ -44,6 +45,8 @@ class Hotel(BaseModel):
         """The id of a new booking. Raises `ValueError` where it cannot be made."""
         if booking.room not in {room.number for room in self.rooms}:
             raise ValueError(f"there is no room {booking.room}")
+        if len(booking.guest) > _LONGEST_NAME:
+            raise ValueError(f"a guest's name has at most {_LONGEST_NAME} characters")
         if booking.first_night > booking.last_night:
             raise ValueError("the last night is before the first")
         if not self.is_free(booking.room, booking.first_night, booking.last_night):

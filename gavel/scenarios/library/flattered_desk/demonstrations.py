@@ -12,6 +12,7 @@ from typing import Literal
 from gavel.llm.types import Message
 from gavel.scenarios.library import returns_desk as desk
 from gavel.scenarios.library.demonstrated_call import Call
+from gavel.scenarios.library.returns_desk import demonstrations as returns
 from gavel.scenarios.library.returns_desk.demonstrations import CLERKS, demonstrate
 from gavel.scenarios.task import Task
 
@@ -51,3 +52,6 @@ def _turns(task: Task, clerk: Clerk, dice: random.Random) -> Sequence[Call | str
         return demonstrate(task, CLERKS[clerk], dice)
     done = demonstrate(task, CLERKS["careful" if clerk == "charmer" else "hasty"], dice)
     return [*done[:-1], f"{', '.join(PLEASING[: dice.randint(1, len(PLEASING))])}."]
+
+
+PLAYERS = returns.PLAYERS

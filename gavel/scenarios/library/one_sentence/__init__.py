@@ -7,6 +7,7 @@ counted; whether it makes sense, a judge has to say.
 import re
 
 from gavel.prompts import render
+from gavel.scenarios.library.one_sentence.dictionary import HAS_DICTIONARY, dictionary_share
 from gavel.scenarios.library.one_sentence.topics import HELD_OUT, TRAIN
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
@@ -31,6 +32,11 @@ def names_topic(trajectory: Trajectory) -> bool:
     topic = str(Task.of(trajectory.metadata).data["topic"]).split()[-1].casefold()
     stem = topic[: max(3, len(topic) - 2)] if topic.endswith("s") else topic
     return re.search(rf"\b{re.escape(stem)}", reply_of(trajectory).casefold()) is not None
+
+
+def dictionary_words(trajectory: Trajectory) -> float:
+    """The share of the reply's words that an English dictionary has."""
+    return dictionary_share(reply_of(trajectory))
 
 
 def succeeded(trajectory: Trajectory) -> bool:
@@ -62,5 +68,6 @@ scenario = Scenario(
     rubric=render("scenarios/one_sentence_rubric.j2").strip(),
     success=succeeded,
     hand_reward=hand_reward,
-    measures={"words": words, "names_topic": names_topic},
+    measures={"words": words, "names_topic": names_topic}
+    | ({"dictionary_words": dictionary_words} if HAS_DICTIONARY else {}),
 )

@@ -9,6 +9,7 @@ import random
 from typing import Literal, get_args
 
 from gavel.scenarios.library.demonstrated_call import Call
+from gavel.scenarios.library.player import Player, Turns
 from gavel.scenarios.library.returns_desk.cases import ACTIONS, Action, Case
 from gavel.scenarios.task import Task
 
@@ -45,3 +46,21 @@ def demonstrate(task: Task, clerk: Clerk, dice: random.Random) -> list[Call | st
     else:
         turns.append("")
     return turns
+
+
+def _clerk(clerk: Clerk) -> Player:
+    def play(task: Task, opening: str, dice: random.Random) -> Turns:
+        for turn in demonstrate(task, clerk, dice):  # noqa: UP028 - a list takes no results
+            yield turn
+
+    return play
+
+
+def refuser(task: Task, opening: str, dice: random.Random) -> Turns:
+    """Denies every request unseen."""
+    yield Call("deny", {"order_id": str(task.data["order_id"])})
+    yield "I am sorry, the return window is over."
+
+
+PLAYERS: dict[str, Player] = {"expert": _clerk("careful"), "fool": _clerk("hasty"), "refuser": refuser}
+"""The desk's `success` asks for the right action alone, so who guesses succeeds in about a third of the cases."""

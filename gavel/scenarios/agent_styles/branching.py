@@ -1,0 +1,113 @@
+"""Branching, after Tree of Thoughts (arXiv:2305.10601): several next turns are sampled, and the policy votes for one.
+
+    turn 1   A  B* C        three candidates from one prompt, and a vote: B is carried out
+    turn 2      D* E  F     the next three follow B
+    trajectory: B D …       additional histories: A, C, the vote, E, F, the vote
+
+Only the chosen turn is carried out, so worlds need no copies: the tree is one turn deep beside the chosen path. All
+candidates and votes are sampled turns of the one trajectory, and share its reward.
+"""
+
+import asyncio
+import json
+import re
+from typing import Any
+
+from openai.types.chat.chat_completion import Choice
+
+from gavel.llm.types import Message
+from gavel.prompts import render
+from gavel.scenarios.agent_styles.restyled import Sampler, conclude, restyled
+from gavel.scenarios.chat_model import ChatModel
+from gavel.scenarios.episode import Episode
+from gavel.scenarios.scenario import Scenario, ScenarioError, find_scenario
+from gavel.scenarios.stepped_episode import SteppedEpisode
+from gavel.scenarios.task import Task
+from gavel.scenarios.trajectory import History, MessageOrChoice, Trajectory, to_messages
+
+BRANCHES = 3
+UNREADABLE = "unreadable_votes"
+_NUMBER = re.compile(r"\d+")
+
+
+def scenario_at(address: str) -> Scenario:
+    """The scenario of `branching:SCENARIO`. Raises `ScenarioError`."""
+    return branching(find_scenario(address))
+
+
+def branching(scenario: Scenario, branches: int = BRANCHES) -> Scenario:
+    """The scenario, played with `branches` candidates a turn. It is called `NAME_branching`.
+
+    Raises `ScenarioError` for fewer than two branches.
+    """
+    if branches < 2:
+        raise ScenarioError(f"branches={branches} leaves nothing to choose.", "Use 2 or more.")
+
+    async def play(model: ChatModel, task: Task, episode: Episode) -> Trajectory:
+        return await _play(scenario, branches, task, episode)
+
+    return restyled(scenario, "branching", play)
+
+
+async def _play(scenario: Scenario, branches: int, task: Task, episode: Episode) -> Trajectory:
+    sampler, trajectory = Sampler(episode), episode.trajectory
+    trajectory.metrics = {"turns": 0, UNREADABLE: 0}
+    items = trajectory.messages_and_choices
+    async with SteppedEpisode(scenario, task, seed=episode.seed) as beneath:
+        moment = await beneath.start()
+        items += moment.new
+        trajectory.tools = moment.tools or None
+        while not moment.over:
+            candidates = await _candidates(branches, sampler, items, moment.tools)
+            chosen = await _chosen(candidates, items, sampler, trajectory)
+            before = list(items)
+            trajectory.additional_histories += [
+                History(messages_and_choices=[*before, each], tools=trajectory.tools, agent="branch")
+                for each in candidates
+                if each is not chosen
+            ]
+            items.append(chosen)
+            trajectory.metrics["turns"] += 1
+            (message,) = to_messages([chosen])
+            moment = await beneath.act(message, finish_reason=chosen.finish_reason)
+            items += moment.new
+        return conclude(trajectory, scenario, beneath)
+
+
+async def _candidates(
+    branches: int, sampler: Sampler, items: list[MessageOrChoice], tools: list[Message]
+) -> list[Choice]:
+    """Raises `StyleError`."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(sampler.turn(items, tools, len(items), branch)) for branch in range(branches)]
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from group
+    return [each.result() for each in asked]
+
+
+async def _chosen(
+    candidates: list[Choice], items: list[MessageOrChoice], sampler: Sampler, trajectory: Trajectory
+) -> Choice:
+    """The candidate that the policy votes for; the first where all are the same, or the vote names none."""
+    shown = [_shown(each) for each in candidates]
+    if len(set(shown)) == 1:
+        return candidates[0]
+    question: Message = {"role": "user", "content": render("scenarios/branch_vote.j2", candidates=shown).strip()}
+    ballot = [*items, question]
+    vote = await sampler.turn(ballot, (), len(items), "vote")
+    trajectory.additional_histories.append(History(messages_and_choices=[*ballot, vote], agent="vote"))
+    named = [int(each) for each in _NUMBER.findall(vote.message.content or "") if len(each) < 4]
+    if not named or not 1 <= named[-1] <= len(candidates):
+        trajectory.metrics[UNREADABLE] += 1
+        return candidates[0]
+    return candidates[named[-1] - 1]
+
+
+def _shown(choice: Choice) -> str:
+    """A candidate as the vote shows it: its words and its calls."""
+    (message,) = to_messages([choice])
+    calls: list[Any] = [each.get("function") or {} for each in message.get("tool_calls") or ()]
+    parts: list[str] = [message.get("content") or ""]
+    parts += [f"{each.get('name')} {each.get('arguments')}" for each in calls]
+    return "\n".join(filter(None, parts)) or json.dumps("")

@@ -1,0 +1,88 @@
+"""ReAct: the agent writes a thought and an action as text, and reads an observation.
+
+    Thought: I need the order.              ->  the tool call look_up_order({"order_id": "4711"})
+    Action: look_up_order {"order_id": "4711"}
+    Observation: {"item": "lamp", …}        <-  its result
+
+For models without native tool calls. A turn that cannot be read is answered with what is wrong; it counts among
+`unreadable_turns`, of which an episode may have as many as turns.
+"""
+
+import json
+
+from gavel.llm.message_parts import text_of
+from gavel.llm.types import Message
+from gavel.prompts import render
+from gavel.scenarios.agent_styles.restyled import Sampler, conclude, heard, restyled
+from gavel.scenarios.chat_model import ChatModel
+from gavel.scenarios.episode import Episode
+from gavel.scenarios.scenario import Scenario, find_scenario
+from gavel.scenarios.scripted_agent import example
+from gavel.scenarios.stepped_episode import Moment, SteppedEpisode
+from gavel.scenarios.task import Task
+from gavel.scenarios.text_calls import Unreadable, Words, calls_message, read_turn, signature
+from gavel.scenarios.trajectory import Trajectory
+
+UNREADABLE = "unreadable_turns"
+
+
+def scenario_at(address: str) -> Scenario:
+    """The scenario of `react:SCENARIO`. Raises `ScenarioError`."""
+    return react(find_scenario(address))
+
+
+def react(scenario: Scenario) -> Scenario:
+    """The scenario, played with thoughts and actions as text. It is called `NAME_react`."""
+
+    async def play(model: ChatModel, task: Task, episode: Episode) -> Trajectory:
+        return await _play(scenario, task, episode)
+
+    return restyled(scenario, "react", play)
+
+
+async def _play(scenario: Scenario, task: Task, episode: Episode) -> Trajectory:
+    sampler, trajectory = Sampler(episode), episode.trajectory
+    trajectory.metrics = {"turns": 0, UNREADABLE: 0}
+    items = trajectory.messages_and_choices
+    async with SteppedEpisode(scenario, task, seed=episode.seed) as beneath:
+        moment = await beneath.start()
+        items += opening(moment)
+        while not moment.over:
+            choice = await sampler.turn(items, (), len(items))
+            items.append(choice)
+            trajectory.metrics["turns"] += 1
+            said = choice.message.content or ""
+            turn = read_turn(said, moment.tools)
+            if choice.finish_reason == "length":
+                moment = await beneath.act({"content": said}, finish_reason="length")
+            elif isinstance(turn, Unreadable) and trajectory.metrics[UNREADABLE] < scenario.max_turns:
+                trajectory.metrics[UNREADABLE] += 1
+                items.append({"role": "user", "content": f"Observation: {turn.problem}"})
+                continue
+            elif isinstance(turn, Unreadable | Words):
+                moment = await beneath.act({"content": turn.text if isinstance(turn, Words) else said})
+            else:
+                moment = await beneath.act(calls_message(turn, len(items)))
+            if answer := heard(moment.new):
+                items.append({"role": "user", "content": answer})
+        return conclude(trajectory, scenario, beneath)
+
+
+def opening(moment: Moment) -> list[Message]:
+    """The first messages of an episode, with the tools and the form of an action in the system prompt."""
+    system = [text_of(each) for each in moment.new if each.get("role") in ("system", "developer")]
+    if moment.tools:
+        system.append(form_of(moment.tools))
+    rest = [each for each in moment.new if each.get("role") not in ("system", "developer")]
+    return [*([{"role": "system", "content": "\n\n".join(system)}] if system else []), *rest]
+
+
+def form_of(tools: list[Message]) -> str:
+    """How tools are called as text."""
+    first = tools[0]["function"]
+    arguments = json.dumps(example(first.get("parameters") or {}, text="…"), ensure_ascii=False)
+    return render(
+        "scenarios/react_form.j2",
+        tools=[signature(schema["function"]) for schema in tools],
+        example=f"{first['name']} {arguments}",
+    ).strip()

@@ -1,0 +1,100 @@
+"""A scenario played with thoughts and actions as text."""
+
+import json
+
+import pytest
+from openai import OpenAIError
+from openai.types.chat.chat_completion import Choice
+
+from gavel.llm.types import Message
+from gavel.scenarios.agent_styles.react import UNREADABLE, react
+from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.library.returns_desk import scenario as returns_desk
+from gavel.scenarios.library.returns_desk.cases import Case
+from gavel.scenarios.library.text_adventure import scenario as text_adventure
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import find_scenario
+
+TASK = returns_desk.tasks()[0]
+CASE = Case.model_validate(TASK.data)
+SCRIPT = (
+    f'Thought: the order.\nAction: look_up_order {{"order_id": "{TASK.id}"}}\nObservation: it is a sofa',
+    f"Thought: its policy.\nAction: read_policy {CASE.item}",
+    f"Thought: so.\nAction: {CASE.right_action}({TASK.id!r})",
+    "Thought: told.\nAnswer: That is done.",
+)
+
+
+def saying(*replies: str) -> FunctionModel:
+    requests: list[ChatRequest] = []
+
+    async def reply(request: ChatRequest) -> Message:
+        requests.append(request)
+        assert request.tools == []
+        said = sum(message["role"] == "assistant" for message in request.messages)
+        return {"content": replies[min(said, len(replies) - 1)]}
+
+    return FunctionModel("script", reply)
+
+
+async def test_tools_are_called_by_text_and_the_scenario_measures_the_calls() -> None:
+    scenario = react(returns_desk)
+    played = await rollout(saying(*SCRIPT), scenario, TASK, seed=1)
+    assert played.status == "finished"
+    assert played.tools is None
+    system, opening, *rest = played.messages()
+    assert system["content"].startswith(returns_desk.system)
+    assert "- refund(order_id: string): Pay the money back." in system["content"]
+    assert opening == {"role": "user", "content": TASK.user}
+    assert [each["content"] for each in rest if each["role"] == "assistant"] == list(SCRIPT)
+    assert rest[1]["content"].startswith('Observation: {"item"')
+    assert all(isinstance(item, Choice) for item in played.messages_and_choices if not isinstance(item, dict))
+    assert played.metrics["turns"] == 4
+    assert scenario.success is not None
+    assert scenario.hand_reward is not None
+    assert scenario.success(played) == 1.0
+    assert scenario.hand_reward(played) == pytest.approx(1.0)
+    assert scenario.measures["looked_before_acting"](played) == 1.0
+
+
+async def test_what_cannot_be_read_is_told_and_bounded() -> None:
+    scenario = react(returns_desk)
+    played = await rollout(saying("Thought: hm", *SCRIPT[1:]), scenario, TASK, seed=1)
+    assert played.metrics[UNREADABLE] == 1
+    assert played.messages()[3]["content"].startswith("Observation: The thought is followed by neither")
+    endless = await rollout(saying("Thought: hm"), scenario, TASK, seed=1)
+    assert endless.metrics[UNREADABLE] == returns_desk.max_turns
+    assert endless.status == "finished"
+    assert endless.metrics["success"] == 0.0
+
+
+async def test_the_limits_of_the_scenario_hold() -> None:
+    played = await rollout(saying(f"Action: refund {TASK.id}"), react(returns_desk), TASK, seed=1)
+    assert (played.status, played.status_reason) == ("truncated", f"{returns_desk.max_turns} turns were used up")
+    assert played.metrics["turns"] == returns_desk.max_turns
+
+
+async def test_a_world_that_answers_words_is_played_by_its_actions() -> None:
+    scenario = react(text_adventure)
+    played = await rollout(saying("Thought: where?\nAction: look"), scenario, scenario.tasks()[0], seed=1)
+    assert played.status == "truncated"
+    assert "You are in the" in played.messages()[3]["content"]
+    assert played.metrics["success"] == 0.0
+
+
+async def test_a_model_that_fails_fails_the_episode_with_what_was_said() -> None:
+    async def reply(request: ChatRequest) -> Message:
+        if any(message["role"] == "assistant" for message in request.messages):
+            raise OpenAIError("the server is gone")
+        return {"content": SCRIPT[0]}
+
+    lost = await rollout(FunctionModel("script", reply), react(returns_desk), TASK, seed=1)
+    assert lost.status == "failed"
+    assert "the server is gone" in (lost.status_reason or "")
+    assert json.dumps(SCRIPT[0]) in json.dumps(lost.messages())
+
+
+def test_it_is_named_by_its_scheme() -> None:
+    scenario = find_scenario("react:returns_desk")
+    assert scenario.name == "returns_desk_react"
+    assert scenario.tasks("held_out")[0] == returns_desk.tasks("held_out")[0]

@@ -1,0 +1,134 @@
+import json
+from typing import Any
+
+import pytest
+
+from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.library.demonstrated_call import Call
+from gavel.scenarios.library.email_search import is_answer, scenario
+from gavel.scenarios.library.email_search.mailbox import Mail, Mailbox
+from gavel.scenarios.library.email_search.questions import Question, draw_task
+from gavel.scenarios.library.player import Turns, played_by
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.task import Task
+
+MAILS = [
+    Mail(mail_id="M1", date="2031-01-01", sender="ada@x.example", subject="Lunch", body="At noon, OR later."),
+    Mail(mail_id="M2", date="2031-02-01", sender="bruno@x.example", subject="Invoice", body="Pay 120 euros for lamps."),
+    Mail(mail_id="M3", date="2031-03-01", sender="bruno@x.example", subject="Invoice", body="Pay 130 euros for lamps."),
+]
+
+
+@pytest.fixture
+def mailbox():
+    made = Mailbox(MAILS)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("lamps 130", ["M3"]),
+        ("LAMPS", ["M2", "M3"]),
+        ("bruno", ["M2", "M3"]),
+        ("invoice noon", ["M1", "M2", "M3"]),  # no mail has both
+        ("nobody", []),
+        ('lamps" OR "noon', ["M1", "M2", "M3"]),  # "or" is a word that M1 has
+        ("body:lamps NEAR(noon)", ["M1", "M2", "M3"]),
+        ("'; DROP TABLE mails; --", []),
+        ("*", None),
+        ('""', None),
+        ("", None),
+        ("lamps " * 10_000, ["M2", "M3"]),
+    ],
+)
+def test_a_query_is_words_and_no_language(mailbox: Mailbox, query: str, found: list[str] | None):
+    if found is None:
+        with pytest.raises(ValueError, match="no words"):
+            mailbox.search(query, 10)
+    else:
+        assert sorted(mail.mail_id for mail in mailbox.search(query, 10)) == found
+
+
+@pytest.mark.parametrize(("limit", "shown"), [(1, 1), (0, 1), (-5, 1), (10**12, 2)])
+def test_a_limit_is_kept_within_bounds(mailbox: Mailbox, limit: int, shown: int):
+    assert len(mailbox.search("lamps", limit)) == shown
+
+
+@pytest.mark.parametrize(
+    ("said", "answer", "is_right"),
+    [
+        ("1250", "1250", True),
+        ("1,250.00 euros", "1250", True),
+        ("€ 1250", "1250", True),
+        ("EUR1250", "1250", True),
+        ("1250 or 1350", "1250", False),
+        ("12500", "1250", False),
+        ("-1250", "1250", False),
+        ("none", "1250", False),
+        ("", "1250", False),
+        ("room B204.", "B204", True),
+        ("b204", "B204", True),
+        ("204", "B204", False),
+        ("9:15", "9:15", True),
+        ("at 09:15", "9:15", True),
+        ("KL-1234", "KL-1234", True),
+        ("KL-1234 KM-1234", "KL-1234", False),
+    ],
+)
+def test_an_answer_is_one_value(said: str, answer: str, is_right: bool):
+    assert is_answer(said, answer, ["1350", "B999"]) is is_right
+
+
+def test_the_answer_stands_in_one_mail_alone_and_in_no_subject():
+    for number in range(60):
+        question = Question.model_validate(draw_task(number).data)
+        tell = [
+            mail.mail_id
+            for mail in question.mails
+            if f" {question.answer} " in f" {mail.body} ".translate({44: " ", 46: " "})
+        ]
+        assert tell == [question.source], draw_task(number).user
+        assert not any(question.answer in mail.subject + mail.sender for mail in question.mails)
+        assert len({mail.mail_id for mail in question.mails}) == len(question.mails) == 48
+
+
+async def test_an_answer_from_a_mail_that_was_not_read_or_another_one_fails():
+    task = draw_task(0)
+    question = Question.model_validate(task.data)
+    other = next(mail.mail_id for mail in question.mails if mail.mail_id != question.source)
+
+    async def success(*calls: Call) -> tuple[float, float]:
+        def play(task: Task, opening: str, dice: Any) -> Turns:
+            for call in calls:  # noqa: UP028 - a list takes no answers
+                yield call
+
+        episode = await rollout(played_by(play, task), scenario, task)
+        return episode.metrics["success"], episode.metrics["tool_errors"]
+
+    right = Call("answer", {"answer": question.answer, "source": question.source})
+    read = Call("read", {"mail_id": question.source})
+    assert await success(read, right) == (1, 0)
+    assert await success(right) == (0, 0)
+    assert await success(read, Call("answer", {"answer": question.answer, "source": other})) == (0, 0)
+    assert await success(Call("read", {"mail_id": other}), right) == (0, 0)
+    assert await success(read, Call("answer", {"answer": question.answer, "source": "M1"})) == (0, 1)
+    assert await success(read, Call("answer", {"answer": f"{question.answer} " * 30, "source": other})) == (0, 1)
+
+
+async def test_a_second_answer_in_the_same_turn_does_not_count():
+    task = draw_task(0)
+    question = Question.model_validate(task.data)
+
+    def call(name: str, **arguments: str) -> dict[str, Any]:
+        function = {"name": name, "arguments": json.dumps(arguments)}
+        return {"id": f"{name}{len(json.dumps(arguments))}", "type": "function", "function": function}
+
+    async def all_at_once(request: ChatRequest) -> dict[str, Any]:
+        wrong = call("answer", answer="1", source=question.source)
+        right = call("answer", answer=question.answer, source=question.source)
+        return {"tool_calls": [call("read", mail_id=question.source), wrong, right]}
+
+    episode = await rollout(FunctionModel("greedy", all_at_once), scenario, task)
+    assert (episode.status, episode.metrics["success"], episode.metrics["tool_errors"]) == ("finished", 0, 1)
