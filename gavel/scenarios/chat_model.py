@@ -6,6 +6,8 @@ from openai import AsyncOpenAI
 from openai.types.chat.chat_completion import ChatCompletion, Choice
 from openai.types.chat.chat_completion_message import ChatCompletionMessage
 
+_PROMPT_IDS = "prompt_token_ids"
+
 
 class ChatModel(Protocol):
     """Anything that serves chat completions under a name."""
@@ -25,9 +27,15 @@ class RolloutClient(AsyncOpenAI):
 
 
 def first_choice(reply: object) -> Choice | None:
-    """The sampled turn; None for any other reply, such as a web page from a wrong address."""
+    """The sampled turn; None for any other reply, such as a web page from a wrong address.
+
+    vLLM puts the prompt's token ids beside the choices; they belong to the turn.
+    """
     match reply:
         case ChatCompletion(choices=[Choice(message=ChatCompletionMessage()) as choice, *_]):
+            beside = (reply.model_extra or {}).get(_PROMPT_IDS)
+            if beside is not None and choice.model_extra is not None:
+                choice.model_extra.setdefault(_PROMPT_IDS, beside)
             return choice
         case _:
             return None

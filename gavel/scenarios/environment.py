@@ -25,6 +25,7 @@ from gavel.scenarios.deadline import Deadline
 from gavel.scenarios.episode import Episode
 from gavel.scenarios.plain_calls import PlainCalls
 from gavel.scenarios.task import Task
+from gavel.scenarios.tool_world import ToolWorld
 from gavel.scenarios.tools import Done, Tool, Toolbox, arguments_for, described, result_of, text_of_result
 
 _OWN_METHODS = ("reset", "observe", "success", "reward", "close")
@@ -58,10 +59,12 @@ def not_a_tool(method: _Method) -> _Method:
 
 @functools.cache
 def tools_of(kind: type) -> Toolbox:
-    """The tools of an environment's class: its public methods that have a docstring.
+    """The tools of an environment's class: its public methods that have a docstring. None of a `ToolWorld`.
 
     Raises `ToolDefinitionError` for one whose arguments have no types.
     """
+    if ToolWorld in kind.__mro__:
+        return Toolbox(())
     tools: list[Tool] = []
     names = dict.fromkeys(name for base in reversed(kind.__mro__) for name in vars(base))  # as they are written
     for name in names:
@@ -169,7 +172,8 @@ class World:
         return found
 
     async def close(self) -> str | None:
-        """Closes the world, within a bounded time; why that failed, if it did."""
+        """Closes the world, within a bounded time; why that failed, if it did. A plain one that still does something is
+        closed when it is done."""
         if not self._is_made or self._method("close") is None:
             return None
         try:
@@ -199,7 +203,7 @@ class World:
             async with limit:
                 filled_in = arguments_for(method, arguments, given)
                 return await contain_cancellation(
-                    result_of(method, filled_in, f"{name} of the environment", self._calls)
+                    result_of(method, filled_in, f"{name} of the environment", self._calls, must=name == "close")
                 )
         except (Exception, SystemExit) as error:
             if limit.expired():

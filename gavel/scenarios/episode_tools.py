@@ -7,11 +7,15 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
+from gavel.llm.cancellation import contain_cancellation
+from gavel.llm.errors import GavelError
 from gavel.llm.types import Message
 from gavel.scenarios.bridges.mcp import McpServer
+from gavel.scenarios.deadline import Deadline
 from gavel.scenarios.environment import World
 from gavel.scenarios.episode import Episode
-from gavel.scenarios.tools import Toolbox, ToolDefinitionError, ToolResult, no_such_tool
+from gavel.scenarios.tool_world import ToolWorld
+from gavel.scenarios.tools import Toolbox, ToolDefinitionError, ToolResult, described, no_such_tool, tool_error
 
 
 class EpisodeTools:
@@ -54,9 +58,27 @@ async def episode_tools(
                 tool.call, episode=episode, environment=world.environment, on_loop=world.on_loop, seconds=seconds
             )
             tools.add(tool.schema, call)
+        if isinstance(world.environment, ToolWorld):
+            for schema in world.environment.schemas:
+                name = schema["function"]["name"]
+                tools.add(schema, partial(_within, world.environment, name, seconds))
     async with AsyncExitStack() as sessions:
         for server in servers:
             session = await sessions.enter_async_context(server.session())
             for schema in session.schemas:
                 tools.add(schema, partial(session.call, schema["function"]["name"]))
         yield tools
+
+
+async def _within(world: ToolWorld, name: str, seconds: float, arguments: str) -> ToolResult:
+    """What a tool of the world answers; a tool error where that takes longer than `seconds`, or it raises."""
+    limit = Deadline(seconds, f"the tool {name}")
+    try:
+        async with limit:
+            return await contain_cancellation(world.call(name, arguments))
+    except GavelError:
+        raise
+    except (Exception, SystemExit) as error:
+        if limit.expired():
+            return tool_error(f"{name} did not answer within {seconds:g} s")
+        return tool_error(f"{name} failed: {described(error)}")

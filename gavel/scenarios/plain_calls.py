@@ -1,7 +1,7 @@
 """The thread in which an episode's plain functions run, one after another, so that none holds up other episodes.
 
 A function that does not end keeps its thread and costs its own episode: who waits for it has a deadline, and what is
-called behind it is not begun. The thread ends with the program at the latest.
+called behind it is not begun, unless it must be. The thread ends with the program at the latest.
 """
 
 import asyncio
@@ -24,8 +24,11 @@ class PlainCalls:
         self._thread: threading.Thread | None = None
         weakref.finalize(self, self._work.put, None)  # the thread of one that nobody closes ends too
 
-    async def run(self, function: Callable[[], _T]) -> _T:
-        """What the function gives, or raises. Cancelled, it goes on in its thread, or is not begun."""
+    async def run(self, function: Callable[[], _T], *, must: bool = False) -> _T:
+        """What the function gives, or raises. Cancelled, it goes on in its thread, or is not begun.
+
+        `must`: it is begun all the same, once the thread is free.
+        """
         if self._thread is None:
             # A daemon, since the program must not wait at its end for a function that hangs.
             self._thread = threading.Thread(target=_run_all, args=[self._work], name="gavel-plain-calls", daemon=True)
@@ -35,7 +38,7 @@ class PlainCalls:
         context = contextvars.copy_context()
 
         def work() -> None:
-            if asked.cancelled():
+            if asked.cancelled() and not must:
                 return
             outcome = _outcome(context, function)
             try:

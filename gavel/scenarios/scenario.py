@@ -8,6 +8,7 @@ A task is either trained on or held out, never both. `success` and `hand_reward`
 on only when `LoopConfig.reward` gives them a weight.
 """
 
+import copy
 import functools
 import hashlib
 import importlib
@@ -19,7 +20,7 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from gavel.llm.errors import GavelError
 from gavel.scenarios.bridges.mcp import McpServer
@@ -36,6 +37,19 @@ OwnRollout = Callable[..., Awaitable[Trajectory | list[Trajectory]]]
 trajectory, or one for each agent that has a reward of its own."""
 BRIDGED = ("tau2_retail", "tau2_airline")
 """Scenarios whose tasks are in a package of their own: gavel/scenarios/bridges/tau2.py."""
+ADDRESSED: Mapping[str, str] = {
+    "agentgym": "gavel.scenarios.bridges.agentgym",
+    "branching": "gavel.scenarios.agent_styles.branching",
+    "gymnasium": "gavel.scenarios.bridges.gymnasium",
+    "openenv": "gavel.scenarios.bridges.openenv.scenario",
+    "react": "gavel.scenarios.agent_styles.react",
+    "reasoning_gym": "gavel.scenarios.bridges.reasoning_gym",
+    "textarena": "gavel.scenarios.bridges.textarena",
+    "verifiers": "gavel.scenarios.bridges.verifiers.scenario",
+    "verl": "gavel.scenarios.bridges.verl",
+    "word_math": "gavel.scenarios.bridges.math_problems",
+}
+"""Worlds of others, `scheme:address`: the module of each scheme, whose `scenario_at(address)` gives the scenario."""
 
 
 class ScenarioError(GavelError):
@@ -141,6 +155,13 @@ class Scenario:
         self.measures = dict(measures or {})
         self._tasks: dict[Split, Sequence[Task]] = _splits(name, tasks, held_out)
 
+    def with_max_turns(self, max_turns: int) -> "Scenario":
+        """The same scenario with another limit of turns. Raises `ScenarioError` for a number below 1."""
+        _check_limits(self.name, counts={"max_turns": max_turns}, seconds={})
+        other = copy.copy(self)
+        other.max_turns = max_turns
+        return other
+
     def tasks(self, split: Split = "train") -> Sequence[Task]:
         return self._tasks[split]
 
@@ -170,13 +191,15 @@ def _recorded(kind: type, method: str, metric: str) -> Callable[[Trajectory], An
 
 
 def find_scenario(reference: str) -> Scenario:
-    """The scenario called `reference`: a shipped one's name, or `file.py` or `file.py:variable`.
+    """The scenario called `reference`: a shipped one's name, `file.py`, `file.py:variable`, or `scheme:address`.
 
     Raises `ScenarioError` when there is none, and when the file cannot be loaded.
     """
     path, _, variable = reference.partition(":")
     if path.endswith(".py"):
         return _from_file(Path(path), variable)
+    if path in ADDRESSED and variable:
+        return importlib.import_module(ADDRESSED[path]).scenario_at(variable)
     if reference in BRIDGED:
         return importlib.import_module("gavel.scenarios.bridges.tau2").tau2(reference.removeprefix("tau2_"))
     shipped = shipped_scenarios()
@@ -229,11 +252,26 @@ def _from_file(path: Path, variable: str) -> Scenario:
     return next(iter(chosen.values()))
 
 
+@runtime_checkable
+class _Drawn(Protocol):
+    """Tasks that are drawn by their numbers when they are asked for: `gavel.scenarios.library.drawn_tasks`."""
+
+    numbers: Sequence[int]
+    draw: Callable[[int], Task]
+
+
+def _ids_in_both(tasks: Sequence[Task], held_out: Sequence[Task]) -> set[str]:
+    """Of tasks that are drawn in the same way by their numbers, without drawing the others."""
+    if isinstance(tasks, _Drawn) and isinstance(held_out, _Drawn) and tasks.draw is held_out.draw:
+        return {tasks.draw(number).id for number in set(tasks.numbers).intersection(held_out.numbers)}
+    return {task.id for task in tasks} & {task.id for task in held_out}
+
+
 def _splits(name: str, tasks: Sequence[Task], held_out: Sequence[Task] | float) -> dict[Split, Sequence[Task]]:
     if not tasks:
         raise ScenarioError(f"the scenario {name} has no tasks", "Pass tasks=[gavel.Task(user=…), …].")
     if not isinstance(held_out, int | float):
-        both = {task.id for task in tasks} & {task.id for task in held_out}
+        both = _ids_in_both(tasks, held_out)
         if both:
             tasks_in_both = "a task" if len(both) == 1 else f"{len(both)} tasks"
             raise ScenarioError(

@@ -1,10 +1,12 @@
 """Agents without a model, which show how a scenario plays: one uses every tool once, the other only answers.
 
-Arguments are examples that the tools' schemas allow; a text is the number that the user names, where there is one.
+Arguments are examples that the tools' schemas allow. One whose name a task's data has gets the value from there;
+another text is the number that the user names, where there is one.
 """
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, cast
 
 from gavel.llm.message_parts import text_of
@@ -16,9 +18,17 @@ _DEPTH = 6
 _WITH_DIGIT = re.compile(r"[\w-]*\d[\w-]*")
 
 
-def tool_user() -> FunctionModel:
-    """Calls one tool a turn, each once, and then answers."""
-    return FunctionModel("scripted/tool-user", _use_next)
+def tool_user(known: Mapping[str, Any] | None = None) -> FunctionModel:
+    """Calls one tool a turn, each once, and then answers.
+
+    `known`: argument name to value, such as a task's data.
+    """
+    values = known or {}
+
+    async def turn(request: ChatRequest) -> Message:
+        return _use_next(request, values)
+
+    return FunctionModel("scripted/tool-user", turn)
 
 
 def talker() -> FunctionModel:
@@ -26,15 +36,19 @@ def talker() -> FunctionModel:
     return FunctionModel("scripted/talker", _answer)
 
 
-async def _use_next(request: ChatRequest) -> Message:
+def _use_next(request: ChatRequest, known: Mapping[str, Any]) -> Message:
     used = sum(message.get("role") == "tool" for message in request.messages)
     if used >= len(request.tools):
         return {"content": "I have used every tool that I have."}
     function = request.tools[used]["function"]
     said = " ".join(text_of(message) for message in request.messages if message.get("role") == "user")
     named = _WITH_DIGIT.search(said)
-    arguments = json.dumps(example(function.get("parameters") or {}, text=named[0] if named else "example"))
-    call = {"id": f"call_{used}", "type": "function", "function": {"name": function["name"], "arguments": arguments}}
+    parameters: dict[str, Any] = function.get("parameters") or {}
+    arguments = cast("dict[str, Any]", example(parameters, text=named[0] if named else "example") or {})
+    properties: dict[str, Any] = parameters.get("properties") or {}
+    arguments |= {name: known[name] for name in properties if isinstance(known.get(name), str | int | float)}
+    function_call = {"name": function["name"], "arguments": json.dumps(arguments)}
+    call = {"id": f"call_{used}", "type": "function", "function": function_call}
     return {"content": "", "tool_calls": [call]}
 
 

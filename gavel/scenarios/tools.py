@@ -34,6 +34,12 @@ HELD_SECONDS = 1.0
 """For which a plain function may hold up all episodes without a warning."""
 MAX_YIELDED = 10_000
 """Values of a tool that is a generator."""
+MAX_ERROR_CHARACTERS = 4_000
+"""Of a tool error. A model that is told 200,000 characters of its own mistake has no context left to mend it."""
+_NO_FUNCTION = (
+    "Pass functions made with def, by themselves: tools=[look_up], whose schema comes from their annotations. A class "
+    "with state is an environment: Scenario(environment=Desk)."
+)
 _holding: set[str] = set()
 """Names of those that a warning has named."""
 logger = logging.getLogger(__name__)
@@ -78,6 +84,8 @@ class Tool:
     def __init__(self, function: ToolFunction, *, bound: bool = False) -> None:
         self.function = function
         self._bound = bound
+        if inspect.isclass(function) or not callable(function):
+            raise ToolDefinitionError(f"{function!r:.80} is no function, so the agent could not call it", _NO_FUNCTION)
         self.name = getattr(function, "__name__", "")
         if not self.name.isidentifier():
             raise ToolDefinitionError(
@@ -186,15 +194,20 @@ class Toolbox:
 
 
 async def result_of(
-    function: Callable[..., Any], arguments: Mapping[str, Any], name: str = "", calls: PlainCalls | None = None
+    function: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    name: str = "",
+    calls: PlainCalls | None = None,
+    *,
+    must: bool = False,
 ) -> Any:
     """What a plain or an async function gives.
 
-    A plain one runs in the thread of `calls`; without that on the event loop, and if it holds that up, a warning names
-    it, once.
+    A plain one runs in the thread of `calls`, by `must` also after who waits for it has given up; without that on the
+    event loop, and if it holds that up, a warning names it, once.
     """
     if calls is not None and not is_async(function):
-        result = await calls.run(lambda: _whole(function(**arguments)))
+        result = await calls.run(lambda: _whole(function(**arguments)), must=must)
         return await result if inspect.isawaitable(result) else result
     started = time.monotonic()
     result = _whole(function(**arguments))
@@ -320,4 +333,7 @@ def _sendable(text: str) -> str:
 
 
 def tool_error(message: str) -> ToolResult:
+    """An error for the agent to read; what it wrote itself and an error repeats is cut."""
+    if len(message) > MAX_ERROR_CHARACTERS:
+        message = f"{message[:MAX_ERROR_CHARACTERS]} … ({len(message):,} characters)"
     return ToolResult(content=text_of_result({"error": message}), error=True)

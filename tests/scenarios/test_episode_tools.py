@@ -8,12 +8,18 @@ from typing import Any
 
 import pytest
 
+from gavel.llm.errors import GavelError
 from gavel.llm.types import Message
 from gavel.scenarios.bridges.mcp import mcp
+from gavel.scenarios.environment import World
+from gavel.scenarios.episode import Episode
+from gavel.scenarios.episode_tools import episode_tools
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.rollout import rollout
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
+from gavel.scenarios.tool_world import ToolWorld
+from gavel.scenarios.tools import Toolbox, ToolResult
 from gavel.scenarios.trajectory import Trajectory
 
 SERVER = Path(__file__).parent / "bridges" / "mcp_servers.py"
@@ -64,3 +70,39 @@ async def test_a_server_that_fails_costs_its_own_episode(kind: str, options: dic
     assert failed.status == "failed"
     assert reason in (failed.status_reason or "")
     assert well.status == "finished"
+
+
+class Listed(ToolWorld):
+    """A world whose server lists its tools."""
+
+    async def reset(self, task: Task) -> str:
+        self.schemas = [
+            {"type": "function", "function": {"name": name, "description": "", "parameters": {"type": "object"}}}
+            for name in ("echo", "fall", "wait", "lose")
+        ]
+        return "Welcome."
+
+    async def call(self, name: str, arguments: str) -> ToolResult:
+        """Has a docstring, and is no tool."""
+        match name:
+            case "fall":
+                raise OSError("the floor is gone")
+            case "wait":
+                await asyncio.sleep(60)
+            case "lose":
+                raise GavelError("the server is lost")
+        return ToolResult(arguments)
+
+
+async def test_a_world_may_list_its_tools_once_it_is_reset():
+    episode = Episode(Task(user="Go."))
+    world = World(Listed, episode, 5)
+    await world.reset()
+    async with episode_tools(Toolbox(()), (), world, episode, 0.05) as tools:
+        assert [schema["function"]["name"] for schema in tools.schemas] == ["echo", "fall", "wait", "lose"]
+        assert await tools.call("echo", '{"a": 1}') == ToolResult('{"a": 1}')
+        assert "the floor is gone" in (await tools.call("fall", "")).content
+        assert "did not answer within 0.05 s" in (await tools.call("wait", "")).content
+        assert (await tools.call("call", "")).error
+        with pytest.raises(GavelError, match="the server is lost"):
+            await tools.call("lose", "")

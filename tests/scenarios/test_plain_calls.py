@@ -50,6 +50,17 @@ async def test_what_is_given_up_holds_up_no_other_and_is_not_begun_later(calls):
     assert begun == []
 
 
+async def test_what_must_run_is_begun_when_the_thread_is_free_although_nobody_waits(calls):
+    release, begun = threading.Event(), []
+    for work, must in ((lambda: release.wait(HANG_SECONDS), False), (lambda: begun.append(1), True)):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await calls.run(work, must=must)
+    assert begun == []
+    release.set()
+    assert await calls.run(lambda: list(begun)) == [1]
+
+
 @pytest.mark.parametrize("end", [PlainCalls.close, lambda calls: None], ids=["closed", "forgotten"])
 async def test_the_thread_ends_when_it_is_closed_or_forgotten(end):
     calls = PlainCalls()

@@ -33,6 +33,14 @@ async def test_a_tool_user_calls_every_tool_once_with_arguments_that_run():
     assert json.loads(calls[0].arguments)["order_id"] == "A-1001"
 
 
+async def test_a_tool_user_takes_arguments_that_the_task_s_data_has():
+    task = Task(user="Where is it?", data={"order_id": "B-7", "limit": 2, "amounts": [1.0], "reason": "broken"})
+    episode = await rollout(tool_user(task.data), SHOP, task)
+    calls = [call.function for choice in episode.choices() for call in choice.message.tool_calls or ()]
+    assert json.loads(calls[0].arguments) == {"order_id": "B-7", "limit": 2}
+    assert json.loads(calls[1].arguments)["order_id"] == "B-7"
+
+
 async def test_a_talker_only_answers():
     episode = await rollout(talker(), SHOP, SHOP.tasks()[0])
     assert episode.metrics["turns"] == 1

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from gavel.scenarios.episode import Episode
+from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.task import Task
 from gavel.scenarios.tools import Tool, Toolbox, ToolDefinitionError, ToolResult, done
 
@@ -402,3 +403,37 @@ def test_an_asynchronous_generator_is_no_tool() -> None:
 
     with pytest.raises(ToolDefinitionError, match="count is an asynchronous generator"):
         Tool(count)
+
+
+async def test_an_error_does_not_repeat_all_that_the_agent_wrote():
+    def find(name: str) -> str:
+        """Find it."""
+        raise LookupError(f"nothing is called {name}")
+
+    long = "x" * 100_000
+    tools = Toolbox([find])
+    for name, arguments in (("find", {"name": long}), ("find", {"name": "x", long: 1}), (long, {})):
+        result = await tools.call(name, json.dumps(arguments))
+        assert result.error
+        assert len(result.content) < 4_100
+        assert "characters)" in result.content
+
+
+class Desk:
+    """A class with state."""
+
+
+def look_up(order: str) -> str:
+    """Looks up an order."""
+    return order
+
+
+NO_FUNCTIONS = ["look_up", 3, None, {"type": "function", "function": {"name": "look_up"}}, Desk, Desk(), int]
+
+
+@pytest.mark.parametrize("offered", [*NO_FUNCTIONS, [look_up], look_up("A1"), pytest], ids=repr)
+def test_what_is_no_function_is_refused_as_a_tool_with_the_remedy(offered: Any) -> None:
+    with pytest.raises(ToolDefinitionError, match="is no function") as error:
+        Scenario(name="desk", tasks=[Task(id="1", user="?")], tools=[offered])
+    assert "made with def" in error.value.remedy
+    assert "environment=" in error.value.remedy

@@ -1,0 +1,132 @@
+"""One episode in an environment of AgentGym, as Gavel's agent loop plays it, in two agent styles.
+
+    ReactWorld   the agent writes `Thought: … Action: …`, and the environment answers
+    ActWorld     the agent calls one tool, act(action)
+
+A server that is lost fails the episode with the reason. An error about one action is told to the agent; the third in a
+row fails the episode. `success` and `reward` are the environment's, for comparison only.
+"""
+
+import json
+from typing import Any
+
+from gavel.llm.types import Message
+from gavel.prompts import render
+from gavel.scenarios.bridges.agentgym.actions import action_of, sent
+from gavel.scenarios.bridges.agentgym.connection import AgentGymError
+from gavel.scenarios.bridges.agentgym.sessions import EnvServer, Session
+from gavel.scenarios.bridges.agentgym.wire import RefusedError, texts
+from gavel.scenarios.episode import Episode
+from gavel.scenarios.task import Task
+from gavel.scenarios.tool_world import ToolWorld
+from gavel.scenarios.tools import ToolResult, done, tool_error
+from gavel.scenarios.trajectory import Trajectory
+
+RAW, RETURN, ERRORS = "raw_reward", "raw_return", "environment_errors"
+"""Among a trajectory's metrics: the reward as the server gave it last, the sum over the steps, and errors of the
+environment about an action."""
+_ERRORS_IN_A_ROW = 3
+_ACT: Message = {
+    "type": "function",
+    "function": {
+        "name": "act",
+        "description": "Carry out one action in the environment.",
+        "parameters": {
+            "type": "object",
+            "properties": {"action": {"type": "string", "description": "The action, as the environment reads it."}},
+            "required": ["action"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+class _World:
+    """An episode of one item."""
+
+    def __init__(self, server: EnvServer) -> None:
+        self._server = server
+        self._kind = server.kind
+        self._session: Session | None = None
+        self._asking = self._is_done = False
+        self._raw = self._sum = 0.0
+        self._errors = self._in_a_row = 0
+
+    async def reset(self, task: Task, episode: Episode) -> str:
+        self._metrics = episode.trajectory.metrics
+        self._session = await self._server.begin(task.data["item"])
+        first = self._session.first
+        if self._kind.words is not None:
+            words = texts(await self._server.look(self._session, f"/{self._kind.words}"))
+            first = f"{first}\n\nAllowed words: {', '.join(words)}"
+        return first
+
+    def success(self, trajectory: Trajectory) -> bool:
+        return self._kind.succeeded(self._raw, self._is_done)
+
+    def reward(self, trajectory: Trajectory) -> float:
+        return self._kind.normalised(self._raw, self._is_done)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._server.end(self._session, whole=not self._asking)
+
+    async def _act(self, action: str) -> tuple[str, bool]:
+        """What the environment says, and whether the episode is over. Raises `AgentGymError`."""
+        assert self._session is not None
+        self._asking = True  # until it is answered: after a failure the environment is not used again
+        try:
+            step = await self._server.step(self._session, action)
+        except RefusedError as error:
+            self._errors, self._in_a_row = self._errors + 1, self._in_a_row + 1
+            self._metrics[ERRORS] = self._errors
+            if self._in_a_row == _ERRORS_IN_A_ROW:
+                raise AgentGymError(
+                    f"the environment answered {self._in_a_row} actions in a row with an error: {error.message}",
+                    "Look at the server's log.",
+                ) from error
+            self._asking = False
+            return f"Error: {error.message}", False
+        self._asking = False
+        self._in_a_row = 0
+        self._sum += step.reward
+        self._raw = step.reward if step.score is None or not self._kind.scored else step.score
+        self._is_done = step.done
+        self._metrics |= {RAW: self._raw, RETURN: self._sum}
+        return step.observation, step.done
+
+
+class ReactWorld(_World):
+    """The agent writes its actions."""
+
+    async def observe(self, action: str) -> Any:
+        found = action_of(action, self._kind.form)
+        if found is None:
+            return render("scenarios/agentgym_form.j2", form=self._kind.form, style="react").strip()
+        observation, is_over = await self._act(found)
+        return done(observation or None) if is_over else observation
+
+
+class ActWorld(_World, ToolWorld):
+    """The agent calls `act`."""
+
+    def __init__(self, server: EnvServer) -> None:
+        super().__init__(server)
+        self.schemas = [_ACT]
+
+    async def observe(self, action: str) -> str:
+        return render("scenarios/agentgym_form.j2", form=self._kind.form, style="tools").strip()
+
+    async def call(self, name: str, arguments: str) -> ToolResult:
+        if name != "act":
+            return tool_error(f"there is no tool {name!r}; the tools are act")
+        try:
+            given: Any = json.loads(arguments or "{}")
+        except (ValueError, RecursionError) as error:
+            return tool_error(f"the arguments of act are not valid JSON: {error}")
+        match given:
+            case {"action": str(action), **rest} if not rest and action.strip():
+                observation, is_over = await self._act(sent(action, self._kind.form))
+                return ToolResult(observation, done=is_over)
+            case _:
+                return tool_error('act: give one text, {"action": "…"}')

@@ -1,0 +1,188 @@
+"""The HTTP interface of a served scenario: AgentGym's dialect A.
+
+    POST /create {}                    -> {"id": 0, …}
+    POST /reset  {"id": 0, "data_idx": 3}  -> {"observation": "…", …}      also `game`, `item_id`, `session_id`, `seed`
+    POST /step   {"id": 0, "action": "Thought: …\nAction: …"}  -> {"observation", "reward", "done"}
+    GET  /observation?id=0   GET /detail?id=0   POST /close {"id": 0}
+    GET  /  GET /metadata  GET /tasks?start=0&stop=100       what this server is, which AgentGym's own do not tell
+
+A request that cannot be served is answered with status 200 and `{"error": …}`, as the dialect has it; without the key
+with 401, beyond the most environments with 503.
+"""
+
+import asyncio
+import hmac
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
+from typing import Any, cast
+
+from aiohttp import web
+
+from gavel.llm.loopback import is_loopback
+from gavel.scenarios.bridges.agentgym_server.held import Environments, FullError, HeldError
+from gavel.scenarios.bridges.agentgym_server.items import Items
+from gavel.scenarios.environment import tools_of
+from gavel.scenarios.scenario import Scenario
+
+_INDEX = ("data_idx", "game", "item_id", "session_id", "seed")
+_MOST_BYTES = 2**20
+_MOST_TASKS = 1000
+"""In one answer."""
+_SWEEP_SECONDS = 5.0
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def create_app(
+    scenario: Scenario, *, key: str | None = None, most: int = 256, idle_seconds: float = 900.0
+) -> web.Application:
+    """`key`: what requests must bring as `Authorization: Bearer`; without one only this machine is answered."""
+    served = _Served(scenario, most, idle_seconds)
+    app = web.Application(client_max_size=_MOST_BYTES, middlewares=[_guard(key), _errors])
+    app.add_routes(
+        [
+            web.get("/", served.greet),
+            web.get("/metadata", served.metadata),
+            web.get("/tasks", served.tasks),
+            web.post("/create", served.create),
+            web.post("/reset", served.reset),
+            web.post("/step", served.step),
+            web.post("/close", served.close),
+            web.get("/observation", served.observation),
+            web.get("/detail", served.detail),
+        ]
+    )
+    app.cleanup_ctx.append(served.kept_tidy)
+    return app
+
+
+class _Served:
+    """The handlers."""
+
+    def __init__(self, scenario: Scenario, most: int, idle_seconds: float) -> None:
+        self._scenario = scenario
+        self._items = Items.of(scenario)
+        self._environments = Environments(self._items, most=most, idle_seconds=idle_seconds)
+
+    async def kept_tidy(self, app: web.Application) -> AsyncGenerator[None]:
+        """Ends idle environments while the server runs, and all of them with it."""
+        sweeping = asyncio.create_task(self._sweep())
+        yield
+        sweeping.cancel()
+        with suppress(asyncio.CancelledError):
+            await sweeping
+        await self._environments.close_all()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            await self._environments.close_idle()
+
+    async def greet(self, request: web.Request) -> web.Response:
+        return web.json_response({"gavel": "agentgym", "scenario": self._scenario.name})
+
+    async def metadata(self, request: web.Request) -> web.Response:
+        scenario = self._scenario
+        schemas = list(scenario.toolbox.schemas)
+        if isinstance(scenario.environment, type):
+            schemas += tools_of(scenario.environment).schemas
+        return web.json_response(
+            {
+                "scenario": scenario.name,
+                "system": scenario.system,
+                "rubric": scenario.rubric,
+                "tools": schemas,
+                "max_turns": scenario.max_turns,
+                "max_steps": scenario.max_steps,
+                "call_seconds": scenario.call_seconds,
+                "tasks": {"train": self._items.train, "held_out": self._items.held_out},
+                "success": scenario.success is not None,
+                "hand_reward": scenario.hand_reward is not None,
+                "measures": list(scenario.measures),
+            }
+        )
+
+    async def tasks(self, request: web.Request) -> web.Response:
+        start, stop = (_number(request.query.get(name, default)) for name, default in (("start", "0"), ("stop", "100")))
+        return web.json_response(self._items.described(start, min(stop, start + _MOST_TASKS)))
+
+    async def create(self, request: web.Request) -> web.Response:
+        await self._environments.close_idle()
+        environment = self._environments.create()
+        return web.json_response({"id": environment.number, "observation": "", "reward": 0.0, "done": False})
+
+    async def reset(self, request: web.Request) -> web.Response:
+        body = await _body(request)
+        name = next((name for name in _INDEX if body.get(name) is not None), None)
+        item, seed = body.get(name or ""), body.get("episode_seed")
+        environment = self._environments.find(body.get("id"))
+        return web.json_response(
+            await self._environments.reset(
+                environment, 0 if name is None else _number(item), None if seed is None else _number(seed)
+            )
+        )
+
+    async def step(self, request: web.Request) -> web.Response:
+        body = await _body(request)
+        environment = self._environments.find(body.get("id"))
+        action, ended = body.get("message") or body.get("action"), body.get("finish_reason")
+        if not isinstance(action, str | dict) or not isinstance(ended, str | None):
+            raise HeldError('a step is {"id": 0, "action": "text"}')
+        return web.json_response(
+            await self._environments.step(environment, cast("str | dict[str, Any]", action), finish_reason=ended)
+        )
+
+    async def close(self, request: web.Request) -> web.Response:
+        await self._environments.close(self._environments.find((await _body(request)).get("id")))
+        return web.json_response({"closed": True})
+
+    async def observation(self, request: web.Request) -> web.Response:
+        return web.json_response(self._shown(request).get("observation", ""))
+
+    async def detail(self, request: web.Request) -> web.Response:
+        return web.json_response(self._shown(request))
+
+    def _shown(self, request: web.Request) -> dict[str, Any]:
+        return self._environments.find(_number(request.query.get("id", ""))).shown
+
+
+async def _body(request: web.Request) -> dict[str, Any]:
+    try:
+        body: Any = json.loads(await request.text() or "{}")
+    except (ValueError, RecursionError, LookupError) as error:  # the last for a charset that is none
+        raise HeldError("the body is no JSON") from error
+    if not isinstance(body, dict):
+        raise HeldError("the body is no JSON object")
+    return cast("dict[str, Any]", body)
+
+
+def _number(value: Any) -> int:
+    if isinstance(value, str) and value.removeprefix("-").isdecimal() and len(value) < 20:
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise HeldError(f"{value!r:.40} is no whole number")
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except FullError as error:
+        return web.json_response({"error": error.message}, status=503)
+    except HeldError as error:
+        return web.json_response({"error": error.message})
+
+
+def _guard(key: str | None) -> Any:
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if key is None:
+            host = request.url.host or ""
+            if not is_loopback(host) or "Origin" in request.headers:  # a page of another site, in a browser here
+                return web.json_response({"error": "this server answers programs on its own machine alone"}, status=403)
+        elif not hmac.compare_digest(request.headers.get("Authorization", "").encode(), f"Bearer {key}".encode()):
+            return web.json_response({"error": "the key is missing or another one"}, status=401)
+        return await handler(request)
+
+    return guard

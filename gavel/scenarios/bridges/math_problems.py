@@ -1,0 +1,72 @@
+"""Word problems of others in GSM8K's form, as the scenario `word_math`.
+
+    gavel train word_math:train.jsonl --model …       # a fifth is held out, by the problems' text
+    gavel train word_math:gsm8k/main --model …        # train.* is trained on, and test.* held out
+
+A row has `question` and `answer`; the answer ends with `#### 72`. JSON lines, packed or not, and parquet are read.
+"""
+
+import re
+from pathlib import Path
+
+from gavel.scenarios.library.word_math import scenario_of
+from gavel.scenarios.readers.files import rows_by_file
+from gavel.scenarios.readers.row import Row, is_object
+from gavel.scenarios.scenario import Scenario, ScenarioError
+from gavel.scenarios.task import Task
+
+_ANSWER = re.compile(r"####\s*(-?[\d.,]*\d)\s*$")
+_ENDINGS = (".jsonl", ".json", ".parquet", ".jsonl.gz", ".jsonl.zst")
+_HELD_OUT = 0.2
+
+
+def scenario_at(address: str) -> Scenario:
+    """The scenario over the problems of a file, or of a directory with train and test files. Raises `ScenarioError`."""
+    path = Path(address)
+    if not path.exists():
+        raise ScenarioError(f"there is no file {path.absolute()}", "Check the path: word_math:problems.jsonl")
+    if path.is_file():
+        return scenario_of(f"word_math-{_stem(path)}", _tasks([path]), _HELD_OUT)
+    files = sorted(each for each in path.iterdir() if each.name.endswith(_ENDINGS))
+    train, test = ([each for each in files if each.name.startswith(split)] for split in ("train", "test"))
+    if not train or not test:
+        raise ScenarioError(
+            f"{path} should hold files whose names begin with train and test; found: "
+            f"{', '.join(each.name for each in files) or 'none'}",
+            f"Name a file instead: word_math:{path / (files[0].name if files else 'problems.jsonl')}",
+        )
+    tasks, held_out = _tasks(train), _tasks(test)
+    known = {task.id for task in tasks}
+    return scenario_of(f"word_math-{path.name}", tasks, [task for task in held_out if task.id not in known])
+
+
+def _stem(path: Path) -> str:
+    return path.name.partition(".")[0]
+
+
+def _tasks(files: list[Path]) -> list[Task]:
+    """One task for each problem; the second of two that say the same is left out."""
+    tasks: dict[str, Task] = {}
+    for file in files:
+        for row in rows_by_file(file)[file]:
+            task = _task(row)
+            tasks.setdefault(task.id, task)
+    if not tasks:
+        raise ScenarioError(f"{', '.join(map(str, files))} holds no problems", "A row has question and answer.")
+    return list(tasks.values())
+
+
+def _task(row: Row) -> Task:
+    if not is_object(row.value, "question", "answer"):
+        raise ScenarioError(
+            f"{row.where} is no problem: it has no question and answer",
+            'A row looks like {"question": "…", "answer": "… #### 72"}.',
+        )
+    question, solution = str(row.value["question"]).strip(), str(row.value["answer"]).strip()
+    found = _ANSWER.search(solution)
+    if found is None or not question:
+        raise ScenarioError(
+            f"{row.where}: the answer {solution[-60:]!r} does not end with '#### ' and a number",
+            "Write each answer as … #### 72.",
+        )
+    return Task(user=question, data={"answer": found[1].replace(",", "")}, reference=solution)

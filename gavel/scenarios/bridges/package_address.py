@@ -1,0 +1,49 @@
+"""Addresses of worlds in an installed package: `NAME?option=value&…`, and what to type where the package lacks."""
+
+import importlib
+import json
+from types import ModuleType
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+from pydantic import BaseModel, ValidationError
+
+from gavel.scenarios.scenario import ScenarioError
+
+_O = TypeVar("_O", bound=BaseModel)
+
+
+def parsed(scheme: str, address: str, options: type[_O]) -> tuple[str, _O, dict[str, Any]]:
+    """The name, the options, and what is no option: arguments of the world itself, as JSON or else as text.
+
+    Raises `ScenarioError` for options of another form.
+    """
+    name, _, query = address.partition("?")
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    own = {key: value for key, value in given.items() if key in options.model_fields}
+    try:
+        found = options.model_validate(own)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ScenarioError(
+            f"{scheme}:{address}: {'.'.join(map(str, first['loc']))}: {first['msg']}",
+            f"Options are {', '.join(options.model_fields)}; anything else goes to the world itself.",
+        ) from error
+    return name, found, {key: _value(value) for key, value in given.items() if key not in own}
+
+
+def installed(module: str, distribution: str, what: str) -> ModuleType:
+    """The module. Raises `ScenarioError` that says what to install where it lacks, or cannot be imported."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ScenarioError(
+            f"{what} needs the package {distribution}: {error}", f"pip install {distribution}"
+        ) from error
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

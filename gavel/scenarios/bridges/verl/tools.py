@@ -1,0 +1,112 @@
+"""Tools of verl's multi-turn YAML: classes with `create`, `execute` and `release`, called as verl's agent loop does.
+
+    tools:
+      - class_name: my_tools.Calculator
+        config: {type: native}
+        tool_schema: {type: function, function: {name: calculate, description: …, parameters: {…}}}
+
+Each call makes an instance with the row's `create_kwargs`, executes, and releases it. A call that fails is answered
+with a text that says so; it never ends the episode.
+"""
+
+import importlib
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from gavel.llm.types import Message
+from gavel.scenarios.scenario import ScenarioError
+
+_SHAPE = "verl's YAML has tools: a list of class_name, config and tool_schema."
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAnswer:
+    """What a call of a tool gave."""
+
+    text: str
+    reward: float = 0.0
+    error: bool = False
+
+
+class VerlTools:
+    """The tools of one file."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises `ScenarioError` for a file that cannot be read, and for a class that cannot be made."""
+        try:
+            found: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise ScenarioError(f"{path} cannot be read: {error}", _SHAPE) from error
+        entries: Any = cast(Message, found).get("tools") if isinstance(found, dict) else None
+        if not isinstance(entries, list) or not entries:
+            raise ScenarioError(f"{path} lists no tools", _SHAPE)
+        self._tools: dict[str, Any] = {}
+        self.schemas: list[Message] = []
+        """In OpenAI's form, as the agent is shown them."""
+        for entry in cast("list[Any]", entries):
+            tool = _made(entry, path)
+            schema: Message = tool.tool_schema.model_dump(exclude_unset=True, exclude_none=True)
+            name = schema["function"]["name"]
+            if name in self._tools:
+                raise ScenarioError(f"{path} has two tools called {name}", "Give each a name of its own.")
+            self._tools[name] = tool
+            self.schemas.append(schema)
+
+    async def call(self, name: str, arguments: str, tools_kwargs: Message) -> ToolAnswer:
+        """One call of the agent's. `tools_kwargs`: of the row, by the tool's name."""
+        tool = self._tools.get(name)
+        if tool is None:
+            return ToolAnswer(f"Unknown function '{name}'. Available tools: {', '.join(self._tools)}", error=True)
+        try:
+            given: Any = json.loads(arguments or "{}")
+        except ValueError as error:
+            return ToolAnswer(f"Invalid JSON in arguments for '{name}': {error}", error=True)
+        kwargs: Message = tools_kwargs.get(name) or {}
+        instance: str | None = None
+        try:
+            instance, _ = await tool.create(create_kwargs=kwargs.get("create_kwargs", {}))
+            response, reward, _ = await tool.execute(instance, given)
+            return ToolAnswer(str(response.text or ""), float(reward or 0.0))
+        except Exception as error:
+            return ToolAnswer(f"Error executing tool '{name}': {type(error).__name__}: {error}", error=True)
+        finally:
+            if instance is not None:
+                await tool.release(instance)
+
+
+def _made(entry: Any, path: Path) -> Any:
+    """The tool of one entry of the YAML."""
+    fields = cast(Message, entry) if isinstance(entry, dict) else {}
+    config: Message = fields.get("config") or {}
+    place, _, name = str(fields.get("class_name", "")).rpartition(".")
+    if not place:
+        raise ScenarioError(f"{path}: a tool has no class_name", _SHAPE)
+    if config.get("type", "native") != "native":
+        raise ScenarioError(
+            f"{path}: {name} is of the type {config['type']}, and native ones are supported",
+            "Give tools of an MCP server to a scenario of your own: gavel.Scenario(tools=[gavel.mcp(…)]).",
+        )
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        from verl.tools.schemas import OpenAIFunctionToolSchema  # pyright: ignore
+
+        kind: Any = getattr(importlib.import_module(place), name)
+        given = fields.get("tool_schema")
+        schema: Any = None if given is None else OpenAIFunctionToolSchema.model_validate(given)  # pyright: ignore
+        return kind(config=config, tool_schema=schema)
+    except ModuleNotFoundError as error:
+        remedy = "pip install verl" if (error.name or "").partition(".")[0] == "verl" else _SHAPE
+        raise ScenarioError(
+            f"{path}: {fields['class_name']} needs {error.name}, which is not installed", remedy
+        ) from error
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+        raise ScenarioError(f"{path}: the tool {fields['class_name']} cannot be made: {told}", _SHAPE) from error
+    finally:
+        sys.path.remove(folder)

@@ -1,0 +1,156 @@
+"""Several scenarios in one run: how many groups of a step each of them gets.
+
+    Mixture([retail, airline])                                        equal shares
+    Mixture([retail, airline], weights={"retail": 3, "airline": 1})   three groups in four are of the first
+    Mixture([retail, airline], weights={"airline": {20: 1}})          a curriculum: the second begins at step 20
+
+A group is always of one task, so members of different scenarios are never compared. Shares are systematic: in a step of
+n groups a scenario of share p has floor(np) or ceil(np) of them, and np on average. The plan of a step depends on the
+seed and the step alone.
+"""
+
+import itertools
+import math
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gavel.scenarios.scenario import Scenario, ScenarioError, Split, find_scenario
+from gavel.scenarios.seeds import seed_of
+from gavel.scenarios.task import Task
+
+SEPARATOR = "+"
+_BETWEEN = re.compile(r"\+(?!\w+://)")
+Weight = float | Mapping[int, float]
+"""A number, or numbers by the step from which they count; before the first one it is 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTask:
+    """The task of one group."""
+
+    scenario: Scenario
+    task: Task
+    repeat: int = 0
+    """How often the step has the same task before: a scenario may have fewer tasks than groups."""
+
+
+class Mixture:
+    """Scenarios that one policy is trained on together."""
+
+    def __init__(self, scenarios: Sequence[Scenario | str], weights: Mapping[str, Weight] | None = None) -> None:
+        """`weights` by the scenarios' names; one without a weight has 1. Raises `ScenarioError` for no scenario, two of
+        one name, a weight of none of them, or one that is no number from 0; and for a step at which all are 0."""
+        self.scenarios = tuple(each if isinstance(each, Scenario) else find_scenario(each) for each in scenarios)
+        names = [each.name for each in self.scenarios]
+        if not names:
+            raise ScenarioError("a mixture needs a scenario", "Pass gavel.Mixture([scenario, …]).")
+        if doubled := next((name for name in names if names.count(name) > 1), None):
+            raise ScenarioError(
+                f"two scenarios of the mixture are called {doubled}: their figures could not be told apart",
+                "Name each scenario once, and give two different ones different names.",
+            )
+        self.name = SEPARATOR.join(names)
+        self.weights = {name: _by_step(name, (weights or {}).get(name, 1.0)) for name in names}
+        if unknown := next((name for name in weights or {} if name not in names), None):
+            raise ScenarioError(
+                f"{unknown!r} has a weight, and is none of the scenarios", f"There are: {', '.join(names)}."
+            )
+        steps = sorted({0, *(step for by_step in self.weights.values() for step in by_step)})
+        if empty := [step for step in steps if not any(self.weights_at(step).values())]:
+            raise ScenarioError(
+                f"at step {empty[0]} every scenario of the mixture has the weight 0",
+                "Give one of them a weight above 0 from step 0 on.",
+            )
+
+    @classmethod
+    def of(cls, scenario: "Scenario | Mixture") -> "Mixture":
+        """The mixture itself, or one of a single scenario."""
+        return scenario if isinstance(scenario, Mixture) else cls([scenario])
+
+    def __iter__(self) -> Iterator[Scenario]:
+        return iter(self.scenarios)
+
+    def __len__(self) -> int:
+        return len(self.scenarios)
+
+    @property
+    def rubric(self) -> str | None:
+        """None: each scenario has its own."""
+        return None
+
+    def tasks(self, split: Split = "train") -> list[Task]:
+        """Of all scenarios."""
+        return [task for scenario in self.scenarios for task in scenario.tasks(split)]
+
+    def weights_at(self, step: int) -> dict[str, float]:
+        """Each scenario's weight at a step; their sum need not be 1."""
+        found: dict[str, float] = {}
+        for name, by_step in self.weights.items():
+            begun = [first for first in by_step if first <= step]
+            found[name] = by_step[max(begun)] if begun else 0.0
+        return found
+
+    def plan(self, count: int, *, seed: int, step: int) -> list[PlannedTask]:
+        """The tasks of the `count` groups of a step; those of a single scenario are no more than it has."""
+        if len(self.scenarios) == 1:
+            (scenario,) = self.scenarios
+            return [PlannedTask(scenario, task) for task in scenario.sample("train", count, seed=seed, step=step)]
+        chooser = random.Random(f"{self.name}/mixture/{seed}/{step}")
+        weights = self.weights_at(step)
+        ends = [*itertools.accumulate(weights[each.name] for each in self.scenarios)]
+        offset = chooser.random()
+        drawn = [
+            next(number for number, end in enumerate(ends) if (offset + k) / count * ends[-1] < end)
+            for k in range(count)
+        ]
+        planned = [
+            task for number, each in enumerate(self.scenarios) for task in _tasks(each, drawn.count(number), seed, step)
+        ]
+        chooser.shuffle(planned)
+        return planned
+
+    def dump(self) -> dict[str, dict[str, float]]:
+        """The weights as JSON, by scenario and step."""
+        return {name: {str(step): weight for step, weight in each.items()} for name, each in self.weights.items()}
+
+
+def scenario_references(reference: str) -> list[str]:
+    """The scenarios that `a+b` names. A + in the name of a file, or before an address (agentgym:maze+http://…), is none
+    between two."""
+    path = reference.partition(".py:")[0] + ".py" if ".py:" in reference else reference
+    return [reference] if Path(path).is_file() else _BETWEEN.split(reference)
+
+
+def read_weights(weights: Mapping[str, float]) -> dict[str, Weight]:
+    """Weights as settings hold them: `airline` is the weight of a scenario, `20:airline` that from step 20 on."""
+    found: dict[str, dict[int, float]] = {}
+    for key, weight in weights.items():
+        step, colon, name = key.partition(":")
+        at, name = (int(step), name) if colon and step.isdecimal() else (0, key)
+        found.setdefault(name, {})[at] = weight
+    return {name: dict(sorted(by_step.items())) for name, by_step in found.items()}
+
+
+def _tasks(scenario: Scenario, count: int, seed: int, step: int) -> list[PlannedTask]:
+    found: list[PlannedTask] = []
+    for repeat in itertools.count():
+        if len(found) == count:
+            return found
+        again = seed if not repeat else seed_of(seed, "repeat", repeat)
+        drawn = scenario.sample("train", count - len(found), seed=again, step=step)
+        found += [PlannedTask(scenario, task, repeat) for task in drawn]
+    raise AssertionError
+
+
+def _by_step(name: str, weight: Weight) -> dict[int, float]:
+    by_step: dict[int, float] = {0: weight} if isinstance(weight, int | float) else dict(weight)
+    for step, value in by_step.items():
+        if step < 0 or not math.isfinite(value) or value < 0:
+            raise ScenarioError(
+                f"the weight {value!r} of {name} from step {step} on is no weight",
+                "Use numbers from 0, at steps from 0.",
+            )
+    return by_step

@@ -1,0 +1,188 @@
+"""An episode whose agent is somebody else, who gives its turns one at a time: what a server of a scenario needs.
+
+    async with SteppedEpisode(scenario, task, seed=3) as episode:
+        moment = await episode.start()                          # what the agent is shown first, and its tools
+        moment = await episode.act({"content": "Refunded."})    # an assistant's message, perhaps with tool calls
+        episode.trajectory                                      # once moment.over
+
+It is the rollout that trains, over a model whose turns come from outside: tools, worlds, simulated users, limits and
+own rollouts behave as they do in process. A rollout that asks for several turns at once is given one after another.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from openai.types.chat.chat_completion import ChatCompletion
+
+from gavel.llm.errors import GavelError
+from gavel.llm.types import Message
+from gavel.scenarios.function_model import ChatRequest, FunctionModel
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.task import Task
+from gavel.scenarios.tools import described
+from gavel.scenarios.trajectory import Trajectory
+
+_CLOSE_SECONDS = 30.0
+"""That a rollout which is cancelled may take to close its world."""
+
+
+class SteppedEpisodeError(GavelError):
+    """A turn cannot be taken: the episode is over or not begun, or the message is none of an assistant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What the agent is shown before its next turn, or after its last one."""
+
+    new: list[Message]
+    """Messages since the agent's last turn; all of them where the conversation is another one."""
+    tools: list[Message] = field(default_factory=list[Message])
+    """OpenAI schemas of the tools that can be called now."""
+    over: bool = False
+
+
+class SteppedEpisode:
+    """One attempt at a task. Use it as an async context manager: leaving it ends the rollout and closes its world."""
+
+    def __init__(self, scenario: Scenario, task: Task, *, seed: int | None = None) -> None:
+        self._scenario = scenario
+        self._task = task
+        self._seed = seed
+        self._one_at_a_time = asyncio.Lock()
+        self._asked: asyncio.Queue[ChatRequest] = asyncio.Queue()
+        self._given: asyncio.Queue[ChatCompletion | Message] = asyncio.Queue()
+        self._rollout: asyncio.Task[Trajectory] | None = None
+        self._seen: list[Message] = []
+        self._acting = False
+        self.over = False
+        self.turns = 0
+
+    @property
+    def is_begun(self) -> bool:
+        return self._rollout is not None
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The whole attempt. Raises `SteppedEpisodeError` before it is over."""
+        if self._rollout is None or not self.over:
+            raise SteppedEpisodeError("the episode is not over")
+        return self._rollout.result()
+
+    async def start(self) -> Moment:
+        """Begins the episode; what the agent is shown first. Raises `SteppedEpisodeError` when it has begun."""
+        if self._rollout is not None:
+            raise SteppedEpisodeError("the episode has begun already", "Make another one.")
+        model = FunctionModel("outside", self._turn)
+        self._rollout = asyncio.create_task(rollout(model, self._scenario, self._task, seed=self._seed))
+        return await self._next()
+
+    async def act(self, message: Message, *, finish_reason: str | None = None) -> Moment:
+        """Takes a turn: an assistant's message in OpenAI's form. `finish_reason="length"` says that it was cut off.
+
+        Raises `SteppedEpisodeError` before the start, after the end, while another turn is taken, and for a message
+        that is none.
+        """
+        if self._rollout is None or self.over:
+            raise SteppedEpisodeError("the episode is over" if self.over else "the episode has not begun")
+        if self._acting:
+            raise SteppedEpisodeError("two turns are taken at once", "Await one before the next.")
+        turn = _completion(message, finish_reason)
+        self._acting = True
+        try:
+            self._seen.append({"role": "assistant"})
+            self.turns += 1
+            self._given.put_nowait(turn)
+            return await self._next()
+        finally:
+            self._acting = False
+
+    async def close(self) -> None:
+        """Ends the rollout, whatever it does, within a bounded time."""
+        if self._rollout is not None and not self._rollout.done():
+            self._rollout.cancel()
+            await asyncio.wait({self._rollout}, timeout=_CLOSE_SECONDS)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def _turn(self, request: ChatRequest) -> ChatCompletion | Message:
+        """The model's side: shows what is asked, and waits for the turn from outside."""
+        async with self._one_at_a_time:
+            self._asked.put_nowait(request)
+            return await self._given.get()
+
+    async def _next(self) -> Moment:
+        assert self._rollout is not None
+        asked = asyncio.create_task(self._asked.get())
+        try:
+            await asyncio.wait({asked, self._rollout}, return_when=asyncio.FIRST_COMPLETED)
+            if asked.done():
+                request = asked.result()
+                return Moment(self._since(request.messages), request.tools)
+        finally:
+            asked.cancel()
+        self.over = True
+        return Moment(self._since(self._rollout.result().messages()), over=True)
+
+    def _since(self, messages: list[Message]) -> list[Message]:
+        """What was added to the conversation since the agent's last turn."""
+        before, self._seen = self._seen, list(messages)
+        roles = [message.get("role") for message in before]
+        if roles != [message.get("role") for message in messages[: len(roles)]]:
+            return messages
+        same = all(said == now for said, now in zip(before, messages, strict=False) if said.get("role") != "assistant")
+        return messages[len(before) :] if same else messages
+
+
+def outcome(scenario: Scenario, trajectory: Trajectory) -> dict[str, float]:
+    """`success`, `hand_reward` and the scenario's measures of a finished attempt, as far as it has them and they can
+    tell: for comparison. An episode that failed has none."""
+    functions: dict[str, Callable[[Trajectory], Any] | None] = {
+        "success": scenario.success,
+        "hand_reward": scenario.hand_reward,
+        **scenario.measures,
+    }
+    found: dict[str, float] = {}
+    if trajectory.status == "failed":
+        return found
+    for name, function in functions.items():
+        if function is None:
+            continue
+        try:
+            number = float(function(trajectory))
+        except Exception as error:
+            trajectory.log(f"{name} of the scenario {scenario.name} failed: {described(error)}")
+            continue
+        if math.isfinite(number):
+            found[name] = number
+    return found
+
+
+def _completion(message: Message, finish_reason: str | None) -> ChatCompletion:
+    """A turn of the agent as a completion. Raises `SteppedEpisodeError` for what is no assistant's message."""
+    calls = message.get("tool_calls") or None
+    ended = finish_reason or ("tool_calls" if calls else "stop")
+    content = message.get("content")
+    said: Message = {
+        "role": "assistant",
+        "content": content or "",
+        **({"tool_calls": calls} if calls else {}),
+    }
+    if not isinstance(content, str | None):
+        raise SteppedEpisodeError(f"the content of a turn is a text, not a {type(content).__name__}")
+    try:
+        return ChatCompletion.model_validate(
+            {
+                **{"id": "outside", "created": 0, "model": "outside", "object": "chat.completion"},
+                "choices": [{"index": 0, "finish_reason": ended, "message": said}],
+            }
+        )
+    except ValueError as error:
+        raise SteppedEpisodeError(f"a turn is an assistant's message in OpenAI's form: {str(error)[:300]}") from error

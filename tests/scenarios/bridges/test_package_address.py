@@ -1,0 +1,43 @@
+"""Addresses of worlds in packages, and packages that lack."""
+
+import pytest
+from pydantic import BaseModel
+
+from gavel.scenarios.bridges.package_address import installed, parsed
+from gavel.scenarios.scenario import ScenarioError, find_scenario
+
+
+class Options(BaseModel):
+    size: int = 3
+
+
+def test_what_is_no_option_goes_to_the_world():
+    name, options, rest = parsed("games", "Chess-v0?size=5&board=8&word=b%26c&flag=true", Options)
+    assert (name, options.size) == ("Chess-v0", 5)
+    assert rest == {"board": 8, "word": "b&c", "flag": True}
+
+
+def test_an_option_of_another_form_is_named():
+    with pytest.raises(ScenarioError, match=r"games:Chess.*size: Input should be a valid integer"):
+        parsed("games", "Chess?size=many", Options)
+
+
+def test_a_package_that_lacks_says_what_to_type():
+    with pytest.raises(ScenarioError, match="needs the package no-such-package") as caught:
+        installed("no_such_module", "no-such-package", "games:Chess")
+    assert caught.value.remedy == "pip install no-such-package"
+
+
+@pytest.mark.parametrize(
+    ("address", "distribution"),
+    [
+        ("reasoning_gym:leg_counting", "reasoning-gym"),
+        ("textarena:TicTacToe-v0", "textarena"),
+        ("gymnasium:Taxi-v4", "gymnasium"),
+    ],
+)
+def test_each_adapter_names_its_package(address: str, distribution: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(__import__("sys").modules, address.partition(":")[0], None)
+    with pytest.raises(ScenarioError) as caught:
+        find_scenario(address)
+    assert caught.value.remedy == f"pip install {distribution}"
