@@ -10,7 +10,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gavel.llm.types import Message
-from gavel.trainer.serving.capture_book import CaptureBook, UnknownCapture, current_capture
+from gavel.trainer.serving.capture_book import KEY_PREFIX, CaptureBook, UnknownCapture, current_capture
 from gavel.trainer.serving.captured_trajectory import captured_trajectory
 from gavel.trainer.serving.sse import refused
 
@@ -70,8 +70,10 @@ class CaptureApi:
 
 
 def _key(headers: Headers) -> str:
-    """Of OpenAI's clients, or of Anthropic's."""
-    return headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ").strip()
+    """Of a capture wherever it stands, as OpenAI's, Anthropic's and Azure's clients write it; else any."""
+    given = [headers.get(name, "").split() for name in ("x-api-key", "authorization", "api-key")]
+    keys = [words[-1] for words in given if words]
+    return next((key for key in keys if key.startswith(KEY_PREFIX)), keys[0] if keys else "")
 
 
 def _unauthorized(error: UnknownCapture) -> Response:

@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from renderers import ParsedResponse, Renderer, ToolCallParseStatus
+from renderers import ParsedResponse, Renderer
 
 from gavel.llm.types import Message
 from gavel.trainer.engines.grammar import GrammarError
@@ -28,10 +28,11 @@ from gavel.trainer.serving.chat_objects import (
     choice_object,
     completion_object,
     head_object,
+    is_call,
     reply_message,
     usage_object,
 )
-from gavel.trainer.serving.chat_request import ChatRequest, read_chat_request
+from gavel.trainer.serving.chat_request import ChatRequest, check_characters, read_chat_request
 from gavel.trainer.serving.errors import BadRequest, UnknownModel
 from gavel.trainer.serving.forced_call import call_opening, call_rest
 from gavel.trainer.serving.streamed_text import StreamedText
@@ -192,7 +193,11 @@ class ChatCompletions:
         asked = read_chat_request(body)
         version = self._version(asked.model)
         form = self._chat_format(asked.template_arguments)
-        prompt = prompt or self.turn_cache.prompt(asked.messages, asked.tools, form)
+        try:
+            prompt = prompt or self.turn_cache.prompt(asked.messages, asked.tools, form)
+        except (TypeError, ValueError):
+            check_characters([asked.messages, asked.tools])
+            raise
         room = self._max_context - len(prompt.token_ids)
         if room <= 0:
             raise ContextOverflow(
@@ -253,7 +258,7 @@ class ChatCompletions:
             raise UnknownModel(chat.asked.model, self.names) from error
 
     def _reply(self, chat: "_Chat", turn: Sampled) -> Message:
-        reply = reply_message(chat.parsed(turn.token_ids))
+        reply = reply_message(chat.parsed(turn.token_ids), tools=chat.asked.tools is not None)
         if chat.asked.schema is not None and not reply["content"] and "tool_calls" not in reply:
             reply["content"] = reply.pop("reasoning_content", "")  # JSON where a thought was expected
         return without_stop(reply, chat.asked.stop) if chat.asked.stop else reply
@@ -333,7 +338,7 @@ class _Chat:
         )
 
     def calls_as_asked(self, turn: Sampled) -> bool:
-        calls = [call for call in self.parsed(turn.token_ids).tool_calls if call.status == ToolCallParseStatus.OK]
+        calls = [call for call in self.parsed(turn.token_ids).tool_calls if is_call(call)]
         return bool(calls) and all(self.asked.call in (None, call.name) for call in calls)
 
     def forced(self, decode: Callable[[Sequence[int]], str]) -> "_Chat":

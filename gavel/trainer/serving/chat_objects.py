@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from renderers import ParsedResponse, ToolCallParseStatus
+from renderers import ParsedResponse, ParsedToolCall, ToolCallParseStatus
 
 from gavel.llm.types import Message
 from gavel.trainer.engines.protocol import BASE, Sampled
@@ -20,10 +20,23 @@ from gavel.trainer.serving.turn_cache import Prompt
 Decode = Callable[[Sequence[int]], str]
 
 
-def reply_message(parsed: ParsedResponse) -> Message:
-    """The assistant message; a tool call that cannot be read stays in the text, for the agent to see."""
-    calls = [call for call in parsed.tool_calls if call.status == ToolCallParseStatus.OK]
-    broken = [call.raw for call in parsed.tool_calls if call.status != ToolCallParseStatus.OK]
+def is_call(call: ParsedToolCall) -> bool:
+    """Whether an agent can be given a tool call: one that can be read, whose name is text, and whose arguments are
+    JSON, which knows no infinite numbers."""
+    if call.status != ToolCallParseStatus.OK or not isinstance(call.name, str):
+        return False
+    try:
+        json.dumps(call.arguments, allow_nan=False)
+    except ValueError:
+        return False
+    return True
+
+
+def reply_message(parsed: ParsedResponse, *, tools: bool = True) -> Message:
+    """The assistant message; a tool call that cannot be read stays in the text, for the agent to see, and so does any
+    where no `tools` may be called."""
+    calls = [call for call in parsed.tool_calls if tools and is_call(call)]
+    broken = [call.raw for call in parsed.tool_calls if not (tools and is_call(call))]
     reply: Message = {"role": "assistant", "content": "\n".join(part for part in (parsed.content, *broken) if part)}
     if parsed.reasoning_content:
         reply["reasoning_content"] = parsed.reasoning_content
@@ -116,6 +129,10 @@ def head_object(model: str, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": model}
 
 
+_NO_CHARACTER = "\ufffd"
+
+
 def _token(token_id: int, logprob: float, decode: Decode) -> dict[str, Any]:
     text = decode([token_id])
-    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+    # Part of a character decodes to the sign for what is none, whose bytes are not the token's.
+    return {"token": text, "logprob": logprob, "bytes": None if _NO_CHARACTER in text else list(text.encode())}

@@ -22,6 +22,7 @@ _KNOWN = {
     "tools",
     "max_completion_tokens",
     "max_tokens",
+    "modalities",
     "temperature",
     "seed",
     "n",
@@ -41,7 +42,6 @@ _KNOWN = {
 _INERT = {
     "include_reasoning",
     "metadata",
-    "modalities",
     "prediction",
     "prompt_cache_key",
     "prompt_cache_retention",
@@ -109,13 +109,14 @@ class ChatRequest:
 
 def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
     """Raises `BadRequest`, or what reading a malformed body raises."""
-    if not body["messages"]:
-        raise BadRequest("there are no messages")
-    for number, message in enumerate(body["messages"]):
-        _check_message(number, message)
+    messages = check_messages(body.get("messages"))
+    if not isinstance(body.get("model"), str):
+        raise BadRequest("the request names no model", "Ask model.get_inference_name() for each rollout.")
     for name, value in body.items():
         if name not in _KNOWN | _INERT | _SHAPING.keys() and value is not None:
             raise BadRequest(f"{name}={value!r} is not supported here", f"Leave {name} out.")
+    if body.get("modalities") not in (None, [], ["text"]):
+        raise BadRequest(f"modalities={body['modalities']!r} is not supported here", "This endpoint serves text only.")
     temperature = _temperature(body.get("temperature"))
     limits = {name: _whole(body, name) for name in ("max_completion_tokens", "max_tokens")}
     for name, limit in limits.items():
@@ -128,25 +129,25 @@ def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
     must_call, call = _tool_choice(body.get("tool_choice"), tools)
     return ChatRequest(
         model=body["model"],
-        messages=body["messages"],
+        messages=messages,
         tools=None if body.get("tool_choice") == "none" else tools,
         temperature=temperature,
         max_tokens=limits["max_completion_tokens"] or limits["max_tokens"],
         seed=_whole(body, "seed"),
         n=n or 1,
         stop=_stop_strings(body.get("stop")),
-        one_call=body.get("parallel_tool_calls") is False,
+        one_call=switch(body, "parallel_tool_calls") is False,
         must_call=must_call,
         call=call,
         shaping=_shaping(body),
         schema=_schema(body.get("response_format")),
         template_arguments=body.get("chat_template_kwargs"),
-        stream=body.get("stream") is True,
-        include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
-        logprobs=body.get("logprobs") is not False,
+        stream=switch(body, "stream") is True,
+        include_usage=_includes_usage(body.get("stream_options")),
+        logprobs=switch(body, "logprobs") is not False,
         top_logprobs=_top_logprobs(body),
-        compact=body.get("compact_logprobs") is True,
-        token_ids=body.get("return_token_ids") is not False,
+        compact=switch(body, "compact_logprobs") is True,
+        token_ids=switch(body, "return_token_ids") is not False,
     )
 
 
@@ -156,6 +157,22 @@ def _temperature(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_TEMPERATURE:
         raise BadRequest(f"temperature={value!r} is not between 0 and {_MAX_TEMPERATURE:g}")
     return 0.0 if value < _GREEDY_BELOW else float(value)
+
+
+def switch(body: Mapping[str, Any], name: str) -> bool | None:
+    """A parameter that is on or off; None: as usual. Raises `BadRequest` for anything else, which would be guessed."""
+    value = body.get(name)
+    if value is None or isinstance(value, bool):
+        return value
+    raise BadRequest(f"{name}={value!r} is neither true nor false")
+
+
+def _includes_usage(options: Any) -> bool:
+    if options is None:
+        return False
+    if not isinstance(options, dict):
+        raise BadRequest(f"stream_options={options!r} is no object", 'Give {"include_usage": true}.')
+    return bool(switch(cast("dict[str, Any]", options), "include_usage"))
 
 
 def _whole(body: Mapping[str, Any], name: str) -> int | None:
@@ -203,8 +220,8 @@ def _schema(form: Any) -> str | None:
 
 
 def _top_logprobs(body: Mapping[str, Any]) -> int:
-    count = body.get("top_logprobs") or 0
-    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= _MAX_TOP_LOGPROBS:
+    count = _whole(body, "top_logprobs") or 0
+    if not 0 <= count <= _MAX_TOP_LOGPROBS:
         raise BadRequest(f"top_logprobs={count!r} is not between 0 and {_MAX_TOP_LOGPROBS}")
     if count and body.get("logprobs") is False:
         raise BadRequest("top_logprobs come with logprobs alone", "Set logprobs=True.")
@@ -222,7 +239,11 @@ def _tool_choice(choice: Any, tools: list[Message] | None) -> tuple[bool, str | 
         case {"type": "function", "function": {"name": str(name)}} if name in names:
             return True, name
         case _:
-            raise BadRequest(f"tool_choice={choice!r} names none of the tools: {', '.join(names) or 'there are none'}")
+            raise BadRequest(
+                f"tool_choice={choice!r} names none of the tools: {', '.join(names) or 'there are none'}",
+                'Known: "auto", "none", "required", {"type": "function", "function": {"name": …}}. To allow some tools '
+                "alone, offer these alone.",
+            )
 
 
 def _shaping(body: Mapping[str, Any]) -> Shaping | None:
@@ -233,31 +254,77 @@ def _shaping(body: Mapping[str, Any]) -> Shaping | None:
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
             raise BadRequest(f"{name}={value!r} is not between {low:g} and {high:g}")
     if "top_k" in given:
-        given["top_k"] = max(0, int(given["top_k"]))
+        given["top_k"] = max(0, _whole(given, "top_k") or 0)
     try:
         bias = {int(token): float(value) for token, value in (body.get("logit_bias") or {}).items()}
     except (TypeError, ValueError, AttributeError) as error:
         raise BadRequest(
             f"logit_bias={body['logit_bias']!r} gives no numbers to token ids", 'Write {"1234": -100}, say.'
         ) from error
-    if not all(token >= 0 and abs(value) <= _MAX_BIAS for token, value in bias.items()):
+    if any(token < 0 for token in bias):
+        raise BadRequest(f"logit_bias={body['logit_bias']!r} names a token below 0")
+    if not all(abs(value) <= _MAX_BIAS for token, value in bias.items()):
         raise BadRequest(f"logit_bias={body['logit_bias']!r} is not within {-_MAX_BIAS:g} and {_MAX_BIAS:g}")
     shaping = Shaping(**given, logit_bias=bias)
     return shaping if shaping.asked() else None
 
 
 def _stop_strings(stop: Any) -> tuple[str, ...]:
-    found = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    given: Any = [stop] if isinstance(stop, str) else stop or []
+    found: tuple[Any, ...] = tuple(cast("list[Any]", given)) if isinstance(given, list) else (None,)
     if not all(isinstance(each, str) and each for each in found):
-        raise BadRequest(f"stop={stop!r} is no list of strings")
+        raise BadRequest(f"stop={stop!r} is no list of strings", "Give a text, or texts, none of them empty.")
+    check_characters(found)
     return found
 
 
+def check_characters(texts: Any) -> None:
+    """Raises `BadRequest` for texts that no tokenizer takes."""
+    try:
+        json.dumps(texts, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise BadRequest(
+            f"the request has half a surrogate pair, which is no character: {error.object[error.start]!r}",
+            'Replace it; in Python by text.encode("utf-8", "replace").decode().',
+        ) from error
+
+
+def check_messages(given: Any) -> list[Message]:
+    """Raises `BadRequest` for what is no conversation, and for content that the renderers would silently drop."""
+    if not given:
+        raise BadRequest("there are no messages")
+    if not isinstance(given, list):
+        raise BadRequest("messages is no list", 'Give [{"role": "user", "content": "…"}].')
+    for number, message in enumerate(cast("list[Any]", given)):
+        if not isinstance(message, dict) or "role" not in message:
+            raise BadRequest(f"message {number} is no message", 'Give {"role": "user", "content": "…"}.')
+        _check_message(number, cast("Message", message))
+    return cast("list[Message]", given)
+
+
 def _check_message(number: int, message: Message) -> None:
-    """Raises `BadRequest` for content that the renderers would silently drop from the prompt."""
     if message["role"] not in _ROLES:
         raise BadRequest(f"message {number} has the role {message['role']!r}; known: {', '.join(_ROLES)}")
+    if message.get("function_call"):
+        raise BadRequest(f"message {number} has a function_call, which is not supported here", "Give tool_calls.")
     content = message.get("content")
-    parts = content if isinstance(content, list) else []
-    if not (content is None or isinstance(content, str | list)) or any(part.get("type") != "text" for part in parts):
+    parts = cast("list[Any]", content) if isinstance(content, list) else []
+    if not (content is None or isinstance(content, str | list)) or not all(map(_is_text, parts)):
         raise BadRequest(f"message {number} has content that is no text", "This endpoint serves text only.")
+    for call in message.get("tool_calls") or ():
+        match call:
+            case {"function": {"name": str(), "arguments": str() | dict()}}:
+                pass
+            case _:
+                raise BadRequest(
+                    f"message {number} has a tool call without a name or arguments",
+                    'Give {"id": …, "type": "function", "function": {"name": …, "arguments": "{…}"}}.',
+                )
+
+
+def _is_text(part: Any) -> bool:
+    match part:
+        case {"type": "text", "text": str()} | {"type": "refusal", "refusal": str()}:
+            return True
+        case _:
+            return False

@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from gavel.llm.types import Message
 from gavel.trainer.serving.chat import ChatCompletions
+from gavel.trainer.serving.chat_request import check_characters, switch
 from gavel.trainer.serving.errors import ANSWERED, BadRequest
 from gavel.trainer.serving.sse import event, json_answer, object_of, refused, streamed_answer
 
@@ -38,11 +39,12 @@ class CompletionsApi:
     async def _create(self, request: Request) -> Response:
         try:
             body: Message = await object_of(request)
-            prompts = self._prompts(body["prompt"])
+            prompts = self._prompts(body.get("prompt"))
             _check(body)
+            streams = switch(body, "stream")
         except ANSWERED as error:
             return refused(error)
-        if body.get("stream"):
+        if streams:
             return await streamed_answer(request, self._events(body, prompts))
         return await json_answer(request, self._completion(body, prompts))
 
@@ -72,6 +74,7 @@ class CompletionsApi:
         texts: list[Any] = given if isinstance(given, list) else [given]
         if not texts or not all(isinstance(text, str) and text for text in texts):
             raise BadRequest("prompt is empty, or no text", "Give a text or a list of texts; token ids are not taken.")
+        check_characters(texts)
         return [self._encode(text) for text in texts]
 
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 from gavel.llm.types import Message
 
 _INERT = {"refusal", "audio", "annotations", "function_call", "parsed", "token_ids", "token_logprobs"}
-"""Fields of a reply that clients send back, and that no prompt shows."""
+"""Fields of a reply that clients send back, and that no prompt shows; a refusal stands for content that is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,9 @@ def plain_message(message: Message) -> Message:
     plain: Message = {name: value for name, value in message.items() if value is not None and name not in _INERT}
     if plain["role"] == "developer":
         plain["role"] = "system"
-    content = plain.get("content", "")
+    content = plain.get("content") or message.get("refusal") or ""
     if isinstance(content, list):
-        content = "".join(part["text"] for part in cast("list[dict[str, str]]", content))
+        content = "".join(part[part["type"]] for part in cast("list[dict[str, str]]", content))
     plain["content"] = content
     reasoning = plain.pop("reasoning", None)  # as newer vLLM calls it
     if isinstance(reasoning, str) and not plain.get("reasoning_content"):

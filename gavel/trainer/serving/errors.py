@@ -40,7 +40,7 @@ _CODES = {
 }
 """As OpenAI's API calls them."""
 _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
-ANSWERED = (BadRequest, EngineError, asyncio.CancelledError, *_UNREADABLE)
+ANSWERED = (BadRequest, EngineError, ClientGone, asyncio.CancelledError, *_UNREADABLE)
 """What a request may raise and is answered with `error_answer`."""
 
 
@@ -51,9 +51,13 @@ def error_answer(error: BaseException) -> tuple[int, dict[str, Any]]:
             return 400, error_body(str(error), _CODES.get(type(error), "invalid_request"))
         case RecursionError():
             return 400, error_body("the request is nested too deeply", "invalid_request")
-        case KeyError() | TypeError() | ValueError() | AttributeError():
+        case KeyError():
+            return 400, error_body(f"the request lacks the field {error}", "invalid_request")
+        case TypeError() | ValueError() | AttributeError():
             told = f"the request cannot be read: {type(error).__name__}: {error}"
             return 400, error_body(told, "invalid_request")
+        case ClientGone():
+            return CLIENT_GONE, error_body("the client closed the connection", "client_gone")
         case EngineError():
             return 503, error_body(str(error), "engine_stopped", "server_error")
         case asyncio.CancelledError():  # only a server that is closing cancels its requests

@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from gavel.llm.types import Message
 from gavel.trainer.serving.chat import ChatCompletions
+from gavel.trainer.serving.chat_request import switch
 from gavel.trainer.serving.errors import ANSWERED
 from gavel.trainer.serving.messages_objects import MessageStream, error_object, message
 from gavel.trainer.serving.messages_request import chat_request
@@ -35,7 +36,7 @@ class MessagesApi:
     async def _create(self, request: Request) -> Response:
         try:
             body: Message = await object_of(request)
-            asked, streams = chat_request(body), bool(body.get("stream"))
+            asked, streams = chat_request(body), switch(body, "stream")
         except ANSWERED as error:
             return refused(error, error_object)
         if streams:

@@ -17,6 +17,7 @@ from typing import Any
 import uvicorn
 from renderers import Renderer
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -26,8 +27,10 @@ from gavel.trainer.engines.protocol import Engine
 from gavel.trainer.serving.capture_api import CaptureApi, CaptureMiddleware
 from gavel.trainer.serving.capture_book import CaptureBook
 from gavel.trainer.serving.chat import ChatCompletions
+from gavel.trainer.serving.chat_request import switch
 from gavel.trainer.serving.completions_api import CompletionsApi, Encode
-from gavel.trainer.serving.errors import ANSWERED, EndpointError, UnknownModel, error_answer
+from gavel.trainer.serving.errors import ANSWERED, EndpointError, UnknownModel, error_answer, error_body
+from gavel.trainer.serving.generate_api import GenerateApi
 from gavel.trainer.serving.in_process import no_longer_serve, serve_in_process
 from gavel.trainer.serving.listener import address_of, listen
 from gavel.trainer.serving.messages_api import MessagesApi
@@ -83,9 +86,11 @@ class EndpointServer:
                 *ResponsesApi(self.chat).routes,
                 *MessagesApi(self.chat).routes,
                 *(CompletionsApi(self.chat, encode).routes if encode else ()),
+                *(GenerateApi(self.chat, encode).routes if encode else ()),
                 *CaptureApi(captures).routes,
             ],
             middleware=[Middleware(CaptureMiddleware, captures=captures)],
+            exception_handlers={404: _not_served, 405: _not_served},
         )
         config = uvicorn.Config(app, log_level="warning", lifespan="off", access_log=False, timeout_keep_alive=600)
         self._server = uvicorn.Server(config)
@@ -135,12 +140,20 @@ class EndpointServer:
     async def _chat_completions(self, request: Request) -> Response:
         try:
             body = await object_of(request)
-            streams = body.get("stream") is True
+            streams = switch(body, "stream")
         except ANSWERED as error:
             return refused(error)
         if streams:
             return await streamed_answer(request, _events(self.chat.stream(body)))
         return await json_answer(request, self.chat.complete(body))
+
+
+async def _not_served(request: Request, error: Exception) -> Response:
+    """In the form of OpenAI's API, whose clients show it."""
+    served = [f"{','.join(sorted(each.methods or ()))} {each.path}" for each in request.app.routes]
+    told = f"{request.method} {request.url.path} is not served here; served: {'; '.join(dict.fromkeys(served))}"
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    return JSONResponse(error_body(told, "not_served"), status, getattr(error, "headers", None))
 
 
 async def _events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[bytes, None]:

@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from gavel.llm.types import Message
 from gavel.trainer.serving.chat import ChatCompletions
+from gavel.trainer.serving.chat_request import switch
 from gavel.trainer.serving.errors import ANSWERED
 from gavel.trainer.serving.response_store import ResponseStore
 from gavel.trainer.serving.responses_objects import new_id, response
@@ -33,9 +34,10 @@ class ResponsesApi:
             items = self._store.resolved(input_items(body))
             asked = chat_request(body, earlier, items)
             conversation = [*earlier, *chat_messages(items)]
+            streams = switch(body, "stream")
         except ANSWERED as error:
             return refused(error)
-        if body.get("stream"):
+        if streams:
             stream = ResponseStream(body, new_id("resp"))
             events = self._events(body, conversation, stream, asked)
             return await streamed_answer(request, events, lambda said: _event(stream.failure(**said["error"])))

@@ -156,7 +156,10 @@ def _tool_choice(choice: Any) -> Any:
     if isinstance(choice, str):
         return choice
     if choice.get("type") != "function":
-        raise BadRequest(f"tool_choice={choice!r} is not supported here", "Known: auto, none, required, a function.")
+        raise BadRequest(
+            f"tool_choice={choice!r} is not supported here",
+            "Known: auto, none, required, a function. To allow some tools alone, offer these alone.",
+        )
     return {"type": "function", "function": {"name": choice["name"]}}
 
 

@@ -8,10 +8,10 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar, cast
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from gavel.trainer.serving.errors import ANSWERED, CLIENT_GONE, BadRequest, ClientGone, error_answer
+from gavel.trainer.serving.errors import ANSWERED, BadRequest, ClientGone, error_answer
 
 T = TypeVar("T")
 ErrorForm = Callable[[dict[str, Any]], dict[str, Any]]
@@ -25,7 +25,16 @@ def _as_it_is(body: dict[str, Any]) -> dict[str, Any]:
 
 async def object_of(request: Request) -> dict[str, Any]:
     """The JSON object in a request's body. Raises one of `ANSWERED`."""
-    body: object = json.loads(await request.body())
+    try:
+        read = await request.body()
+    except ClientDisconnect as error:
+        raise ClientGone from error
+    if coding := request.headers.get("content-encoding", "identity").replace("identity", ""):
+        raise BadRequest(f"the body is encoded as {coding!r}, which is not read here", "Send it as it is.")
+    try:
+        body: object = json.loads(read)
+    except UnicodeDecodeError as error:
+        raise BadRequest("the body is not in UTF-8") from error
     if not isinstance(body, dict):
         raise BadRequest("the body is no JSON object")
     return cast("dict[str, Any]", body)
@@ -53,8 +62,6 @@ async def json_answer(
         return Response(json.dumps(made), media_type="application/json")
     except ANSWERED as error:
         return refused(error, form)
-    except ClientGone:
-        return Response(status_code=CLIENT_GONE)
 
 
 async def streamed_answer(
@@ -67,10 +74,9 @@ async def streamed_answer(
     try:
         first = await until_gone(request, anext(events))
     except ANSWERED as error:
+        if isinstance(error, ClientGone):
+            await events.aclose()
         return refused(error, form)
-    except ClientGone:
-        await events.aclose()
-        return Response(status_code=CLIENT_GONE)
     return StreamingResponse(_all(first, events, failed), media_type="text/event-stream", headers=_HEADERS)
 
 

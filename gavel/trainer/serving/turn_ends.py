@@ -3,9 +3,10 @@
 import re
 from collections.abc import Callable, Sequence
 
-from renderers import ParsedResponse, ToolCallParseStatus
+from renderers import ParsedResponse
 
 from gavel.llm.types import Message
+from gavel.trainer.serving.chat_objects import is_call
 from gavel.trainer.serving.turn_sampling import Ends
 
 _SHOWN = ("content", "reasoning_content")
@@ -40,7 +41,7 @@ def after_one_call(parse: Callable[[Sequence[int]], ParsedResponse], decode: Cal
     def ends(token_ids: Sequence[int]) -> bool:
         if not _MAY_CLOSE_A_CALL.search(decode(token_ids[-1:])):
             return False
-        return any(call.status == ToolCallParseStatus.OK for call in parse(token_ids).tool_calls)
+        return any(map(is_call, parse(token_ids).tool_calls))
 
     return ends
 

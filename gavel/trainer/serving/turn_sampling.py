@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
 from gavel.trainer.engines.protocol import Engine, EngineError, Sampled, SamplingRequest
@@ -79,8 +80,14 @@ async def _submitted(engine: Engine, request: SamplingRequest) -> "asyncio.Futur
     try:
         return asyncio.wrap_future(await asyncio.shield(submitting))
     except asyncio.CancelledError:
-        submitting.add_done_callback(lambda done: done.result().cancel())
+        submitting.add_done_callback(_drop)
         raise
+
+
+def _drop(submitting: "asyncio.Task[Future[Sampled]]") -> None:
+    """Cancels what was submitted, if it was: a loop that ends cancels the submitting too."""
+    if not submitting.cancelled() and submitting.exception() is None:
+        submitting.result().cancel()
 
 
 def _finite(sampled: Sampled) -> Sampled:

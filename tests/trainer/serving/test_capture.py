@@ -258,3 +258,25 @@ async def test_a_model_captures_what_its_backend_serves(tmp_path):
         ):
             await say(client, OPENING, model=model.get_inference_name())
     assert capture.trajectory.metrics == {"turns": 1}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Authorization": "Bearer {}"},
+        {"Authorization": "bearer {}"},
+        {"Authorization": "{}"},
+        {"x-api-key": "{}"},
+        {"api-key": "{}"},
+        {"Authorization": "Bearer {}", "x-api-key": "another"},
+        {"Authorization": "Bearer another", "api-key": "{}"},
+    ],
+    ids=str,
+)
+async def test_the_key_is_found_wherever_a_client_puts_it(server, owner, headers):
+    async with Capture(owner) as capture, httpx.AsyncClient(trust_env=False) as plain:
+        given = {name: value.format(capture.api_key) for name, value in headers.items()}
+        body = {"model": "desk", "messages": OPENING, "max_tokens": 2}
+        url = f"{server.base_url}/chat/completions"
+        assert (await plain.post(url, json=body, headers=given, timeout=HANG_SECONDS)).status_code == 200
+    assert capture.trajectory.metrics["turns"] == 1

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from openai import APIError, APIStatusError, AsyncOpenAI
+from openai import APIError, APIStatusError, AsyncOpenAI, omit
 
 from gavel.trainer.data.token_sequences import COMPACT, sequences, turn_of
 from gavel.trainer.engines.protocol import EngineError, Sampled, SamplingRequest
@@ -125,9 +125,12 @@ TEXTS = [
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("fields", [{}, {"stop": ["STOP"]}, {"extra_body": COMPACT}])
-async def test_a_stream_adds_up_to_the_whole_turn(client, paced, text, fields):
+@pytest.mark.parametrize("offered", [True, False])
+async def test_a_stream_adds_up_to_the_whole_turn(client, paced, text, fields, offered):
     paced.text = text
-    plain = asyncio.create_task(create(client, **fields))
+    if offered:  # the helper takes no others
+        fields = {**fields, "tools": [tool | {"function": tool["function"] | {"strict": True}} for tool in TOOLS]}
+    plain = asyncio.create_task(create(client, **{"tools": omit, **fields}))
     (await reply_of(paced)).end()
     expected = (await plain).choices[0]
 
@@ -147,6 +150,7 @@ async def test_a_stream_adds_up_to_the_whole_turn(client, paced, text, fields):
     assert said[0] == said[1]
     calls = [[call.function for call in each.message.tool_calls or ()] for each in (found, expected)]
     assert [(one.name, one.arguments) for one in calls[0]] == [(one.name, one.arguments) for one in calls[1]]
+    assert offered or not calls[1]
     assert found.finish_reason == expected.finish_reason
     assert turn_of(found).token_ids == turn_of(expected).token_ids
     assert turn_of(found).logprobs == turn_of(expected).logprobs

@@ -68,3 +68,69 @@ def test_no_tools_are_none(tools: object) -> None:
 def test_a_bias_without_numbers_is_refused(bias: object) -> None:
     with pytest.raises(BadRequest, match="gives no numbers to token ids"):
         read(logit_bias=bias)
+
+
+def test_a_bias_of_no_token_is_refused() -> None:
+    with pytest.raises(BadRequest, match="names a token below 0"):
+        read(logit_bias={"-1": 5})
+
+
+@pytest.mark.parametrize("name", ["top_k", "top_logprobs"])
+def test_a_count_is_a_whole_number(name: str) -> None:
+    assert read(**{name: 3.0}) == read(**{name: 3})
+    with pytest.raises(BadRequest, match=f"{name}=1.5 is no whole number"):
+        read(**{name: 1.5})
+
+
+@pytest.mark.parametrize("name", ["stream", "logprobs", "parallel_tool_calls", "compact_logprobs", "return_token_ids"])
+@pytest.mark.parametrize("value", ["false", "true", 1, 0, [], {}])
+def test_what_is_neither_true_nor_false_is_refused(name: str, value: object) -> None:
+    with pytest.raises(BadRequest, match=f"{name}=.* is neither true nor false"):
+        read(**{name: value})
+
+
+@pytest.mark.parametrize("options", [5, "x", [], {"include_usage": "yes"}])
+def test_options_of_a_stream_are_an_object_of_switches(options: object) -> None:
+    with pytest.raises(BadRequest, match=r"stream_options|include_usage"):
+        read(stream_options=options)
+
+
+def test_no_other_modality_than_text_is_promised() -> None:
+    assert read(modalities=["text"])
+    with pytest.raises(BadRequest, match="text only"):
+        read(modalities=["text", "audio"])
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        (None, "there are no messages"),
+        ([], "there are no messages"),
+        ("hello", "messages is no list"),
+        ({"role": "user"}, "messages is no list"),
+        (["hello"], "message 0 is no message"),
+        ([None], "message 0 is no message"),
+        ([{"content": "hello"}], "message 0 is no message"),
+        ([{"role": "user", "content": ["hello"]}], "content that is no text"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "content that is no text"),
+        ([{"role": "user", "content": [{"type": "text", "text": None}]}], "content that is no text"),
+        ([{"role": "user", "content": 5}], "content that is no text"),
+        ([{"role": "assistant", "function_call": {"name": "refund", "arguments": "{}"}}], "Give tool_calls"),
+        ([{"role": "assistant", "tool_calls": [{"function": {"name": 5, "arguments": "{}"}}]}], "a tool call without"),
+        ([{"role": "assistant", "tool_calls": [None]}], "a tool call without"),
+    ],
+)
+def test_messages_that_the_policy_would_not_be_shown_are_refused(messages: object, reason: str) -> None:
+    with pytest.raises(BadRequest, match=reason):
+        read_chat_request({"model": "m", "messages": messages})
+
+
+def test_a_request_names_its_model() -> None:
+    with pytest.raises(BadRequest, match="names no model"):
+        read_chat_request({"messages": [{"role": "user", "content": "hello"}]})
+
+
+@pytest.mark.parametrize("stop", [5, {"a": 1}, [""], [None], ["\ud800"]])
+def test_what_ends_a_turn_is_text(stop: object) -> None:
+    with pytest.raises(BadRequest, match=r"is no list of strings|half a surrogate pair"):
+        read(stop=stop)

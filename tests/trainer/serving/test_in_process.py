@@ -11,7 +11,7 @@ from openai import APIConnectionError, APITimeoutError, BadRequestError
 from openai.types.chat.chat_completion import ChatCompletion
 
 from gavel.trainer.serving.capture_book import KEY_PREFIX
-from gavel.trainer.serving.in_process import InProcessClient
+from gavel.trainer.serving.in_process import InProcessClient, no_longer_serve
 from gavel.trainer.serving.openai_server import EndpointServer
 from tests.limits import HANG_SECONDS
 from tests.trainer.serving.served import QUESTION, SYSTEM, TOOLS, Gate, serving
@@ -110,7 +110,50 @@ async def test_a_refusal_is_told_as_the_api_tells_it(client, wire):
 async def test_a_turn_of_a_capture_goes_where_it_is_captured(client, wire):
     with pytest.raises(Exception, match="401"):
         await client.with_options(api_key=f"{KEY_PREFIX}unknown").turn(BODY)
+    assert wire.requests == 2, "and asked again through the API's client, which tells the refusal"
+
+
+async def test_a_turn_over_http_is_one_plain_request_with_the_same_answer(client, server, wire):
+    direct = await client.turn(BODY)
+    no_longer_serve(server.base_url)  # as of another process
+    posted = await client.turn(BODY)
     assert wire.requests == 1
+    assert told(posted) == told(direct)
+    assert (posted.usage, posted.model) == (direct.usage, direct.model)
+    assert type(posted.choices[0].message) is type(direct.choices[0].message)
+
+
+async def test_a_refusal_over_http_is_told_as_the_api_tells_it(client, server, wire):
+    no_longer_serve(server.base_url)
+    with pytest.raises(BadRequestError, match="not served here"):
+        await client.turn({**BODY, "model": "another"})
+    with pytest.raises(UnicodeEncodeError):
+        await client.turn({**BODY, "messages": [{"role": "user", "content": "\ud83d"}]})
+    assert wire.requests == 2
+
+
+@pytest.mark.parametrize("page", [b"<html>busy</html>", b"", b"{torn", b"[1]"])
+async def test_an_answer_that_is_none_is_asked_again_through_the_api(server, policy, page):
+    class Once(Wire):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            if self.requests:
+                return await super().handle_async_request(request)
+            self.requests += 1
+            return httpx.Response(200, content=page, request=request)
+
+    no_longer_serve(server.base_url)
+    wire = Once()
+    http = httpx.AsyncClient(transport=wire)
+    async with InProcessClient(base_url=server.base_url, api_key="gavel", max_retries=0, http_client=http) as client:
+        assert (await client.turn(BODY)).choices[0].message.role == "assistant"
+    assert wire.requests == 2
+
+
+async def test_a_turn_over_http_ends_at_the_clients_deadline_and_is_repeated_as_the_api_repeats(client, server, gate):
+    no_longer_serve(server.base_url)
+    gate.shut()
+    with pytest.raises(APITimeoutError):
+        await client.with_options(timeout=0.1).turn(BODY)
 
 
 async def test_a_turn_ends_at_the_clients_deadline(client, gate):

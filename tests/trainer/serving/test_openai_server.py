@@ -415,6 +415,34 @@ async def test_a_tool_call_that_cannot_be_read_stays_in_the_text(recital, recite
     assert after.prompt_token_ids[: len(before)] == before
 
 
+@pytest.mark.parametrize("settings", [{"tools": None}, {"tools": []}, {"tool_choice": "none"}])
+async def test_a_call_is_text_where_none_may_be_made(recital, recited, settings):
+    recited.text = '<tool_call>\n{"name": "refund", "arguments": {}}\n</tool_call>'
+    async with client_of(recital) as client:
+        choice = await ask(client, **settings)
+        messages = [*OPENING, choice.message.model_dump(), {"role": "user", "content": "And?"}]
+        after = await ask(client, messages, **settings)
+    assert (choice.finish_reason, choice.message.tool_calls) == ("stop", None)
+    assert '"refund"' in choice.message.content
+    assert after.continues_sampled
+
+
+async def test_half_a_character_is_refused_with_a_remedy(server):
+    body = json.dumps({"model": "desk", "messages": [{"role": "user", "content": "\ud800"}]})
+    async with httpx.AsyncClient(trust_env=False) as plain:
+        response = await plain.post(f"{server.base_url}/chat/completions", content=body)
+    assert response.status_code == 400
+    assert "half a surrogate pair" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("POST", "embeddings", 404), ("GET", "chat/completions", 405)])
+async def test_what_is_not_served_is_answered_with_what_is(server, method, path, status):
+    async with httpx.AsyncClient(trust_env=False) as plain:
+        response = await plain.request(method, f"{server.base_url}/{path}")
+    assert response.status_code == status
+    assert "POST /v1/chat/completions" in response.json()["error"]["message"]
+
+
 async def test_several_calls_of_one_turn_are_all_parsed(recital, recited):
     call = '<tool_call>\n{{"name": "look_up_order", "arguments": {{"order_id": "{}"}}}}\n</tool_call>'
     recited.text = "Both.\n" + "\n".join(call.format(number) for number in (11, 22))

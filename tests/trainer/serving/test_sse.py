@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from gavel.trainer.serving.errors import ANSWERED, error_answer
+from gavel.trainer.serving.errors import ANSWERED, CLIENT_GONE, BadRequest, error_answer
 from gavel.trainer.serving.sse import object_of
 
 
@@ -20,12 +20,28 @@ async def test_an_object_is_given() -> None:
     assert await object_of(with_body(b'{"model": "m"}')) == {"model": "m"}
 
 
+async def test_a_client_that_goes_away_within_its_body_is_no_fault_of_the_endpoint() -> None:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    with pytest.raises(ANSWERED) as caught:
+        await object_of(Request({"type": "http", "method": "POST", "headers": []}, receive))
+    assert error_answer(caught.value)[0] == CLIENT_GONE
+
+
+async def test_a_compressed_body_is_refused_by_the_name_of_its_encoding() -> None:
+    request = with_body(b"\x1f\x8b")
+    request.scope["headers"] = [(b"content-encoding", b"gzip")]
+    with pytest.raises(BadRequest, match="'gzip'"):
+        await object_of(request)
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
         (b"{oops", "the request cannot be read"),
         (b"", "the request cannot be read"),
-        (b'{"model": "\xff"}', "the request cannot be read"),
+        (b'{"model": "\xff"}', "the body is not in UTF-8"),
         (b"[]", "the body is no JSON object"),
         (b"null", "the body is no JSON object"),
         (b'"model"', "the body is no JSON object"),
