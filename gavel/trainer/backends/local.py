@@ -8,7 +8,7 @@ import asyncio
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +19,8 @@ from gavel.trainer.backends.publish_proof import PublishError
 from gavel.trainer.backends.run_export import export_run
 from gavel.trainer.backends.training_run import DESCRIBED, SaveError, TrainingRun, saving
 from gavel.trainer.config import EngineChoice, ExportDtype, ExportForm, SftConfig, TrainConfig, VllmSettings
+from gavel.trainer.data.token_sequences import TokenSequence
+from gavel.trainer.data.training_batch import TokenSpace
 from gavel.trainer.distributed import World, join
 from gavel.trainer.engines.protocol import EngineError
 from gavel.trainer.learner.replicas import follow_leader
@@ -185,6 +187,14 @@ class LocalBackend:
     async def push(self, model: TrainableSpec, address: str, step: int) -> str:
         run, place = self._directory(model).path, "/".join(model.key)
         return await asyncio.to_thread(lambda: push_checkpoint(run, step, open_store(address), place))
+
+    def token_space(self, model: TrainableSpec) -> TokenSpace:
+        """The tokens of the base model, and the tokens of a conversation that it is served with."""
+        return self._run(model).token_space
+
+    async def logprobs(self, model: TrainableSpec, sequences: Sequence[TokenSequence]) -> list[list[float]]:
+        """What the live policy gives the trained tokens of each sequence, in nats at their temperature. `[S, T]`"""
+        return await self._step(model, lambda run: run.logprobs(sequences))
 
     def parameter_count(self, model: TrainableSpec) -> int:
         """Parameters of the base model."""

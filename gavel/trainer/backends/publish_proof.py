@@ -17,16 +17,12 @@ from gavel.llm.errors import GavelError
 from gavel.trainer.backends.publish_evidence import Movement, Scores, Verdict, verdict
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import TrainedSequence
-from gavel.trainer.engines.protocol import DEADLINE, Engine, EngineError, SamplingRequest
+from gavel.trainer.engines.protocol import Engine, EngineError
 from gavel.trainer.policy.policy import Policy
 
 _SEQUENCES, _MAX_TOKENS = 2, 256
 """Of a probe, and tokens of each."""
-_PROMPT_TOKENS = 24
-_SAMPLED_TOKENS = 16
-_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3, torch.float16: 0.1}
-"""Nats per token by which the computation of a base model may differ, by the dtype of its weights."""
-_FLOOR = {torch.float32: 1e-4, torch.bfloat16: 0.02, torch.float16: 0.005}
+FLOOR = {torch.float32: 1e-4, torch.bfloat16: 0.02, torch.float16: 0.005}
 """Nats per token below which a gap is always rounding, while that is not known yet."""
 _FLOOR_ONCE_KNOWN = 0.1
 """The share of it that stays a floor."""
@@ -91,12 +87,12 @@ class PublishCheck:
         new, adapter = self._scores(probe.token_ids), self._fingerprint()
         gaps = (new.sampler - new.learner).abs()
         if not bool(gaps.isfinite().all()):
-            raise _not_live("log-probs of sampler or learner are not finite")
+            raise not_live("log-probs of sampler or learner are not finite")
         served: Verdict = "unknown"
         if not torch.equal(adapter, probe.adapter):  # otherwise there is nothing to tell apart
             served = self._served(probe, new)
         if served in ("earlier", "another"):
-            raise _not_live(
+            raise not_live(
                 f"the sampler still serves an earlier adapter ({gaps.mean():.3g} nats a token from the new one)"
                 if served == "earlier"
                 else f"the sampler serves another adapter ({gaps.mean():.3g} nats a token from the learner)"
@@ -116,13 +112,13 @@ class PublishCheck:
         }
 
     def _served(self, probe: _Probe, new: Scores) -> Verdict:
-        floor = _FLOOR[self._policy.dtype] * (1 if len(self._gaps) <= _FIRST else _FLOOR_ONCE_KNOWN)
+        floor = FLOOR[self._policy.dtype] * (1 if len(self._gaps) <= _FIRST else _FLOOR_ONCE_KNOWN)
         found = verdict(new, probe.earlier, probe.last, max(self._gaps), floor)
         still = self._movement.stands_still(new, probe.last, self._served_logprobs(probe.token_ids, new.learner.device))
         return "earlier" if still and found == "unknown" else found
 
     def _scores(self, token_ids: Sequence[list[int]]) -> Scores:
-        learned = self._logprobs(*map(_all_trained, token_ids)).float()
+        learned = self._logprobs(*map(all_trained, token_ids)).float()
         return Scores(learned, self._served_logprobs(token_ids, learned.device))
 
     def _served_logprobs(self, token_ids: Sequence[list[int]], device: torch.device) -> torch.Tensor:
@@ -134,56 +130,8 @@ class PublishCheck:
         return torch.stack([p.to(self._policy.dtype).double().sum().cpu() for p in self._policy.parameters()])
 
 
-def prove_engine(
-    engine: Engine,
-    learner_logprobs: LearnerLogprobs,
-    vocabulary: int,
-    dtype: torch.dtype,
-    base_logprobs: LearnerLogprobs | None = None,
-) -> None:
-    """Samples a few tokens as rollouts do, and compares with plain passes of the engine and of the learner.
-
-    `base_logprobs`: those without the adapter, for one that is not new; a sampler without it is then found, too.
-    Raises `PublishError`: the engine's cache computes something else, its adapter is not the learner's, or the learner
-    computes other log-probs when sequences share a prefix.
-    """
-    prompt = list(range(min(_PROMPT_TOKENS, vocabulary)))
-    request = SamplingRequest(prompt, frozenset(), max_tokens=_SAMPLED_TOKENS, temperature=1.0, seed=0)
-    sampled = engine.submit(request).result(timeout=DEADLINE)
-    plain = engine.score([*prompt, *sampled.token_ids])[-len(sampled.token_ids) :]
-    gap = _typical(torch.tensor(sampled.logprobs) - torch.tensor(plain))
-    if not gap <= _TOLERANCE[dtype]:
-        raise PublishError(
-            f"the engine's cache does not fit this base model: its log-probs are off by {gap:.3g} nats",
-            "Choose another base model.",
-        )
-    whole = [*prompt, *sampled.token_ids]
-    learned = learner_logprobs(_all_trained(whole)).float()
-    served = torch.tensor(engine.score(whole), device=learned.device)
-    gap = _typical(learned - served)
-    if not gap <= _TOLERANCE[dtype]:
-        raise _not_live(f"sampler and learner differ by {gap:.3g} nats a token")
-    if base_logprobs is not None:
-        base = base_logprobs(_all_trained(whole)).float()
-        before = Scores(base, base)
-        if verdict(Scores(learned, served), before, before, 0.0, _FLOOR[dtype]) == "earlier":
-            raise _not_live("the sampler serves the base model without the adapter")
-    forked = [*prompt[: len(prompt) // 2], *reversed(prompt[len(prompt) // 2 :])]
-    learned = learner_logprobs(_all_trained(prompt), _all_trained(forked))
-    gap = _typical(learned - torch.tensor([*engine.score(prompt), *engine.score(forked)], device=learned.device))
-    if not gap <= _TOLERANCE[dtype]:
-        raise PublishError(
-            f"the learner's log-probs of sequences that share a prefix are off by {gap:.3g} nats",
-            "Choose another base model: layers of this one see more than their own sequence.",
-        )
-
-
-def _typical(gaps: torch.Tensor) -> float:
-    """The root mean square: a single token that is routed or rounded otherwise weighs little."""
-    return gaps.square().mean().sqrt().item()
-
-
-def _not_live(found: str) -> PublishError:
+def not_live(found: str) -> PublishError:
+    """The error of a sampler that does not follow."""
     return PublishError(
         f"after publishing, {found}",
         "Register the model again to go on from the last checkpoint. If it fails again, the adapter did not become "
@@ -202,6 +150,6 @@ def _chosen(sequences: Sequence[TrainedSequence], longest: int) -> list[list[int
     return [each.tokens.token_ids[:longest] for each in [first, *others][:_SEQUENCES]]
 
 
-def _all_trained(ids: list[int]) -> TokenSequence:
+def all_trained(ids: list[int]) -> TokenSequence:
     """Every token but the first."""
     return TokenSequence(ids, [False] + [True] * (len(ids) - 1), [0.0] * len(ids), [1.0] * len(ids))

@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,6 +23,7 @@ from gavel.trainer.policy.policy import source_of
 from gavel.trainer.runs.checkpoints import CARD, Checkpoints
 from gavel.trainer.runs.export_mark import EXPORT_MARK, ExportError, read_export_mark, taken
 from gavel.trainer.runs.format_version import check_format_version
+from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.runs.model_card import model_card
 from gavel.trainer.runs.run_directory import START, RunDirectoryError, read_description
 
@@ -177,18 +178,9 @@ def _card(run: Path, description: dict[str, Any], step: int, kind: str, gap: flo
     return model_card(
         description,
         read_description(experiment) if experiment.is_file() else {},
-        list(_rows(metrics)),
+        whole_rows(metrics),
         step=step,
         base=source_of(description["base_model"]),
         merged=f"The weights are {kind.removeprefix('merged-')}. On a probe their log-probs differ from those of base "
         f"and adapter by at most {gap:.1g} nats.",
     )
-
-
-def _rows(metrics: Path) -> Iterator[dict[str, Any]]:
-    """The whole rows; a run that is live may be writing the last one."""
-    for line in metrics.read_text(encoding="utf-8").splitlines() if metrics.is_file() else ():
-        with contextlib.suppress(ValueError):
-            row = json.loads(line)
-            if isinstance(row, dict) and {"step", "split"} <= row.keys():
-                yield row

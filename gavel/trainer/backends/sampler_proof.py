@@ -7,10 +7,12 @@ which no average shows. One that comes back to a pool is proven in full before i
 import logging
 from collections.abc import Sequence
 
-from gavel.trainer.backends.publish_proof import LearnerLogprobs, PublishCheck, PublishError, prove_engine
+from gavel.trainer.backends.engine_proof import ANOTHER_ENGINE, prove_engine
+from gavel.trainer.backends.publish_proof import LearnerLogprobs, PublishCheck, PublishError
 from gavel.trainer.data.training_batch import TrainedSequence
 from gavel.trainer.engines.engine_pool import EnginePool
 from gavel.trainer.engines.protocol import Engine, EngineError
+from gavel.trainer.engines.transformers import TransformersEngine
 from gavel.trainer.policy.policy import Policy
 
 logger = logging.getLogger(__name__)
@@ -80,5 +82,12 @@ class SamplerProof:
 
     def _proven(self, sampler: Engine, adapted: bool) -> PublishCheck:
         policy = self._policy
-        prove_engine(sampler, self._logprobs, policy.vocabulary, policy.dtype, self._base if adapted else None)
+        try:
+            prove_engine(sampler, self._logprobs, policy.vocabulary, policy.dtype, self._base if adapted else None)
+        except EngineError as error:
+            if not isinstance(sampler, TransformersEngine):
+                raise  # a server may be well again in a moment
+            raise PublishError(
+                f"the embedded engine cannot sample this base model: {error.message}", ANOTHER_ENGINE
+            ) from error
         return PublishCheck(sampler, policy, self._logprobs)

@@ -8,7 +8,8 @@ whole checkpoint.
 import contextlib
 import logging
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,14 @@ from gavel.llm.errors import GavelError
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.backends.memory_settings import MemorySettings
+from gavel.trainer.backends.outlying_tokens import OutlyingTokens
 from gavel.trainer.backends.protocol import Endpoint, TrainResult
 from gavel.trainer.backends.publish_proof import PublishError
 from gavel.trainer.backends.run_start import RunStart
 from gavel.trainer.backends.sampler_proof import SamplerProof
 from gavel.trainer.config import SftConfig, TrainConfig, VllmSettings
 from gavel.trainer.data.token_sequences import TokenSequence
-from gavel.trainer.data.training_batch import Batch, make_batch
+from gavel.trainer.data.training_batch import Batch, ServedTokens, TokenSpace, make_batch
 from gavel.trainer.distributed import World, WorldError
 from gavel.trainer.engines.grammar import Grammars
 from gavel.trainer.engines.kv_cache import COMMON_CONTEXT, context_that_fits, slots_that_fit
@@ -35,7 +37,7 @@ from gavel.trainer.engines.vllm_launch import Served, vllm_engine
 from gavel.trainer.learner.replicas import LearnerReplicas
 from gavel.trainer.learner.step_bytes import FittedPass
 from gavel.trainer.model_spec import TrainableSpec
-from gavel.trainer.policy.families import chooses_experts, usable_context
+from gavel.trainer.policy.families import check_sampled_here, chooses_experts, usable_context
 from gavel.trainer.policy.loading import BaseModelError
 from gavel.trainer.policy.policy import load_config, source_of
 from gavel.trainer.policy.reference import keep_reference, reference_weights
@@ -97,12 +99,16 @@ class TrainingRun:
             )
         config = load_config(model.base_model)
         longest = usable_context(config)
+        if vllm is None:
+            check_sampled_here(config)
         max_context = None if max_context is None else min(max_context, longest)
         self._warn_of_experts = chooses_experts(config)
+        self._outlying = OutlyingTokens(experts=self._warn_of_experts)
         self._team = LearnerReplicas(
             world, model.base_model, model.lora, model.renderer, model.policy, sharded=shard_base
         )
         self.policy = self._team.policy
+        self._new_adapter = self.policy.adapter_weights()
         with contextlib.ExitStack() as undo:
             undo.callback(self._team.close)
             self._resume()
@@ -139,6 +145,17 @@ class TrainingRun:
     def endpoint(self) -> Endpoint:
         return Endpoint(self._server.base_url, "gavel", self._limits)
 
+    @property
+    def token_space(self) -> TokenSpace:
+        return ServedTokens(self.policy, self._engine.max_context)
+
+    def logprobs(self, sequences: Sequence[TokenSequence]) -> list[list[float]]:
+        """The learner's, of the trained tokens of each sequence."""
+        with self._lock:
+            flat = self._team.logprobs(*sequences) if sequences else torch.zeros(0)
+        values = iter([value.item() for value in flat])
+        return [list(islice(values, sequence.trained_tokens)) for sequence in sequences]
+
     def prepare(self, config: TrainConfig) -> None:
         """Sets what divergences are from. Raises `ReferencePolicyError`, and `OptimizerError`."""
         with self._lock:
@@ -151,13 +168,15 @@ class TrainingRun:
             self._refer(config)
             batch = make_batch(groups, config, self.policy)
             learnt = judge_totals(groups) | {"groups_trained": batch.groups} | self._learn(batch, config)
+            if batch.sequences:
+                learnt |= self._outlying.of_step(learnt["logprob_outliers"], batch.trained_tokens, config)
             return self._complete("train", groups, batch, learnt | dict(extra))
 
     def train_sft(self, trajectories: list[Trajectory], config: SftConfig) -> TrainResult:
         """One supervised step on the assistant turns of the trajectories."""
         with self._lock:
             batch = make_sft_batch(trajectories, self.policy)
-            learnt = self._learn(batch, as_training(config, batch))
+            learnt = self._learn(batch, as_training(config, batch), restart=config.restart)
             groups = [TrajectoryGroup([trajectory]) for trajectory in trajectories]
             return self._complete("sft", groups, batch, {name: learnt[name] for name in METRICS if name in learnt})
 
@@ -178,14 +197,26 @@ class TrainingRun:
             self._engine.close()
             self._team.close()
 
-    def _learn(self, batch: Batch, config: TrainConfig) -> dict[str, float]:
+    def _learn(self, batch: Batch, config: TrainConfig, *, restart: bool = False) -> dict[str, float]:
         """The learner's metrics of the step; empty for a batch without sequences, which counts as a step too."""
-        if not batch.sequences:
-            self._team.skip_step()
-            return {}
-        self._proof.before(batch.sequences)
-        with self._engine.release_memory():
-            return self._team.step(batch, self._memory.filled(config))
+        if batch.sequences:
+            self._proof.before(batch.sequences)  # while the learner has the adapter that is live
+        with self._team.restarted(self._first_adapter()) if restart else contextlib.nullcontext():
+            if not batch.sequences:
+                self._team.skip_step()
+                return {}
+            with self._engine.release_memory():
+                return self._team.step(batch, self._memory.filled(config))
+
+    def _first_adapter(self) -> list[torch.Tensor]:
+        """That of step 0. Raises `RunDirectoryError` when the copy of another run's is damaged."""
+        if self._start.record is None:
+            return self._new_adapter
+        now = self.policy.adapter_weights()
+        self._start.load(self.policy)
+        first = self.policy.adapter_weights()
+        self.policy.set_adapter_weights(now)
+        return first
 
     def _fit(self, checkpointing: bool) -> FittedPass:
         return self._team.fitting_pass(checkpointing=checkpointing, reserved=self._engine.cache_growth())
@@ -199,7 +230,7 @@ class TrainingRun:
             self._warn_of_experts = False
             logger.warning(
                 "Sampler and learner of a mixture of experts may choose other experts for a token, whose ratio is then "
-                "off. The metric logprob_outliers counts such tokens, and sampler_correction with mode 'token_mask' "
+                "off. The metric tokens_outlying counts such tokens, and sampler_correction with mode 'token_mask' "
                 "leaves them out (docs/algorithms.md)."
             )
         asked = config.reference if config.beta or config.kl_in_reward else "base"

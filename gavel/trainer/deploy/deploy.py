@@ -45,7 +45,8 @@ async def deploy(
         raise DeployError(f"{host.name} does not take this adapter: {misfits[0]}", "\n       ".join(misfits[1:]))
     if adapter.license:
         report(f"licence of {adapter.base_model}: {adapter.license}; it holds for what is deployed too")
-    record = open_record(run, host=host.name, address=address, adapter=adapter, options=options or {})
+    canonical = f"{host.name}:{host.place}" if host.place else host.name  # another spelling is the same deployment
+    record = open_record(run, host=host.name, address=canonical, adapter=adapter, options=options or {})
     with record.locked():
         record.state = "deploying"
         record.save()

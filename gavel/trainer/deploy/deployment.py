@@ -1,11 +1,12 @@
 """A checkpoint that a host serves."""
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
+from gavel.llm.loopback import is_on_this_machine
+from gavel.trainer.deploy.credentials import key_of
 from gavel.trainer.deploy.errors import DeployError
 from gavel.trainer.deploy.record import DeploymentRecord
 
@@ -39,10 +40,8 @@ class Deployment:
         """A client of the endpoint; its key is read from the environment now. Raises `DeployError` without one."""
         if not self.base_url:
             raise DeployError(f"{self.model_id} is published, and not served", "Deploy it to a host that serves it.")
-        key = os.environ.get(self.key_variable, "") if self.key_variable else _NO_KEY
-        if not key:
-            raise DeployError(f"{self.key_variable} is not set", "Set it in the environment or in .env.")
-        http_client = DefaultAsyncHttpxClient(trust_env="://127.0.0.1:" not in self.base_url)  # no proxy for loopback
+        key = key_of(self.key_variable) if self.key_variable else _NO_KEY
+        http_client = DefaultAsyncHttpxClient(trust_env=not is_on_this_machine(self.base_url))  # no proxy for loopback
         return AsyncOpenAI(base_url=self.base_url, api_key=key, http_client=http_client)
 
     async def undeploy(self) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import httpx
 
 from gavel.trainer.deploy.adapter_facts import AdapterFacts
+from gavel.trainer.deploy.credentials import key_of
 from gavel.trainer.deploy.deployment import Deployment
 from gavel.trainer.deploy.errors import DeployError
 from gavel.trainer.deploy.host import DeployPlan, Report
@@ -53,6 +54,9 @@ def open_host(
     account = place or os.environ.get("FIREWORKS_ACCOUNT_ID", "")
     if not account:
         raise DeployError("Fireworks needs the name of an account", "Give fireworks:ACCOUNT, or FIREWORKS_ACCOUNT_ID.")
+    account = account.strip("/").removeprefix("accounts/")
+    if not account.replace("-", "").isalnum() or not account.isascii():
+        raise DeployError(f"{account!r} is no name of an account of Fireworks", "Give fireworks:ACCOUNT.")
     if serverless and deployment:
         raise DeployError("serverless=true and deployment=… exclude each other", "Leave one of them out.")
     if idle_minutes < 5:
@@ -75,7 +79,7 @@ class FireworksHost:
     def __init__(
         self, account: str, base: str, deployment: str, serverless: bool, machine: dict[str, Any], idle_minutes: int
     ) -> None:
-        self._account = account
+        self.place = self._account = account
         self._base = base
         self._deployment = deployment.rpartition("/")[2]
         self._serverless = serverless
@@ -140,9 +144,9 @@ class FireworksHost:
                 await self._delete(lambda: api.lora.unload(str(found["id"])), "the loaded adapter", report)
                 await until(lambda: self._unloaded(api, record), "the adapter's end", report)
             record.forget("loaded")
-            if "deployment" in record.stages:
+            if not self._serverless and not self._deployment:  # of the record's name, whatever the record has
                 await self._delete(lambda: api.deployments.delete(name, ignore_checks=True), "the deployment", report)
-                record.forget("deployment")
+            record.forget("deployment")
             await self._delete(lambda: api.models.delete(name), "the model", report)
             record.forget("upload", "model")
 
@@ -160,9 +164,7 @@ class FireworksHost:
     def _client(self) -> "AsyncFireworks":
         from fireworks import AsyncFireworks
 
-        key = os.environ.get(KEY_VARIABLE, "")
-        if not key:
-            raise DeployError(f"{KEY_VARIABLE} is not set", "Make a key at app.fireworks.ai, and set it in .env.")
+        key = key_of(KEY_VARIABLE, "Make a key at app.fireworks.ai, and set it in .env.")
         return AsyncFireworks(api_key=key, account_id=self._account, base_url=self._url, max_retries=0)
 
     async def _model(self, api: Any, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> None:

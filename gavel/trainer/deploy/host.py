@@ -43,6 +43,8 @@ class DeployHost(Protocol):
     """A service or server. Every method raises `DeployError` with what to do next."""
 
     name: str
+    place: str
+    """What follows the colon of its address, in the one form that the host knows it by."""
 
     def check(self, adapter: AdapterFacts) -> list[str]:
         """Why the host does not take this adapter, each with what would fit; asks nothing of the host's network."""

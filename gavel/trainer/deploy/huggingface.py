@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import httpx
 
 from gavel.trainer.deploy.adapter_facts import AdapterFacts
+from gavel.trainer.deploy.credentials import key_of
 from gavel.trainer.deploy.deployment import Deployment
 from gavel.trainer.deploy.errors import DeployError
 from gavel.trainer.deploy.host import DeployPlan, Report
@@ -46,6 +47,7 @@ def open_host(
     `endpoint` false: the adapter is put on the Hub, and nothing serves it. `gated`: the base model can be read with
     HF_TOKEN alone, which the endpoint is given as a secret.
     """
+    place = place.rstrip("/")
     if not place or "/" in place:
         raise DeployError(f"{place!r} is no user or organisation", "Give huggingface:NAME.")
     machine = {
@@ -61,7 +63,7 @@ class HuggingFaceHost:
     name = "huggingface"
 
     def __init__(self, namespace: str, machine: dict[str, Any] | None, image: str, gated: bool) -> None:
-        self._namespace = namespace
+        self.place = self._namespace = namespace
         self._machine = machine
         self._image = image
         self._gated = gated
@@ -71,7 +73,7 @@ class HuggingFaceHost:
             return []
         misfits: list[str] = []
         if adapter.rank > _LARGEST_RANK:
-            misfits.append(f"its rank is {adapter.rank}; vLLM takes ranks up to {_LARGEST_RANK}")
+            misfits.append(f"its rank is {adapter.rank}; vLLM takes ranks up to {_LARGEST_RANK} (--lora-rank)")
         for special in ("dora", "modules_to_save"):
             if special in adapter.special:
                 misfits.append(f"it has {special}, which vLLM does not serve")
@@ -104,15 +106,14 @@ class HuggingFaceHost:
 
     async def undeploy(self, record: DeploymentRecord, report: Report) -> None:
         hub, name = self._hub(), _endpoint_name(record)
-        if "endpoint" in record.stages:
+        if self._machine is not None or "endpoint" in record.stages:  # by its name, whatever the record has
             await self._delete(
                 lambda: hub.delete_inference_endpoint(name, namespace=self._namespace), f"the endpoint {name}", report
             )
             record.forget("endpoint")
         repository = self._repository(record)
-        if "files" in record.stages:
-            await self._delete(lambda: hub.delete_repo(repository), f"the repository {repository}", report)
-            record.forget("files")
+        await self._delete(lambda: hub.delete_repo(repository), f"the repository {repository}", report)
+        record.forget("files")
 
     def costs(self, record: DeploymentRecord) -> str:
         stop = f"to remove it: gavel undeploy {record.id}"
@@ -127,8 +128,7 @@ class HuggingFaceHost:
     def _hub(self) -> Any:
         from huggingface_hub import HfApi
 
-        if not os.environ.get(KEY_VARIABLE):
-            raise DeployError(f"{KEY_VARIABLE} is not set", "Make a token that may write, and set it in .env.")
+        key_of(KEY_VARIABLE, "Make a token that may write, and set it in .env.")
         return HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
 
     def _repository(self, record: DeploymentRecord) -> str:
@@ -179,7 +179,7 @@ class HuggingFaceHost:
                     task="text-generation",
                     custom_image={"url": self._image, "healthRoute": "/health", "port": _PORT},
                     container_args=_arguments(adapter, record),
-                    secrets={KEY_VARIABLE: os.environ[KEY_VARIABLE]} if self._gated else None,
+                    secrets={KEY_VARIABLE: key_of(KEY_VARIABLE)} if self._gated else None,
                     type="authenticated",
                     **machine,
                 )

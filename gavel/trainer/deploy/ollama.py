@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import httpx
 
+from gavel.llm.loopback import is_on_this_machine
 from gavel.trainer.backends.run_export import export_run
 from gavel.trainer.deploy.adapter_facts import AdapterFacts
+from gavel.trainer.deploy.credentials import server_address
 from gavel.trainer.deploy.deployment import Deployment
 from gavel.trainer.deploy.errors import DeployError
 from gavel.trainer.deploy.host import DeployPlan, Report
@@ -51,7 +53,7 @@ def open_host(place: str, *, quantize: str = "") -> "OllamaHost":
         raise DeployError(
             "the host ollama needs its package, which is not installed", "pip install 'gavel-rl[deploy]'"
         ) from error
-    return OllamaHost(url.rstrip("/"), quantize)
+    return OllamaHost(server_address(url, "ollama:http://HOST:11434", None).removesuffix("/v1"), quantize)
 
 
 class OllamaHost:
@@ -60,7 +62,7 @@ class OllamaHost:
     name = "ollama"
 
     def __init__(self, url: str, quantize: str) -> None:
-        self._url = url
+        self.place = self._url = url
         self._quantize = quantize
 
     def check(self, adapter: AdapterFacts) -> list[str]:
@@ -115,7 +117,7 @@ class OllamaHost:
     def _client(self) -> "AsyncClient":
         from ollama import AsyncClient
 
-        return AsyncClient(host=self._url, trust_env="://127.0.0.1" not in self._url)
+        return AsyncClient(host=self._url, trust_env=not is_on_this_machine(self._url))
 
     async def _merged(self, adapter: AdapterFacts, record: DeploymentRecord, report: Report) -> Path:
         """The merged model's directory. Raises `DeployError` for an architecture that the server does not convert."""
@@ -151,7 +153,7 @@ class OllamaHost:
         known = await asyncio.to_thread(digest)
 
         async def send() -> str:
-            async with httpx.AsyncClient(timeout=60.0, trust_env="://127.0.0.1" not in self._url) as client:
+            async with httpx.AsyncClient(timeout=60.0, trust_env=not is_on_this_machine(self._url)) as client:
                 if (await client.head(f"{self._url}/api/blobs/{known}")).is_success:
                     return known
             report(f"sending {file.name}")

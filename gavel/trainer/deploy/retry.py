@@ -9,10 +9,12 @@ import email.utils
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
+from urllib.request import getproxies
 
 import httpx
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
+from gavel.llm.hidden_secrets import without_secrets
 from gavel.trainer.deploy.errors import DeployError
 
 T = TypeVar("T")
@@ -101,8 +103,10 @@ async def json_request(client: httpx.AsyncClient, method: str, path: str, body: 
 def refused(what: str, error: BaseException, remedies: dict[int, str] | None = None) -> DeployError:
     """The error for a user: `what` could not be done, what the host says, and what to do."""
     status = status_of(error)
-    told = error.text if isinstance(error, HostRefusal) else str(error).splitlines()[0]
+    told = without_secrets(_said(error))
     remedy = (remedies or {}).get(status or 0) or _REMEDIES.get(status or 0, "")
+    if status == 0 and getproxies():
+        remedy = f"Requests go through the proxy of the environment (HTTPS_PROXY). {remedy}"
     if not remedy:
         remedy = "Give the same command again: it goes on where it was." if is_passing(error) else "See docs/deploy.md."
     return DeployError(f"{what}: {f'{status} ' if status else ''}{told}", remedy)
@@ -114,6 +118,19 @@ _REMEDIES = {
     402: "Add credit to the account; the same command goes on where it was.",
     403: "The key may not do this: check its rights and its project.",
 }
+
+
+def _said(error: BaseException) -> str:
+    """What the host says, without what its SDK puts around it."""
+    if isinstance(error, HostRefusal):
+        return error.text
+    body: Any = getattr(error, "body", None)
+    found = cast("dict[str, Any]", body) if isinstance(body, dict) else {}
+    nested: Any = found.get("error", found)
+    message: Any = cast("dict[str, Any]", nested).get("message") if isinstance(nested, dict) else nested
+    if isinstance(message, str) and message:
+        return message[:300]
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _message(response: httpx.Response) -> str:

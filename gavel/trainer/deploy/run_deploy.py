@@ -1,8 +1,6 @@
 """Deploys a step of a run: finds its checkpoint, and proves with the run's own base what is served."""
 
-import contextlib
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +11,7 @@ from gavel.trainer.deploy.errors import DeployError
 from gavel.trainer.deploy.host import Report
 from gavel.trainer.runs.checkpoint_retention import chosen_step
 from gavel.trainer.runs.checkpoints import Checkpoints
+from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.runs.run_directory import read_description
 
 BEST_BY = "held_out/success"
@@ -24,7 +23,7 @@ def facts_of_run(run: Path, step: Step, best_by: str = BEST_BY) -> AdapterFacts:
     description = read_description(run / "model.json")
     checkpoints = Checkpoints(run / "checkpoints")
     saved = [each for each in checkpoints.steps() if checkpoints.is_whole(each)]
-    chosen = chosen_step(saved, list(_rows(run / "metrics.jsonl")), step, best_by)
+    chosen = chosen_step(saved, whole_rows(run / "metrics.jsonl"), step, best_by)
     if chosen is None or chosen not in saved:
         if step == "best" and saved:
             raise DeployError(
@@ -64,10 +63,3 @@ async def deploy_step(
     return await deploy(
         run, adapter, address, wait=wait, deadline=deadline, proof=proof, report=report, options=options
     )
-
-
-def _rows(metrics: Path) -> Iterator[dict[str, Any]]:
-    """The whole rows; a run that is live may be writing the last one."""
-    for line in metrics.read_text(encoding="utf-8").splitlines() if metrics.is_file() else ():
-        with contextlib.suppress(ValueError):
-            yield json.loads(line)

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from gavel.trainer.deploy.adapter_facts import AdapterFacts
+from gavel.trainer.deploy.credentials import key_of
 from gavel.trainer.deploy.deployment import Deployment
 from gavel.trainer.deploy.errors import DeployError
 from gavel.trainer.deploy.host import DeployPlan, Report
@@ -55,6 +56,7 @@ class TogetherHost:
     name = "together"
 
     def __init__(self, project: str, config: str, inactive_minutes: int, replicas: int, poll: float) -> None:
+        self.place = ""
         self._project = project
         self._config = config
         self._inactive_minutes = inactive_minutes
@@ -313,10 +315,10 @@ class TogetherHost:
                 "together needs its own package, which is not installed", "pip install 'gavel-rl[deploy]'"
             ) from error
         project = self._project or os.environ.get(PROJECT_VARIABLE, "")
-        for variable, value in ((KEY_VARIABLE, os.environ.get(KEY_VARIABLE)), (PROJECT_VARIABLE, project)):
-            if not value:
-                raise DeployError(f"{variable} is not set", "Set it in .env (`tg whoami` prints the project).")
-        async with sdk.AsyncTogether(project_id=project, max_retries=0) as client:
+        key = key_of(KEY_VARIABLE)
+        if not project:
+            raise DeployError(f"{PROJECT_VARIABLE} is not set", "Set it in .env (`tg whoami` prints the project).")
+        async with sdk.AsyncTogether(api_key=key, project_id=project, max_retries=0) as client:
             yield client
 
 

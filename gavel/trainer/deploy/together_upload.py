@@ -81,7 +81,7 @@ async def _put_parts(record: DeploymentRecord, file: Path, remote: dict[str, Any
             async with asyncio.TaskGroup() as tasks:
                 for part in remote["parts"]:
                     tasks.create_task(put(http, part))
-        except* DeployError as errors:
+        except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
     return [{"partNumber": number, "hash": known[str(number)]} for number in range(1, part_count(file) + 1)]
 

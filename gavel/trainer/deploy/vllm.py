@@ -14,7 +14,9 @@ from typing import Any
 
 import httpx
 
+from gavel.llm.loopback import is_on_this_machine
 from gavel.trainer.deploy.adapter_facts import CONFIG, WEIGHTS, AdapterFacts
+from gavel.trainer.deploy.credentials import key_of, server_address
 from gavel.trainer.deploy.deployment import Deployment
 from gavel.trainer.deploy.errors import DeployError
 from gavel.trainer.deploy.host import DeployPlan, Report
@@ -32,12 +34,11 @@ def open_host(place: str, *, path_map: str = "", base: str = "") -> "VllmHost":
 
     `base`: the base model as the server names it, where that is not the run's name for it. Raises `DeployError`.
     """
-    if not place.startswith(("http://", "https://")):
-        raise DeployError(f"{place!r} is no address of a vLLM server", "Give vllm:http://HOST:PORT.")
+    url = server_address(place, "vllm:http://HOST:PORT", KEY_VARIABLE).removesuffix("/v1")
     here, sign, there = path_map.partition("=")
     if path_map and not (here and sign and there):
         raise DeployError(f"path_map={path_map!r} does not map a path", "Give HERE=THERE, such as /runs=/mnt/runs.")
-    return VllmHost(place.rstrip("/").removesuffix("/v1"), (here.rstrip("/"), there.rstrip("/")), base)
+    return VllmHost(url, (here.rstrip("/"), there.rstrip("/")), base)
 
 
 class VllmHost:
@@ -46,14 +47,14 @@ class VllmHost:
     name = "vllm"
 
     def __init__(self, url: str, path_map: tuple[str, str], base: str) -> None:
-        self._url = url
+        self.place = self._url = url
         self._path_map = path_map
         self._base = base
 
     def check(self, adapter: AdapterFacts) -> list[str]:
         misfits: list[str] = []
         if adapter.rank > LARGEST_RANK:
-            misfits.append(f"its rank is {adapter.rank}; vLLM takes ranks up to {LARGEST_RANK}")
+            misfits.append(f"its rank is {adapter.rank}; vLLM takes ranks up to {LARGEST_RANK} (--lora-rank)")
         for special in ("dora", "modules_to_save"):
             if special in adapter.special:
                 misfits.append(f"it has {special}, which vLLM does not serve; merged it would fit: gavel export")
@@ -101,12 +102,12 @@ class VllmHost:
         )
 
     def _client(self) -> httpx.AsyncClient:
-        key = os.environ.get(KEY_VARIABLE)
+        key = key_of(KEY_VARIABLE) if os.environ.get(KEY_VARIABLE) else ""
         return httpx.AsyncClient(
             base_url=self._url,
             headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=_LOAD_SECONDS,
-            trust_env="://127.0.0.1" not in self._url,
+            trust_env=not is_on_this_machine(self._url),
         )
 
     async def _served(self, client: httpx.AsyncClient) -> list[dict[str, Any]]:

@@ -7,11 +7,12 @@ SDK keeps the files' hashes, so what was uploaded before a crash is not uploaded
 """
 
 import asyncio
-import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from gavel.llm.hidden_secrets import without_secrets
 from gavel.trainer.deploy.adapter_facts import AdapterFacts
+from gavel.trainer.deploy.credentials import key_of
 from gavel.trainer.deploy.deployment import Deployment
 from gavel.trainer.deploy.errors import DeployError
 from gavel.trainer.deploy.host import DeployPlan, Report
@@ -36,7 +37,7 @@ def open_host(place: str, *, base: str = "", region: str = _REGION) -> "WandbHos
 
     `region`: where the artifact is kept; Inference reads those of its own. Raises `DeployError`.
     """
-    entity, _, project = place.partition("/")
+    entity, _, project = place.rstrip("/").partition("/")
     if not entity or not project or "/" in project:
         raise DeployError(f"{place!r} is no project of W&B", "Give wandb:TEAM/PROJECT; a personal account has none.")
     return WandbHost(entity, project, base, region)
@@ -48,6 +49,7 @@ class WandbHost:
     name = "wandb"
 
     def __init__(self, entity: str, project: str, base: str, region: str) -> None:
+        self.place = f"{entity}/{project}"
         self._entity = entity
         self._project = project
         self._base = base
@@ -131,8 +133,7 @@ class WandbHost:
         )
 
     async def _ask(self, ask: Callable[[], T], what: str) -> T:
-        if not os.environ.get(KEY_VARIABLE):
-            raise DeployError(f"{KEY_VARIABLE} is not set", "Take one from wandb.ai/authorize, and set it in .env.")
+        key = key_of(KEY_VARIABLE, "Take one from wandb.ai/authorize, and set it in .env.")
         try:
             from wandb.errors import Error
         except ImportError as error:
@@ -142,8 +143,7 @@ class WandbHost:
         try:
             return await asyncio.to_thread(ask)
         except (Error, ValueError, OSError, TimeoutError) as error:
-            key = os.environ[KEY_VARIABLE]
-            said = (str(error).strip().splitlines() or [type(error).__name__])[0].replace(key, "…")
+            said = without_secrets((str(error).strip().splitlines() or [type(error).__name__])[0], {"KEY": key})
             raise DeployError(
                 f"{what}: {said}",
                 f"Check {KEY_VARIABLE} and the team's project {self._entity}/{self._project}; the same command goes on "

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from gavel.trainer.backends.publish_proof import PublishCheck, PublishError, prove_engine
+from gavel.trainer.backends.publish_proof import PublishCheck, PublishError
 from gavel.trainer.config import LoraSettings, PolicySettings
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import TrainedSequence
@@ -20,51 +20,6 @@ IDS = [(7 * n) % 800 for n in range(150)]
 
 def plain(model: Any, *batch: TokenSequence) -> torch.Tensor:
     return torch.cat([full_logprobs(model, each.token_ids) for each in batch])
-
-
-def test_an_engine_with_the_learners_weights_passes(make_engine: MakeEngine) -> None:
-    engine, learner = make_engine(), tiny_model()
-    engine.publish(WholeModel(learner), 0)
-    prove_engine(engine, lambda *batch: plain(learner, *batch), 64, torch.float32)
-    prove_engine(
-        engine, lambda *batch: plain(learner, *batch), 64, torch.float32, lambda *batch: plain(tiny_model(1), *batch)
-    )
-
-
-def test_a_learner_whose_sequences_see_each_other_is_refused(make_engine: MakeEngine) -> None:
-    engine, learner = make_engine(), tiny_model()
-    engine.publish(WholeModel(learner), 0)
-
-    def leaking(*batch: Any) -> torch.Tensor:
-        joined = full_logprobs(learner, [token for each in batch for token in each.token_ids])
-        starts = [sum(len(each.token_ids) for each in batch[:n]) for n in range(len(batch))]
-        return torch.cat([joined[start:][: len(each.token_ids) - 1] for start, each in zip(starts, batch, strict=True)])
-
-    with pytest.raises(PublishError, match="share a prefix"):
-        prove_engine(engine, leaking, 64, torch.float32)
-
-
-def test_an_engine_with_other_weights_is_refused(make_engine: MakeEngine) -> None:
-    engine = make_engine()
-    engine.publish(WholeModel(tiny_model()), 0)
-    with pytest.raises(PublishError, match="sampler and learner differ"):
-        prove_engine(engine, lambda *batch: plain(tiny_model(seed=1), *batch), 64, torch.float32)
-
-
-def test_an_engine_that_serves_the_base_without_its_adapter_is_refused(make_engine: MakeEngine) -> None:
-    engine, learner = make_engine(), tiny_model()
-    engine.publish(WholeModel(tiny_model()), 0)
-    with torch.no_grad():
-        for parameter in learner.parameters():
-            parameter.mul_(1.01)
-    with pytest.raises(PublishError, match="without the adapter"):
-        prove_engine(
-            engine,
-            lambda *batch: plain(learner, *batch),
-            64,
-            torch.bfloat16,  # whose tolerance is far beyond this change
-            lambda *batch: plain(tiny_model(), *batch),
-        )
 
 
 class Sampler:

@@ -131,7 +131,7 @@ async def test_a_server_that_dies_in_a_step_costs_no_group_and_is_taken_back_onc
         before = sampled(servers[1])
         assert {turn.model_extra["policy_version"] for turn in turns(await a_group(model)) if turn.model_extra} == {2}
         assert sampled(servers[1]) > before
-    assert sum("left out" in record.getMessage() for record in caplog.records) == 1
+    assert sum("begins again on the others" in record.getMessage() for record in caplog.records) == 1
     assert sum("is back" in record.getMessage() for record in caplog.records) == 1
 
 

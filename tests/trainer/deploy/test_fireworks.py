@@ -218,3 +218,14 @@ def test_names_of_the_hub_become_those_of_fireworks() -> None:
     }
     for there, here in names.items():
         assert base_name(there) == f"accounts/fireworks/models/{here}"
+
+
+async def test_a_record_that_was_begun_anew_still_removes_what_has_its_name(
+    fireworks: FakeFireworks, run: Path, adapter: AdapterFacts
+) -> None:
+    deployment = await deployed(run, adapter)
+    deployment.record.stages.clear()  # as in a run directory that was restored from before it
+    deployment.record.save()
+    await undeploy(read_records(run)[0])
+    assert not fireworks.models
+    assert all(each["state"] == "DELETED" for each in fireworks.deployments.values())

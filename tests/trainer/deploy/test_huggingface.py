@@ -174,3 +174,14 @@ async def test_without_a_token_nothing_is_asked(
     with pytest.raises(DeployError, match="HF_TOKEN is not set"):
         await deployed(run, adapter)
     assert not endpoints.calls
+
+
+async def test_a_record_that_was_begun_anew_still_removes_what_has_its_name(
+    endpoints: FakeEndpoints, hub: FakeHub, run: Path, adapter: AdapterFacts
+) -> None:
+    deployment = await deployed(run, adapter)
+    deployment.record.stages.clear()  # as in a run directory that was restored from before it
+    deployment.record.save()
+    await undeploy(read_records(run)[0])
+    assert not endpoints.endpoints
+    assert not hub.repositories

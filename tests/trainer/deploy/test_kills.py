@@ -7,9 +7,11 @@ twice, and `gavel undeploy` leaves nothing behind.
 import os
 import shutil
 import signal
-from collections.abc import Callable, Generator, Iterator
+import tempfile
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,13 @@ from tests.forked import Running
 from tests.trainer.deploy.conftest import write_adapter
 from tests.trainer.deploy.fakes import scripted
 from tests.trainer.deploy.fakes import together as together_fake
+from tests.trainer.deploy.fakes import wandb as wandb_fake
 from tests.trainer.deploy.fakes.fireworks import ACCOUNT, FakeFireworks
 from tests.trainer.deploy.fakes.huggingface import FakeEndpoints
+from tests.trainer.deploy.fakes.ollama import FakeOllama
 from tests.trainer.deploy.fakes.together import FakeTogether
+from tests.trainer.deploy.fakes.wandb import FakeWandb
+from tests.trainer.deploy.trained_run import make_run
 from tests.trainer.engines.vllm_stand_in import BASE, StandIn
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough, pytest.mark.timeout(1800)]
@@ -60,7 +66,18 @@ class Killer:
         self.seen.append(f"{method} {path}")
         if len(self.seen) == self.at:
             self.process.send(signal.SIGKILL)
-            self.process.process.join(60)
+            wait([self.process.process.sentinel], timeout=60)  # its status is for the test's own thread alone to read
+
+
+def a_run(root: Path, base: str) -> Path:
+    run = root / "desk" / "clerk"
+
+    def write(directory: Path) -> None:
+        write_adapter(directory)
+
+    Checkpoints(run / "checkpoints").save(12, write)
+    (run / "model.json").write_text(f'{{"project": "desk", "name": "clerk", "base_model": "{base}"}}')
+    return run
 
 
 @dataclass
@@ -75,6 +92,7 @@ class Target:
     left: Callable[[], int]
     """Things that stand there."""
     base: str = together_fake.BASE
+    run: Callable[[Path, str], Path] = a_run
 
 
 def watched(fake: Any, killer: Killer) -> Any:
@@ -153,39 +171,65 @@ def vllm(killer: Killer) -> Generator[Target]:
     fake.close()
 
 
-def a_run(root: Path, base: str) -> Path:
-    run = root / "desk" / "clerk"
+@contextmanager
+def wandb(killer: Killer) -> Generator[Target]:
+    pytest.importorskip("wandb")
+    fake = FakeWandb()
+    respond = fake.respond
 
-    def write(directory: Path) -> None:
-        write_adapter(directory)
+    def answered(call: Call) -> Answer:
+        answer = respond(call)
+        changed = wandb_fake.change_of(call)  # the SDK asks all in one way, and sends events whenever it likes
+        if changed is not None:
+            killer.carried_out("POST", changed)
+        return answer
 
-    Checkpoints(run / "checkpoints").save(12, write)
-    (run / "model.json").write_text(f'{{"project": "desk", "name": "clerk", "base_model": "{base}"}}')
-    return run
+    fake.respond = answered
+    with tempfile.TemporaryDirectory() as kept:
+        names = {"WANDB_BASE_URL": fake.url, "WANDB_API_KEY": wandb_fake.KEY, "WANDB_ERROR_REPORTING": "false"}
+        names |= {f"WANDB_{name}": kept for name in ("CACHE_DIR", "DATA_DIR", "DIR")}
+
+        def made() -> list[str]:
+            return [*(each["name"] for each in fake.artifacts.values()), *(f"run {name}" for name in fake.runs)]
+
+        yield Target("wandb:desk/serving", (), names, made, lambda: len(fake.artifacts), "Qwen/Qwen2.5-14B-Instruct")
+    fake.close()
+
+
+@contextmanager
+def ollama(killer: Killer) -> Generator[Target]:
+    pytest.importorskip("ollama")
+    fake: FakeOllama = watched(FakeOllama(), killer)
+
+    def real(root: Path, _: str) -> Path:
+        return make_run(root)  # its weights are merged
+
+    yield Target("ollama", (), {"OLLAMA_HOST": fake.url}, lambda: fake.made, lambda: len(fake.models), run=real)
+    fake.close()
 
 
 @pytest.fixture
-def cloned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Path]]:
-    kept: dict[str, Path] = {}
+def cloned(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Target], Path]:
+    kept: list[Path] = []
 
-    def clone(base: str) -> Path:
-        if base not in kept:
-            kept[base] = a_run(tmp_path_factory.mktemp("kept") / "runs", base).parents[1]
-        return Path(shutil.copytree(kept[base], tmp_path_factory.mktemp("killed") / "runs"))
+    def clone(target: Target) -> Path:
+        if not kept:
+            kept.append(target.run(tmp_path_factory.mktemp("kept") / "runs", target.base).parents[1])
+        return Path(shutil.copytree(kept[0], tmp_path_factory.mktemp("killed") / "runs"))
 
     return clone
 
 
-@pytest.mark.parametrize("kind", [vllm, together, fireworks, huggingface])
+@pytest.mark.parametrize("kind", [vllm, together, fireworks, huggingface, wandb, ollama])
 def test_a_killed_command_goes_on_and_leaves_nothing_behind(
-    kind: Callable[[Killer], Any], cloned: Callable[[str], Path], tmp_path: Path
+    kind: Callable[[Killer], Any], cloned: Callable[[Target], Path], tmp_path: Path
 ) -> None:
     program = tmp_path / "typed.py"
     program.write_text(_PROGRAM)
     for at in range(1, _MOST):
         killer = Killer(at=at)
         with kind(killer) as target:
-            runs = cloned(target.base)
+            runs = cloned(target)
             environment = {**os.environ, **target.environment, "GAVEL_RUNS": str(runs), "HOME": str(runs.parent)}
 
             def typed(*arguments: str, environment: dict[str, str] = environment, cwd: Path = runs.parent) -> Running:

@@ -1,6 +1,7 @@
 import httpx
 import pytest
 
+from gavel.llm.hidden_secrets import HIDDEN
 from gavel.trainer.deploy.retry import HostRefusal, json_request, refused, repeated
 from tests.fake_server import Answer, Call, FakeServer
 
@@ -68,3 +69,26 @@ async def test_patience_ends() -> None:
         await ask(host, patience=0.2)
     assert host.asked < 50
     host.close()
+
+
+def test_a_key_that_a_host_repeats_is_hidden_and_its_own_words_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class SdkError(Exception):
+        status_code = 401
+        body = {"error": {"message": "no such key: a-key-of-the-tests", "type": "x"}}  # noqa: RUF012
+
+    monkeypatch.setenv("SOME_API_KEY", "a-key-of-the-tests")
+    for error in (SdkError("Error code: 401 - {…}"), HostRefusal(401, "no such key: a-key-of-the-tests")):
+        told = refused("it cannot be read", error)
+        assert told.message == f"it cannot be read: 401 no such key: {HIDDEN}"
+        assert told.remedy
+
+
+def test_a_line_that_is_cut_names_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    assert "proxy" not in refused("it does not answer", HostRefusal(0, "ConnectError")).remedy
+    monkeypatch.setenv("HTTPS_PROXY", "http://user:PLANTED@127.0.0.1:1")
+    remedy = refused("it does not answer", HostRefusal(0, "ConnectError")).remedy
+    assert "HTTPS_PROXY" in remedy
+    assert "PLANTED" not in remedy

@@ -6,6 +6,7 @@ A request has the server's key, or that of a capture which was opened through he
 import asyncio
 import hmac
 import json
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -20,8 +21,11 @@ from gavel.trainer.backends.server.guard import given_key
 from gavel.trainer.backends.server.jobs import Jobs, Key
 from gavel.trainer.model_spec import TrainableSpec
 from gavel.trainer.serving.errors import CLIENT_GONE, ClientGone
+from gavel.trainer.serving.in_process import asked_in_process
 from gavel.trainer.serving.sse import until_gone
 
+_LOG = logging.getLogger(__name__)
+_CHAT = "chat/completions"
 _DROPPED = frozenset({"host", "content-length", "transfer-encoding", "connection", "keep-alive", "accept-encoding"})
 _ANSWERED = ("content-type", "cache-control", "retry-after", "x-request-id")
 _CONNECT_SECONDS = 10.0
@@ -55,6 +59,10 @@ class Passthrough:
         except GavelError as error:  # it cannot be loaded at this moment
             return _error(503, f"{error.message} {error.remedy}".strip())
         body = await request.body()
+        if request.method == "POST" and path == _CHAT and given_key(request) not in self._captures:
+            turn = await _turn_in_process(request, url.removesuffix(f"/{_CHAT}"), body)
+            if turn is not None:
+                return turn
         try:
             asked = await until_gone(request, self._asked(request, url, body))
         except ClientGone:
@@ -100,6 +108,34 @@ class Passthrough:
             self._captures.add(json.loads(content)["api_key"])
         elif request.method == "DELETE" and path.startswith("captures/"):
             self._captures.discard(path.removeprefix("captures/"))
+
+
+async def _turn_in_process(request: Request, base_url: str, body: bytes) -> Response | None:
+    """A chat completion by an endpoint of this process, which is asked over HTTP for all else: for streams, and to tell
+    an error as it does. Then None."""
+    if b'"stream"' in body:
+        return None
+    asked = asked_in_process(base_url, body)
+    if asked is None:
+        return None
+    try:
+        content = await until_gone(request, _answer(asked))
+    except ClientGone:
+        return Response(status_code=CLIENT_GONE)
+    except Exception as error:  # of any type: the request over HTTP is told it
+        _LOG.debug("asked again over HTTP: %s", error)
+        return None
+    return Response(content, media_type="application/json")
+
+
+async def _answer(asked: "asyncio.Future[str]") -> str:
+    try:
+        return await asked
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise ConnectionError("the endpoint is closing") from None
 
 
 async def _parts(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 import signal
-import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
@@ -13,6 +12,7 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.server.activity import Activity
 from gavel.trainer.backends.server.app import create_app
 from gavel.trainer.backends.server.root_lock import held_root
+from gavel.trainer.serving.announced_server import AnnouncedServer
 from gavel.trainer.serving.listener import address_of, listen
 
 _IDLE_SECONDS = 600
@@ -50,7 +50,7 @@ async def serve(
         )
         address = address_of(listener, host)
         note(address)
-        server = _Server(config, lambda: announce(address))
+        server = AnnouncedServer(config, lambda: announce(address))
         loop = asyncio.get_running_loop()
 
         def stop() -> None:
@@ -71,19 +71,3 @@ async def serve(
                 idle.cancel()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals to `serve`."""
-
-    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._on_started = on_started
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._on_started()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield

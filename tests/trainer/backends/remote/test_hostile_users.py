@@ -37,7 +37,7 @@ from tests.limits import HANG_SECONDS
 from tests.trainer.backends.remote.hostile_machine import AT_ONCE, a_model, registered
 from tests.trainer.backends.test_conformance import a_group
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 
 def a_written_group(*rewards: float | None) -> TrajectoryGroup:

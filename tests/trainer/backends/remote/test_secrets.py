@@ -3,13 +3,10 @@
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import zstandard
 from moto.server import ThreadedMotoServer
 
 from gavel.llm.errors import GavelError
@@ -21,52 +18,13 @@ from tests.backend_server import BackendServer
 from tests.endpoint import Endpoint, Request, fails, scores
 from tests.fake_server import Answer
 from tests.limits import HANG_SECONDS
+from tests.planted_secrets import Watcher, planted_files
 
 pytestmark = pytest.mark.slow
 
 _MARK = "PLANTED"
 BACKEND_KEY, JUDGE_KEY = f"{_MARK}-backend-5f2c", f"sk-{_MARK}-judge-77aa01"
 AWS_ID, AWS_SECRET = f"AKIA{_MARK}ID", f"{_MARK}/aws/secret"
-
-
-class _Watcher:
-    """Reads the command lines of all processes, again and again."""
-
-    def __init__(self) -> None:
-        self.found: set[str] = set()
-        self._ended = threading.Event()
-
-    @contextmanager
-    def watching(self) -> Generator[None]:
-        thread = threading.Thread(target=self._watch)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._ended.set()
-            thread.join()
-
-    def _watch(self) -> None:
-        while not self._ended.wait(0.05):
-            for process in Path("/proc").glob("[0-9]*/cmdline"):
-                try:
-                    line = process.read_bytes().decode(errors="replace")
-                except OSError:
-                    continue
-                if _MARK in line:
-                    self.found.add(line)
-
-
-def planted_files(directory: Path) -> list[str]:
-    """Files with a planted secret, also those that are packed."""
-    found: list[str] = []
-    for file in sorted(path for path in directory.rglob("*") if path.is_file()):
-        content = file.read_bytes()
-        if file.suffix == ".zst":
-            content = zstandard.ZstdDecompressor().stream_reader(content, read_across_frames=True).read()
-        if _MARK.encode() in content:
-            found.append(f"{file}: {content[max(0, content.find(_MARK.encode()) - 80) :][:160]!r}")
-    return found
 
 
 @pytest.fixture
@@ -114,7 +72,7 @@ async def test_no_secret_of_a_remote_run_is_written_or_shown_anywhere(
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     there.mkdir()
-    server, watcher = BackendServer(there / "runs", there / "server.log", environment), _Watcher()
+    server, watcher = BackendServer(there / "runs", there / "server.log", environment), Watcher(_MARK)
     small = ("--steps", "1", "--tasks", "2", "--group-size", "3", "--evaluation-tasks", "2", "--max-tokens", "8")
     with watcher.watching():
         server.start()
@@ -127,7 +85,7 @@ async def test_no_secret_of_a_remote_run_is_written_or_shown_anywhere(
         finally:
             server.stop()
     assert list(there.rglob("jobs.jsonl"))
-    assert (planted_files(tmp_path), watcher.found) == ([], set())
+    assert (planted_files(tmp_path, [_MARK]), watcher.found) == ([], set())
 
 
 async def _errors(url: str) -> str:
@@ -167,4 +125,4 @@ def test_a_judge_s_key_that_its_server_repeats_is_not_shown(tmp_path: Path, envi
         judge.close()
     assert status == 1, told
     assert "key" in told
-    assert planted_files(tmp_path) == []
+    assert planted_files(tmp_path, [_MARK]) == []

@@ -28,6 +28,15 @@ _USER = {
 }
 
 
+def change_of(call: Call) -> str | None:
+    """What a request changes that stays: an operation or an uploaded file; None for questions and a run's events."""
+    if call.path == "/graphql":
+        query = call.json["query"].lstrip()
+        found = _OPERATION.search(query)
+        return found.group(1) if found and query.startswith("mutation") else None
+    return call.path if call.path.startswith("/files/QXJ0aWZhY3Q6") else None
+
+
 class FakeWandb(ScriptedHost):
     def __init__(self) -> None:
         super().__init__()

@@ -81,6 +81,7 @@ def test_a_node_that_fails_ends_the_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_two_nodes_of_slurm_train_a_run_together(tmp_path: Path) -> None:
     run = {"steps": 1, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 4}
     lines = ["[loop]", *(f"{name} = {json.dumps(value)}" for name, value in run.items())]
