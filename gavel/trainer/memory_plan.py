@@ -49,6 +49,8 @@ class MemoryPlan:
     device_bytes: int
     dtype: str
     quantization: str | None
+    published: str | None
+    """How the weights are published quantized, such as gptq; they are counted as if they were of `dtype`."""
     parameters: int
     adapter_parameters: int
     adapted_layers: int
@@ -113,6 +115,7 @@ def make_plan(base_model: str, run: RunConfig, device: Device) -> MemoryPlan:
         device_bytes=device.total,
         dtype=str(policy.dtype).removeprefix("torch."),
         quantization=model.policy.quantization,
+        published=_published(config),
         parameters=policy.parameter_count,
         adapter_parameters=sum(parameter.numel() for parameter in policy.parameters()),
         adapted_layers=len(policy.parameters()) // 2,
@@ -135,6 +138,14 @@ def make_plan(base_model: str, run: RunConfig, device: Device) -> MemoryPlan:
         fits=fits,
         remedies=[] if fits else _remedies(run, policy, device.kind, left, context, passes, checkpointing),
     )
+
+
+def _published(config: Any) -> str | None:
+    given = getattr(config, "quantization_config", None)
+    if given is None:
+        return None
+    method = given.get("quant_method") if isinstance(given, dict) else getattr(given, "quant_method", None)
+    return str(getattr(method, "value", method) or "quantized")
 
 
 @dataclass(frozen=True, slots=True)

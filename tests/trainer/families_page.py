@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from gavel.trainer.policy.families import NOT_SAMPLED
 from tests.trainer.families import ALL, FAMILIES, Family
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
@@ -38,9 +39,15 @@ The columns:
 """
 
 _TAIL = """
-A family that is not in the table gets the same checks from its config, and a proof at registration: learner, engine
-and a plain forward pass agree on sampled tokens and on sequences that share a prefix. Sliding windows of a family
-that is not in the table are not guessed: its sequences are computed one by one.
+A family that is not in the table gets the same checks from its config, and a proof at registration: two turns of two
+conversations are sampled at once, and engine, learner and plain forward passes must agree on each turn, and on the two
+conversations as sequences that share a prefix. Sliding windows of a family that is not in the table are not guessed:
+its sequences are computed one by one.
+
+Refused by the config, before weights are loaded: encoders and encoder-decoders, and by the embedded engine, which would
+sample them wrongly, {refused} (`--engine vllm`
+samples those of them that vLLM serves). `make test-thorough` holds every other causal language model of transformers
+whose config can be made small to this: exact, or refused in a sentence.
 
 Dynamic NTK and longrope change RoPE with the length of a pass, so a token's log-prob would depend on what is
 computed beside it. The context of such a model ends at the length it was first trained for
@@ -58,7 +65,8 @@ def page() -> str:
         "| family | `model_type` | learner | engine | LoRA | chat format | notes |",
         "|---|---|---|---|---|---|---|",
     ]
-    return _HEAD + "\n".join([*rows, *map(_row, FAMILIES)]) + "\n" + _TAIL
+    refused = ", ".join(f"`{kind}`" for kind in NOT_SAMPLED)
+    return _HEAD + "\n".join([*rows, *map(_row, FAMILIES)]) + "\n" + _TAIL.format(refused=refused)
 
 
 def _row(family: Family) -> str:

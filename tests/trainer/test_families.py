@@ -198,6 +198,7 @@ async def test_a_step_of_a_whole_run_publishes_what_it_learned(tmp_path, policy,
         result = await model.train([group])
     assert result.trained
     assert result.metrics["publish_gap"] < NATS
+    assert result.metrics["tokens_outlying"] == 0
 
 
 def test_a_base_that_computes_one_sequence_at_a_time_is_not_sharded(tmp_path, policy):

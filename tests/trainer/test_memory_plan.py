@@ -43,6 +43,12 @@ def plan(source: str, size: int, kind: Any = "cuda", **settings: Any) -> MemoryP
     return make_plan(source, RunConfig.model_validate({"scenario": "", **settings}), Device(kind, size))
 
 
+def test_weights_that_are_published_quantized_are_told(directory):
+    published = directory("Qwen3", quantization_config={"quant_method": "gptq", "bits": 4})
+    assert plan(published, 400 * MIB).published == "gptq"
+    assert plan(directory("Qwen3"), 400 * MIB).published is None
+
+
 def test_what_fits_adds_up(directory):
     found = plan(directory("Qwen3"), 400 * MIB)
     passed = found.pass_checkpointed if found.checkpointing else found.pass_whole

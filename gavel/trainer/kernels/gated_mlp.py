@@ -13,6 +13,8 @@ from torch.nn.functional import silu
 
 from gavel.trainer.kernels.lora_linear import LoraLinear, LoraWeights
 
+_LAYERS = ("gate_proj", "up_proj", "down_proj")
+
 
 def fuse_mlps(model: Any) -> int:
     """Replaces the MLPs of `model` that compute y; returns how many. Call it before layers become LoRA layers.
@@ -23,26 +25,31 @@ def fuse_mlps(model: Any) -> int:
     return sum(_fused(module) for module in model.modules() if type(module).__name__.endswith("MLP"))
 
 
-@torch.no_grad()
 def _fused(module: Any) -> bool:
-    layers: list[Any] = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
-    if not all(type(layer) is torch.nn.Linear for layer in layers):
+    if not all(type(getattr(module, name, None)) is torch.nn.Linear for name in _LAYERS):
         return False
-    gate, up, down = layers
-    columns: int = gate.in_features
-    trial = torch.linspace(-3, 4, 2 * columns, dtype=gate.weight.dtype, device=gate.weight.device).view(2, columns)
-    same = torch.equal(down(silu(gate(trial)) * up(trial)), module(trial))
+    weight = module.gate_proj.weight
+    same = computes_y(module, weight.dtype, weight.device)
     if same:
-        module.forward = partial(_forward, module, module.forward)
+        module.forward = partial(gated_forward, module, module.forward, _GatedLora)
     return same
 
 
-def _forward(module: Any, own: Any, x: torch.Tensor) -> torch.Tensor:
+@torch.no_grad()
+def computes_y(module: Any, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the result of a module with these three layers is y, bit for bit."""
+    columns: int = module.gate_proj.in_features
+    trial = torch.linspace(-3, 4, 2 * columns, dtype=dtype, device=device).view(2, columns)
+    return torch.equal(module.down_proj(silu(module.gate_proj(trial)) * module.up_proj(trial)), module(trial))
+
+
+def gated_forward(module: Any, own: Any, gated: type[torch.autograd.Function], x: torch.Tensor) -> torch.Tensor:
+    """y by `gated` of gate x, up x and the weights of `down`; by `own(x)` where `down` is not a plain `LoraLinear`."""
     down = module.down_proj
     weights = down.plain_weights() if isinstance(down, LoraLinear) else None
     if weights is None:
         return own(x)
-    return _GatedLora.apply(module.gate_proj(x), module.up_proj(x), *weights)  # type: ignore[no-any-return]
+    return gated.apply(module.gate_proj(x), module.up_proj(x), *weights)  # type: ignore[no-any-return]
 
 
 class _GatedLora(torch.autograd.Function):

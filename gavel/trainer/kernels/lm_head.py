@@ -40,12 +40,17 @@ class LogitForm:
         return scaled if self.cap is None else torch.tanh(scaled / self.cap) * self.cap
 
 
+_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+
+
 def logit_form(config: Any) -> LogitForm:
-    """By the config of a text model: the names are those of Cohere, Falcon-H1, HyperCLOVA, Granite and Gemma."""
+    """By the config of a text model: the names are those of Cohere, Falcon-H1, HyperCLOVA, Granite, Gemma,
+    RecurrentGemma and xLSTM."""
     scale = (getattr(config, "logit_scale", None) or 1.0) * (getattr(config, "lm_head_multiplier", None) or 1.0)
     scaling = getattr(config, "logits_scaling", None) or 1.0
     scale = scale * scaling if config.model_type == "hyperclovax" else scale / scaling
-    return LogitForm(scale, getattr(config, "final_logit_softcapping", None))
+    caps = (getattr(config, name, None) for name in _CAPS)
+    return LogitForm(scale, next((cap for cap in caps if cap), None))
 
 
 def frozen_head(head: torch.nn.Module) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -131,6 +131,12 @@ class Learner:
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
 
+    def restart(self) -> None:
+        """Begins again with a new optimizer, without a value head, at the schedule's beginning."""
+        self.value_head = None
+        self.optimizer = make_optimizer(self.optimizer_name, [self.policy.parameters()])
+        self.steps = 0
+
     def _optimize_by(self, name: OptimizerName) -> None:
         if name != self.optimizer_name:
             groups = [group["params"] for group in self.optimizer.param_groups]

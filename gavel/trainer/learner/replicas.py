@@ -9,7 +9,7 @@ import io
 import itertools
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,10 +48,17 @@ class _Restore:
 
     def apply(self, learner: Learner) -> None:
         state = torch.load(io.BytesIO(self.state), weights_only=True, map_location="cpu")
-        with torch.no_grad():
-            for parameter, value in zip(learner.policy.parameters(), state["adapter"], strict=True):
-                parameter.copy_(value)
+        learner.policy.set_adapter_weights(state["adapter"])
         learner.restore(state["learner"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Restart:
+    adapter: bytes
+
+    def apply(self, learner: Learner) -> None:
+        learner.policy.set_adapter_weights(torch.load(io.BytesIO(self.adapter), weights_only=True, map_location="cpu"))
+        learner.restart()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +150,20 @@ class LearnerReplicas:
         """Copies the leader's adapter, optimizer state and step count to all processes."""
         if self._world.size == 1:
             return
-        state = io.BytesIO()
-        adapter = [parameter.detach() for parameter in self.policy.parameters()]
-        torch.save({"adapter": adapter, "learner": self.learner.state()}, state)
         with self._world.leading:
-            self._broadcast(_Restore(state.getvalue()))
+            self._broadcast(_Restore(self._state()))
+
+    @contextlib.contextmanager
+    def restarted(self, adapter: Sequence[torch.Tensor]) -> Generator[None]:
+        """Gives all learners this adapter and a new optimizer; what the block raises puts them back as they were."""
+        before, weights = self._state(), io.BytesIO()
+        torch.save([*adapter], weights)
+        self._apply(_Restart(weights.getvalue()))
+        try:
+            yield
+        except Exception:
+            self._apply(_Restore(before))
+            raise
 
     def step(self, batch: Batch, config: TrainConfig) -> dict[str, float]:
         """`Learner.step` by all processes; the metrics are those of the whole batch."""
@@ -193,6 +209,17 @@ class LearnerReplicas:
         """Frees the learners of the other processes, unless these are gone."""
         with self._world.leading, contextlib.suppress(WorldError):
             self._broadcast(_Close())
+
+    def _state(self) -> bytes:
+        state = io.BytesIO()
+        adapter = [parameter.detach() for parameter in self.policy.parameters()]
+        torch.save({"adapter": adapter, "learner": self.learner.state()}, state)
+        return state.getvalue()
+
+    def _apply(self, command: _Restart | _Restore) -> None:
+        with self._world.leading:
+            self._broadcast(command)
+            command.apply(self.learner)
 
     def _broadcast(self, command: object) -> None:
         self._world.broadcast((self._number, command))

@@ -20,6 +20,7 @@ from gavel.trainer.kernels.gated_mlp import fuse_mlps
 from gavel.trainer.kernels.packed_attention import AttentionError, attend_packed
 from gavel.trainer.kernels.rms_norm import fuse_norms
 from gavel.trainer.memory.meta_run import as_on, recomputing
+from gavel.trainer.policy.base_size import storage_bytes
 from gavel.trainer.policy.families import usable_context, why_alone
 from gavel.trainer.policy.loading import auto_class, text_decoder
 from gavel.trainer.policy.policy import Policy, adapted
@@ -71,12 +72,6 @@ class PlannedPolicy(Policy):
             if isinstance(layer, GradientCheckpointingLayer):
                 again = partial(checkpoint, use_reentrant=False, context_fn=recomputing)
                 layer._gradient_checkpointing_func = again  # type: ignore[assignment]
-
-
-def storage_bytes(model: torch.nn.Module) -> int:
-    """Of parameters and buffers; tied ones once."""
-    tensors = [*model.parameters(), *model.buffers()]
-    return sum({id(each): each.nbytes for each in tensors}.values())
 
 
 def _linear_layers(model: Any) -> list[torch.nn.Linear]:

@@ -26,7 +26,7 @@ from gavel.trainer.policy.template_renderer import (
 _LOG = logging.getLogger(__name__)
 TEMPLATE = "template"
 """The name that chooses the model's own template."""
-_UNFIT = (AttributeError, ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError)
+_UNFIT = (AssertionError, AttributeError, ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError)
 """What renderers raise for a tokenizer, a conversation or an argument that is not theirs."""
 _ASKED_AGAIN: list[Any] = [*SAID, {"role": "user", "content": "And then?"}]
 _ANSWERED: list[Any] = [*CALLED, {"role": "tool", "tool_call_id": "c1", "name": "look_up", "content": "found"}]
@@ -62,7 +62,9 @@ def chat_renderer(
     if name == TEMPLATE:
         return _template_renderer(tokenizer, base_model, chat_template_kwargs, stop_ids)
     try:
-        return _named(tokenizer, name, chat_template_kwargs)
+        found = _named(tokenizer, name, chat_template_kwargs)
+        found.render_ids(SAID[:1], add_generation_prompt=True)  # some find out only now that a tokenizer is not theirs
+        return found
     except ArgumentsError as error:
         raise BaseModelError(
             f"the chat renderer {name!r} does not suit these chat_template_kwargs: {error}",
@@ -70,7 +72,7 @@ def chat_renderer(
         ) from error
     except _UNFIT as error:
         raise BaseModelError(
-            f"the chat renderer {name!r} does not suit {base_model!r}: {str(error).splitlines()[0]}",
+            f"the chat renderer {name!r} does not suit {base_model!r}: {_told(error)}",
             f"Name another of the `renderers` library, such as qwen3, or pass renderer='{TEMPLATE}', the model's own.",
         ) from error
 
@@ -84,13 +86,17 @@ def _family_renderer(tokenizer: Any, model_type: str, base_model: str, kwargs: M
         found = _named(tokenizer, name, kwargs)
         difference = _difference(found, tokenizer, kwargs)
     except _UNFIT as error:
-        found, difference = None, f"it cannot be used: {str(error).splitlines()[0]}"
+        found, difference = None, f"it cannot be used: {_told(error)}"
     if difference is None:
         return found
     _LOG.warning(
         "%s does not use the chat renderer %s of its family, but its own template: %s", base_model, name, difference
     )
     return None
+
+
+def _told(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _is_known(name: str) -> bool:
@@ -125,7 +131,7 @@ def rendering_by(
         config: Any = getattr(renderer, "config")  # noqa: B009
         return _named(tokenizer, config.name, chat_template_kwargs)
     except _UNFIT as error:
-        raise ChatFormatError(f"chat_template_kwargs: {str(error).splitlines()[0]}") from error
+        raise ChatFormatError(f"chat_template_kwargs: {_told(error)}") from error
 
 
 def _template_renderer(

@@ -6,6 +6,11 @@ docs/models.md is the table of the families that are tested; every other one get
 from typing import Any
 
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
+)
 
 from gavel.trainer.kernels.attention_span import layer_spans
 from gavel.trainer.policy.loading import BaseModelError, auto_class
@@ -21,6 +26,26 @@ _WINDOWED = frozenset(
 )
 """Types of text models whose windows are known to be those of their configs, by test."""
 
+_ONE_LENGTH = frozenset(("ctrl", "opt"))
+"""Types whose decoders ask a cache for one length of all conversations."""
+
+_IN_THE_MODEL = "its layers keep the state of one conversation in the model"
+_NOT_CONTINUED = "its state is continued by one token at a time, not by an observation"
+_OWN_CACHE = "it takes no cache of transformers' own"
+NOT_SAMPLED = {
+    "cpmant": _OWN_CACHE,
+    "doge": "its cache gives other log-probs than a plain pass",
+    "hrm_text": _OWN_CACHE,
+    "jamba": _NOT_CONTINUED,
+    "minimax": _OWN_CACHE,
+    "openai-gpt": _OWN_CACHE,
+    "recurrent_gemma": _IN_THE_MODEL,
+    "rwkv": _OWN_CACHE,
+    "xlstm": _OWN_CACHE,
+    "zamba": _NOT_CONTINUED,
+}
+"""Why the embedded engine would sample these types wrongly, or fail; test_misfits.py tries each."""
+
 
 def usable_context(config: Any) -> int:
     """Tokens of a context over which all passes agree.
@@ -30,6 +55,7 @@ def usable_context(config: Any) -> int:
     and for one of no language model.
     """
     auto_class(config)
+    _check_causal(config)
     text = config.get_text_config()
     context = getattr(text, "max_position_embeddings", None)
     if not isinstance(context, int):
@@ -55,11 +81,34 @@ def why_unbatched(config: Any, max_context: int) -> str | None:
     return _why_not_plain(config) or _why_window(config, max_context)
 
 
+def check_sampled_here(config: Any) -> None:
+    """Raises `BaseModelError` for a model that the embedded engine is known to sample wrongly. What is not known is
+    found by the proof at registration, once the weights are loaded."""
+    reason = NOT_SAMPLED.get(config.get_text_config().model_type)
+    if reason is not None:
+        raise BaseModelError(
+            f"the embedded engine cannot sample {config.model_type}: {reason}",
+            "Sample it with vLLM (--engine vllm, or LocalBackend(engine='vllm')), or choose another base model.",
+        )
+
+
 def chooses_experts(config: Any) -> bool:
     """Whether it is a mixture of experts, among which sampler and learner choose each by its own arithmetic."""
     text = config.get_text_config()
     counts = (getattr(text, name, None) or 0 for name in ("num_experts", "num_local_experts", "n_routed_experts"))
     return max(counts) > 1
+
+
+def _check_causal(config: Any) -> None:
+    """Raises `BaseModelError` for an encoder, or half of an encoder-decoder, that transformers can load as a language
+    model: its tokens see later ones, or it was trained beside an encoder."""
+    encoders = MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    halves = {*MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES}
+    if config.model_type in encoders or config.model_type in halves:
+        kind = "an encoder-decoder" if config.model_type in halves else "an encoder"
+        raise BaseModelError(
+            f"{config.model_type} is {kind}, not a causal language model", "Choose another base model."
+        )
 
 
 def _why_not_plain(config: Any) -> str | None:
@@ -70,6 +119,8 @@ def _why_not_plain(config: Any) -> str | None:
         return "it has layers that keep a state (linear attention, state space or convolution)"
     if not all(model._supports_attention_backend for model in models):
         return "its attention cannot be exchanged"
+    if text.model_type in _ONE_LENGTH:
+        return "its decoder knows one length of all conversations"
     if getattr(text, "attn_temperature_tuning", False):
         return "its attention counts the tokens of a pass"
     if getattr(text, "index_topk", None):

@@ -19,6 +19,7 @@ from transformers import (
     AutoModelForImageTextToText,
     BitsAndBytesConfig,
     GenerationMixin,
+    PreTrainedModel,
 )
 from transformers.utils import logging as transformers_logging
 
@@ -33,6 +34,21 @@ _LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 
 class BaseModelError(GavelError):
     """The base model cannot be loaded, or nothing can render its chats."""
+
+
+def check_settings(settings: PolicySettings, lora: LoraSettings, sharded: bool) -> None:
+    """Raises `BaseModelError` for settings of which one excludes another."""
+    whole_only = {"loader": "peft", "quantization": None, "use_liger_kernel": False}
+    if sharded and settings != settings.model_copy(update=whole_only):
+        raise BaseModelError(
+            "a base that is sharded over several processes can be neither Unsloth's, nor quantized, nor Liger's",
+            f"Leave {', '.join(whole_only)} out of PolicySettings, or leave out shard_base.",
+        )
+    if settings.loader == "unsloth" and (lora.targets or lora.dropout):
+        raise BaseModelError(
+            "Unsloth's kernels adapt all linear layers, without dropout",
+            "Leave targets and dropout out of LoraSettings, or loader out of PolicySettings.",
+        )
 
 
 def dtype_of(settings: PolicySettings, device: str) -> torch.dtype:
@@ -109,9 +125,18 @@ def model_class(config: Any) -> tuple[Any, Any]:
 
 
 def text_decoder(model: Any) -> Any:
-    """The transformer of a causal language model, without vocabulary head, and without what reads images or sound."""
+    """The transformer of a causal language model, without vocabulary head, and without what reads images or sound.
+
+    Raises `BaseModelError` where transformers gives something else for it.
+    """
     decoder: Any = model.get_decoder()
-    return getattr(decoder, "model") if isinstance(decoder, GenerationMixin) else decoder  # noqa: B009
+    found = getattr(decoder, "model") if isinstance(decoder, GenerationMixin) else decoder  # noqa: B009
+    if not isinstance(found, PreTrainedModel):
+        raise BaseModelError(
+            f"transformers does not tell the decoder of {model.config.model_type} from its head",
+            "Choose another base model.",
+        )
+    return found
 
 
 def is_quantized(model: Any) -> bool:

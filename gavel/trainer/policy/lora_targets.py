@@ -3,7 +3,7 @@
 Not the vocabulary head. Not routers and gates: sampler and learner must choose the same experts. Not the experts of a
 mixture, which transformers and servers hold as one tensor for all of them; where PEFT takes the names of dense layers
 for those of the experts, not these either. Not the layers of a state-space mixer, whose kernels read weights past their
-modules.
+modules. Not a layer whose adapter PEFT, reading it from a file, takes for another layer's.
 """
 
 from collections.abc import Sequence
@@ -11,13 +11,25 @@ from typing import Any
 
 import torch
 from peft import LoraConfig
-from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+from peft.utils.transformers_weight_conversion import (
+    convert_peft_adapter_state_dict_for_transformers,
+    convert_peft_config_for_transformers,
+)
 from transformers.pytorch_utils import Conv1D
 
 from gavel.trainer.policy.loading import BaseModelError, text_decoder
 
-_LEFT_OUT = {"experts", "router", "gate", "shared_expert_gate", "mamba"}
-"""Components of names."""
+_LEFT_OUT = {
+    "experts": "the experts of a mixture are one tensor for all of them, an adapter of which no sampler here serves",
+    "router": "sampler and learner must choose the same experts",
+    "gate": "sampler and learner must choose the same experts",
+    "shared_expert_gate": "it is a gate, not a layer",
+    "mamba": "the kernels of a state-space mixer read weights past their modules",
+}
+"""Components of names, and why such layers keep their weights."""
+_HEAD = "the vocabulary head is frozen"
+_ELSEWHERE = "it is no linear layer of the text decoder"
+_UNPUBLISHED = "PEFT would read its adapter as that of another layer"
 
 
 def lora_targets(model: Any, wanted: Sequence[str] = ()) -> list[str]:
@@ -33,10 +45,10 @@ def lora_targets(model: Any, wanted: Sequence[str] = ()) -> list[str]:
         for name, module in model.named_modules()
         if module in inside
         and isinstance(module, torch.nn.Linear | Conv1D)
-        and not _LEFT_OUT & set(name.split("."))
+        and not _LEFT_OUT.keys() & set(name.split("."))
         and name.rpartition(".")[0] not in mixers
     }
-    names = _not_of_experts(names, model)
+    names = _that_load_again(_not_of_experts(names, model), model)
     if not names:
         raise BaseModelError(
             f"{model.config.model_type} has no linear layers that can be adapted", "Choose another base model."
@@ -54,9 +66,9 @@ def _chosen(names: set[str], wanted: Sequence[str], model: Any) -> set[str]:
     for end in wanted:
         named = {name for name in names if f".{name}".endswith(f".{end}")}
         if not named:
+            known = f"There are: {', '.join(sorted({_leaf(name) for name in names}))}; whole names work, too."
             raise BaseModelError(
-                f"{model.config.model_type} has no layer {end!r} that can be adapted",
-                f"There are: {', '.join(sorted({_leaf(name) for name in names}))}; whole names work, too.",
+                f"{model.config.model_type} has no layer {end!r} that can be adapted{_why_not(end, model)}", known
             )
         chosen |= named
     return chosen
@@ -67,6 +79,32 @@ def _not_of_experts(names: set[str], model: Any) -> set[str]:
     asked = LoraConfig(target_modules=list(names))
     convert_peft_config_for_transformers(asked, model, None)
     return set(asked.target_modules or ())
+
+
+def _that_load_again(names: set[str], model: Any) -> set[str]:
+    """Those whose adapter has the same name when PEFT reads it from a file: transformers' names of checkpoints, which
+    PEFT goes by, fit other modules too."""
+    halves = {name: f"base_model.model.{name}.lora_A.weight" for name in names}
+    weights = {half: torch.empty(0) for half in halves.values()}
+    read = convert_peft_adapter_state_dict_for_transformers(model, LoraConfig(target_modules=list(names)), weights)
+    return {name for name, half in halves.items() if half in read}
+
+
+def _why_not(end: str, model: Any) -> str:
+    """Why no layer of this name is adapted; empty for a name that the model does not have."""
+    name = next((name for name, _ in model.named_modules() if f".{name}".endswith(f".{end}")), None)
+    if name is None:  # a parameter of fused experts, perhaps
+        name = next((name for name, _ in model.named_parameters() if f".{name}".endswith(f".{end}")), None)
+    if name is None:
+        return ""
+    reasons = [reason for part, reason in _LEFT_OUT.items() if part in name.split(".")]
+    module = model.get_submodule(name) if not reasons else None
+    if module is not None and module is model.get_output_embeddings():
+        reasons = [_HEAD]
+    elif module is not None:
+        inside = module in set(text_decoder(model).modules()) and isinstance(module, torch.nn.Linear | Conv1D)
+        reasons = [_UNPUBLISHED if inside else _ELSEWHERE]
+    return f": {reasons[0]}"
 
 
 def _leaf(name: str) -> str:

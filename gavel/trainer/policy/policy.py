@@ -28,16 +28,19 @@ from gavel.trainer.embedded import SCENARIOS, embedded_path
 from gavel.trainer.embedded.small_model import SMALL_MODEL, small_model_path
 from gavel.trainer.kernels.attention_span import Span
 from gavel.trainer.kernels.gated_mlp import fuse_mlps
+from gavel.trainer.kernels.liger import check_liger, use_liger
 from gavel.trainer.kernels.lora_linear import LoraLinear
 from gavel.trainer.kernels.packed_attention import AttentionError, attend_packed
 from gavel.trainer.kernels.rms_norm import fuse_norms
 from gavel.trainer.policy.adapter import LoraFactors
+from gavel.trainer.policy.base_size import check_room
 from gavel.trainer.policy.chat_format import chat_renderer, rendering_by
 from gavel.trainer.policy.families import usable_context, why_alone
 from gavel.trainer.policy.fsdp import sharded_base, whole_parts
 from gavel.trainer.policy.loading import (
     BaseModelError,
     auto_class,
+    check_settings,
     dtype_of,
     is_quantized,
     no_progress_bar,
@@ -49,6 +52,7 @@ from gavel.trainer.policy.loading import (
     unsloth_base,
 )
 from gavel.trainer.policy.lora_targets import lora_targets
+from gavel.trainer.policy.misnamed_base import misnamed, what_transformers_says
 
 logger = logging.getLogger(__name__)
 
@@ -79,17 +83,10 @@ class Policy:
         makes a base that is not sharded, by default `load_base`; the tokenizer is always that of `base_model`.
         `sharded` shards the base over all processes. Raises `BaseModelError`.
         """
-        if sharded and settings != settings.model_copy(update={"loader": "peft", "quantization": None}):
-            raise BaseModelError(
-                "a base that is sharded over several processes can be neither Unsloth's nor quantized",
-                "Leave loader and quantization out of PolicySettings, or leave out shard_base.",
-            )
-        if settings.loader == "unsloth" and (lora.targets or lora.dropout):
-            raise BaseModelError(
-                "Unsloth's kernels adapt all linear layers, without dropout",
-                "Leave targets and dropout out of LoraSettings, or loader out of PolicySettings.",
-            )
+        check_settings(settings, lora, sharded)
         device = _device()
+        if settings.use_liger_kernel:
+            check_liger(device, settings.loader)
         self.dtype = dtype_of(settings, device)
         self.lora = lora
         config = load_config(base_model)
@@ -99,7 +96,7 @@ class Policy:
         if sharded and alone is not None:
             raise _unsharded(config, alone)
         try:
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(source_of(base_model))
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(source_of(base_model), trust_remote_code=False)
         except (OSError, ValueError) as error:
             raise _unloadable(base_model, error) from error
         self._stop_ids = _stop_ids(source_of(base_model))
@@ -116,6 +113,8 @@ class Policy:
                 with no_progress_bar() if base_model in SCENARIOS else contextlib.nullcontext():
                     base = sharded_base(source_of(base_model), config, self.dtype, device)
             else:
+                if settings.quantization is None:
+                    check_room(base_model, config, self.dtype, device)
                 base = load_base(base_model, self.dtype, device, settings.quantization)
         except (OSError, ValueError, SafetensorError) as error:
             raise _unloadable(base_model, error) from error
@@ -134,6 +133,8 @@ class Policy:
             fuse_norms(part)
             if settings.loader == "peft":
                 fuse_mlps(part)
+        if settings.use_liger_kernel:
+            logger.info("Liger's kernels compute %s", use_liger(base))
         self.model: PeftModel = unsloth_adapted(base, lora) if settings.loader == "unsloth" else adapted(base, lora)
         self.model.eval()
         self.spans: Sequence[Span] | None = None
@@ -180,6 +181,16 @@ class Policy:
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad:
                 yield name.replace(".default.", "."), parameter
+
+    def adapter_weights(self) -> list[torch.Tensor]:
+        """Copies of `parameters` in the memory of the CPU."""
+        return [parameter.detach().cpu().clone() for parameter in self.parameters()]
+
+    @torch.no_grad()
+    def set_adapter_weights(self, weights: Sequence[torch.Tensor]) -> None:
+        """Copies `weights` into `parameters`, in their order."""
+        for parameter, weight in zip(self.parameters(), weights, strict=True):
+            parameter.copy_(weight)
 
     @property
     def lora_scale(self) -> float:
@@ -269,6 +280,9 @@ class Policy:
             raise _unfit(directory, str(error).splitlines()[-1].strip()) from error
         if outcome.unexpected_keys:
             raise _unfit(directory, f"it has {outcome.unexpected_keys[0]}, say")
+        lacking = [name for name in outcome.missing_keys if ".lora_" in name]
+        if lacking:
+            raise _unfit(directory, f"it lacks {lacking[0]}, say")
 
 
 def _device() -> str:
@@ -304,7 +318,9 @@ def load_config(base_model: str) -> Any:
     """The config of the base model. Raises `BaseModelError`."""
     _check_exists(base_model)
     try:
-        return AutoConfig.from_pretrained(source_of(base_model))
+        return AutoConfig.from_pretrained(
+            source_of(base_model), trust_remote_code=False
+        )  # None would ask at the terminal
     except (OSError, ValueError) as error:
         raise _unloadable(base_model, error) from error
 
@@ -318,10 +334,8 @@ def _unsharded(config: Any, reason: str) -> BaseModelError:
 
 
 def _unloadable(base_model: str, error: Exception) -> BaseModelError:
-    return BaseModelError(
-        f"the base model {base_model!r} cannot be loaded: {str(error).splitlines()[0]}",
-        _NAMES,
-    )
+    said, remedy = what_transformers_says(error)
+    return BaseModelError(f"the base model {base_model!r} cannot be loaded: {said}", remedy or _NAMES)
 
 
 def load_base(
@@ -331,11 +345,10 @@ def load_base(
 
     Raises OSError or ValueError when there is none, `BaseModelError` when it cannot be quantised.
     """
-    embedded = base_model in SCENARIOS
     quantized = quantization_config(quantization, dtype)
     extra = {} if quantized is None else {"quantization_config": quantized}
-    with no_progress_bar() if embedded else contextlib.nullcontext():
-        kind = auto_class(AutoConfig.from_pretrained(source_of(base_model)))
+    with no_progress_bar() if base_model in SCENARIOS else contextlib.nullcontext():
+        kind = auto_class(AutoConfig.from_pretrained(source_of(base_model), trust_remote_code=False))
         base = kind.from_pretrained(source_of(base_model), dtype=dtype, device_map=device, **extra)
     prepare_4bit_layers(base)
     return base.requires_grad_(False)
@@ -351,21 +364,22 @@ def source_of(base_model: str) -> str:
 def _check_exists(base_model: str) -> None:
     """Asks the hub once; transformers would retry for a minute before it reports a missing model."""
     source = source_of(base_model)
-    remedy = _NAMES
+    if wrong := misnamed(source, (SMALL_MODEL, *SCENARIOS)):
+        raise BaseModelError(f"{base_model!r} is no base model: {wrong[0]}", wrong[1])
     try:
         if Path(source).is_dir() or constants.HF_HUB_OFFLINE or try_to_load_from_cache(source, "config.json"):
             return
     except HFValidationError:
-        raise BaseModelError(f"the base model {base_model!r} is neither a directory nor a model id", remedy) from None
+        raise BaseModelError(f"the base model {base_model!r} is neither a directory nor a model id", _NAMES) from None
     try:
         answer = httpx.head(f"{constants.ENDPOINT}/api/models/{source}", timeout=_HUB_SECONDS, follow_redirects=True)
     except httpx.HTTPError as error:
         raise BaseModelError(
             f"the base model {base_model!r} is neither here nor in the cache, and the hub cannot be reached: {error}",
-            remedy,
+            _NAMES,
         ) from error
     if answer.status_code in (400, 401, 404):
-        raise BaseModelError(f"the hub has no model {base_model!r} (or it needs HF_TOKEN)", remedy)
+        raise BaseModelError(f"the hub has no model {base_model!r} (or it needs HF_TOKEN)", _NAMES)
 
 
 def _stop_ids(source: str) -> list[int]:

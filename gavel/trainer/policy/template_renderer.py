@@ -20,6 +20,7 @@ from renderers import DefaultRendererConfig, Message, RenderedTokens, ToolCallPa
 from renderers.default import DefaultRenderer
 from renderers.parsers import TOOL_PARSERS
 
+from gavel.trainer.policy.chatml_tools import with_tools
 from gavel.trainer.policy.hermes_calls import HermesCalls
 
 TEMPLATE_ERRORS = (TemplateError, AttributeError, KeyError, TypeError, ValueError)
@@ -90,6 +91,11 @@ class TemplateRenderer(DefaultRenderer):
         super().__init__(tokenizer, DefaultRendererConfig.model_validate(given))
         self._stop_ids = list(dict.fromkeys([*self._turn_ends(), *super().get_stop_token_ids(), *stop_ids]))
         self._tool_parser = self._reading_tool_parser()
+        if self._tool_parser is None and (shown := with_tools(tokenizer)) is not None:
+            self._tokenizer = shown
+            self._tool_parser = self._reading_tool_parser()
+            if self._tool_parser is None:
+                self._tokenizer = tokenizer
 
     def get_stop_token_ids(self) -> list[int]:
         return self._stop_ids

@@ -58,13 +58,13 @@ def measured(policy: Policy, tokens: int, *, checkpointing: bool) -> int:
     [
         "Qwen3",  # dense
         "SmolLM2",  # tied embeddings
-        "Qwen3-MoE",
+        pytest.param("Qwen3-MoE", marks=pytest.mark.thorough),
         "GPT-OSS",  # a mixture with sinks and windows
         "DeepSeek V3",  # latent attention
         "Gemma 2",  # soft caps
         "Qwen3.5",  # linear attention
-        "Phi 2",  # a head with a bias
-        "Seed-OSS",
+        pytest.param("Phi 2", marks=pytest.mark.thorough),  # a head with a bias
+        pytest.param("Seed-OSS", marks=pytest.mark.thorough),
     ],
 )
 def test_a_step_of_a_family_holds_what_is_planned(name, checkpointing):

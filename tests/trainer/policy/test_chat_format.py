@@ -109,3 +109,18 @@ def test_a_format_that_cannot_be_used_is_refused_with_a_remedy(
     with pytest.raises(BaseModelError, match=problem) as error:
         chat_renderer(tokenizer(template), "llama", name, "mine", kwargs)
     assert "renderer" in error.value.remedy
+
+
+FOREIGN = ["auto", "default", "deepseek-r1", "gemma4", "glm-4.5", "hy3", "kimi-k2", "llama-3", "minimax-m2", "qwen3-vl"]
+
+
+@pytest.mark.parametrize("name", [*FOREIGN, "qwen3.5"])
+def test_a_renderer_that_does_not_fit_the_tokenizer_is_refused_in_a_sentence(name: str) -> None:
+    with pytest.raises(BaseModelError, match="does not suit 'mine': ") as error:
+        chat_renderer(tokenizer(None), "llama", name, "mine", {})
+    assert "renderer='template'" in error.value.remedy
+
+
+@pytest.mark.parametrize("model_type", ["gemma4", "qwen3_5", "glm_4.5", "kimi_k2", "minimax_m2"])
+def test_the_renderer_of_a_family_that_does_not_fit_the_tokenizer_gives_way_to_its_template(model_type: str) -> None:
+    assert name_of(CHATML, model_type) == "TemplateRenderer"

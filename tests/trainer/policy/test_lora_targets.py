@@ -49,8 +49,36 @@ def test_a_layer_that_cannot_be_adapted_is_refused_with_those_that_can(wanted):
     assert "down_proj, gate_proj, k_proj" in error.value.remedy
 
 
+MIXTURE = Qwen3MoeConfig(**TINY, num_experts=4, moe_intermediate_size=8)
+
+
 def test_neither_experts_nor_routers_are_adapted():
-    assert targets_of(Qwen3MoeConfig(**TINY, num_experts=4, moe_intermediate_size=8)) == ATTENTION
+    assert targets_of(MIXTURE) == ATTENTION
+
+
+@pytest.mark.parametrize(
+    ("config", "wanted", "reason"),
+    [
+        (MIXTURE, "experts", "one tensor for all of them"),
+        (MIXTURE, "gate_up_proj", "one tensor for all of them"),
+        (MIXTURE, "experts.down_proj", "one tensor for all of them"),
+        (MIXTURE, "mlp.gate", "must choose the same experts"),
+        (MIXTURE, "lm_head", "the vocabulary head is frozen"),
+        (MIXTURE, "input_layernorm", "no linear layer of the text decoder"),
+        (AutoConfig.for_model("mixtral", **TINY, num_local_experts=4), "gate", "must choose the same experts"),
+    ],
+)
+def test_a_part_that_is_left_out_is_refused_with_the_reason(config, wanted, reason):
+    with torch.device("meta"), pytest.raises(BaseModelError, match=reason) as error:
+        lora_targets(AutoModelForCausalLM.from_config(config), [wanted])
+    assert "k_proj, o_proj, q_proj, v_proj" in error.value.remedy
+
+
+def test_a_layer_whose_adapter_would_be_read_as_that_of_another_is_not_adapted():
+    config = AutoConfig.for_model("laguna", **TINY, num_key_value_heads=1, intermediate_size=16)
+    assert not [name for name in targets_of(config) if "shared_experts" in name]
+    with torch.device("meta"), pytest.raises(BaseModelError, match="that of another layer"):
+        lora_targets(AutoModelForCausalLM.from_config(config), ["shared_experts.up_proj"])
 
 
 def test_what_reads_images_is_not_adapted():

@@ -4,7 +4,7 @@ import huggingface_hub
 import pytest
 import torch
 from peft import PeftModel
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from gavel.trainer.config import LoraSettings
 from gavel.trainer.embedded import EMBEDDED_PATH, EMBEDDED_POLICY
@@ -106,6 +106,14 @@ def test_an_adapter_of_another_shape_is_refused(adapted, tmp_path):
     assert all_equal(before, adapter(adapted))
 
 
+def test_an_adapter_that_lacks_a_layer_is_refused(adapted, tmp_path):
+    adapted.save_adapter(tmp_path)
+    file = tmp_path / "adapter_model.safetensors"
+    save_file(dict(list(load_file(file).items())[1:]), file)
+    with pytest.raises(BaseModelError, match="it lacks"):
+        adapted.load_adapter(tmp_path)
+
+
 def test_an_adapter_of_another_model_is_refused(adapted, tmp_path, own_directory, policy):
     deeper = tiny_model(vocab_size=832, num_hidden_layers=5)
     deeper.save_pretrained(own_directory)
@@ -129,7 +137,7 @@ def test_a_base_model_that_does_not_exist_is_an_error_that_names_it(name):
 
 
 def test_a_directory_without_a_model_is_an_error(tmp_path):
-    with pytest.raises(BaseModelError, match="cannot be loaded"):
+    with pytest.raises(BaseModelError, match=r"is no base model: it is a directory without a config\.json"):
         Policy(str(tmp_path), LORA)
 
 

@@ -117,7 +117,7 @@ def test_a_turn_that_the_template_rewrites_has_no_sampled_tokens() -> None:
     assert found._tokenizer.decode(sampled) == "two<|im_end|>"
 
 
-@pytest.mark.parametrize("template", [HERMES, HERMES.replace("<tool_call>", "<tool_call> ")])
+@pytest.mark.parametrize("template", [HERMES, HERMES.replace("<tool_call>", "<tool_call> "), CHATML])
 def test_a_call_that_the_template_writes_is_read_back(template: str) -> None:
     found = renderer(template)
     opening = found.render_ids(CALLED[:1], tools=TOOLS, add_generation_prompt=True)
@@ -126,7 +126,26 @@ def test_a_call_that_the_template_writes_is_read_back(template: str) -> None:
     assert (call.name, call.arguments, call.status) == ("f", {"a": [1, "é"]}, ToolCallParseStatus.OK)
 
 
-@pytest.mark.parametrize("template", [CHATML, PLAIN_TEXT, OPAQUE_CALLS])
+def test_chatml_that_knows_no_tools_shows_them_and_renders_all_else_as_it_did() -> None:
+    found = renderer(CHATML)
+    tokenizer: Any = AutoTokenizer.from_pretrained(EMBEDDED_PATH)
+    tokenizer.chat_template = CHATML
+    assert found.render_ids([USER]) == list(tokenizer.apply_chat_template([USER], return_dict=False))
+    result = {"role": "tool", "tool_call_id": "c1", "content": "17"}
+    system: Any = {"role": "system", "content": "Be short."}
+    ids = found.render_ids([system, *CALLED, result], tools=TOOLS, add_generation_prompt=True)
+    text = tokenizer.decode(ids)
+    assert text.startswith("<|im_start|>system\nBe short.\n\nYou can call these tools")
+    assert text.count("Be short.") == 1
+    assert '"name": "look_up"' in text
+    assert '<tool_call>\n{"name": "look_up", "arguments": {"word": "seventeen"}}\n</tool_call><|im_end|>' in text
+    assert text.endswith("<|im_start|>user\n<tool_response>\n17\n</tool_response><|im_end|>\n<|im_start|>assistant\n")
+
+
+REFUSING = "{% if tools %}{{ raise_exception('no tools') }}{% endif %}" + CHATML
+
+
+@pytest.mark.parametrize("template", [PLAIN_TEXT, OPAQUE_CALLS, REFUSING])
 def test_tools_that_the_template_does_not_show_or_nobody_can_read_are_refused(template: str) -> None:
     found = renderer(template)
     with pytest.raises(ChatFormatError, match="name an exact renderer"):
