@@ -16,13 +16,15 @@ KlEstimator = Literal["k1", "k2", "k3"]
 RewardName = Literal["judge", "hand", "success", "constant"]
 ExportForm = Literal["merged", "adapter"]
 ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
+TurnLimits = dict[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=1)]]
+"""Turns of a rollout by the first step that they are for."""
 
 
-class _Settings(BaseModel):
+class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class LoraSettings(_Settings):
+class LoraSettings(Settings):
     """The adapter, on the linear layers of the text decoder (Hu et al., 2021, arXiv 2106.09685)."""
 
     rank: int = Field(default=16, ge=1)
@@ -39,7 +41,7 @@ class LoraSettings(_Settings):
     """For the random half of the adapter."""
 
 
-class PolicySettings(_Settings):
+class PolicySettings(Settings):
     """How the base model is held, by the learner and by the sampler alike. The adapter is float32 whatever it is."""
 
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -51,13 +53,16 @@ class PolicySettings(_Settings):
     loader: Literal["peft", "unsloth"] = "peft"
     """unsloth: with Unsloth's kernels, on a GPU and beside vLLM only. They know no shared prefixes: every sequence is
     computed by itself."""
+    use_liger_kernel: bool = False
+    """RMS norms, RoPE and SwiGLU of the learner by Liger's Triton kernels, on a GPU. Off, since no GPU has shown yet
+    that a step with them is equal and faster."""
 
 
 EngineChoice = Literal["transformers", "vllm"] | VllmSettings
 """Who samples the rollouts: the embedded engine, a vLLM that is started with default settings, or one as described."""
 
 
-class _Averaged(_Settings):
+class _Averaged(Settings):
     """A loss of single tokens: it can be averaged in several ways."""
 
     aggregation: Aggregation = "dapo"
@@ -121,7 +126,7 @@ class Ppo(_Clipped):
         return fields
 
 
-class Gspo(_Settings):
+class Gspo(Settings):
     """The clipped surrogate over one ratio a sequence, averaged over sequences (arXiv 2507.18071).
 
     The ratio is taken against the learner at the batch's start, also without `sampler_correction`: against the sampler,
@@ -151,7 +156,7 @@ class Reinforce(_Averaged):
 Loss = Annotated[ClippedSurrogate | Gspo | Cispo | Reinforce | Ppo, Field(discriminator="kind")]
 
 
-class SamplerCorrection(_Settings):
+class SamplerCorrection(Settings):
     """Importance sampling between the sampler and the learner as it was when the batch began.
 
     The token losses are multiplied by w = exp(learner - sampler) and their ratio is taken against the learner at the
@@ -173,7 +178,7 @@ class SamplerCorrection(_Settings):
         return self
 
 
-class _Updates(_Settings):
+class _Updates(Settings):
     """How the adapter is updated, whatever it learns from."""
 
     learning_rate: float = Field(default=1e-5, gt=0, allow_inf_nan=False)
@@ -211,6 +216,9 @@ class SftConfig(_Updates):
     """Peak; for LoRA about ten times that of full fine-tuning."""
     batch_size: int = Field(default=16, ge=1)
     """Trajectories in an update, at most; each update averages over its own trained tokens."""
+    restart: bool = False
+    """Begins again before the step with what the run began with, the base model or another run's adapter, and with a
+    new optimizer. Steps go on counting."""
 
 
 class TrainConfig(_Updates):
@@ -223,8 +231,8 @@ class TrainConfig(_Updates):
     minimal_spread: float = Field(default=1e-6, ge=0)
     """A group whose rewards differ by no more than this gives no signal and is left out."""
     normalize_over_batch: bool = False
-    """Divides the advantages by their root mean square over all groups of the call (REINFORCE++, arXiv 2501.03262;
-    ScaleRL, arXiv 2510.13786)."""
+    """Divides the advantages by their root mean square over all groups of the call, of each scenario by itself
+    (REINFORCE++, arXiv 2501.03262; ScaleRL, arXiv 2510.13786)."""
     step_advantages: bool = False
     """Compares the rewards of single turns (`Trajectory.step_rewards`) over the group, too: a turn's tokens get their
     trajectory's advantage and those of their own turn and of all later ones (process supervision, arXiv 2402.03300,
@@ -305,7 +313,7 @@ class TrainConfig(_Updates):
         return self
 
 
-class JudgeChecks(_Settings):
+class JudgeChecks(Settings):
     """How far the judge is to be trusted while its scores train. What is asked here costs as judging does."""
 
     every: int = Field(default=0, ge=0)
@@ -321,7 +329,7 @@ class JudgeChecks(_Settings):
     """Groups of a step in that sample."""
 
 
-class LoopConfig(_Settings):
+class LoopConfig(Settings):
     """A whole training run of one scenario."""
 
     steps: int = Field(default=50, ge=1)
@@ -336,6 +344,9 @@ class LoopConfig(_Settings):
     """Maximum tokens of one turn of the agent. Default: 1024."""
     concurrency: int = Field(default=128, ge=1)
     """Rollouts at once."""
+    turn_limits: TurnLimits = {}
+    """Turns of a training rollout, from a step on, as in ScalingInter-RL (arXiv 2509.08755): {0: 10, 20: 20, 40: 30}.
+    Held-out episodes have the scenario's own limit, or the largest of these if that is more. Default: its own."""
     reward: dict[RewardName, float] = Field(default_factory=lambda: {"judge": 1.0})
     """Weights of the rewards whose sum is trained on. judge: the judge's score, from 0 to 1; hand: the scenario's
     hand_reward; success: 1 or 0; constant: 1 for every member, a control. Without a weight for judge it is not called.

@@ -5,7 +5,7 @@ A model is its spec and the calls that go to the backend it is registered with.
 
 import asyncio
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -157,18 +157,23 @@ class TrainableModel(Model, TrainableSpec):
         return f"{self.name}@{self.backend.step(self)}"
 
     async def delete_checkpoints(
-        self, best_checkpoint_metric: str = "val/reward", keep_last: int = 1, keep_best: int = 1
+        self,
+        best_checkpoint_metric: str | Sequence[str] = "val/reward",
+        keep_last: int = 1,
+        keep_best: int = 1,
     ) -> None:
         """Deletes all checkpoints but the newest `keep_last` and the `keep_best` with the highest `split/metric` in
-        metrics.jsonl (from a step's last row that has it; the newer among equals).
+        metrics.jsonl (from a step's last row that has it; the newer among equals), by each of several metrics.
 
         The current step's checkpoint always stays.
         """
         live = self.backend.step(self)
         saved = [step for step in self.backend.checkpoints(self) if step <= live]  # a later one is damaged
-        split, _, metric = best_checkpoint_metric.partition("/")
-        values = {row["step"]: row[metric] for row in self.backend.history(self, split) if metric in row}
-        kept = {live, *steps_to_keep(saved, values, keep_last=keep_last, keep_best=keep_best)}
+        metrics = [best_checkpoint_metric] if isinstance(best_checkpoint_metric, str) else best_checkpoint_metric
+        kept = {live, *steps_to_keep(saved, {}, keep_last=keep_last, keep_best=0)}
+        for split, _, metric in (each.partition("/") for each in metrics):
+            values = {row["step"]: row[metric] for row in self.backend.history(self, split) if metric in row}
+            kept |= steps_to_keep(saved, values, keep_last=0, keep_best=keep_best)
         await self.backend.delete_checkpoints(self, [step for step in saved if step not in kept])
 
     async def export(

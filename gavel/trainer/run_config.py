@@ -7,6 +7,7 @@ by `resolved`. Importing this loads no torch.
 """
 
 import re
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -14,10 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from gavel.judge.config import JudgeConfig
 from gavel.trainer.config import EngineChoice, LoopConfig, LoraSettings, PolicySettings, SftConfig, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY, SCENARIOS
+from gavel.trainer.evolve_config import EvolveConfig
 from gavel.trainer.runs.trackers.tracker import TrackerName
 
 _EMBEDDED_LEARNING_RATE = 2e-3
 """A model of a few hundred thousand parameters needs far larger steps."""
+_EMBEDDED_IMITATION_RATE, _EMBEDDED_EPOCHS = 4e-3, 3
 
 
 class _Config(BaseModel):
@@ -83,7 +86,10 @@ class RunConfig(_Config):
     """One training run."""
 
     scenario: str
-    """A shipped scenario, file.py, or file.py:variable."""
+    """A shipped scenario, file.py, or file.py:variable; several with + between them are trained on together."""
+    weights: dict[str, float] = {}
+    """Of several scenarios, their shares of a step's groups: returns_desk=3. 20:returns_desk=3 is the weight from step
+    20 on, and 0 before, unless there is another. Default: 1 each."""
     model: ModelConfig = ModelConfig()
     judge: JudgeConfig = JudgeConfig()
     loop: LoopConfig = LoopConfig()
@@ -116,6 +122,35 @@ class RunConfig(_Config):
                     warmup_steps=min(3, loop.steps - 1),
                     total_steps=loop.steps,
                 ),
+            }
+        )
+
+
+class EvolveRunConfig(_Config):
+    """One run of `gavel evolve`."""
+
+    scenario: str
+    """A shipped scenario, file.py, or file.py:variable."""
+    base: list[Path] = []
+    """Files of trajectories that every iteration imitates, too: demonstrations, all of them; of groups with scores, the
+    members that `best` and `above` choose."""
+    model: ModelConfig = ModelConfig()
+    judge: JudgeConfig = JudgeConfig()
+    evolve: EvolveConfig = EvolveConfig()
+    train: SftConfig = SftConfig()
+    backend: BackendConfig = BackendConfig()
+
+    def resolved(self) -> "EvolveRunConfig":
+        """The same with every value that was not set and follows from others filled in."""
+        model, train = self.model, self.train
+        embedded = model.base_model in SCENARIOS
+        rate = _EMBEDDED_IMITATION_RATE if embedded else train.learning_rate
+        epochs = _EMBEDDED_EPOCHS if embedded else train.epochs
+        return self.model_copy(
+            update={
+                "model": _fill(model, name=model.name or f"evolve-{_slug(model.base_model)}"),
+                "judge": _fill(self.judge, seed=self.evolve.seed),
+                "train": _fill(train, learning_rate=rate, epochs=epochs),
             }
         )
 

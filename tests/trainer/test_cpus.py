@@ -57,7 +57,10 @@ def forks() -> Iterator[Forks]:
         process.kill()
 
 
-@pytest.mark.parametrize("kind", ["AVX512-BF16", "no vectors", pytest.param("AVX2", marks=pytest.mark.thorough)])
+THOROUGH = (pytest.param(kind, marks=pytest.mark.thorough) for kind in ("AVX2", "no vectors"))
+
+
+@pytest.mark.parametrize("kind", ["AVX512-BF16", *THOROUGH])
 def test_other_instruction_sets_compute_the_same(forks: Forks, tmp_path: Path, kind: str) -> None:
     taken_for, *_ = forks.passes([*HELD, *PARITY.get(kind, [])], tmp_path / "output", **CPUS[kind]).splitlines()
     forced = CPUS[kind].get("ATEN_CPU_CAPABILITY")

@@ -230,6 +230,6 @@ def test_gavel_train_starts_several_processes_of_which_one_speaks_and_writes(tmp
     result = subprocess.run([*command, *small], capture_output=True, text=True, timeout=HANG_SECONDS, env=environment)
     assert result.returncode == 0, result.stderr
     assert "Traceback" not in result.stderr
-    assert result.stdout.count("step 1/1") == result.stdout.count("held-out tasks") == 1
+    assert result.stdout.count("step 1/1 ") == result.stdout.count("3 held-out tasks") == 1
     rows = (tmp_path / "returns_desk" / "returns-desk" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(row)["split"] for row in rows].count("train") == 1

@@ -58,6 +58,23 @@ def test_the_benchmark_measures_a_base_in_4_bits_and_counts_the_same_operations(
 
 
 @pytest.mark.slow
+def test_ligers_kernels_are_measured_beside_our_own_over_the_same_batch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    switched: list[Any] = []
+    monkeypatch.setattr("gavel.trainer.policy.policy.check_liger", lambda *_: None)
+    monkeypatch.setattr("gavel.trainer.policy.policy.use_liger", switched.append)
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--dry", "--liger"])
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+    found = json.loads(capsys.readouterr().out)
+    assert len(switched) == 1
+    assert found["losses"][0] == pytest.approx(found["losses"][1], abs=1e-6)
+    assert found["gradient_cosine"] == pytest.approx(1, abs=1e-6)
+    assert found["own_over_liger"] == pytest.approx(found["seconds"] / found["liger_seconds"])
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
 def test_all_parts_have_a_row_within_the_time_that_is_told_first(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,6 +92,7 @@ def test_all_parts_have_a_row_within_the_time_that_is_told_first(
 def test_the_time_plan_of_all_parts_is_below_eight_minutes_and_a_failing_part_says_why() -> None:
     script: Any = runpy.run_path(str(SCRIPT))
     assert sum(seconds for *_, seconds in script["PARTS"]) < 480
-    assert {part[:2] for part in script["PARTS"]} == {(s, q) for s in ("dense", "moe") for q in (None, "4bit")}
+    shapes = {(shape, form) for shape in ("dense", "moe") for form in (None, "4bit")}
+    assert {part[:2] for part in script["PARTS"]} == shapes | {("dense", "liger")}
     found = script["in_own_process"](["--shape", "round"], 300)
     assert "invalid choice: 'round'" in found["failed"]

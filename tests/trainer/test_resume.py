@@ -131,7 +131,7 @@ def whole_seconds(runs: Runs) -> float:
     return time.monotonic() - started
 
 
-@pytest.mark.parametrize("wanted", [8, pytest.param(20, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("wanted", [4, pytest.param(20, marks=pytest.mark.thorough)])
 def test_runs_that_are_killed_at_random_moments_end_as_if_they_had_not_been(
     runs: Runs, whole_seconds: float, wanted: int
 ) -> None:

@@ -20,7 +20,15 @@ from gavel.trainer.config import Ppo, TrainConfig
 from gavel.trainer.data.advantages import group_advantages
 from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.packing import unique_tokens
-from gavel.trainer.data.step_rewards import fits_its_turns, step_advantages, token_advantages, token_rewards
+from gavel.trainer.data.step_rewards import (
+    fits_its_turns,
+    given_advantages,
+    gives_advantages,
+    has_given_signal,
+    step_advantages,
+    token_advantages,
+    token_rewards,
+)
 from gavel.trainer.data.token_sequences import TokenError, TokenSequence, sequences
 from gavel.trainer.data.turn_mismatch import MismatchKind, mismatches
 
@@ -45,6 +53,21 @@ class TokenSpace(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ServedTokens:
+    """The tokens of `space`, within the context that an engine serves."""
+
+    space: TokenSpace
+    max_context: int
+
+    @property
+    def vocabulary(self) -> int:
+        return self.space.vocabulary
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return self.space.decode(token_ids)
+
+
+@dataclass(frozen=True, slots=True)
 class TrainedSequence:
     """A token sequence with the advantage of its trajectory and the number of its group."""
 
@@ -56,7 +79,7 @@ class TrainedSequence:
     rewards: Sequence[float] = ()
     """Rewards of its trained tokens, for a loss with a value head. `[T]`"""
     advantages: Sequence[float] = ()
-    """Of its trained tokens, where turns have their own; empty: `advantage` for all. `[T]`"""
+    """Of its trained tokens, where turns or tokens have their own; empty: `advantage` for all. `[T]`"""
 
 
 @dataclass(slots=True)
@@ -115,6 +138,9 @@ def _group_advantages(
 ) -> list[float] | LeftOut:
     if group.judgement is not None and group.judgement.status == "degenerate" and len(group) > 1:
         return LeftOut.IDENTICAL_MEMBERS
+    has_given = any(map(has_given_signal, members))
+    if members and all(map(gives_advantages, members)):
+        return [0.0] * len(members) if has_given else LeftOut.NO_SIGNAL
     found = group_advantages(
         [member.reward or 0.0 for member in members],
         [member.judgement.standard_error if member.judgement else None for member in members],
@@ -125,19 +151,23 @@ def _group_advantages(
         rewards = [reward for member in members for reward in member.step_rewards or ()]
         if rewards and max(rewards) - min(rewards) > config.minimal_spread:
             return [0.0] * len(members)
-    return found
+    return [0.0] * len(members) if isinstance(found, LeftOut) and has_given else found
 
 
 def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: TokenSpace) -> Batch:
     """Each member with its advantage over the group or, for `Ppo`, with the rewards of its tokens.
+
+    A member whose turns carry the advantages of their tokens is trained by these; it counts in its group's mean.
 
     Raises `TokenError` when a scored trajectory with a signal has a turn without token ids, or with ids that `space`
     does not know.
     """
     batch = Batch()
     has_value_head = isinstance(config.loss, Ppo)
-    compared: list[float] = []
-    """The advantages of all members of groups with a signal."""
+    compared: dict[str, list[float]] = {}
+    """The advantages of all members of groups with a signal, by scenario."""
+    origins: list[str] = []
+    """The scenario of each group."""
     for group in groups:
         members = _scored(group)
         unscored = sum(trajectory.reward is None for trajectory in group)
@@ -153,7 +183,8 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
             batch.left_out_groups[outcome] += 1
             continue
         batch.left_out_members += left_out
-        compared += outcome
+        origin = str(group.trajectories[0].metadata.get("scenario", "")) if group.trajectories else ""
+        compared.setdefault(origin, []).extend(outcome)
         if not (has_value_head or config.step_advantages) and any(member.step_rewards for member in members):
             warnings.warn(_STEPS_UNUSED, stacklevel=2)
         before = batch.trajectories
@@ -175,26 +206,48 @@ def make_batch(groups: Iterable[TrajectoryGroup], config: TrainConfig, space: To
                     advantage,
                     batch.groups,
                     token_rewards(trajectory, tokens) if has_value_head else (),
-                    token_advantages(advantage, turns[number], tokens) if turns else (),
+                    _own_advantages(trajectory, tokens, advantage, turns[number] if turns else None),
                 )
                 for tokens in found
             ]
         if batch.trajectories > before:
             batch.groups += 1
+            origins.append(origin)
         else:
             batch.left_out_groups[LeftOut.NO_TRAINABLE_MEMBER] += 1
     if config.normalize_over_batch and compared and not config.kl_in_reward:  # otherwise it follows the divergence
-        scale = math.sqrt(math.fsum(value**2 for value in compared) / len(compared))
-        batch.sequences = [replace(each, advantage=each.advantage / scale) for each in batch.sequences]
+        scales = {
+            origin: math.sqrt(math.fsum(value**2 for value in values) / len(values)) if values else 1.0
+            for origin, values in compared.items()
+        }
+        batch.sequences = [
+            replace(each, advantage=each.advantage / (scales[origins[each.group]] or 1.0)) for each in batch.sequences
+        ]
     if refused := sum(batch.left_out_members[reason] for reason in _MISMATCH_REASONS.values()):
         logger.warning("%d members are left out for their tokens. %s", refused, _HOW_TO_KEEP)
+    if shaped := batch.left_out_members[LeftOut.SHAPED_SAMPLING]:
+        logger.warning("%d members are left out for how they were sampled. %s", shaped, _HOW_TO_SAMPLE)
     return batch
+
+
+def _own_advantages(
+    trajectory: Trajectory, tokens: TokenSequence, advantage: float, turns: Sequence[float] | None
+) -> list[float]:
+    """Of each trained token, where they differ; empty where all have `advantage`. `turns`: those of its turns."""
+    if gives_advantages(trajectory):
+        return given_advantages(trajectory, tokens)
+    return [] if turns is None else token_advantages(advantage, turns, tokens)
 
 
 _STEPS_UNUSED = "step_rewards of trajectories are not trained on: set step_advantages=True or loss=Ppo() in TrainConfig"
 _HOW_TO_KEEP = (
     "Send each reply back as it came, put a context that the agent rewrites into additional_histories, or set "
     'on_token_mismatch="branch" in TrainConfig to train them as several sequences (docs/tokens.md).'
+)
+
+_HOW_TO_SAMPLE = (
+    "Leave top_p, penalties, response_format and a forced tool_choice out of requests whose turns are to be trained: "
+    "such a turn is of another distribution than the policy's (docs/endpoint.md)."
 )
 
 

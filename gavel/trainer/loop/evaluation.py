@@ -49,6 +49,18 @@ class Evaluation:
         return None if self.success is None else interval(self.success, self.tasks)
 
 
+def evaluated_together(evaluations: Sequence[Evaluation]) -> Evaluation:
+    """The means over the tasks of several scenarios."""
+    if len(evaluations) == 1:
+        return evaluations[0]
+    trajectories = [trajectory for each in evaluations for trajectory in each.trajectories]
+    means, tasks = _means(trajectories), sum(each.tasks for each in evaluations)
+    if any("failed" in each.measures for each in evaluations):
+        tried = sum(each.tasks / (1 - each.measures.get("failed", 0.0)) for each in evaluations)
+        means["failed"] = 1 - tasks / tried
+    return Evaluation(tasks, means, trajectories)
+
+
 def interval(share: float, count: int) -> float:
     """Half width of the 95 % interval of a share over `count` trials (normal approximation)."""
     return _Z95 * math.sqrt(share * (1 - share) / count)

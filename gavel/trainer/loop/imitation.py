@@ -42,16 +42,21 @@ async def imitate(
     """
     plan = imitation_plan(len(trajectories), config.epochs, config.batch_size, seed)
     steps = len(plan)
-    schedule = {"warmup_steps": min(3, steps - 1), "total_steps": steps}
-    filled = {name: value for name, value in schedule.items() if name not in config.model_fields_set}
-    each_step = config.model_copy(update=filled | {"epochs": 1})
-    described = config.model_dump(mode="json", exclude={"micro_batch_tokens", "gradient_checkpointing"})
-    model.backend.pin(model, {"imitation": {"seed": seed, "trajectories": _fingerprint(trajectories), **described}})
+    each_step = with_schedule(config, steps)
+    described = config.model_dump(mode="json", exclude={"micro_batch_tokens", "gradient_checkpointing", "restart"})
+    model.backend.pin(model, {"imitation": {"seed": seed, "trajectories": fingerprint(trajectories), **described}})
     while (step := await model.get_step()) < steps:
         stepped(await model.train_sft([trajectories[at] for at in plan[step]], each_step))
 
 
-def _fingerprint(trajectories: Sequence[Trajectory]) -> str:
+def with_schedule(config: SftConfig, steps: int) -> SftConfig:
+    """The settings of one of `steps` steps: where they are not set, a warm-up over 3 of them and a decay to zero."""
+    schedule = {"warmup_steps": min(3, steps - 1), "total_steps": steps}
+    filled = {name: value for name, value in schedule.items() if name not in config.model_fields_set}
+    return config.model_copy(update=filled | {"epochs": 1})
+
+
+def fingerprint(trajectories: Sequence[Trajectory]) -> str:
     """A hash of what is imitated: the histories, whatever their scores."""
     digest = hashlib.sha256()
     for trajectory in trajectories:

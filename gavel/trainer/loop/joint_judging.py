@@ -71,7 +71,9 @@ async def judge_together(
                 raise
             known[digest] = unscored(group, error.message)
             return
-        if any(member.judgement and member.judgement.score is not None for member in judged):
+        whole = judged.judgement  # identical attempts are tied, and no judge is asked about them
+        tied = whole is not None and whole.status == "degenerate" and len(judged) > 1 and not whole.lost_orders
+        if tied or any(member.judgement and member.judgement.score is not None for member in judged):
             store.append(judged)  # without an await: a stop between the two would lose what was paid for
         known[digest] = judged
         done()

@@ -1,4 +1,4 @@
-"""Alarms while a run goes on: the judge's scores no longer mean what they meant when it began.
+"""Alarms while a run goes on: its reward no longer means what it meant when the run began.
 
     for alarm in judge_alarms(history):        # rows of the split `train`, oldest first
         alarm.sentence, alarm.advice
@@ -19,16 +19,19 @@ from gavel.judge.audit.health import PREFIX
 
 WINDOW = 5
 """Steps of the baseline, and of what is compared with it."""
-_CERTAIN, _LIKELY = 4.0, 1.645
+_CERTAIN, _SURE, _LIKELY = 4.0, 3.0, 1.645
 """Standard errors."""
 _RISE = 0.05
 """Of the mean score: less is no matter for an alarm."""
+_OF_SIZE = 0.1
 _SHARE = 0.25
 """Of the score's rise that success must show to count as improvement."""
 _LONGER = 1.5
 _FLAGGED, _UNSCORED, _TIED, _SLOPE, _LENGTH = 0.02, 0.2, 0.8, 0.03, 0.3
 _PERFECT = 0.9
 """Mean score."""
+HAND = "reward/hand"
+"""The figure of the hand-written reward, where it has a weight."""
 _FORGOT, _DRIFT = 0.1, 0.1
 """Of golden verdicts turned wrong; of the mean score of anchors. Both need two checks in a row."""
 
@@ -36,7 +39,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 class JudgeAlarm(StrEnum):
-    """A reason to distrust the scores, as its key in metrics.jsonl."""
+    """A reason to distrust the scores or the hand-written reward, as its key in metrics.jsonl."""
 
     sentence: str
     advice: str
@@ -52,6 +55,12 @@ class JudgeAlarm(StrEnum):
         "the judge's scores rise and success does not: the policy learns what the judge likes, not the job",
         "Read the best-scored members (gavel view), say in the rubric what they do instead of the work, and go back to "
         "an earlier checkpoint.",
+    )
+    HAND_HACKED = (
+        "hand_hacked",
+        "the hand-written reward has risen and success has not: the policy learns what the reward counts, not the job",
+        "Read the members with the highest reward (gavel view), and add what the reward does not count, such as a "
+        "judge's score (--reward judge=1,hand=1).",
     )
     PADDING = (
         "padding",
@@ -112,6 +121,7 @@ def judge_alarms(history: Rows) -> list[JudgeAlarm]:
 def _of_figures(history: Rows) -> dict[JudgeAlarm, bool]:
     return {
         JudgeAlarm.HACKED: _outruns(history, "judge_score", "success"),
+        JudgeAlarm.HAND_HACKED: _parts_ways(history, HAND, "success"),
         JudgeAlarm.PADDING: _is_padded(history),
         JudgeAlarm.ADDRESSING: _rises(history, "flagged", _FLAGGED),
         JudgeAlarm.UNSCORED: _recent_mean(history, "unscored") > _UNSCORED,
@@ -127,6 +137,23 @@ def _outruns(history: Rows, score: str, truth: str) -> bool:
         return False
     kept_up = [truth - _SHARE * score for truth, score in zip(truths, scores, strict=True)]
     return _change(scores) > _RISE and _sigmas(scores) > _CERTAIN and _sigmas(kept_up) < -_LIKELY
+
+
+def _parts_ways(history: Rows, reward: str, truth: str) -> bool:
+    """Whether the reward has certainly risen, by a tenth of its size or more, and the truth has surely fallen, or is
+    likely not to have risen by a tenth now that the reward rises no more. While it rises, success that is slow is no
+    sign: a reward that guides the policy rises first."""
+    rewards, truths = _series(history, reward), _series(history, truth)
+    if rewards is None or truths is None:
+        return False
+    rise, size = _change(rewards), max(abs(fmean(rewards[:WINDOW])), abs(fmean(rewards[-WINDOW:])))
+    if _sigmas(rewards) <= _CERTAIN or rise <= _OF_SIZE * size:
+        return False
+    if _sigmas(truths) < -_SURE and _change(truths) < -_RISE:
+        return True
+    slope = (fmean(rewards[-2:]) - fmean(rewards[-WINDOW : 2 - WINDOW])) / (WINDOW - 2)
+    has_settled = slope < _SHARE * rise / (len(rewards) - WINDOW)  # a quarter of what it rose by in a step
+    return has_settled and _change(truths) + _LIKELY * _noise(truths) * math.sqrt(2 / WINDOW) < 2 * _RISE
 
 
 def _is_padded(history: Rows) -> bool:

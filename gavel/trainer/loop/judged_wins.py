@@ -50,9 +50,13 @@ async def judge_wins(
                 tasks.create_task(compare(attempt))
 
 
-def best_step(rows: Sequence[Mapping[str, Any]]) -> int | None:
-    """The step that beat the base most often, the newest among equals; None before there is one."""
-    known = [(row[f"{WINS}{BASE}"], row["step"]) for row in rows if row.get(f"{WINS}{BASE}") is not None]
+def best_step(rows: Sequence[Mapping[str, Any]], prefix: str = "") -> int | None:
+    """The step that beat the base most often, the newest among equals; None before there is one.
+
+    `prefix`: of the metrics of one scenario among several.
+    """
+    metric = f"{prefix}{WINS}{BASE}"
+    known = [(row[metric], row["step"]) for row in rows if row.get(metric) is not None]
     return max(known)[1] if known else None
 
 

@@ -1,16 +1,14 @@
 """The training loop of a scenario: rollouts -> judge -> train -> evaluate, until the last step.
 
-There is one loop. Groups are prefetched (`prefetch.py`); with `max_staleness` 0 no rollout of a step starts before the
-step before it is trained and its adapter is live, with more the stages overlap.
+There is one loop, for one scenario or a mixture of several. Groups are prefetched (`prefetch.py`): with `max_staleness`
+0 no rollout of a step starts before the step before it is trained and its adapter is live; with more, stages overlap.
 
 It resumes after the last finished step: tasks and seeds depend on the step and the position in it alone, a step is on
 disk before the next one is trained, and groups in flight at a kill are made again. The reward is `LoopConfig.reward`.
 """
 
 import asyncio
-import json
 import math
-import os
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -22,22 +20,17 @@ from gavel.judge.audit.health import judge_health
 from gavel.judge.audit.noise_prior import fit_noise_prior
 from gavel.judge.judge import Judge
 from gavel.judge.panel.standard_errors import NoisePrior
-from gavel.prompts import content_hash
-from gavel.scenarios.gather import gather_group
 from gavel.scenarios.group import TrajectoryGroup
-from gavel.scenarios.progress import GroupTally, gather_display
-from gavel.scenarios.rollout import rollout
+from gavel.scenarios.mixture import Mixture, PlannedTask
+from gavel.scenarios.progress import gather_display
 from gavel.scenarios.scenario import Scenario
 from gavel.scenarios.seeds import seed_of
-from gavel.scenarios.task import Task
-from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import LoopConfig, Ppo, TrainConfig
 from gavel.trainer.data.left_out import LeftOut
-from gavel.trainer.data.token_sequences import COMPACT
 from gavel.trainer.data.training_batch import has_signal
-from gavel.trainer.loop.busy_time import BusyTime
-from gavel.trainer.loop.evaluation import Evaluation, evaluate, measure
-from gavel.trainer.loop.groups_by_agent import groups_by_agent
+from gavel.trainer.loop.evaluation import Evaluation, evaluate, evaluated_together
+from gavel.trainer.loop.experiment import described_experiment, described_training, judges_of
+from gavel.trainer.loop.group_maker import GroupMaker, with_scenario_metrics
 from gavel.trainer.loop.judge_alarms import judge_alarms
 from gavel.trainer.loop.judge_checks import Checks, checks_of
 from gavel.trainer.loop.judged_wins import BASE, BEST, WINS, best_step, judge_wins
@@ -45,8 +38,9 @@ from gavel.trainer.loop.observer import Observer, StepReport
 from gavel.trainer.loop.outage import stop_at_outage
 from gavel.trainer.loop.prefetch import GroupSlot, RolloutPrefetcher, StepBatch
 from gavel.trainer.loop.staleness import staleness
+from gavel.trainer.loop.turn_limits import check_turn_limits, held_out_scenario, with_turn_limit
 from gavel.trainer.loop.watchdog import LoopError, Watchdog, stall_seconds
-from gavel.trainer.loop.weighted_reward import check_rewards, needs_judge, programmed_parts, set_rewards
+from gavel.trainer.loop.weighted_reward import check_rewards, needs_judge
 from gavel.trainer.model import TrainableModel
 from gavel.trainer.runs.metrics import sampled_tokens
 
@@ -69,7 +63,7 @@ _NO_REFILL = "Leave refill (--refill) at 0, or choose another loss."
 
 async def train_scenario(
     model: TrainableModel,
-    scenario: Scenario,
+    scenario: Scenario | Mixture,
     judge: Judge | None,
     config: LoopConfig,
     train_config: TrainConfig,
@@ -79,12 +73,17 @@ async def train_scenario(
 ) -> None:
     """Trains a registered model until `config.steps`, from wherever it stands.
 
-    `judge` may be None when `config.reward` gives it no weight. `second` scores the sample of each step that
-    `config.checks` describes, in place of the model that is named there. A run resumes only as the experiment that it
-    was started as: another judge, rubric, reward, seed or setting is refused (`RunDirectoryError`); only the number of
-    steps may grow. Raises `LoopError` when every rollout or judgement of a step fails, or nothing progresses.
+    Of a `Mixture`, every group is of one scenario, and every figure is there for each scenario (`retail/success`) and
+    for all; a judge without a rubric scores each by the scenario's. `judge` may be None when `config.reward` gives it
+    no weight. `second` scores the sample of each step that `config.checks` describes, in place of the model that is
+    named there. A run resumes only as the experiment that it was started as: another judge, rubric, reward, seed or
+    setting is refused (`RunDirectoryError`); only the number of steps may grow. Raises `LoopError` when every rollout
+    or judgement of a step fails, or nothing progresses.
     """
-    check_rewards(scenario, config.reward)
+    mixture = Mixture.of(scenario)
+    for each in mixture:
+        check_rewards(each, config.reward)
+        check_turn_limits(each, config.turn_limits)
     if not needs_judge(config.reward):
         judge = None
     elif judge is None:
@@ -100,39 +99,25 @@ async def train_scenario(
         raise LoopError("refill replaces groups without a signal; with the loss ppo every group has one", _NO_REFILL)
     _check_versions(model, config)
     await model.backend.prepare(model, train_config)
-    model.backend.pin(model, _experiment(scenario, judge, config, train_config))
+    settings = {
+        "loop": config.model_dump(mode="json", exclude=_MAY_CHANGE),
+        "training": described_training(train_config),
+    }
+    model.backend.pin(model, described_experiment(mixture, judge) | settings)
     checks = None if judge is None else checks_of(judge, second, config.checks, model)
     watchdog = Watchdog(stall_seconds(config))
-    loop = _Loop(model, scenario, judge, checks, config, train_config, observer or Observer(), watchdog)
-    await loop.watchdog.guard(loop.run())
-
-
-def _experiment(
-    scenario: Scenario, judge: Judge | None, config: LoopConfig, train_config: TrainConfig
-) -> dict[str, Any]:
-    experiment: dict[str, Any] = {"scenario": scenario.name}
-    if judge is not None:
-        experiment |= {
-            "judge": judge.names,
-            "rubric": judge.rubric.dump(),
-            "orders": judge.orders,
-            "mode": judge.mode,
-            "anchors": sorted(anchor.id for anchor in judge.anchors),
-        }
-        truths = [(task.id, task.truth.dump()) for task in scenario.tasks() if task.truth]
-        if truths:
-            experiment["truths"] = content_hash(json.dumps(truths, ensure_ascii=False))
-        if judge.noise_prior is not None:
-            experiment["noise_prior"] = judge.noise_prior.model_dump()
-    training = train_config.model_dump(
-        mode="json", exclude={"total_steps", "warmup_steps", "micro_batch_tokens", "gradient_checkpointing"}
+    maker = GroupMaker(
+        model,
+        judges_of(mixture, judge),
+        config.reward,
+        config.group_size,
+        config.temperature,
+        config.max_tokens,
+        watchdog,
+        several=len(mixture) > 1,
     )
-    if train_config.reference_path is not None:
-        training["reference"] = os.path.abspath(train_config.reference_path)  # wherever the command is typed
-    return experiment | {
-        "loop": config.model_dump(mode="json", exclude=_MAY_CHANGE),
-        "training": training,
-    }
+    loop = _Loop(model, mixture, judge, checks, config, train_config, observer or Observer(), watchdog, maker)
+    await loop.watchdog.guard(loop.run())
 
 
 def _check_versions(model: TrainableModel, config: LoopConfig) -> None:
@@ -149,23 +134,19 @@ class _Loop:
     """One call of `train_scenario`."""
 
     model: TrainableModel
-    scenario: Scenario
+    mixture: Mixture
     judge: Judge | None
     checks: Checks | None
     config: LoopConfig
     train_config: TrainConfig
     observer: Observer
     watchdog: Watchdog
-    rolling: BusyTime = field(default_factory=BusyTime)
-    judging: BusyTime = field(default_factory=BusyTime)
+    maker: GroupMaker
     settled: list[NoisePrior] = field(default_factory=list[NoisePrior])
     """The noise of the judge's votes in the first step, once it is known."""
 
     async def run(self) -> None:
         config = self.config
-        best_by = config.keep_best_by
-        if self.scenario.success is None and best_by == LoopConfig.model_fields["keep_best_by"].default:
-            best_by = f"{EVALUATION}/{WINS}{BASE}"
         prefetcher = RolloutPrefetcher(
             partial(self._make_groups, asyncio.Semaphore(config.concurrency)),
             first=await self.model.get_step(),
@@ -189,7 +170,16 @@ class _Loop:
                 self.model.backend.record(self.model, _times(report), TIMES)
                 self.observer.stepped(report)
                 self._raise_alarms(step + 1)
-                await self.model.delete_checkpoints(best_by, config.keep_checkpoints, config.keep_best)
+                await self.model.delete_checkpoints(self._best_by(), config.keep_checkpoints, config.keep_best)
+
+    def _best_by(self) -> list[str]:
+        """What makes a checkpoint the best: for all scenarios, and for each of several."""
+        chosen = self.config.keep_best_by
+        if chosen != LoopConfig.model_fields["keep_best_by"].default:
+            return [chosen]
+        by = {each.name: "success" if each.success is not None else f"{WINS}{BASE}" for each in self.mixture}
+        whole = list(dict.fromkeys(f"{EVALUATION}/{metric}" for metric in by.values()))
+        return whole + [f"{EVALUATION}/{name}/{metric}" for name, metric in by.items() if len(by) > 1]
 
     async def _step(self, step: int, prefetcher: RolloutPrefetcher[list[TrajectoryGroup]]) -> StepReport:
         started = time.monotonic()
@@ -201,19 +191,19 @@ class _Loop:
         self._settle_noise_prior(step, groups)
         metrics = self._overlap(step, groups, batch) | judge_health(groups)
         if self.checks is not None:
-            with self.judging, self.watchdog.during("judging", "checks of the judge"):
+            with self.maker.judging, self.watchdog.during("judging", "checks of the judge"):
                 metrics |= await self.checks.metrics(step, groups)
         scored = time.monotonic()
         self.observer.doing("learning")
         with self.watchdog.during("training", "learning", counted=False):
             result = await self.model.train(groups, self.train_config, metrics=metrics)
         done = time.monotonic()
-        return StepReport(result, groups, self.rolling.lap(), self.judging.lap(), done - scored, done - started)
+        return StepReport(
+            result, groups, self.maker.rolling.lap(), self.maker.judging.lap(), done - scored, done - started
+        )
 
     def _raise_alarms(self, step: int) -> None:
         """Tells and stores each alarm once in a run. Raises `LoopError` where the run is to stop at one."""
-        if self.judge is None:
-            return
         backend = self.model.backend
         known = {row["alarm"] for row in backend.history(self.model, ALARMS)}
         for alarm in judge_alarms(backend.history(self.model, "train")):
@@ -256,75 +246,44 @@ class _Loop:
     async def _make_groups(self, limiter: asyncio.Semaphore, slot: GroupSlot) -> list[TrajectoryGroup]:
         """Rolls out and scores the group at `slot.position` of the plan; of several agents, one group for each."""
         step, number = divmod(slot.position, len(self._tasks(0)))
-        task = self._tasks(step)[number] if slot.refill is None else self._refill_task(step, slot.refill)
-        seeded = ("train", step) if slot.refill is None else ("refill", step, slot.refill)
+        seeded: list[str | int]
+        if slot.refill is None:
+            planned, seeded = self._tasks(step)[number], ["train", step]
+        else:
+            planned, seeded = self._refill_task(step, slot.refill), ["refill", step, slot.refill]
+        scenario, task = planned.scenario, planned.task
+        if len(self.mixture) > 1:  # two scenarios may have a task of the same id
+            seeded = [scenario.name, *seeded, *([planned.repeat] if planned.repeat else [])]
+        return await self.maker.make(
+            with_turn_limit(scenario, self.config.turn_limits, step),
+            task,
+            seeds=lambda index: seed_of(self.config.seed, *seeded, task.id, index),
+            limiter=limiter,
+            tally=slot.tally,
+            rollout_starts=slot.rollout_starts,
+            noise_prior=lambda: self._noise_prior(step),
+        )
 
-        others: list[list[Trajectory]] = [[] for _ in range(self.config.group_size)]
-        further: list[TrajectoryGroup] = []
+    def _tasks(self, step: int) -> list[PlannedTask]:
+        return self.mixture.plan(self.config.tasks_per_step, seed=self.config.seed, step=step)
 
-        async def member(index: int) -> Trajectory:
-            async with limiter:
-                slot.rollout_starts()
-                with self.rolling:
-                    seed = seed_of(self.config.seed, *seeded, task.id, index)
-                    return await self._rollout(task, seed, others[index])
-
-        async def scored(group: TrajectoryGroup) -> TrajectoryGroup:
-            first, *rest = groups_by_agent(group, [each for further in others for each in further])
-            score = partial(self._scored, step)
-            further.extend(await asyncio.gather(*(gather_group(each, score, GroupTally()) for each in rest)))
-            return await score(first)
-
-        group = TrajectoryGroup(member(index) for index in range(self.config.group_size))
-        return [await gather_group(group, scored, slot.tally), *further]
-
-    def _tasks(self, step: int) -> list[Task]:
-        return self.scenario.sample("train", self.config.tasks_per_step, seed=self.config.seed, step=step)
-
-    def _refill_task(self, step: int, number: int) -> Task:
+    def _refill_task(self, step: int, number: int) -> PlannedTask:
         """Of the further group of a step; the seed, step and number alone decide it."""
         round_, at = divmod(number, len(self._tasks(0)))
         seed = seed_of(self.config.seed, "refill", round_)
-        return self.scenario.sample("train", self.config.tasks_per_step, seed=seed, step=step)[at]
-
-    async def _rollout(self, task: Task, seed: int, others: list[Trajectory]) -> Trajectory:
-        with self.watchdog.during("rollout", f"of {self.config.group_size} rollouts of task {task.id}"):
-            return await rollout(
-                self.model,
-                self.scenario,
-                task,
-                temperature=self.config.temperature,
-                max_tokens=self.config.max_tokens,
-                seed=seed,
-                fields=COMPACT,
-                others=others,
-            )
-
-    async def _scored(self, step: int, group: TrajectoryGroup) -> TrajectoryGroup:
-        """The group of a step with measures, rewards and, if the reward needs it, a judgement."""
-        for trajectory in group:
-            if trajectory.status != "failed":
-                trajectory.metrics |= measure(self.scenario, trajectory)
-        if not len(group):
-            return group
-        weights = self.config.reward
-        programmed = [programmed_parts(self.scenario, trajectory, weights) for trajectory in group]
-        if self.judge is not None:
-            with self.judging, self.watchdog.during("judging", "groups"):
-                group = await self.judge.score(group, noise_prior=self._noise_prior(step))
-        set_rewards(group, programmed, weights)
-        return group
+        return self.mixture.plan(self.config.tasks_per_step, seed=seed, step=step)[at]
 
     async def _evaluate_once(self, step: int) -> None:
         """Makes the point of the learning curve at `step`, unless an earlier run of the same command made it."""
         model, backend, config = self.model, self.model.backend, self.config
         made = any(row["step"] == step for row in backend.history(model, EVALUATION))
-        if made or not self.scenario.tasks("held_out"):
+        measured = [each for each in self.mixture if each.tasks("held_out")]
+        if made or not measured:
             return
         tasks = config.final_tasks if step in (0, config.steps) else config.evaluation_tasks
         self.observer.doing(EVALUATING)
         started = time.monotonic()
-        total, done = min(tasks, len(self.scenario.tasks("held_out"))), 0
+        total, done = sum(min(tasks, len(each.tasks("held_out"))) for each in measured), 0
 
         @contextmanager
         def during() -> Generator[None]:
@@ -335,29 +294,42 @@ class _Loop:
             self.observer.advanced(done, total)
 
         with self.watchdog.during("training", "waiting for the evaluation", counted=False):
-            evaluation = await self._with_wins(step, await evaluate(model, self.scenario, tasks, config, during))
+            found: list[Evaluation] = []
+            for each in measured:
+                limited = held_out_scenario(each, config.turn_limits)
+                evaluated = await self._with_wins(step, each, await evaluate(model, limited, tasks, config, during))
+                if len(self.mixture) > 1:
+                    with_scenario_metrics(each, evaluated.trajectories)
+                found.append(evaluated)
+            evaluation = evaluated_together(found)
         seconds = time.monotonic() - started
         await model.log([TrajectoryGroup([trajectory]) for trajectory in evaluation.trajectories], EVALUATION)
         backend.record(model, {"evaluation": seconds, "whole": seconds}, TIMES)
         self.observer.evaluated(step, evaluation)
 
-    async def _with_wins(self, step: int, evaluation: Evaluation) -> Evaluation:
+    async def _with_wins(self, step: int, scenario: Scenario, evaluation: Evaluation) -> Evaluation:
         """With how often its attempts beat those of the base and of the best step so far, where that is wanted."""
         tasks = self.config.judged_tasks
         if tasks is None:
-            tasks = _JUDGED_TASKS if self.scenario.success is None else 0
+            tasks = _JUDGED_TASKS if scenario.success is None else 0
         if not (step and tasks and self.judge):
             return evaluation
         backend, rivals = self.model.backend, {BASE: 0}
-        if (best := best_step(backend.history(self.model, EVALUATION))) is not None:
+        prefix = f"{scenario.name}/" if len(self.mixture) > 1 else ""
+        if (best := best_step(backend.history(self.model, EVALUATION), prefix)) is not None:
             rivals[BEST] = best
         theirs = {
-            name: [each for group in await backend.logged(self.model, EVALUATION, at) for each in group]
+            name: [
+                each
+                for group in await backend.logged(self.model, EVALUATION, at)
+                for each in group
+                if each.metadata.get("scenario") == scenario.name
+            ]
             for name, at in rivals.items()
         }
         self.observer.doing("judging held-out attempts")
-        with self.judging, self.watchdog.during("judging", "groups of the evaluation"):
-            await judge_wins(self.judge, evaluation.trajectories, theirs, tasks)
+        with self.maker.judging, self.watchdog.during("judging", "groups of the evaluation"):
+            await judge_wins(self.maker.judges[scenario.name], evaluation.trajectories, theirs, tasks)
         return evaluation.remeasured()
 
 

@@ -1,5 +1,6 @@
 """Metrics of a run: one JSON line per row in `metrics.jsonl`, and the same at a tracker, where the run has one."""
 
+import contextlib
 import errno
 import json
 import math
@@ -56,7 +57,8 @@ class MetricsLog:
         if not self.path.exists():
             return []
         try:
-            rows = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
+            lines = self.path.read_text(encoding="utf-8").splitlines()
+            rows = [_row(number, line) for number, line in enumerate(lines, 1)]
         except (OSError, ValueError) as error:
             raise MetricsError(
                 f"{self.path} cannot be read: {error}", "Restore the file, or start over with --fresh."
@@ -91,6 +93,16 @@ class MetricsLog:
         if self._tracker is None:
             self._tracker = open_tracker(self._tracker_name, self._run)
         return self._tracker
+
+
+def whole_rows(path: Path) -> list[Row]:
+    """The rows of a `metrics.jsonl` that somebody may be writing: what is no whole row is passed over."""
+    rows: list[Row] = []
+    if path.is_file():
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+            with contextlib.suppress(ValueError):
+                rows.append(_row(number, line))
+    return rows
 
 
 def trajectory_means(groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
@@ -135,6 +147,19 @@ def sampled_tokens(groups: Iterable[TrajectoryGroup]) -> int:
     """Tokens that the policy sampled, counted where their ids are known."""
     choices = (choice for group in groups for trajectory in group for choice in trajectory.choices())
     return sum(len((choice.model_extra or {}).get("token_ids") or ()) for choice in choices)
+
+
+def _row(number: int, line: str) -> Row:
+    """Raises `ValueError` for what `MetricsLog.log` did not write."""
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"line {number} is no JSON ({error})") from error
+    match row:
+        case {"step": int(), "split": str()}:
+            return row
+        case _:
+            raise ValueError(f"line {number} is no row with a step and a split: {line[:80]}")
 
 
 def _finite(value: float | int | bool | str) -> float | int | bool | str | None:

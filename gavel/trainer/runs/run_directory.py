@@ -58,6 +58,7 @@ _OWN = frozenset(
             "vllm.log",
             "vllm-logs",
             "jobs.jsonl",
+            "atropos",
             "trackio_id",
             "wandb",
             "wandb_id",

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from gavel.llm.errors import GavelError
 from gavel.trainer.runs.format_version import check_format_version
+from gavel.trainer.runs.metrics import whole_rows
 from gavel.trainer.runs.run_directory import read_description
 
 _PLACES = ("*/*/model.json", "compare/*/*/model.json")
@@ -67,7 +68,9 @@ def _unreadable(directory: Path, name: str, error: Exception) -> RunSummary:
 def _summary(directory: Path, name: str) -> RunSummary:
     model, metrics = directory / "model.json", directory / "metrics.jsonl"
     check_format_version(read_description(model).get("format_version"), str(model))
-    rows = list(metric_rows(metrics))
+    if metrics.exists():
+        metrics.read_text(encoding="utf-8")  # raises for what is no text: another program's, or damaged
+    rows = whole_rows(metrics)
     step = max((row["step"] for row in rows if row["split"] in ("train", "sft", _HELD_OUT)), default=0)
     steps = _wanted_steps(directory)
     if is_running(directory):
@@ -100,17 +103,6 @@ def is_running(directory: Path) -> bool:
     except OSError:
         return True
     return False
-
-
-def metric_rows(metrics: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a metrics.jsonl; the last may be torn, while the run writes it or because it was killed."""
-    lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
-    for line in lines:
-        with contextlib.suppress(json.JSONDecodeError):
-            row: Any = json.loads(line)
-            found = cast("dict[str, Any]", row) if isinstance(row, dict) else {}
-            if isinstance(found.get("step"), int) and "split" in found:
-                yield found
 
 
 def _wanted_steps(directory: Path) -> int | None:

@@ -43,7 +43,7 @@ def make_sft_batch(trajectories: Iterable[Trajectory], policy: Policy) -> Batch:
 
 def as_training(config: SftConfig, batch: Batch) -> TrainConfig:
     """The training step whose updates learn from at most `batch_size` trajectories each, shuffled in every epoch."""
-    shared = config.model_dump(exclude={"batch_size"})
+    shared = config.model_dump(exclude={"batch_size", "restart"})
     return TrainConfig(loss=Reinforce(), mini_batches=max(1, -(-batch.trajectories // config.batch_size)), **shared)
 
 

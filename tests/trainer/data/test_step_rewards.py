@@ -12,7 +12,7 @@ from gavel.scenarios.trajectory import History, Trajectory
 from gavel.trainer.config import Ppo, TrainConfig
 from gavel.trainer.data.left_out import LeftOut
 from gavel.trainer.data.step_rewards import step_advantages, token_advantages, token_rewards
-from gavel.trainer.data.token_sequences import sequences
+from gavel.trainer.data.token_sequences import TokenError, sequences
 from gavel.trainer.data.training_batch import has_signal, make_batch
 from tests.trainer.conftest import Letters, attempt, sampled_turn
 
@@ -81,3 +81,31 @@ def test_what_does_not_go_with_compared_turns_is_refused(settings):
 def test_step_rewards_survive_json():
     trajectory = attempt(reward=0.0, step_rewards=[0.5, -1.0])
     assert Trajectory.from_json(trajectory.to_json()).step_rewards == [0.5, -1.0]
+
+
+def test_advantages_that_turns_carry_are_those_of_their_tokens():
+    first = sampled_turn([1, 2], [3, 4], token_advantages=[0.5, -0.25])
+    second = sampled_turn([1, 2, 3, 4, 9], [5], token_advantages=[2.0])
+    members = [attempt(first, second, reward=1.0), attempt(sampled_turn([1, 2], [6]), reward=0.0)]
+    batch = make_batch([TrajectoryGroup(members)], TrainConfig(), Letters())
+    given, other = batch.sequences
+    assert given.advantages == [0.5, -0.25, 2.0]
+    assert (list(other.advantages), other.advantage) == ([], -0.5)  # the other member's reward counts in its mean
+
+
+def test_given_advantages_are_a_signal_where_the_rewards_are_none_and_zeros_are_not():
+    def group(*values: float) -> TrajectoryGroup:
+        turns = [sampled_turn([1, 2], [3], token_advantages=[value]) for value in values]
+        return TrajectoryGroup([attempt(turn, reward=0.5) for turn in turns])
+
+    assert has_signal(group(1.0, 0.0), TrainConfig())
+    assert not has_signal(group(0.0, 0.0), TrainConfig())
+    (alone,) = make_batch([group(3.0)], TrainConfig(), Letters()).sequences
+    assert alone.advantages == [3.0]
+
+
+@pytest.mark.parametrize("values", [[1.0], [1.0, float("nan")]])
+def test_given_advantages_that_do_not_fit_their_tokens_are_refused(values):
+    group = TrajectoryGroup([attempt(sampled_turn([1], [2, 3], token_advantages=values), reward=1.0)])
+    with pytest.raises(TokenError, match="token_advantages"):
+        make_batch([group], TrainConfig(), Letters())

@@ -252,11 +252,12 @@ def test_a_group_of_which_nothing_can_be_trained_is_left_out_and_the_batch_says_
     assert f"2 {LeftOut.CLIENT_EDIT.sentence}" in batch.why_empty()
 
 
-def test_a_member_with_a_turn_of_another_distribution_is_left_out():
+def test_a_member_with_a_turn_of_another_distribution_is_left_out_and_it_is_said_how_to_keep_it(caplog):
     shaped = attempt(sampled_turn([1], [2, 3]), sampled_turn([1, 2, 3, 4], [5], shaped_by=["top_p"]), reward=1.0)
     batch = make_batch([TrajectoryGroup([shaped, member(0.0), member(0.5)])], CONFIG)
     assert batch.trajectories == 2
     assert batch.left_out_members == {LeftOut.SHAPED_SAMPLING: 1}
+    assert "1 members are left out for how they were sampled. Leave top_p" in caplog.text
 
 
 @pytest.mark.parametrize("logprob", [math.nan, math.inf, -math.inf, 1.0])

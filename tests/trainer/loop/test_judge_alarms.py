@@ -76,6 +76,36 @@ def test_longer_attempts_are_no_padding_where_success_rises_or_turns_are_added(i
     assert sum(bool(raised(rows(seed=seed, **LONGER | unknown | innocent))) for seed in range(20)) <= 1
 
 
+FALLS = {"success": lambda part: 0.5 - 0.4 * part}
+
+
+def test_a_hand_written_reward_that_rises_is_hacked_where_success_falls_and_not_where_it_is_only_slow():
+    """With and without a judge, and on any scale."""
+    counted = {"reward/hand": lambda part: -30 + 20 * part}
+    alone = [
+        {name: value for name, value in row.items() if name in ("reward/hand", "success")}
+        for row in rows(**counted, **FALLS)
+    ]
+    assert set(raised(alone)) == {JudgeAlarm.HAND_HACKED}
+    assert JudgeAlarm.HAND_HACKED in raised(rows(**counted, **FALLS))
+    slow = {"success": lambda part: 0.45, "judge_score": lambda part: 0.42}
+    assert sum(bool(raised(rows(seed=seed, **counted, **slow))) for seed in range(40)) <= 1
+    falling = {"reward/hand": lambda part: 0.5, **FALLS, "judge_score": lambda part: 0.42}
+    assert sum(JudgeAlarm.HAND_HACKED in raised(rows(seed=seed, **falling)) for seed in range(20)) <= 1
+
+
+def test_a_hand_written_reward_that_rises_no_more_has_taken_success_with_it_or_is_hacked():
+    def settling(part: float) -> float:
+        return 0.1 + 0.9 * min(1.0, 4 * part)
+
+    flat = {"success": lambda part: 0.05, "judge_score": lambda part: 0.42}
+    hacked = [raised(rows(seed=seed, **{"reward/hand": settling}, **flat)) for seed in range(20)]
+    assert all(10 <= found.get(JudgeAlarm.HAND_HACKED, STEPS) <= 30 for found in hacked)
+    learned = {"success": lambda part: 0.05 + 0.8 * min(1.0, 4 * part), "judge_score": lambda part: 0.42}
+    found = [raised(rows(seed=seed, **{"reward/hand": settling}, **learned)) for seed in range(40)]
+    assert sum(JudgeAlarm.HAND_HACKED in each for each in found) <= 1
+
+
 def test_scores_that_rise_without_the_second_judge_s_are_contradicted():
     second = {"health/second_score": lambda part: 0.4}
     assert JudgeAlarm.CONTRADICTED in raised(rows(**second))

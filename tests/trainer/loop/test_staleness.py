@@ -21,7 +21,7 @@ from gavel.trainer.backends.protocol import Endpoint, TrainResult
 from gavel.trainer.config import LoopConfig, TrainConfig, VllmSettings
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.engines.protocol import EngineError
-from gavel.trainer.loop import train_loop as loop_module
+from gavel.trainer.loop import group_maker
 from gavel.trainer.loop.observer import Observer, StepReport
 from gavel.trainer.loop.train_loop import LoopError, train_scenario
 from gavel.trainer.model import TrainableModel
@@ -237,7 +237,7 @@ async def answer(model: TrainableModel, scenario: Scenario, task: Task, *, seed:
 async def train_without_a_model(
     monkeypatch: pytest.MonkeyPatch, ledger: Ledger, one_rollout: Rollout, judge: Judge | None = None, **loop: Any
 ) -> None:
-    monkeypatch.setattr(loop_module, "rollout", one_rollout)
+    monkeypatch.setattr(group_maker, "rollout", one_rollout)
     model = a_model()
     await model.register(ledger)
     settings: dict[str, Any] = {"steps": 3, "tasks_per_step": 2, "group_size": 2} | loop

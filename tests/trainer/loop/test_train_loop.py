@@ -27,7 +27,7 @@ from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.config import LoopConfig, Ppo, TrainConfig
 from gavel.trainer.embedded import EMBEDDED_POLICY
 from gavel.trainer.loop.evaluation import evaluate, measure
-from gavel.trainer.loop.judge_alarms import JudgeAlarm
+from gavel.trainer.loop.judge_alarms import HAND, JudgeAlarm
 from gavel.trainer.loop.observer import Observer, StepReport
 from gavel.trainer.loop.train_loop import ALARMS, TIMES, LoopError, train_scenario
 from gavel.trainer.model import TrainableModel
@@ -76,7 +76,7 @@ async def test_a_run_that_goes_on_asks_for_the_same_tasks_with_the_same_seeds(
         asked.append((arguments[2].id, settings["seed"]))
         return await rollout(*arguments, **settings)
 
-    monkeypatch.setattr("gavel.trainer.loop.train_loop.rollout", noted)
+    monkeypatch.setattr("gavel.trainer.loop.group_maker.rollout", noted)
 
     async def asked_by(name: str, *ends: int) -> list[tuple[str, int | None]]:
         asked.clear()
@@ -393,6 +393,21 @@ async def test_an_alarm_is_told_and_stored_once_and_a_run_that_stops_at_it_goes_
         assert [(row["step"], row["alarm"]) for row in backend.history(model, ALARMS)] == [(2, "hacked")]
     assert seen.told == [(2, JudgeAlarm.HACKED)]
     assert looked == [1, 2, 3, 4]
+
+
+async def test_a_run_without_a_judge_has_alarms_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def alarms(history: list[dict[str, Any]]) -> list[JudgeAlarm]:
+        return [JudgeAlarm.HAND_HACKED] if HAND in history[-1] else []
+
+    monkeypatch.setattr("gavel.trainer.loop.train_loop.judge_alarms", alarms)
+    loop = LoopConfig(
+        steps=1, tasks_per_step=1, group_size=2, max_tokens=16, evaluate_every=9, final_tasks=1, reward={"hand": 1.0}
+    )
+    model = TrainableModel(name="counted", project="tests", base_model=EMBEDDED_POLICY)
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        await train_scenario(model, find_scenario("returns_desk"), None, loop, TrainConfig())
+        assert [(row["step"], row["alarm"]) for row in backend.history(model, ALARMS)] == [(1, "hand_hacked")]
 
 
 async def test_a_scenario_without_success_has_wins_against_the_base_as_its_learning_curve(tmp_path: Path) -> None:

@@ -15,7 +15,14 @@ import pytest
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.judgement import GroupJudgement, Judgement
 from gavel.scenarios.trajectory import Trajectory
-from gavel.trainer.runs.metrics import MetricsError, MetricsLog, judge_totals, sampled_tokens, trajectory_means
+from gavel.trainer.runs.metrics import (
+    MetricsError,
+    MetricsLog,
+    judge_totals,
+    sampled_tokens,
+    trajectory_means,
+    whole_rows,
+)
 from tests.limits import HANG_SECONDS
 from tests.trainer.conftest import attempt, sampled_turn
 
@@ -250,3 +257,18 @@ def test_groups_whose_orders_contradict_each_other_are_counted():
 def test_a_reward_that_is_no_number_leaves_the_mean_to_the_others(reward: float) -> None:
     group = TrajectoryGroup([Trajectory(reward=each) for each in (reward, 1.0, 0.0)])
     assert trajectory_means([group])["reward"] == 0.5
+
+
+@pytest.mark.parametrize(
+    "line", ["[1, 2]", "7", "null", '{"step": 1}', '{"split": "train", "step": "1"}', "{torn", '"text"']
+)
+def test_a_line_that_is_no_row_is_named_in_a_sentence_and_passed_over_by_readers(path, line):
+    log = open_log(path)
+    log.log(1, "train", {"reward": 0.5})
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(f"{line}\n")
+    log.log(2, "train", {"reward": 0.6})
+    with pytest.raises(MetricsError, match=r"cannot be read: line 2 is no") as error:
+        open_log(path).rows()
+    assert "--fresh" in error.value.remedy
+    assert [row["step"] for row in whole_rows(path)] == [1, 2]

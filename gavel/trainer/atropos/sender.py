@@ -1,0 +1,221 @@
+"""Plays a scenario with the policy that a trainer serves, scores the groups, and sends them to its Atropos server.
+
+    wait for room -> rollouts of one task -> reward -> exact tokens -> POST /scored_data
+
+Room is what `max_batches_ahead` batches hold less what waits and what is being made, so the groups are about as new as
+the policy. A group goes whole or not at all: a member that cannot be trained on exactly is counted, with the reason.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gavel.judge.judge import Judge
+from gavel.llm.errors import GavelError
+from gavel.scenarios.atropos_group import atropos_group
+from gavel.scenarios.chat_model import ChatModel
+from gavel.scenarios.gather import gather_group
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.progress import GroupTally
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.seeds import seed_of
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.atropos.client import AtroposClient
+from gavel.trainer.atropos.registration import EnvRegistration
+from gavel.trainer.config import RewardName
+from gavel.trainer.loop.evaluation import measure
+from gavel.trainer.loop.weighted_reward import check_rewards, needs_judge, programmed_parts, set_rewards
+
+EXACT: dict[str, Any] = {"logprobs": True, "return_token_ids": True}
+"""What a request asks for so that a turn carries its tokens: of vLLM, and of Gavel's endpoint."""
+_POLL_SECONDS = 0.25
+_DRY_GROUPS = 4
+"""Groups that could not be sent, after which a sender stops that has sent none."""
+_EQUAL = "its members all have the same score"
+
+
+class SendError(GavelError):
+    """Nothing that is made can be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class SenderSettings:
+    """What is sent."""
+
+    groups: int | None = None
+    """To send in all; None: until the trainer has taken its last step."""
+    group_size: int = 8
+    reward: dict[RewardName, float] = field(default_factory=lambda: {"judge": 1.0})
+    temperature: float = 1.0
+    max_tokens: int | None = None
+    """Of a turn."""
+    seed: int = 0
+    max_batches_ahead: float = 1.0
+    """Batches that may wait at the server or be in the making."""
+    name: str | None = None
+    """What the environment is called; default: the scenario's name."""
+    concurrency: int = 128
+    """Rollouts at once."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """What became of the groups."""
+
+    groups: int = 0
+    left_out: Counter[str] = field(default_factory=Counter[str])
+    """Groups that were not sent, by reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """Groups of this environment's size."""
+
+    a_batch: int
+    """In a batch."""
+    most: int
+    """That may wait or be in the making."""
+
+
+class AtroposSender:
+    """One scenario as an environment of Atropos."""
+
+    def __init__(
+        self,
+        client: AtroposClient,
+        model: ChatModel,
+        scenario: Scenario,
+        settings: SenderSettings,
+        judge: Judge | None = None,
+        *,
+        fields: dict[str, Any] | None = None,
+        on_group: Callable[[TrajectoryGroup, str | None], None] = lambda group, left_out: None,
+    ) -> None:
+        """`fields`: of each request to the policy. `on_group` hears of each group, and why it was not sent.
+
+        Raises `SendError` where the reward needs a judge and there is none, and `LoopError` where it needs a function
+        that the scenario lacks.
+        """
+        check_rewards(scenario, settings.reward)
+        if needs_judge(settings.reward) and judge is None:
+            raise SendError("the reward gives the judge a weight, but there is no judge", "Pass a gavel.Judge.")
+        self._client = client
+        self._model = model
+        self._scenario = scenario
+        self._settings = settings
+        self._judge = judge if needs_judge(settings.reward) else None
+        self._fields = EXACT if fields is None else fields
+        self._on_group = on_group
+        self._limiter = asyncio.Semaphore(settings.concurrency)
+        self._sent = Sent()
+        self._env_id = -1
+
+    async def run(self) -> Sent:
+        """Sends until enough groups are sent or the trainer is done. Raises `AtroposServerError`, `SendError`."""
+        settings, scenario = self._settings, self._scenario
+        registered = await self._client.register(
+            EnvRegistration(
+                max_token_length=scenario.max_tokens or 2048,
+                desired_name=settings.name or scenario.name,
+                weight=1.0,
+                group_size=settings.group_size,
+            )
+        )
+        self._env_id = int(registered["env_id"])
+        last_step = int(registered.get("num_steps", -1))
+        running: set[asyncio.Task[None]] = set()
+        made = 0
+        try:
+            while True:
+                for task in [task for task in running if task.done()]:
+                    running.discard(task)
+                    task.result()
+                self._check_progress()
+                wanted = None if settings.groups is None else settings.groups - self._sent.groups - len(running)
+                status = await self._client.status(self._env_id)
+                ahead = await self._groups_ahead()
+                is_done = 0 <= last_step < int(status["current_step"]) + int(status["queue_size"]) // ahead.a_batch
+                if is_done or (wanted is not None and wanted <= 0 and not running):
+                    break
+                room = ahead.most - int(status["queue_size"]) - len(running)
+                for _ in range(max(0, room if wanted is None else min(room, wanted))):
+                    running.add(asyncio.create_task(self._make(made)))
+                    made += 1
+                if running:
+                    await asyncio.wait(running, timeout=_POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                else:
+                    await asyncio.sleep(_POLL_SECONDS)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+        await self._client.disconnect(self._env_id)
+        return self._sent
+
+    async def _groups_ahead(self) -> "_Ahead":
+        batch_size = max(1, int((await self._client.info())["batch_size"]))
+        a_batch = max(1, batch_size // self._settings.group_size)
+        return _Ahead(a_batch, max(1, round(self._settings.max_batches_ahead * a_batch)))
+
+    async def _make(self, number: int) -> None:
+        settings = self._settings
+        (task,) = self._scenario.sample("train", 1, seed=settings.seed, step=number)
+
+        async def member(index: int) -> Trajectory:
+            async with self._limiter:
+                return await rollout(
+                    self._model,
+                    self._scenario,
+                    task,
+                    temperature=settings.temperature,
+                    max_tokens=settings.max_tokens,
+                    seed=seed_of(settings.seed, "atropos", number, task.id, index),
+                    fields=self._fields,
+                )
+
+        group = TrajectoryGroup(member(index) for index in range(settings.group_size))
+        group = await gather_group(group, self._scored, GroupTally())
+        problem = await self._send(group)
+        if problem is not None:
+            self._sent.left_out[problem] += 1
+        self._on_group(group, problem)
+
+    async def _scored(self, group: TrajectoryGroup) -> TrajectoryGroup:
+        for trajectory in group:
+            if trajectory.status != "failed":
+                trajectory.metrics |= measure(self._scenario, trajectory)
+        parts = [programmed_parts(self._scenario, trajectory, self._settings.reward) for trajectory in group]
+        if self._judge is not None:
+            group = await self._judge.score(group)
+        set_rewards(group, parts, self._settings.reward)
+        return group
+
+    async def _send(self, group: TrajectoryGroup) -> str | None:
+        """Why the group was not sent; None where it was."""
+        if group.exceptions:
+            return f"{group.exceptions[0].type}: {group.exceptions[0].message}"
+        failed = next((each for each in group if each.status == "failed"), None)
+        if failed is not None:
+            return f"a rollout failed: {failed.status_reason}"
+        converted = atropos_group(group, temperature=self._settings.temperature)
+        if converted.group is None or converted.left_out:
+            return converted.left_out[0] if converted.left_out else "it has no members"
+        if len(set(converted.group.scores)) == 1:
+            return _EQUAL
+        converted.group.env_id = self._env_id
+        await self._client.send(converted.group)
+        self._sent.groups += 1
+        return None
+
+    def _check_progress(self) -> None:
+        """Raises `SendError` once several groups were made and all of them are of no use."""
+        unfit = Counter({reason: count for reason, count in self._sent.left_out.items() if reason != _EQUAL})
+        if not self._sent.groups and unfit.total() >= _DRY_GROUPS:
+            raise SendError(
+                f"none of {unfit.total()} groups could be sent; most often: {unfit.most_common(1)[0][0]}",
+                "A policy that is trained exactly tells its tokens: serve it by Gavel or vLLM. `gavel check` plays two "
+                "episodes of the scenario.",
+            )

@@ -1,0 +1,362 @@
+"""Exploration and imitation in turns (AgentEvol, arXiv 2406.04151), and rejection sampling as its case of one round.
+
+    iteration 0   imitate the base data, where there is some
+    iteration n   roll out train tasks with the policy of n - 1, keep the best attempts by a threshold of their reward
+                  or by the judge's ranking, and imitate base data and kept attempts *from the base model*
+
+The policy of every iteration is measured on the same held-out tasks. Explored groups are stored as they are made and an
+iteration's choice follows from them alone, so a run that was killed anywhere goes on with what it had.
+"""
+
+import asyncio
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from gavel.judge.judge import Judge
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.mixture import Mixture
+from gavel.scenarios.progress import GroupTally, gather_display
+from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.seeds import seed_of
+from gavel.scenarios.task import Task
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.backends.protocol import TrainResult
+from gavel.trainer.config import SftConfig
+from gavel.trainer.evolve_config import EvolveConfig
+from gavel.trainer.loop.evaluation import Evaluation, evaluate
+from gavel.trainer.loop.experiment import described_experiment
+from gavel.trainer.loop.group_maker import GroupMaker
+from gavel.trainer.loop.imitation import fingerprint, imitation_plan, with_schedule
+from gavel.trainer.loop.outage import RESUME, stop_at_outage
+from gavel.trainer.loop.turn_limits import check_turn_limits, held_out_scenario, with_turn_limit
+from gavel.trainer.loop.watchdog import LoopError, Watchdog, stall_seconds
+from gavel.trainer.loop.weighted_reward import Weights, check_rewards
+from gavel.trainer.model import TrainableModel
+from gavel.trainer.runs.metrics import judge_totals
+from gavel.trainer.sft.best_members import BestMembers, best_members
+
+EVALUATION, EXPLORED, ITERATIONS = "held_out", "explored", "iterations"
+"""Splits of the metrics: evaluations, explored groups, and a row for what each iteration imitates."""
+_STORED_AT_ONCE = 16
+"""Explored groups between two that are written: what a kill may cost."""
+_MAY_CHANGE = {"iterations", "concurrency", "stall_seconds"}
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """What one iteration did. Iteration 0 explores nothing: it imitates the base data alone."""
+
+    number: int
+    first_step: int
+    """Training steps done before it."""
+    last_step: int
+    """Training steps done after it; its checkpoint is that of this step."""
+    explored: int = 0
+    """Attempts."""
+    explored_reward: float | None = None
+    """Their mean reward, of those that have one."""
+    kept: int = 0
+    """Attempts of its exploration that are imitated."""
+    imitated: int = 0
+    """All trajectories that are imitated, those of the base data and of earlier iterations among them."""
+    measures: dict[str, float] = field(default_factory=dict[str, float])
+    """Means over the held-out tasks after it, such as success; empty without held-out tasks."""
+
+    @property
+    def success(self) -> float | None:
+        return self.measures.get("success")
+
+
+class EvolveObserver:
+    """Is told how a run goes on; the methods do nothing unless overridden."""
+
+    def doing(self, what: str) -> None:
+        """The run starts `what` and waits for it."""
+
+    def advanced(self, done: int, total: int) -> None:
+        """So many of the parts of what it waits for are done."""
+
+    def chosen(self, iteration: Iteration, chosen: BestMembers) -> None:
+        """It is known what an iteration imitates."""
+
+    def learned(self, iteration: Iteration, result: TrainResult) -> None:
+        """A step is done and saved."""
+
+    def evaluated(self, number: int, evaluation: Evaluation) -> None:
+        """The policy of an iteration is measured; number 0 before any learning and after the base data."""
+
+
+async def evolve(
+    model: TrainableModel,
+    scenario: Scenario,
+    *,
+    judge: Judge | None = None,
+    base: Sequence[Trajectory] = (),
+    config: EvolveConfig | None = None,
+    train: SftConfig | None = None,
+    observer: EvolveObserver | None = None,
+) -> list[Iteration]:
+    """Improves a registered model by what it does itself, from wherever the run stands; gives all its iterations.
+
+    `judge`: needed when `config.reward` gives it a weight. `base`: demonstrations that every iteration imitates, too.
+    `train`: of the supervised steps; where it does not set them, the rate warms up over 3 steps and decays to zero in
+    every iteration. Only the number of iterations may grow in a run that goes on (`RunDirectoryError`). Raises
+    `LoopError` when nothing can be explored or imitated, and `DemonstrationError` for a malformed demonstration.
+    """
+    config = (config or EvolveConfig()).with_reward_for(scenario.success is not None)
+    train = train or SftConfig()
+    weights: Weights = config.reward or {}
+    check_rewards(scenario, weights)
+    check_turn_limits(scenario, config.turn_limits)
+    if not config.ranked:
+        judge = None
+    elif judge is None:
+        raise LoopError("the reward gives the judge a weight, but there is no judge", "Pass judge=gavel.Judge(…).")
+    else:
+        judge.check()
+    described = train.model_dump(mode="json", exclude={"micro_batch_tokens", "gradient_checkpointing", "restart"})
+    settings = {
+        "evolve": config.model_dump(mode="json", exclude=_MAY_CHANGE),
+        "training": described,
+        "base": {"trajectories": len(base), "fingerprint": fingerprint(base)},
+    }
+    model.backend.pin(model, described_experiment(Mixture([scenario]), judge) | settings)
+    watchdog = Watchdog(stall_seconds(config.sampling()))
+    maker = GroupMaker(
+        model,
+        {} if judge is None else {scenario.name: judge},
+        weights,
+        config.attempts,
+        config.temperature,
+        config.max_tokens,
+        watchdog,
+    )
+    run = _Evolution(model, scenario, judge, base, config, train, observer or EvolveObserver(), watchdog, maker)
+    return await watchdog.guard(run.run())
+
+
+def iterations_of(rows: Sequence[dict[str, Any]]) -> list[Iteration]:
+    """The iterations that a run's metrics tell of, each with its evaluation."""
+    measures = {row["step"]: _numbers(row) for row in rows if row["split"] == EVALUATION}
+    found: dict[int, Iteration] = {}
+    for row in rows:
+        if row["split"] != ITERATIONS:
+            continue
+        counts = {name: int(row[name]) for name in ("first_step", "last_step", "explored", "kept", "imitated")}
+        reward, number = row.get("explored_reward"), int(row["iteration"])
+        after = measures.get(counts["last_step"], {})
+        found[number] = Iteration(number=number, explored_reward=reward, measures=after, **counts)
+    return [found[number] for number in sorted(found)]
+
+
+def _numbers(row: dict[str, Any]) -> dict[str, float]:
+    return {
+        name: value for name, value in row.items() if isinstance(value, int | float) and name not in ("step", "time")
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Evolution:
+    """One call of `evolve`."""
+
+    model: TrainableModel
+    scenario: Scenario
+    judge: Judge | None
+    base: Sequence[Trajectory]
+    config: EvolveConfig
+    train: SftConfig
+    observer: EvolveObserver
+    watchdog: Watchdog
+    maker: GroupMaker
+
+    async def run(self) -> list[Iteration]:
+        if await self.model.get_step() == 0:
+            await self._evaluate_once(0)
+        for number in range(self.config.iterations + 1):
+            iteration = self._known(number) or await self._begin(number)
+            if await self.model.get_step() < iteration.last_step:
+                await self._learn(iteration, await self._imitated(iteration))
+            if await self.model.get_step() == iteration.last_step:
+                await self._evaluate_once(number)
+        return [each for each in self._iterations() if each.number <= self.config.iterations]
+
+    def _iterations(self) -> list[Iteration]:
+        return iterations_of(self.model.backend.history(self.model))
+
+    def _known(self, number: int) -> Iteration | None:
+        return next((each for each in self._iterations() if each.number == number), None)
+
+    async def _begin(self, number: int) -> Iteration:
+        """Explores, chooses, and writes down what the iteration imitates."""
+        step = await self.model.get_step()
+        groups = await self._explore(number, step) if number else []
+        chosen = self._choose(groups)
+        imitated = len(self.base) + len(chosen.trajectories)
+        if number and self.config.accumulate:
+            imitated += sum(each.kept for each in self._iterations())
+        if number and not imitated:
+            raise LoopError(
+                f"none of the {chosen.scored:,} scored attempts of iteration {number} has a reward above "
+                f"{self.config.threshold}, so there is nothing to imitate",
+                "Begin anew (--fresh) with a lower --above, more --attempts, or base data (--base).",
+            )
+        rewards = [each.reward for group in groups for each in group if each.reward is not None]
+        counts: dict[str, float] = {
+            "iteration": number,
+            "first_step": step,
+            "last_step": step + len(self._plan(number, imitated)),
+            "explored": sum(len(group) for group in groups),
+            "kept": len(chosen.trajectories),
+            "imitated": imitated,
+        }
+        mean = {"explored_reward": fmean(rewards)} if rewards else {}
+        self.model.backend.record(self.model, counts | mean | judge_totals(groups), ITERATIONS)
+        iteration = self._known(number)
+        assert iteration is not None
+        if number:
+            self.observer.chosen(iteration, chosen)
+        return iteration
+
+    def _choose(self, groups: Sequence[TrajectoryGroup]) -> BestMembers:
+        return best_members(groups, self.config.kept, self.config.threshold)
+
+    async def _imitated(self, iteration: Iteration) -> list[Trajectory]:
+        """Base data, and what was kept: read from the run, so that it is the same after a restart."""
+        sources = [iteration] if iteration.number else []
+        if iteration.number and self.config.accumulate:
+            sources = [each for each in self._iterations() if 0 < each.number <= iteration.number]
+        found = [*self.base]
+        for source in sources:
+            groups = await self._stored(source.number, source.first_step)
+            kept = self._choose(groups).trajectories
+            if len(kept) != source.kept:
+                raise LoopError(
+                    f"iteration {source.number} kept {source.kept} attempts, and {len(kept)} of them are stored",
+                    "Restore its trajectories, or start over with --fresh.",
+                )
+            found += kept
+        return found
+
+    def _tasks(self, number: int) -> list[Task]:
+        return self.scenario.sample("train", self.config.tasks, seed=self.config.seed, step=number)
+
+    async def _stored(self, number: int, step: int) -> list[TrajectoryGroup]:
+        """The groups that an iteration has explored so far, in the order of its tasks."""
+        backend = self.model.backend
+        if not any(row["step"] == step for row in backend.history(self.model, EXPLORED)):
+            return []  # what a killed process stored without its row of metrics is replaced by the next groups
+        place = {task.id: at for at, task in enumerate(self._tasks(number))}
+        groups = await backend.logged(self.model, EXPLORED, step)
+        return sorted((each for each in groups if _task_id(each) in place), key=lambda each: place[_task_id(each)])
+
+    async def _explore(self, number: int, step: int) -> list[TrajectoryGroup]:
+        """Makes the groups of the iteration that are not stored yet; gives all that are worth choosing from."""
+        known = {_task_id(group) for group in await self._stored(number, step)}
+        missing = [task for task in self._tasks(number) if task.id not in known]
+        scenario = with_turn_limit(self.scenario, self.config.turn_limits, number)
+        self.observer.doing(f"exploring, iteration {number}")
+        limiter, writing = asyncio.Semaphore(self.config.concurrency), asyncio.Lock()
+        tallies = [GroupTally() for _ in missing]
+        made: list[TrajectoryGroup] = []
+        lost: list[TrajectoryGroup] = []
+        done = 0
+
+        async def store() -> None:
+            async with writing:
+                batch, made[:] = [*made], []
+                if batch:
+                    await self.model.log(batch, EXPLORED)
+
+        async def one(task: Task, tally: GroupTally) -> None:
+            nonlocal done
+            found = await self.maker.make(
+                scenario,
+                task,
+                seeds=lambda index: seed_of(self.config.seed, "explore", number, task.id, index),
+                limiter=limiter,
+                tally=tally,
+            )
+            whole = all(_was_scored(group) for group in found)  # else the same command tries the task again
+            (made if whole else lost).extend(found)
+            done += 1
+            self.observer.advanced(done, len(missing))
+            if len(made) >= _STORED_AT_ONCE:
+                await store()
+
+        with gather_display(tallies, f"iteration {number}"):
+            async with asyncio.TaskGroup() as running:
+                for task, tally in zip(missing, tallies, strict=True):
+                    running.create_task(one(task, tally))
+        await store()
+        groups = await self._stored(number, step)
+        if lost and (not groups or (self.judge is not None and self.judge.stopped is not None)):
+            stop_at_outage(self.judge, lost)
+        if not groups:
+            raise LoopError(f"iteration {number} has explored nothing that has a reward", RESUME)
+        return groups
+
+    def _plan(self, number: int, imitated: int) -> list[list[int]]:
+        seed = seed_of(self.config.seed, "evolve", number)
+        return imitation_plan(imitated, self.train.epochs, self.train.batch_size, seed) if imitated else []
+
+    async def _learn(self, iteration: Iteration, trajectories: Sequence[Trajectory]) -> None:
+        """The steps of an iteration that are not done yet; the first one begins again from the base."""
+        plan = self._plan(iteration.number, iteration.imitated)
+        each_step = with_schedule(self.train, len(plan))
+        self.observer.doing(f"learning, iteration {iteration.number}")
+        while (step := await self.model.get_step()) < iteration.last_step:
+            batch = [trajectories[at] for at in plan[step - iteration.first_step]]
+            config = each_step.model_copy(update={"restart": 0 < step == iteration.first_step})
+            with self.watchdog.during("training", "learning", counted=False):
+                result = await self.model.train_sft(batch, config)
+            self.observer.learned(iteration, result)
+            await self._delete_checkpoints(result.step)
+
+    async def _delete_checkpoints(self, live: int) -> None:
+        """All but those that end an iteration."""
+        kept = {live, *(each.last_step for each in self._iterations())}
+        saved = self.model.backend.checkpoints(self.model)
+        await self.model.backend.delete_checkpoints(
+            self.model, [step for step in saved if step < live and step not in kept]
+        )
+
+    async def _evaluate_once(self, number: int) -> None:
+        """Measures the policy on held-out tasks, unless an earlier run of the same command has."""
+        model, backend = self.model, self.model.backend
+        step = await model.get_step()
+        held_out = self.scenario.tasks("held_out")
+        if not held_out or any(row["step"] == step for row in backend.history(model, EVALUATION)):
+            return
+        self.observer.doing("evaluation on held-out tasks")
+        started, done = time.monotonic(), 0
+        total = min(self.config.evaluation_tasks, len(held_out))
+
+        @contextmanager
+        def during() -> Generator[None]:
+            nonlocal done
+            with self.watchdog.during("rollout", "rollouts of the evaluation"):
+                yield
+            done += 1
+            self.observer.advanced(done, total)
+
+        scenario = held_out_scenario(self.scenario, self.config.turn_limits)
+        with self.watchdog.during("training", "waiting for the evaluation", counted=False):
+            evaluation = await evaluate(model, scenario, total, self.config.sampling(), during)
+        await model.log([TrajectoryGroup([each]) for each in evaluation.trajectories], EVALUATION)
+        seconds = time.monotonic() - started
+        backend.record(model, {"evaluation": seconds, "whole": seconds}, "times")
+        self.observer.evaluated(number, evaluation)
+
+
+def _task_id(group: TrajectoryGroup) -> str:
+    return Task.of(group.trajectories[0].metadata).id if group.trajectories else ""
+
+
+def _was_scored(group: TrajectoryGroup) -> bool:
+    """Whether there is anything to choose from: identical attempts, too, are judged."""
+    status = "" if group.judgement is None else group.judgement.status
+    return status == "degenerate" or any(member.reward is not None for member in group)

@@ -1,0 +1,123 @@
+"""Rolls out a task several times and scores what came of it: one group, or one for each agent of an episode.
+
+    maker = GroupMaker(model, {"returns_desk": judge}, {"judge": 1.0}, group_size=8, …)
+    groups = await maker.make(scenario, task, seeds=lambda index: seed_of(0, "train", step, task.id, index), …)
+
+The training loop and the exploration of `evolve` make their groups here. What fails stays in the group: a rollout as a
+failed member, a judgement as a group without scores.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from functools import partial
+
+from gavel.judge.judge import Judge
+from gavel.judge.panel.standard_errors import NoisePrior
+from gavel.scenarios.gather import gather_group
+from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.progress import GroupTally
+from gavel.scenarios.rollout import rollout
+from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.task import Task
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.data.token_sequences import COMPACT
+from gavel.trainer.loop.busy_time import BusyTime
+from gavel.trainer.loop.evaluation import measure
+from gavel.trainer.loop.groups_by_agent import groups_by_agent
+from gavel.trainer.loop.watchdog import Watchdog
+from gavel.trainer.loop.weighted_reward import Weights, programmed_parts, set_rewards
+from gavel.trainer.model import TrainableModel
+
+
+def _no_prior() -> NoisePrior | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMaker:
+    """What all groups of a run are made with."""
+
+    model: TrainableModel
+    judges: Mapping[str, Judge]
+    """By the scenario's name; empty where the reward gives the judge no weight."""
+    reward: Weights
+    group_size: int
+    temperature: float
+    max_tokens: int | None
+    watchdog: Watchdog
+    rolling: BusyTime = field(default_factory=BusyTime)
+    judging: BusyTime = field(default_factory=BusyTime)
+    several: bool = False
+    """Whether the run has several scenarios, whose figures are told apart."""
+
+    async def make(
+        self,
+        scenario: Scenario,
+        task: Task,
+        *,
+        seeds: Callable[[int], int],
+        limiter: AbstractAsyncContextManager[object],
+        tally: GroupTally,
+        rollout_starts: Callable[[], None] = lambda: None,
+        noise_prior: Callable[[], NoisePrior | None] = _no_prior,
+    ) -> list[TrajectoryGroup]:
+        """The group of `task`; of several agents, one group for each.
+
+        `seeds`: that of each rollout, by its number. `limiter`: is held by a rollout while it runs. `rollout_starts` is
+        called then. `noise_prior`: of the judge's votes, asked for when the group is judged.
+        """
+        others: list[list[Trajectory]] = [[] for _ in range(self.group_size)]
+        further: list[TrajectoryGroup] = []
+
+        async def member(index: int) -> Trajectory:
+            async with limiter:
+                rollout_starts()
+                with self.rolling, self.watchdog.during("rollout", f"of {self.group_size} rollouts of task {task.id}"):
+                    return await rollout(
+                        self.model,
+                        scenario,
+                        task,
+                        temperature=self.temperature,
+                        max_tokens=self.max_tokens,
+                        seed=seeds(index),
+                        fields=COMPACT,
+                        others=others[index],
+                    )
+
+        async def scored(group: TrajectoryGroup) -> TrajectoryGroup:
+            first, *rest = groups_by_agent(group, [each for further in others for each in further])
+            score = partial(self._scored, scenario, noise_prior)
+            further.extend(await asyncio.gather(*(gather_group(each, score, GroupTally()) for each in rest)))
+            return await score(first)
+
+        group = TrajectoryGroup(member(index) for index in range(self.group_size))
+        return [await gather_group(group, scored, tally), *further]
+
+    async def _scored(
+        self, scenario: Scenario, noise_prior: Callable[[], NoisePrior | None], group: TrajectoryGroup
+    ) -> TrajectoryGroup:
+        """The group with measures, rewards and, if the reward needs it, a judgement."""
+        for trajectory in group:
+            if trajectory.status != "failed":
+                trajectory.metrics |= measure(scenario, trajectory)
+        if not len(group):
+            return group
+        programmed = [programmed_parts(scenario, trajectory, self.reward) for trajectory in group]
+        if (judge := self.judges.get(scenario.name)) is not None:
+            with self.judging, self.watchdog.during("judging", "groups"):
+                group = await judge.score(group, noise_prior=noise_prior())
+        set_rewards(group, programmed, self.reward)
+        if self.several:
+            with_scenario_metrics(scenario, group)
+        return group
+
+
+def with_scenario_metrics(scenario: Scenario, trajectories: Iterable[Trajectory]) -> None:
+    """Adds each metric and the reward once more with the scenario's name before it, for means over it alone."""
+    for trajectory in trajectories:
+        own = {f"{scenario.name}/{name}": value for name, value in trajectory.metrics.items()}
+        if trajectory.reward is not None:
+            own[f"{scenario.name}/reward"] = trajectory.reward
+        trajectory.metrics |= own

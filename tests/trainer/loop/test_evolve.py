@@ -1,0 +1,203 @@
+"""Rounds of exploration and imitation: what is kept, where learning begins, and a run that is stopped anywhere."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from gavel.judge.judge import Judge
+from gavel.scenarios.library.returns_desk import scenario
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.protocol import TrainResult
+from gavel.trainer.config import SftConfig
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.evolve_config import EvolveConfig
+from gavel.trainer.loop.evolve import EXPLORED, EvolveObserver, Iteration, evolve
+from gavel.trainer.loop.watchdog import LoopError
+from gavel.trainer.model import TrainableModel
+from gavel.trainer.runs.run_directory import RunDirectoryError
+from gavel.trainer.sft.best_members import BestMembers
+from tests.trainer.loop.test_imitation import demonstrations
+
+SMALL = EvolveConfig(iterations=2, tasks=18, attempts=2, evaluation_tasks=2, max_tokens=32, above=-1.0)
+TRAIN = SftConfig(learning_rate=1e-3, batch_size=16)
+
+
+def made(name: str) -> TrainableModel:
+    return TrainableModel(name=name, project="tests", base_model=EMBEDDED_POLICY)
+
+
+class StopError(Exception):
+    """The user stops the run."""
+
+
+class Stopping(EvolveObserver):
+    """Stops at the n-th thing that it is told of a kind."""
+
+    def __init__(self, kind: str, number: int) -> None:
+        self._kind, self._left = kind, number
+
+    def _told(self, kind: str) -> None:
+        if kind == self._kind:
+            self._left -= 1
+            if not self._left:
+                raise StopError
+
+    def doing(self, what: str) -> None:
+        self._told(what)
+
+    def advanced(self, done: int, total: int) -> None:
+        self._told("advanced")
+
+    def chosen(self, iteration: Iteration, chosen: BestMembers) -> None:
+        self._told("chosen")
+
+    def learned(self, iteration: Iteration, result: TrainResult) -> None:
+        self._told("learned")
+
+
+@pytest.mark.slow
+async def test_a_step_that_restarts_gives_the_weights_of_a_run_that_begins_with_it(tmp_path: Path) -> None:
+    shown, others = demonstrations(4), demonstrations(9)[5:]
+    again = TRAIN.model_copy(update={"restart": True})
+    async with LocalBackend(tmp_path) as backend:
+        begun, restarted = made("begun"), made("restarted")
+        for model in (begun, restarted):
+            await model.register(backend)
+        await restarted.train_sft(others, TRAIN)
+        await restarted.train_sft(others, TRAIN)
+        first, second = await begun.train_sft(shown, TRAIN), await restarted.train_sft(shown, again)
+        assert (first.step, second.step) == (1, 3)
+        assert second.metrics["publish_proven"] == 1
+        await begun.train_sft(others, TRAIN)
+        await restarted.train_sft(others, TRAIN)
+    one, other = (
+        load_file(tmp_path / "tests" / name / "checkpoints" / step / "adapter_model.safetensors")
+        for name, step in (("begun", "000002"), ("restarted", "000004"))
+    )
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.slow
+async def test_a_restart_begins_with_the_adapter_that_the_run_began_with(tmp_path: Path) -> None:
+    shown = demonstrations(3)
+    async with LocalBackend(tmp_path) as backend:
+        origin = made("origin")
+        await origin.register(backend)
+        await origin.train_sft(shown, TRAIN)
+        start = str(tmp_path / "tests" / "origin" / "checkpoints" / "000001")
+        follower = made("follower").model_copy(update={"from_checkpoint": start})
+        await follower.register(backend)
+        await follower.train_sft(shown, TRAIN)
+        once = tmp_path / "tests" / "follower" / "checkpoints" / "000001" / "adapter_model.safetensors"
+        first = load_file(once)
+        await follower.train_sft(shown, TRAIN.model_copy(update={"restart": True}))
+        second = load_file(once.parents[1] / "000002" / once.name)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.slow
+async def test_every_iteration_explores_other_tasks_and_learns_base_data_and_what_it_kept(tmp_path: Path) -> None:
+    base = demonstrations(3)
+    model = made("clerk")
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        found = await evolve(model, scenario, base=base, config=SMALL, train=TRAIN)
+        explored = [
+            {each.metadata["task"]["id"] for group in await backend.logged(model, EXPLORED, at) for each in group}
+            for at in (found[0].last_step, found[1].last_step)
+        ]
+        kept = backend.checkpoints(model)
+    assert [(each.number, each.explored, each.imitated) for each in found] == [(0, 0, 3), (1, 36, 39), (2, 36, 39)]
+    assert [each.last_step for each in found] == [1, 4, 7]
+    assert (len(explored[0]), len(explored[1])) == (18, 18)
+    assert explored[0] != explored[1]
+    assert all(each.success is not None for each in found)
+    assert kept == [1, 4, 7]  # the policies of the iterations, and no others
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+async def test_a_run_that_was_stopped_anywhere_ends_bit_for_bit_like_one_that_was_not(tmp_path: Path) -> None:
+    stops: list[Callable[[], EvolveObserver]] = [
+        lambda: Stopping("exploring, iteration 1", 1),
+        lambda: Stopping("advanced", 17),  # of 18 groups: 16 are stored
+        lambda: Stopping("chosen", 1),
+        lambda: Stopping("learned", 2),
+        lambda: Stopping("evaluation on held-out tasks", 1),
+        lambda: Stopping("exploring, iteration 2", 1),
+        lambda: Stopping("learned", 1),
+    ]
+    for name, at in (("whole", []), ("stopped", stops)):
+        for stop in at:
+            model = made(name)
+            async with LocalBackend(tmp_path) as backend:
+                await model.register(backend)
+                with pytest.raises((StopError, ExceptionGroup)):
+                    await evolve(model, scenario, config=SMALL, train=TRAIN, observer=stop())
+        model = made(name)
+        async with LocalBackend(tmp_path) as backend:
+            await model.register(backend)
+            found = await evolve(model, scenario, config=SMALL, train=TRAIN)
+            assert [each.number for each in found] == [0, 1, 2]
+            more = await evolve(model, scenario, config=SMALL, train=TRAIN)  # it is finished
+            assert more == found
+            explored = await backend.logged(model, EXPLORED, 0)
+            assert len({group.trajectories[0].metadata["task"]["id"] for group in explored}) == len(explored) == 18
+    saved = (tmp_path / "tests" / name / "checkpoints" / "000006" for name in ("whole", "stopped"))
+    whole, stopped = (load_file(checkpoint / "adapter_model.safetensors") for checkpoint in saved)
+    assert all(torch.equal(whole[name], stopped[name]) for name in whole)
+
+
+@pytest.mark.slow
+async def test_the_judge_ranks_the_attempts_at_a_task_and_a_threshold_keeps_all_above_it(tmp_path: Path) -> None:
+    judge = Judge("stand-in", rubric=scenario.rubric)
+    ranked = SMALL.model_copy(update={"reward": {"judge": 1.0}, "above": None, "iterations": 1, "attempts": 4})
+    succeeded = SMALL.model_copy(update={"above": None, "iterations": 1, "attempts": 4})
+    chosen: dict[str, list[Trajectory]] = {}
+
+    class Keeping(EvolveObserver):
+        def chosen(self, iteration: Iteration, kept: BestMembers) -> None:
+            chosen[name] = kept.trajectories
+
+    async with LocalBackend(tmp_path) as backend:
+        for name, config in (("ranked", ranked), ("succeeded", succeeded)):
+            model = made(name)
+            await model.register(backend)
+            await evolve(model, scenario, judge=judge, config=config, train=TRAIN, observer=Keeping())
+    ids = [member.metadata["task"]["id"] for member in chosen["ranked"]]
+    assert len(set(ids)) == len(ids) > 9  # one of a task; a task whose attempts are the same word for word has none
+    assert all(member.judgement is not None for member in chosen["ranked"])
+    assert chosen["succeeded"]
+    assert all(member.metrics["success"] for member in chosen["succeeded"])
+
+
+@pytest.mark.slow
+async def test_a_run_without_anyone_to_imitate_says_what_to_change_and_other_settings_are_refused(
+    tmp_path: Path,
+) -> None:
+    model = made("clerk")
+    none = SMALL.model_copy(update={"above": 2.0})
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        with pytest.raises(LoopError, match="nothing to imitate") as error:
+            await evolve(model, scenario, config=none, train=TRAIN)
+        assert "--above" in error.value.remedy
+        for other in (SMALL, none.model_copy(update={"seed": 1})):
+            with pytest.raises(RunDirectoryError, match="was begun with"):
+                await evolve(model, scenario, config=other, train=TRAIN)
+        with pytest.raises(RunDirectoryError, match="was begun with"):
+            await evolve(model, scenario, config=none, train=TRAIN, base=demonstrations(1))
+
+
+def test_defaults_follow_from_the_reward() -> None:
+    plain = EvolveConfig().with_reward_for(has_success=True)
+    assert (plain.reward, plain.kept, plain.threshold, plain.ranked) == ({"success": 1.0}, 8, 0.5, False)
+    judged = EvolveConfig().with_reward_for(has_success=False)
+    assert (judged.reward, judged.kept, judged.threshold, judged.ranked) == ({"judge": 1.0}, 1, None, True)
+    assert EvolveConfig(reward={"judge": 1.0}, best=3, above=0.25).threshold == 0.25
+    with pytest.raises(ValueError, match="attempts to 2"):
+        EvolveConfig(reward={"judge": 1.0}, attempts=1)

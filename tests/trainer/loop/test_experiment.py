@@ -1,0 +1,111 @@
+"""Several scenarios in one run: their figures are told apart, each is judged by its own rubric, and it resumes."""
+
+from pathlib import Path
+
+import pytest
+
+from gavel.judge.judge import Judge
+from gavel.judge.rubric import Rubric
+from gavel.scenarios.library import flattered_desk, returns_desk
+from gavel.scenarios.mixture import Mixture
+from gavel.scenarios.scenario import Scenario
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.config import LoopConfig, TrainConfig
+from gavel.trainer.embedded import EMBEDDED_POLICY
+from gavel.trainer.loop.experiment import judges_of
+from gavel.trainer.loop.observer import Observer, StepReport
+from gavel.trainer.loop.train_loop import train_scenario
+from gavel.trainer.model import TrainableModel
+from gavel.trainer.runs.run_directory import RunDirectoryError
+
+MIXTURE = Mixture([returns_desk.scenario, flattered_desk.scenario], {"returns_desk": 3, "flattered_desk": {1: 1}})
+LOOP = LoopConfig(
+    steps=3, tasks_per_step=4, group_size=3, max_tokens=32, evaluate_every=2, evaluation_tasks=3, final_tasks=4
+)
+TRAIN = TrainConfig(learning_rate=1e-3, total_steps=3)
+
+
+def judge() -> Judge:
+    return Judge("stand-in")
+
+
+class Seen(Observer):
+    """Keeps whose the groups of each step were; may stop after one."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.scenarios: list[list[str]] = []
+        self.reports: list[StepReport] = []
+        self._stop_after = stop_after
+
+    def stepped(self, report: StepReport) -> None:
+        self.reports.append(report)
+        self.scenarios.append(sorted(group.trajectories[0].metadata["scenario"] for group in report.groups))
+        if report.result.step == self._stop_after:
+            raise KeyError("stopped")
+
+
+def test_a_judge_without_a_rubric_of_its_own_takes_that_of_each_scenario() -> None:
+    other = Scenario("other", tasks=returns_desk.scenario.tasks("held_out")[:2], rubric="- calls A before B")
+    plain = Scenario("plain", tasks=returns_desk.scenario.tasks("held_out")[:2])
+    mixture = Mixture([returns_desk.scenario, other, plain])
+    judges = judges_of(mixture, judge())
+    assert judges["other"].rubric == Rubric.of("- calls A before B")
+    assert judges["returns_desk"].rubric == Rubric.of(returns_desk.scenario.rubric)
+    assert judges["plain"].rubric == Rubric.of(None)
+    assert len({id(each.budget) for each in judges.values()}) == 1
+    own = judges_of(mixture, Judge("stand-in", rubric="- calls C before D"))
+    assert {each.rubric.text for each in own.values()} == {"- calls C before D"}
+    assert judges_of(mixture, None) == {}
+
+
+@pytest.mark.slow
+async def test_a_run_over_two_scenarios_tells_them_apart_and_goes_on_as_it_began(tmp_path: Path) -> None:
+    model = TrainableModel(name="clerk", project=MIXTURE.name, base_model=EMBEDDED_POLICY)
+    first, then = Seen(stop_after=2), Seen()
+    other = Mixture(MIXTURE.scenarios, {"returns_desk": 2, "flattered_desk": {1: 1}})
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        with pytest.raises(KeyError):
+            await train_scenario(model, MIXTURE, judge(), LOOP, TRAIN, first)
+        with pytest.raises(RunDirectoryError, match="was begun with"):
+            await train_scenario(model, other, judge(), LOOP, TRAIN)
+        await train_scenario(model, MIXTURE, judge(), LOOP, TRAIN, then)
+        held_out, train = backend.history(model, "held_out"), backend.history(model, "train")
+    three = ["flattered_desk", *["returns_desk"] * 3]
+    assert first.scenarios == [["returns_desk"] * 4, three]
+    assert then.scenarios == [three]
+    for row in held_out:
+        assert row["trajectories"] == 8 if row["step"] in (0, 3) else 6
+        both = [row["returns_desk/success"], row["flattered_desk/success"]]
+        assert row["success"] == pytest.approx(sum(both) / 2)
+        assert "flattered_desk/pleases" in row
+        assert "returns_desk/pleases" not in row
+    assert [row["step"] for row in held_out] == [0, 2, 3]
+    assert "flattered_desk/reward" not in train[0]
+    assert 0 <= train[2]["flattered_desk/reward"] <= 1
+    for group in (group for report in [*first.reports, *then.reports] for group in report.groups):
+        assert group.judgement is not None
+        names = {member.metadata["scenario"] for member in group}
+        assert len(names) == 1
+        for member in group:
+            (name,) = names
+            if member.reward is not None:
+                assert member.metrics[f"{name}/reward"] == member.reward
+
+
+@pytest.mark.slow
+async def test_the_best_checkpoint_of_each_scenario_is_kept_beside_that_of_all(tmp_path: Path) -> None:
+    model = TrainableModel(name="clerk", project="tests", base_model=EMBEDDED_POLICY)
+    shares = {1: (0.9, 0.1, 0.5), 2: (0.1, 0.8, 0.45), 3: (0.6, 0.6, 0.6), 4: (0.2, 0.2, 0.2)}
+    async with LocalBackend(tmp_path) as backend:
+        await model.register(backend)
+        for one, other, both in shares.values():
+            await model.train([])
+            values = {"success": both, "a/success": one, "b/success": other}
+            backend.record(model, values, "held_out")
+        await model.delete_checkpoints(["held_out/success", "held_out/a/success", "held_out/b/success"])
+        assert backend.checkpoints(model) == [1, 2, 3, 4]
+        await model.delete_checkpoints(["held_out/success", "held_out/a/success"])
+        assert backend.checkpoints(model) == [1, 3, 4]
+        await model.delete_checkpoints("held_out/a/success")
+        assert backend.checkpoints(model) == [1, 4]

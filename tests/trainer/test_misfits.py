@@ -1,0 +1,232 @@
+"""Causal types of transformers that no row of the table has: exact, or refused in a sentence; never wrong in silence.
+
+Those that are known to be misfits are refused by their config, before weights are loaded; the others by the proof at
+registration.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from gavel.trainer.backends.local import LocalBackend
+from gavel.trainer.backends.publish_proof import PublishError
+from gavel.trainer.backends.sampler_proof import SamplerProof
+from gavel.trainer.config import LoraSettings
+from gavel.trainer.data.token_sequences import TokenSequence
+from gavel.trainer.engines.protocol import EngineError
+from gavel.trainer.engines.transformers import TransformersEngine
+from gavel.trainer.learner.logprobs import trained_logprobs
+from gavel.trainer.model import TrainableModel
+from gavel.trainer.policy import policy as policies
+from gavel.trainer.policy.families import NOT_SAMPLED, check_sampled_here, usable_context
+from gavel.trainer.policy.loading import BaseModelError, auto_class
+from gavel.trainer.policy.policy import Policy
+from tests.limits import HANG_SECONDS
+from tests.trainer.conftest import request_for
+from tests.trainer.families import FAMILIES, Family
+from tests.trainer.test_families import forked, plain_logprobs, spoken, words
+
+pytestmark = pytest.mark.slow
+
+NATS = 5e-4
+"""Float32 rounds MiniCPM 3 by 1e-4."""
+_MOST_PARAMETERS = 20_000_000
+"""Of a type whose config is not made small by the names that most have."""
+
+_STATES: dict[str, Any] = {"mamba_d_state": 8, "num_key_value_heads": 4, "head_dim": None}
+_LATENT: dict[str, Any] = {
+    **{"num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8},
+    **{"qk_nope_head_dim": 8, "v_head_dim": 8, "head_dim": None},
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "bamba": {
+        **{"attn_layer_indices": [1], "mamba_n_heads": 4, "mamba_d_head": 16},
+        **{"mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 16},
+    },
+    "codegen": {"rotary_dim": 8, "n_embd": 32, "n_head": 4},
+    "falcon": {"head_dim": None},
+    "gpt_neo": {
+        **{"attention_types": [[["global", "local"], 1]], "num_layers": 2, "num_hidden_layers": None},
+        "window_size": 8,
+    },
+    "gptj": {"rotary_dim": 8},
+    "jamba": {
+        **{"num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1},
+        **{"num_experts": 4, "num_experts_per_tok": 2},
+    },
+    "minicpm3": _LATENT,
+    "minimax": {
+        **{"num_local_experts": 4, "num_experts_per_tok": 2},
+        "layer_types": ["linear_attention", "full_attention"],
+    },
+    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
+    "recurrent_gemma": {"num_hidden_layers": 3, "lru_width": 32, "attention_window_size": 8},
+    "youtu": _LATENT,
+    "zamba": _STATES
+    | {"attention_head_dim": 16, "num_hidden_layers": 3, "attn_layer_period": 3, "attn_layer_offset": 1}
+    | {"n_mamba_heads": 2, "mamba_dt_rank": 4},
+    "zamba2": _STATES
+    | {"num_hidden_layers": 3, "layers_block_type": ["mamba", "hybrid", "mamba"], "hybrid_layer_ids": [1]}
+    | {"mamba_headdim": 16, "n_mamba_heads": 4, "mamba_ngroups": 1, "num_mem_blocks": 1}
+    | {"chunk_size": 16, "attention_head_dim": 16, "mamba_expand": 2},
+}
+"""What makes a type small, beside the names that most have."""
+
+OpenPolicy = Callable[[Family], Policy]
+
+
+def small(kind: str) -> Family:
+    """Skips a type that cannot be made small like this."""
+    family = Family(kind, kind, SHAPES.get(kind, {}))
+    try:
+        config = family.read_config()
+        with torch.device("meta"):
+            size = sum(each.numel() for each in auto_class(config).from_config(config).parameters())
+    except Exception as error:  # each type checks its config in its own way
+        pytest.skip(f"{type(error).__name__}: {error}")
+    if size > _MOST_PARAMETERS:
+        pytest.skip(f"{size:,} parameters")
+    return family
+
+
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Policy) -> OpenPolicy:
+    monkeypatch.setattr(policies, "chat_renderer", lambda *_: policy.renderer)
+
+    def open_policy(family: Family) -> Policy:
+        family.read_config().save_pretrained(tmp_path)
+        policy.tokenizer.save_pretrained(tmp_path)
+        own = Policy(str(tmp_path), LoraSettings(rank=2), load=lambda *_: family.model())
+        torch.manual_seed(1)
+        with torch.no_grad():
+            for parameter in own.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        own.save_adapter(tmp_path)
+        return own
+
+    return open_policy
+
+
+@contextmanager
+def sampling(family: Family, own: Policy) -> Iterator[TransformersEngine]:
+    engine = TransformersEngine(family.model(), slots=3, max_context=128)
+    try:
+        engine.publish(own, 1)
+        yield engine
+    finally:
+        engine.close()
+
+
+def prove(engine: TransformersEngine, own: Policy) -> None:
+    @torch.no_grad()
+    def learned(*batch: TokenSequence) -> torch.Tensor:
+        return trained_logprobs(own, batch)
+
+    SamplerProof(engine, own, learned, learned, adapted=False)
+
+
+@torch.no_grad()
+def sampling_gap(engine: TransformersEngine, plain: Any) -> float:
+    """Over two turns of three conversations, in nats; infinite when the engine stops."""
+    prompts = [words(0, 30), words(1, 5), words(0, 30)[:24] + words(2, 4)]
+    gaps: list[float] = []
+    for _ in range(2):
+        futures = [engine.submit(request_for(prompt, seed=n)) for n, prompt in enumerate(prompts)]
+        for n, future in enumerate(futures):
+            try:
+                sampled = future.result(timeout=HANG_SECONDS)
+            except EngineError:
+                return math.inf
+            tokens = spoken(prompts[n], sampled.token_ids)
+            expected = plain_logprobs(plain, tokens)
+            gaps.append((torch.tensor(sampled.logprobs) - expected).abs().max().item())
+            prompts[n] = [*tokens.token_ids, 7, 8, 9]
+    return max(gaps)
+
+
+@pytest.mark.parametrize("kind", sorted(NOT_SAMPLED))
+def test_what_the_embedded_engine_is_said_not_to_sample_it_samples_wrongly(
+    kind: str, opened: OpenPolicy, tmp_path: Path
+) -> None:
+    family = small(kind)
+    with pytest.raises(BaseModelError, match="embedded engine cannot sample") as refusal:
+        check_sampled_here(family.read_config())
+    assert "--engine vllm" in refusal.value.remedy
+    own = opened(family)
+    plain: Any = PeftModel.from_pretrained(family.model(), str(tmp_path)).eval()
+    with sampling(family, own) as engine:
+        assert sampling_gap(engine, plain) > 1e-4
+
+
+@pytest.mark.parametrize("kind", ["recurrent_gemma", "jamba", "rwkv", "minimax"])
+def test_the_proof_at_registration_finds_what_the_config_would_not_tell(kind: str, opened: OpenPolicy) -> None:
+    family = small(kind)
+    own = opened(family)
+    with sampling(family, own) as engine, pytest.raises(PublishError, match=r"does not fit|cannot sample") as error:
+        prove(engine, own)
+    assert "--engine vllm" in error.value.remedy
+
+
+@pytest.mark.parametrize("kind", ["jamba", "bert", "bart", "whisper", "xlm-roberta"])
+async def test_a_known_misfit_is_refused_before_weights_are_loaded(kind: str, tmp_path: Path, policy: Policy) -> None:
+    AutoConfig.for_model(kind).save_pretrained(tmp_path / "base")  # there are no weights
+    policy.tokenizer.save_pretrained(tmp_path / "base")
+    model = TrainableModel(name="clerk", project="tests", base_model=str(tmp_path / "base"), renderer="qwen3")
+    async with LocalBackend(tmp_path / "runs") as backend:
+        with pytest.raises(BaseModelError, match=r"embedded engine cannot sample|not a causal language model"):
+            await model.register(backend)
+
+
+def test_no_family_of_the_table_is_refused() -> None:
+    for family in FAMILIES:
+        assert usable_context(family.read_config())
+        check_sampled_here(family.read_config())
+
+
+@pytest.mark.parametrize("kind", ["opt", "ctrl", "recurrent_gemma", "laguna"])
+def test_the_learner_is_exact_where_this_was_once_wrong(kind: str, opened: OpenPolicy, tmp_path: Path) -> None:
+    family = small(kind)
+    own = opened(family)
+    plain: Any = PeftModel.from_pretrained(family.model(), str(tmp_path)).eval()
+    with torch.no_grad():
+        expected = torch.cat([plain_logprobs(plain, tokens) for tokens in forked()])
+        torch.testing.assert_close(trained_logprobs(own, forked()), expected, atol=NATS, rtol=0)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "kind", sorted(set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - {each.model_type for each in FAMILIES})
+)
+def test_every_type_of_transformers_is_exact_or_refused(
+    kind: str, opened: OpenPolicy, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    family = small(kind)
+    try:
+        check_sampled_here(family.read_config())
+        own = opened(family)
+    except BaseModelError:
+        return
+    plain: Any = PeftModel.from_pretrained(family.model(), str(tmp_path)).eval()
+    try:
+        with torch.no_grad():
+            expected = torch.cat([plain_logprobs(plain, tokens) for tokens in forked()])
+    except RuntimeError as error:  # of a shape that this type does not have
+        pytest.skip(str(error))
+    with sampling(family, own) as engine:
+        try:
+            prove(engine, own)
+        except PublishError:
+            return
+        with torch.no_grad():
+            torch.testing.assert_close(trained_logprobs(own, forked()), expected, atol=NATS, rtol=0)
+        assert sampling_gap(engine, plain) < NATS
