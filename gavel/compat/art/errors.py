@@ -42,3 +42,10 @@ class LoRADeploymentTimedOutError(ARTError):
 
 class NotInGavelError(GavelError, NotImplementedError):
     """A part of ART that Gavel does not have."""
+
+
+def absent(owner: object, name: str) -> AttributeError:
+    """For an attribute that ART may have: an `AttributeError`, so that `hasattr` says no."""
+    return AttributeError(
+        f"{type(owner).__name__.partition('[')[0]}.{name} is not in gavel.compat.art; docs/art.md says what is"
+    )

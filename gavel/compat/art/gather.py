@@ -5,6 +5,11 @@ import inspect
 from collections.abc import Awaitable, Iterable
 from typing import Any
 
+from gavel.compat.art.gather_context import GatherContext as GatherContext
+from gavel.compat.art.gather_context import get_gather_context as get_gather_context
+from gavel.compat.art.gather_context import set_gather_context as set_gather_context
+from gavel.compat.art.gather_context import wrap_group_awaitable as wrap_group_awaitable
+from gavel.compat.art.gather_context import wrap_trajectories_awaitable as wrap_trajectories_awaitable
 from gavel.scenarios.gather import AfterEach
 from gavel.scenarios.gather import gather_trajectories as _gather_trajectories
 from gavel.scenarios.gather import gather_trajectory_groups as _gather_groups

@@ -7,10 +7,10 @@ result = await model.train(groups, config=art.TrainConfig(learning_rate=1e-5))
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 
 from openai import AsyncOpenAI
 from pydantic import BaseModel, ConfigDict, PrivateAttr
@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr
 import gavel.trainer.model as core
 from gavel.compat.art.art_directory import newest_step
 from gavel.compat.art.dev import InternalModelConfig
+from gavel.compat.art.errors import absent
 from gavel.compat.art.ignored import ignored
 from gavel.compat.art.types import LocalTrainResult, TrainConfig, TrainSFTConfig
 from gavel.scenarios.group import TrajectoryGroup
@@ -27,6 +28,8 @@ from gavel.trainer.config import LoraSettings, PolicySettings
 
 Config = TypeVar("Config")
 State = TypeVar("State")
+CostCalculator = Callable[[int | None, int | None, str], dict[str, float]]
+"""The costs of a reply, as metrics, by its tokens of prompt and completion and by what it was for."""
 
 
 class Backend(Protocol):
@@ -84,6 +87,14 @@ class Model(BaseModel, Generic[Config]):
                 ignored(f"{name}=…", "metrics go to metrics.jsonl, and to W&B when WANDB_API_KEY or WANDB_MODE is set")
         super().__init__(**fields)
 
+    if not TYPE_CHECKING:  # a type checker finds a misspelt name by itself
+
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return super().__getattr__(name)
+            except AttributeError as error:
+                raise absent(self, name) from error
+
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         """A model of the same fields that is not registered: scripts copy one to change its name."""
         return type(self)(**{name: deepcopy(value, memo) for name, value in self})
@@ -129,7 +140,9 @@ class Model(BaseModel, Generic[Config]):
 
     async def log(
         self,
-        trajectories: Iterable[TrajectoryGroup | Trajectory | BaseException] | TrajectoryGroup | None = None,
+        trajectories: Iterable[TrajectoryGroup | Trajectory | list[Trajectory] | BaseException]
+        | TrajectoryGroup
+        | None = None,
         split: str = "val",
         *,
         metrics: Mapping[str, float] | None = None,
@@ -197,6 +210,7 @@ class TrainableModel(Model[Config], Generic[Config]):
     trainable: bool = True
 
     _internal_config: InternalModelConfig | None = PrivateAttr(default=None)
+    _cost_calculator: CostCalculator | None = PrivateAttr(default=None)
 
     def __init__(self, *, _internal_config: InternalModelConfig | None = None, **fields: Any) -> None:
         super().__init__(**fields)
@@ -220,6 +234,15 @@ class TrainableModel(Model[Config], Generic[Config]):
     def litellm_completion_params(self, step: int | None = None) -> dict[str, Any]:
         params = super().litellm_completion_params(step)
         return params | {"model": f"hosted_vllm/{params['model']}"}
+
+    @property
+    def cost_calculator(self) -> CostCalculator:
+        """What `set_cost_calculator` was given; without it, one that knows no costs: the model runs on this machine."""
+        return self._cost_calculator or _no_costs
+
+    def set_cost_calculator(self, calculator: CostCalculator | None) -> None:
+        """None: no costs."""
+        self._cost_calculator = calculator
 
     async def get_step(self) -> int:
         try:
@@ -283,6 +306,10 @@ class TrainableModel(Model[Config], Generic[Config]):
         )
 
 
+def _no_costs(prompt_tokens: int | None, completion_tokens: int | None, cost_context: str) -> dict[str, float]:
+    return {}
+
+
 def gavel_name(name: str) -> str:
     """A name that a directory can have: `openai/gpt-5-mini` is a name of a model in ART."""
     return name.replace("/", "--")
@@ -296,8 +323,15 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def as_group(item: TrajectoryGroup | Trajectory | list[Trajectory]) -> TrajectoryGroup:
+    """A group as it is; a list of trajectories, or a single one, as a group."""
+    if isinstance(item, TrajectoryGroup):
+        return item
+    return TrajectoryGroup([item] if isinstance(item, Trajectory) else item)
+
+
 def _as_groups(
-    items: Iterable[TrajectoryGroup | Trajectory | BaseException] | TrajectoryGroup,
+    items: Iterable[TrajectoryGroup | Trajectory | list[Trajectory] | BaseException] | TrajectoryGroup,
 ) -> list[TrajectoryGroup]:
     """Groups as they are; single trajectories, with the exceptions among them, as one group."""
     if isinstance(items, TrajectoryGroup):
@@ -305,8 +339,8 @@ def _as_groups(
     groups: list[TrajectoryGroup] = []
     singles: list[Trajectory | BaseException] = []
     for item in items:
-        if isinstance(item, TrajectoryGroup):
-            groups.append(item)
+        if isinstance(item, TrajectoryGroup | list):
+            groups.append(as_group(item))
         else:
             singles.append(item)
     return [*groups, TrajectoryGroup(singles)] if singles else groups

@@ -12,16 +12,16 @@ import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import gavel.trainer.backends.local as core
 from gavel.compat.art.art_directory import link_checkpoints
-from gavel.compat.art.errors import NotInGavelError
+from gavel.compat.art.errors import NotInGavelError, absent
 from gavel.compat.art.ignored import ignored
 from gavel.compat.art.local.fork import fork_checkpoint
 from gavel.compat.art.local.sft_parts import sft_parts
 from gavel.compat.art.local.train_log import TrainLog
-from gavel.compat.art.model import Model, TrainableModel, gavel_name
+from gavel.compat.art.model import Model, TrainableModel, as_group, gavel_name
 from gavel.compat.art.train_settings import train_config
 from gavel.compat.art.types import LocalTrainResult, TrainSFTConfig
 from gavel.scenarios.group import TrajectoryGroup
@@ -61,6 +61,11 @@ class LocalBackend:
         """Gavel's backends, by the context length that they serve."""
         self._logs: dict[tuple[str, str], TrainLog] = {}
 
+    if not TYPE_CHECKING:  # a type checker finds a misspelt name by itself
+
+        def __getattr__(self, name: str) -> Any:
+            raise absent(self, name)
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -94,10 +99,13 @@ class LocalBackend:
             self._link(model)
 
     async def train(
-        self, model: TrainableModel[Any], trajectory_groups: Iterable[TrajectoryGroup | Trajectory], **settings: Any
+        self,
+        model: TrainableModel[Any],
+        trajectory_groups: Iterable[TrajectoryGroup | Trajectory | list[Trajectory]],
+        **settings: Any,
     ) -> LocalTrainResult:
-        """One training step on judged groups; its trajectories and metrics are stored."""
-        groups = [item if isinstance(item, TrajectoryGroup) else TrajectoryGroup([item]) for item in trajectory_groups]
+        """One training step on judged groups, which may be plain lists; its trajectories and metrics are stored."""
+        groups = [as_group(item) for item in trajectory_groups]
         _drop_odd_metrics(groups)
         inner = cast("CoreTrainable", model.gavel_model())
         trainer = model.internal_config.get("trainer_args") or {}

@@ -11,9 +11,10 @@ started again goes on with the scenario after the last one that was begun.
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 from collections.abc import AsyncIterator, Callable, Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Generic, NamedTuple, cast
 
@@ -49,15 +50,15 @@ class PipelineRuntimeConfig:
     """Groups of a step, at least."""
     max_batch_size: int | None = None
     """By default ten times `min_batch_size`."""
-    max_steps_off_policy: int = 4
-    """Steps that may be trained between a group's begin and its own."""
+    max_steps_off_policy: int | None = 4
+    """Steps that may be trained between a group's begin and its own; None: any number."""
     queue_maxsize: int | None = None
-    """Groups that wait to be trained; by default `max_steps_off_policy * max_batch_size`."""
+    """Groups that wait to be trained; by default `max_steps_off_policy * max_batch_size`, or four times the latter."""
 
     def __post_init__(self) -> None:
         if min(self.num_rollout_workers, self.min_batch_size, self.largest, self.waiting) < 1:
             raise ValueError("workers, batch sizes and the queue are at least 1")
-        if self.largest < self.min_batch_size or self.max_steps_off_policy < 0:
+        if self.largest < self.min_batch_size or self.behind < 0:
             raise ValueError("max_batch_size is at least min_batch_size, and max_steps_off_policy at least 0")
 
     @property
@@ -65,8 +66,14 @@ class PipelineRuntimeConfig:
         return 10 * self.min_batch_size if self.max_batch_size is None else self.max_batch_size
 
     @property
+    def behind(self) -> float:
+        return math.inf if self.max_steps_off_policy is None else self.max_steps_off_policy
+
+    @property
     def waiting(self) -> int:
-        return max(1, self.max_steps_off_policy * self.largest) if self.queue_maxsize is None else self.queue_maxsize
+        if self.queue_maxsize is not None:
+            return self.queue_maxsize
+        return max(1, (4 if self.max_steps_off_policy is None else self.max_steps_off_policy) * self.largest)
 
 
 class _Played(NamedTuple):
@@ -97,17 +104,22 @@ class PipelineTrainer(Generic[Scenario, Config]):
         discard_queue_multiplier: int = 100,
         eval_every_n_steps: int = 20,
         eval_at_start: bool = True,
+        eval_step_0: bool | None = None,
         checkpoint_retention_strategy: CheckpointRetentionStrategy | None = None,
         checkpoint_retention_interval: int = 1,
         resume: bool = True,
         **settings: Any,
     ) -> None:
-        """`settings`: the fields of `PipelineRuntimeConfig`, and what `backend.train` takes.
+        """`settings`: the fields of `PipelineRuntimeConfig`, also beside `pipeline`, and what `backend.train` takes.
 
+        `eval_step_0`: `eval_at_start`, as earlier versions of ART call it.
         `eval_every_n_steps` 0: only at the start. After `discard_queue_multiplier * min_batch_size` groups in a row
         that nothing can be learnt from, training stops.
         """
         sizes = {name: settings.pop(name) for name in PipelineRuntimeConfig.__dataclass_fields__ if name in settings}
+        for name in ("num_rollout_workers", "min_batch_size"):
+            if sizes.get(name, 1) is None:  # the default of later versions
+                del sizes[name]
         for name in _DISPLAY:
             if settings.pop(name, None) is not None:
                 ignored(f"PipelineTrainer({name}=…)", "the log has a line for each step")
@@ -116,10 +128,10 @@ class PipelineTrainer(Generic[Scenario, Config]):
         self.rollout_fn = rollout_fn
         self.config = config
         self.eval_fn = eval_fn
-        self.pipeline = pipeline if pipeline is not None else PipelineRuntimeConfig(**sizes)
+        self.pipeline = replace(pipeline or PipelineRuntimeConfig(), **sizes)
         self.max_steps = max_steps
         self.eval_every_n_steps = eval_every_n_steps
-        self.eval_at_start = eval_at_start
+        self.eval_at_start = eval_at_start if eval_step_0 is None else eval_step_0
         self.checkpoint_retention_strategy = checkpoint_retention_strategy
         self.checkpoint_retention_interval = checkpoint_retention_interval
         self.resume = resume
@@ -169,7 +181,7 @@ class PipelineTrainer(Generic[Scenario, Config]):
             async with asyncio.TaskGroup() as workers:
                 for _ in range(self.pipeline.num_rollout_workers):
                     workers.create_task(self._play(played, one_at_a_time))
-        except* Exception as errors:
+        except ExceptionGroup as errors:
             await played.put(None)
             raise errors.exceptions[0] from None
         await played.put(None)
@@ -249,7 +261,7 @@ class PipelineTrainer(Generic[Scenario, Config]):
         if not group.trajectories and group.exceptions and not item.failed:
             first = group.exceptions[0]
             raise GatherError(f"all {len(group.exceptions)} rollouts of a group failed, the first one with: {first}")
-        if step - item.step > self.pipeline.max_steps_off_policy:
+        if step - item.step > self.pipeline.behind:
             self._stale += 1
             return False
         if len({member.reward for member in group}) > 1:

@@ -5,7 +5,7 @@
     logs                             "RULER explanation: …"
 
 ART always scores everyone, so identical members and single ones are scored here too. A member whose score is missing
-is no number: it leaves the group, and its reason is among the group's exceptions.
+is no number: it leaves the group, and its reason is among the group's exceptions; so does one without messages.
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,8 +68,15 @@ async def ruler_score_group(
     `judge_model`: any of LiteLLM's; by default `GAVEL_JUDGE_MODEL`, else Gavel's own default.
     """
     try:
+        if group.pending:
+            await group
         judged = await core.ruler_score_group(
-            group, judge_model, extra_litellm_params, rubric or None, debug=debug, alone="scored"
+            _without_messages_failed(group),
+            judge_model,
+            extra_litellm_params,
+            rubric or None,
+            debug=debug,
+            alone="scored",
         )
         return _scored(judged)
     except Exception as error:
@@ -77,6 +84,16 @@ async def ruler_score_group(
             raise
         print(f"[art_ruler] Swallowed exception: {error}")
         return None
+
+
+def _without_messages_failed(group: TrajectoryGroup) -> TrajectoryGroup:
+    """Scripts catch an episode's error and return the trajectory as it was: what says nothing cannot be judged."""
+    failed = {"status": "failed", "status_reason": "it has no messages"}
+    members = [
+        each if any(h.messages_and_choices for h in each.histories()) else each.model_copy(update=failed)
+        for each in group
+    ]
+    return group.model_copy(update={"trajectories": members})
 
 
 def _scored(judged: TrajectoryGroup) -> TrajectoryGroup:

@@ -10,5 +10,6 @@ class ServerlessBackend:
 
     def __init__(self, *args: Any, **options: Any) -> None:
         raise NotInGavelError(
-            "Gavel trains on your own machines, not on ART's serverless backend", "Use LocalBackend() on a GPU."
+            "Gavel trains on your own machines, not on ART's serverless backend",
+            "Put LocalBackend() of gavel.compat.art.local in its place; larger models need a GPU.",
         )

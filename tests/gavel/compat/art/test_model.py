@@ -60,5 +60,24 @@ async def test_a_prompted_model_is_named_as_its_api_knows_it() -> None:
 
 
 def test_a_field_that_is_not_known_is_named() -> None:
-    with pytest.warns(IgnoredSetting, match="colour=…"):
+    with pytest.warns(IgnoredSetting, match="colour=…") as told:
         Model(name="a", project="mail", colour="red")
+    assert told[0].filename == __file__, "the user's own line"
+
+
+def test_costs_are_those_of_the_calculator_that_a_script_sets() -> None:
+    model = a_model()
+    assert model.cost_calculator(10, 5, "train") == {}
+    model.set_cost_calculator(
+        lambda prompt, completion, what: {f"costs/{what}": (prompt or 0) + 2.0 * (completion or 0)}
+    )
+    assert model.cost_calculator(10, 5, "train") == {"costs/train": 20.0}
+    model.set_cost_calculator(None)
+    assert model.cost_calculator(10, 5, "train") == {}
+
+
+@pytest.mark.parametrize("owner", [a_model(), Model(name="a", project="mail")])
+def test_what_is_not_there_says_where_to_look(owner: object) -> None:
+    assert not hasattr(owner, "activate_metrics_context")
+    with pytest.raises(AttributeError, match=r"\.activate_metrics_context is not in gavel.compat.art; docs/art.md"):
+        owner.activate_metrics_context("train")  # type: ignore[attr-defined]

@@ -146,3 +146,21 @@ async def test_the_judge_is_called_after_each_group() -> None:
         after_each=lambda group: ruler_score_group(group, "stand-in", rubric="- calls refund"),
     )
     assert [member.metrics["ruler_score"] for member in group] == [member.reward for member in group]
+
+
+def test_what_a_backend_does_not_have_says_where_to_look(tmp_path: Path) -> None:
+    backend = LocalBackend(path=str(tmp_path))
+    assert not hasattr(backend, "down")
+    with pytest.raises(AttributeError, match=r"LocalBackend\.down is not in gavel.compat.art; docs/art.md"):
+        backend.down()  # type: ignore[attr-defined]
+
+
+@pytest.mark.filterwarnings("ignore::gavel.compat.art.ignored.IgnoredSetting")
+async def test_groups_may_be_plain_lists_of_trajectories(tmp_path: Path) -> None:
+    model = a_model()
+    async with LocalBackend(path=str(tmp_path)) as backend:
+        await model.register(backend)
+        groups = [list(group) for group in await art.gather_trajectory_groups(some_groups(model))]
+        result = await backend.train(model, groups)
+        await model.log(groups, metrics={"extra": 1.0}, step=result.step, split="train")
+        assert stored(tmp_path, "train", 1) == [3, 3]

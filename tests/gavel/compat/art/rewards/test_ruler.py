@@ -43,6 +43,19 @@ async def test_a_judge_that_fails_is_an_error_or_none(endpoint: Endpoint, capsys
     assert "[art_ruler] Swallowed exception" in capsys.readouterr().out
 
 
+async def test_a_member_without_messages_leaves_the_group_and_the_others_are_scored(endpoint: Endpoint) -> None:
+    endpoint.script = [scores(0.7)]
+    group = a_group("here", "there")
+    group.trajectories.append(Trajectory(messages_and_choices=[], reward=0.0))
+    judged = await ruler_score_group(group, JUDGE, endpoint.params)
+    assert judged is not None
+    assert [member.reward for member in judged] == [0.7, 0.7]
+    assert "no messages" in judged.exceptions[0].message
+    assert len(group) == 3
+    with pytest.raises(JudgeError, match="no messages"):
+        await ruler_score_group(TrajectoryGroup([Trajectory(messages_and_choices=[])]), JUDGE, endpoint.params)
+
+
 async def test_lists_of_messages_get_numbered_scores(endpoint: Endpoint) -> None:
     endpoint.script = [scores(0.5)]
     lists = [member.messages() for member in a_group("here", "there")]

@@ -1,0 +1,34 @@
+"""RL4LMs' text-generation parts over Gavel: samples, the one-token environment, reward functions, metrics, and PPO.
+
+    from gavel.compat import rl4lms
+
+    env = rl4lms.TextGenEnv(tokenizer, rl4lms.RougeReward("rougeL"), [(sample, 1.0)], max_episode_length=48,
+                            max_prompt_length=64, terminate_on_eos=True)
+    scenario = rl4lms.text_scenario("titles", tokenizer, reward, samples, max_episode_length=48, max_prompt_length=64)
+    await gavel.train_scenario(model, scenario, None, gavel.LoopConfig(reward={"hand": 1.0}), rl4lms.ppo())
+
+What an environment shows and when it ends is that of the published source (allenai/RL4LMs, 2023), in the API of
+Gymnasium 1; docs/bridges.md maps its YAML files.
+"""
+
+import importlib
+from typing import Any
+
+_PARTS = {
+    "environment": ["TextGenEnv"],
+    "metrics": ["DistinctMetric", "RougeMetric", "SacreBleuMetric", "TextMetric"],
+    "observation": ["Observation"],
+    "rewards": [
+        "BatchedRewardFunction",
+        "IncreasingNumbersReward",
+        "RewardFunction",
+        "RougeCombinedReward",
+        "RougeReward",
+        "SacreBleuReward",
+    ],
+    "samples": ["PrioritySampler", "Sample", "TextGenPool"],
+    "scenario": ["ppo", "text_scenario"],
+}
+
+_lazy: Any = importlib.import_module("lazy_loader")
+__getattr__, __dir__, __all__ = _lazy.attach(__name__, submod_attrs=_PARTS)
