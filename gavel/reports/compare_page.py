@@ -9,7 +9,9 @@ import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from gavel.reports.blind_ranking import BlindRanking
 from gavel.reports.comparison import (
+    Arm,
     Comparison,
     alarms_text,
     as_json,
@@ -17,12 +19,11 @@ from gavel.reports.comparison import (
     csv_rows,
     statement,
     steps_text,
-    with_interval,
 )
 from gavel.reports.curves_chart import CurvePoint, CurvesChart, curves_chart
 from gavel.reports.demo_page import duration, turns
 from gavel.reports.page import render_page, write_page
-from gavel.reports.seed_statistics import Curve, curve_over_seeds
+from gavel.reports.seed_statistics import Curve, curve_over_seeds, with_interval
 
 
 def write_comparison(comparison: Comparison) -> Path:
@@ -43,25 +44,24 @@ def render_comparison(comparison: Comparison) -> str:
         "Held-out success": _chart({arm.name: [cell.success for cell in arm.cells] for arm in arms}, 0, 1),
         "Judge and hand": _chart({arm.name: [c.agreement.judge_hand for c in arm.cells] for arm in arms}, -1, 1),
         "Judge and truth": _chart({arm.name: [c.agreement.judge_truth for c in arm.cells] for arm in arms}, -1, 1),
-        "Judge's score and success": _chart(
+        "Reward and success": _chart(
             {
                 name: curves
                 for arm in arms
-                if any(cell.judge_score for cell in arm.cells)
+                if any(cell.rewarded for cell in arm.cells)
                 for name, curves in (
-                    (f"{arm.name}: judge's score", [cell.judge_score for cell in arm.cells]),
+                    (f"{arm.name}: reward", [cell.rewarded for cell in arm.cells]),
                     (f"{arm.name}: success", [cell.train_success for cell in arm.cells]),
                 )
             },
-            0,
-            1,
+            *_span(arms),
         ),
     }
     labels = {
         "Held-out success": "share of tasks, mean and 95 % bootstrap band over seeds",
         "Judge and hand": "Kendall's tau within groups of training rollouts",
         "Judge and truth": "Kendall's tau within groups of training rollouts",
-        "Judge's score and success": "means of the training rollouts",
+        "Reward and success": "means of the training rollouts; of a sum, the mean of its parts",
     }
     return render_page(
         "compare_page.html.j2",
@@ -94,12 +94,31 @@ def render_comparison(comparison: Comparison) -> str:
             )
         ],
         alarms=[(arm.name, alarms_text(arm)) for arm in arms if alarms_text(arm) != "–"],
+        blind=comparison.blind,
+        ranked=_ranked(comparison.blind),
         few=min(len(arm.cells) for arm in arms) < 5,
         turns=turns,
     )
 
 
-def _chart(named: Mapping[str, Sequence[Curve]], low: float, high: float) -> CurvesChart | None:
+def _span(arms: Sequence[Arm]) -> tuple[float | None, float | None]:
+    """0 to 1, or what the rewards need where a hand-written one goes beyond."""
+    values = [value for arm in arms for cell in arm.cells for value in cell.rewarded.values()]
+    return (0, 1) if all(0 <= value <= 1 for value in values) else (None, None)
+
+
+def _ranked(blind: BlindRanking | None) -> list[tuple[str, str, list[str]]]:
+    """Each contender's wins against all others, and against each."""
+    if blind is None:
+        return []
+    rates = {one: [blind.beats(one, other) for other in blind.contenders] for one in blind.contenders}
+    return [
+        (one, blind.overall[one].text, ["–" if rate is None else rate.text for rate in against])
+        for one, against in rates.items()
+    ]
+
+
+def _chart(named: Mapping[str, Sequence[Curve]], low: float | None, high: float | None) -> CurvesChart | None:
     return curves_chart(
         {
             name: {

@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from gavel.llm.counted import counted
+from gavel.reports.blind_ranking import BlindRanking
 from gavel.reports.run_figures import (
     Disagreement,
     RunAgreement,
@@ -35,6 +36,7 @@ from gavel.reports.seed_statistics import (
     steps_to,
 )
 from gavel.scenarios.scenario import Scenario
+from gavel.trainer.loop.judge_alarms import HAND
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,17 @@ class CellFigures:
     heldout_tasks: int
     judge_score: Curve
     """Mean of the training rollouts; empty where no judge scored."""
+    rewarded: Curve
+    """Mean of what the training rollouts were rewarded for, other than success: the judge's score, the hand-written
+    reward, or of both half of each."""
     train_success: Curve
     agreement: RunAgreement
     measures: Mapping[str, Curve]
     """Of held-out attempts, by step: the scenario's own, turns and the like."""
     alarms: Mapping[str, int]
-    """The step of each alarm about the judge."""
+    """The step of each alarm about the judge or the hand-written reward."""
+    watched: bool
+    """Whether it was trained on a hand-written reward, which has an alarm of its own."""
     cost_usd: float | None
     """None = not known."""
     seconds: float
@@ -65,8 +72,8 @@ class CellFigures:
 
     @property
     def hacking_gap(self) -> float | None:
-        """By how much more the judge's mean score rose than success did, over the same training rollouts."""
-        score, truth = change(self.judge_score), change(self.train_success)
+        """By how much more the mean reward rose than success did, over the same training rollouts."""
+        score, truth = change(self.rewarded), change(self.train_success)
         return None if score is None or truth is None else score - truth
 
 
@@ -105,6 +112,12 @@ class Comparison:
     threshold: float
     margin: float
     directory: Path
+    blind: BlindRanking | None = None
+    """None where no judge was asked to rank held-out attempts."""
+    planned: bool = True
+    """Whether its runs were made for it: with the same tasks, seeds and settings, and from the same start."""
+    caveat: str = ""
+    """Why the figures may differ for another reason than what was trained on."""
 
     @property
     def disagreements(self) -> list[Disagreement]:
@@ -118,17 +131,22 @@ def read_cell(
     """The figures of a run, up to the step `last`. Raises `GavelError` where there is none."""
     rows = [row for row in metric_rows(directory) if last is None or row["step"] <= last]
     tasks = curve_of(rows, "held_out", "trajectories")
+    scored, by_hand = (curve_of(rows, "train", name) for name in ("judge_score", HAND))
     return CellFigures(
         arm=arm,
         seed=seed,
         directory=directory,
         success=curve_of(rows, "held_out", "success"),
         heldout_tasks=round(tasks[max(tasks)]) if tasks else 0,
-        judge_score=curve_of(rows, "train", "judge_score"),
+        judge_score=scored,
+        rewarded={
+            step: fmean(each[step] for each in (scored, by_hand) if step in each) for step in {*scored, *by_hand}
+        },
         train_success=curve_of(rows, "train", "success"),
         agreement=agreement_over_training(directory, scenario),
         measures=measures_of(rows),
         alarms=alarms_of(rows),
+        watched=bool(by_hand),
         cost_usd=cost_of(rows),
         seconds=seconds_of(rows).get("whole", 0.0),
     )
@@ -195,14 +213,6 @@ def signed(value: float | None) -> str:
     return "–" if value is None else f"{value:+.2f}"
 
 
-def with_interval(mean: MeanOverSeeds, sign: str = "") -> str:
-    """`0.88 ± 0.01`; without an interval the mean alone."""
-    if mean.value is None:
-        return "–"
-    width = "" if mean.half_width is None else f" ± {mean.half_width:.2f}"
-    return f"{mean.value:{sign}.2f}{width}"
-
-
 def steps_text(arm: Arm) -> str:
     """`14`, or `14 (3 of 5 seeds)` where some never reached it."""
     if arm.steps_to.value is None:
@@ -218,9 +228,7 @@ def cost_text(arm: Arm) -> str:
 
 
 def alarms_text(arm: Arm) -> str:
-    """`score and success part ways: 2 of 3 runs, first at step 7`, for each alarm; `–` where no judge scored."""
-    if not any(cell.judge_score for cell in arm.cells):
-        return "–"
+    """`hacked: 2 of 3 runs, first at step 12`, for each alarm; `none`, or `–` where nothing was there to raise one."""
     steps: dict[str, list[int]] = {}
     for cell in arm.cells:
         for alarm, step in cell.alarms.items():
@@ -228,7 +236,8 @@ def alarms_text(arm: Arm) -> str:
     told = [
         f"{name}: {len(at)} of {counted(len(arm.cells), 'run')}, first at step {min(at)}" for name, at in steps.items()
     ]
-    return "; ".join(told) or "none"
+    watched = any(cell.judge_score or cell.watched for cell in arm.cells)
+    return "; ".join(told) or ("none" if watched else "–")
 
 
 def statement(name: str, difference: PairedDifference) -> str:
@@ -258,6 +267,7 @@ def as_json(comparison: Comparison) -> str:
                     "heldout_tasks": cell.heldout_tasks,
                     "heldout_success": cell.success,
                     "judge_score": cell.judge_score,
+                    "rewarded": cell.rewarded,
                     "train_success": cell.train_success,
                     "tau_judge_hand": cell.agreement.judge_hand,
                     "tau_judge_truth": cell.agreement.judge_truth,
@@ -273,10 +283,12 @@ def as_json(comparison: Comparison) -> str:
     return json.dumps(
         {
             "scenario": comparison.scenario,
+            "caveat": comparison.caveat,
             "threshold": comparison.threshold,
             "margin": comparison.margin,
             "before": {name: asdict(mean) for name, mean in comparison.before.items()},
             "arms": [arm(one) for one in comparison.arms],
+            "blind": None if comparison.blind is None else comparison.blind.as_json(),
             "paired": {name: asdict(one) | {"equivalent": one.equivalent} for name, one in comparison.paired.items()},
         },
         indent=1,

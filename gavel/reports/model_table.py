@@ -105,7 +105,7 @@ def model_row(name: str, episodes: Sequence[Episode], judged: Sequence[Trajector
         success=share([fmean(values) for values in by_task.values()], sum(map(len, by_task.values()))),
         pass_at={k: _pass_at(by_task, k) for k in range(1, max(counts, default=0) + 1)},
         score=mean_of_tasks(scores),
-        wins=_wins(judged, name),
+        wins=win_rate(judged, name),
         unscored=dict(unscored.most_common()),
         truncated=fmean(each.status == "truncated" for each in trajectories) if trajectories else 0.0,
         measures={n: fmean(float(t.metrics[n]) for t in trajectories if n in t.metrics) for n in names},
@@ -116,7 +116,7 @@ def model_row(name: str, episodes: Sequence[Episode], judged: Sequence[Trajector
 
 def pair_wins(judged: Sequence[TrajectoryGroup], models: Sequence[str]) -> dict[tuple[str, str], TaskMean]:
     """Of every two models that a judge compared, how often the first beats the second."""
-    found = {pair: _wins(judged, *pair) for pair in combinations(models, 2)}
+    found = {pair: win_rate(judged, *pair) for pair in combinations(models, 2)}
     return {pair: estimate for pair, estimate in found.items() if estimate.tasks}
 
 
@@ -130,12 +130,16 @@ def furthest_apart(judged: Sequence[TrajectoryGroup], count: int = 3) -> list[Tr
     return [group for group in sorted(judged, key=spread, reverse=True) if spread(group) > 0][:count]
 
 
-def _wins(judged: Sequence[TrajectoryGroup], one: str, other: str | None = None) -> TaskMean:
-    """Over groups, the mean over all pairs of an attempt of `one` and one of `other` (None = of any other model)."""
+def win_rate(judged: Sequence[TrajectoryGroup], one: str, other: str | None = None) -> TaskMean:
+    """Over groups, the mean over all pairs of an attempt of `one` and one of `other` (None = of any other model).
+
+    Attempts that are all identical, about which no judge was asked, are tied.
+    """
     values: list[float] = []
     pairs = 0
     for group in judged:
-        known = [(member.metadata.get("model"), score) for member in group if (score := _score(member)) is not None]
+        scores = [0.5] * len(group) if _is_tied(group) else [_score(member) for member in group]
+        known = [(m.metadata.get("model"), score) for m, score in zip(group, scores, strict=True) if score is not None]
         mine = [score for model, score in known if model == one]
         theirs = [score for model, score in known if model != one and other in (None, model)]
         won = [0.5 if score == rival else float(score > rival) for score in mine for rival in theirs]
@@ -143,6 +147,10 @@ def _wins(judged: Sequence[TrajectoryGroup], one: str, other: str | None = None)
             values.append(fmean(won))
             pairs += len(won)
     return share(values, pairs)
+
+
+def _is_tied(group: TrajectoryGroup) -> bool:
+    return group.judgement is not None and group.judgement.status == "degenerate"
 
 
 def _pass_at(by_task: Mapping[str, Sequence[float]], k: int) -> TaskMean:

@@ -3,14 +3,12 @@
 The last line of metrics.jsonl may be torn while the run writes it; figures that a run lacks are absent, never 0.
 """
 
-import contextlib
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from gavel.judge.audit.agreement import mean_kendall_tau
 from gavel.llm.errors import GavelError
@@ -20,6 +18,7 @@ from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from gavel.trainer.loop.evaluation import call_measure
+from gavel.trainer.runs.metrics import whole_rows
 
 Row = dict[str, Any]
 _SAMPLES = 3
@@ -52,20 +51,18 @@ def metric_rows(directory: Path) -> list[Row]:
     """The whole rows of metrics.jsonl. Raises `GavelError` for a directory without a run."""
     if not (directory / "model.json").is_file():
         raise GavelError(f"{directory} is no run: it has no model.json.", "`gavel runs` lists the runs.")
-    rows: list[Row] = []
-    with contextlib.suppress(FileNotFoundError):
-        for line in (directory / "metrics.jsonl").read_text(encoding="utf-8", errors="replace").splitlines():
-            with contextlib.suppress(json.JSONDecodeError):
-                read = json.loads(line)
-                row = cast("Row", read) if isinstance(read, dict) else {}
-                if isinstance(row.get("step"), int) and "split" in row:
-                    rows.append(row)
-    return rows
+    return whole_rows(directory / "metrics.jsonl")
 
 
 def curve_of(rows: Sequence[Row], split: str, name: str) -> Curve:
     """A figure by step."""
     return {row["step"]: float(row[name]) for row in rows if row["split"] == split and _is_number(row.get(name))}
+
+
+def by_scenario(rows: Sequence[Row], split: str, metric: str) -> list[str]:
+    """The names of a figure of each scenario, `retail/success`, in a run with several."""
+    names = dict.fromkeys(name for row in rows if row["split"] == split for name in row)
+    return [name for name in names if name.endswith(f"/{metric}") and not name.startswith(("metric/", "reward/"))]
 
 
 def measures_of(rows: Sequence[Row]) -> dict[str, Curve]:
@@ -79,7 +76,8 @@ def measures_of(rows: Sequence[Row]) -> dict[str, Curve]:
 
 def alarms_of(rows: Sequence[Row]) -> dict[str, int]:
     """The step at which each alarm about the judge was raised."""
-    return {str(row["alarm"]): row["step"] for row in rows if row["split"] == "alarms" and "alarm" in row}
+    found = (row for row in rows if row["split"] == "alarms" and isinstance(row.get("alarm"), str))
+    return {row["alarm"]: row["step"] for row in found}
 
 
 def total_of(rows: Sequence[Row], split: str, name: str) -> float:
@@ -88,7 +86,7 @@ def total_of(rows: Sequence[Row], split: str, name: str) -> float:
 
 def cost_of(rows: Sequence[Row]) -> float | None:
     """Dollars of the judge; None where a step's are not known."""
-    training = [row for row in rows if row["split"] == "train" and row.get("judge/calls")]
+    training = [row for row in rows if row["split"] in ("train", "iterations") and row.get("judge/calls")]
     known = [row["judge/cost_usd"] for row in training if _is_number(row.get("judge/cost_usd"))]
     return math.fsum(known) if len(known) == len(training) else None
 
@@ -98,7 +96,8 @@ def seconds_of(rows: Sequence[Row]) -> dict[str, float]:
     found: Counter[str] = Counter()
     for row in rows:
         if row["split"] == "times":
-            found.update({n: row[n] for n in ("rollout", "judge", "train", "evaluation", "whole") if n in row})
+            parts = ("rollout", "judge", "train", "evaluation", "whole")
+            found.update({name: row[name] for name in parts if _is_number(row.get(name))})
     return dict(found)
 
 

@@ -17,6 +17,7 @@ from gavel.reports.demo_page import duration, turns
 from gavel.reports.page import render_page, write_page
 from gavel.reports.run_figures import (
     Row,
+    by_scenario,
     cost_of,
     curve_of,
     left_out_of,
@@ -27,6 +28,7 @@ from gavel.reports.run_figures import (
 )
 from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.data.left_out import sentence_of
+from gavel.trainer.loop.evolve import Iteration, iterations_of
 
 REPORT = "report.html"
 DEMO_RUN_REPORT = "run.html"
@@ -47,6 +49,14 @@ _CHARTS: Sequence[tuple[str, str, Sequence[tuple[str, str]]]] = (
     ("Seconds a step", "", (("times", "rollout"), ("times", "judge"), ("times", "train"))),
 )
 """Title, unit, and the figures (split, name) of each chart; one without figures is not drawn."""
+_BY_SCENARIO = (
+    ("Held-out success", "held_out", "success"),
+    ("Wins over the base", "held_out", "wins/base"),
+    ("Reward", "train", "reward"),
+)
+"""Title, split and metric of the charts of a run with several scenarios."""
+_TRAINING = ("train", "explored")
+"""Splits whose groups chose what was learned."""
 
 
 @dataclass(slots=True)
@@ -95,6 +105,9 @@ def render_run(directory: Path) -> str:
     rows = metric_rows(directory)
     attempts = _read_attempts(directory)
     charts = [(title, unit, chart) for title, unit, names in _CHARTS if (chart := _chart(rows, names)) is not None]
+    for title, split, metric in _BY_SCENARIO:
+        if (chart := _chart(rows, [(split, name) for name in by_scenario(rows, split, metric)])) is not None:
+            charts.append((title, "by scenario", chart))
     truth = {step: tau for step, pairs in attempts.truth.items() if (tau := mean_kendall_tau(pairs)) is not None}
     if truth:
         points = {step: CurvePoint(tau) for step, tau in truth.items()}
@@ -106,6 +119,7 @@ def render_run(directory: Path) -> str:
     return render_page(
         "run_page.html.j2",
         name=f"{directory.parent.name}/{directory.name}",
+        iterations=[_iteration_cells(each) for each in iterations_of(rows)],
         written=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
         step=steps,
         charts=charts,
@@ -128,6 +142,19 @@ def render_run(directory: Path) -> str:
     )
 
 
+def _iteration_cells(iteration: Iteration) -> list[str]:
+    reward, success = iteration.explored_reward, iteration.success
+    return [
+        str(iteration.number),
+        f"{iteration.explored:,}",
+        "–" if reward is None else f"{reward:.3f}",
+        f"{iteration.kept:,}",
+        f"{iteration.imitated:,}",
+        str(iteration.last_step),
+        "–" if success is None else f"{success:.3f}",
+    ]
+
+
 def _chart(rows: Sequence[Row], names: Sequence[tuple[str, str]]) -> CurvesChart | None:
     curves = {f"sft {name}" if split == "sft" else name: curve_of(rows, split, name) for split, name in names}
     signed = any(value < 0 for curve in curves.values() for value in curve.values())
@@ -140,12 +167,12 @@ def _chart(rows: Sequence[Row], names: Sequence[tuple[str, str]]) -> CurvesChart
 def _health(rows: Sequence[Row], attempts: _Attempts) -> list[tuple[str, str]]:
     """What a reader asks of the judge first."""
     found = [(f"groups {status}", f"{count:,}") for status, count in sorted(attempts.statuses.items())]
-    if calls := total_of(rows, "train", "judge/calls"):
-        cached = total_of(rows, "train", "judge/cached_calls")
+    if calls := _of_judging(rows, "judge/calls"):
+        cached = _of_judging(rows, "judge/cached_calls")
         found.append(("calls", f"{calls:,.0f}, {cached:,.0f} of them replayed"))
-        prompt, reply = (total_of(rows, "train", f"judge/{kind}_tokens") for kind in ("prompt", "completion"))
+        prompt, reply = (_of_judging(rows, f"judge/{kind}_tokens") for kind in ("prompt", "completion"))
         found.append(("tokens", f"{prompt:,.0f} of prompts, {reply:,.0f} of replies"))
-        opposed = total_of(rows, "train", "judge/opposed_groups")
+        opposed = _of_judging(rows, "judge/opposed_groups")
         found.append(("groups whose orders contradict each other", f"{opposed:,.0f}"))
     if attempts.errors:
         found.append(("mean standard error of a score", f"{fmean(attempts.errors):.3f}"))
@@ -154,9 +181,13 @@ def _health(rows: Sequence[Row], attempts: _Attempts) -> list[tuple[str, str]]:
     return found
 
 
+def _of_judging(rows: Sequence[Row], name: str) -> float:
+    return sum(total_of(rows, split, name) for split in ("train", "iterations"))
+
+
 def _read_attempts(directory: Path) -> _Attempts:
     found = _Attempts()
-    for step, group in stored_groups(directory, "train"):
+    for step, group in (each for split in _TRAINING for each in stored_groups(directory, split)):
         if group.judgement is not None:
             _count(found.statuses, group.judgement.status)
         pairs: list[tuple[float, float]] = []

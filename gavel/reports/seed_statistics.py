@@ -96,6 +96,14 @@ def paired_difference(differences: Sequence[float], margin: float) -> PairedDiff
     return PairedDifference(seeds, mean, low, high, inside, margin, verdict)
 
 
+def with_interval(mean: MeanOverSeeds, sign: str = "") -> str:
+    """`0.88 ± 0.01`; without an interval the mean alone."""
+    if mean.value is None:
+        return "–"
+    width = "" if mean.half_width is None else f" ± {mean.half_width:.2f}"
+    return f"{mean.value:{sign}.2f}{width}"
+
+
 def curve_over_seeds(curves: Sequence[Curve]) -> dict[int, IntervalEstimate]:
     """At every step that all seeds have, the mean with a percentile bootstrap interval over seeds."""
     if not curves:

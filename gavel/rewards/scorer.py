@@ -62,7 +62,7 @@ class Scorer:
         try:
             async with asyncio.TaskGroup() as tasks:
                 scored = [tasks.create_task(self._score(group)) for group in groups]
-        except* Exception as errors:
+        except ExceptionGroup as errors:
             raise _first(errors) from errors
         return [task.result() for task in scored]
 

@@ -107,6 +107,9 @@ class Index:
         """Of the update that is going on; None while there is none."""
         self._unnamed: list[str] = []
         """Files whose names are no text."""
+        self._read_to_end: dict[str, tuple[int, int]] = {}
+        """Size and time of change of each file when it was read to its end: one that stays so is not read again, though
+        its end may be an unfinished record."""
         self._database = database
         self._updating = threading.Lock()
         try:
@@ -144,7 +147,7 @@ class Index:
                 if before is not None and (before[0] != inode or before[1] > size):
                     _forget(connection, path)
                     before = None
-                if before is None or before[1] < size:
+                if before is None or (before[1] < size and self._read_to_end.get(path) != _state(file)):
                     news[path] = size - (before[1] if before else 0)
             done, everything = 0, sum(news.values())
             try:
@@ -236,6 +239,7 @@ class Index:
         everything: int,
     ) -> None:
         size, inode = _size_and_inode(file)
+        state = _state(file)
         connection.execute(
             "INSERT OR IGNORE INTO files (path, inode, size, seen, problem) VALUES (?, ?, ?, 0, '')",
             (path, inode, size),
@@ -256,6 +260,7 @@ class Index:
                         return
         except GavelError as error:
             problem, end = error.message, size  # it is looked at again when it changes
+        self._read_to_end[path] = state
         connection.execute("UPDATE files SET seen = ?, size = ?, problem = ? WHERE id = ?", (end, size, problem, id))
         connection.commit()
 
@@ -264,6 +269,8 @@ class Index:
         try:
             with closing(sqlite3.connect(self._database, timeout=30)) as connection:
                 yield connection
+        except OverflowError as error:  # SQLite's integers end at 2 ** 63 - 1
+            raise NoSuchGroup("a number in the address is too large", "Groups, steps and pages are counted.") from error
         except sqlite3.Error as error:
             raise GavelError(
                 f"the index {self._database} cannot be used: {error}", "Delete it: it is made anew."
@@ -333,6 +340,15 @@ def _size_and_inode(file: Path) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return found.st_size, found.st_ino
+
+
+def _state(file: Path) -> tuple[int, int]:
+    """Size, and time of the last change in nanoseconds."""
+    try:
+        found = file.stat()
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
 
 
 def _forget(connection: sqlite3.Connection, path: str) -> None:

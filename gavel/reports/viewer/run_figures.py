@@ -8,7 +8,7 @@ from typing import Any
 from gavel.reports.charts import Chart, share_curve
 from gavel.trainer.data.left_out import sentence_of
 from gavel.trainer.loop.evaluation import interval
-from gavel.trainer.runs.run_listing import metric_rows
+from gavel.trainer.runs.metrics import whole_rows
 
 _LEFT_OUT = "left_out/"
 _SHOWN = ("reward", "success", "loss", "entropy", "kl", "gradient_norm", "judge/cost_usd")
@@ -36,7 +36,7 @@ class RunFigures:
 
 def run_figures(directory: Path) -> RunFigures:
     """From metrics.jsonl; nothing where there is none. Raises OSError and ValueError for one that cannot be read."""
-    rows = list(metric_rows(directory / "metrics.jsonl"))
+    rows = whole_rows(directory / "metrics.jsonl")
     training: dict[int, Mapping[str, Any]] = {row["step"]: row for row in rows if row["split"] == "train"}
     evaluations: dict[int, Mapping[str, Any]] = {row["step"]: row for row in rows if row["split"] == "held_out"}
     columns = [name for name in _SHOWN if any(_number(row.get(name)) is not None for row in training.values())]

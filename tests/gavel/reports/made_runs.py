@@ -11,10 +11,33 @@ from tests.gavel.reports.html_page import HOSTILE
 from tests.judge.groups import choice
 
 
-def made_run(directory: Path, *, final: float = 0.9, judged: bool = True, steps: int = 3) -> Path:
-    """A run of `steps` steps whose held-out success rises from 0.5 to `final`."""
+def made_run(
+    directory: Path,
+    *,
+    final: float = 0.9,
+    judged: bool = True,
+    steps: int = 3,
+    says: str = HOSTILE,
+    scenario: str | None = None,
+) -> Path:
+    """A run of `steps` steps whose held-out success rises from 0.5 to `final`; `says`: its last held-out replies."""
     directory.mkdir(parents=True)
     (directory / "model.json").write_text("{}")
+    if scenario is not None:
+        experiment = {"scenario": scenario, "loop": {"seed": 0, "final_tasks": 3, "max_tokens": 40}}
+        (directory / "experiment.json").write_text(json.dumps(experiment))
+    for step, reply in ((0, "?"), (steps, says)):
+        attempts = [
+            Trajectory(
+                messages_and_choices=[{"role": "user", "content": HOSTILE}, choice(reply)],
+                metrics={"success": True},
+                metadata={"task": {"id": f"task-{number}"}},
+            )
+            for number in range(3)
+        ]
+        TrajectoryStore(directory / "trajectories" / "held_out" / f"{step:06d}.jsonl.zst").append(
+            TrajectoryGroup(attempts)
+        )
     rows: list[dict[str, object]] = [
         {"split": "held_out", "step": 0, "success": 0.5, "trajectories": 64.0, "words": 20.0},
         {"split": "held_out", "step": steps, "success": final, "trajectories": 64.0, "words": 10 * final},

@@ -94,6 +94,7 @@ def two_processes(folder: Path) -> None:
     assert code == 0, [file.read_text() for file in sorted(folder.glob("*.stderr"))]
 
 
+@pytest.mark.thorough
 def test_groups_that_are_split_over_two_processes_are_judged_whole(tmp_path: Path):
     two_processes(tmp_path)
     calls = [[json.loads(line) for line in (tmp_path / f"{rank}.jsonl").read_text().splitlines()] for rank in (0, 1)]

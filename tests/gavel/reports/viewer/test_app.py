@@ -189,6 +189,7 @@ def test_text_of_agents_tools_judges_and_files_stays_text(tmp_path):
         ("/run/no/such", 404),
         ("/group/no/such/0", 404),
         (f"{GROUP}99", 404),
+        (f"{GROUP}{'9' * 20}", 404),
         ("/group/../../etc/passwd/0", 404),
         ("/groups?show=x", 422),
         ("/groups?page=0", 422),

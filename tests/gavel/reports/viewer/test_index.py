@@ -81,6 +81,19 @@ def test_what_is_appended_is_read_once_and_an_unfinished_end_is_left_for_later(i
     assert index.counts() == {RUN: 5}
 
 
+def test_an_unfinished_end_is_told_once_and_looked_at_again_when_it_changes(index, root, caplog):
+    stored = store(root, 1)
+    stored.append(group(member("a third", 0.3, task="t3")))
+    whole = stored.path.read_bytes()
+    stored.path.write_bytes(whole[:-7])
+    for _ in range(4):
+        index.update()
+    assert sum("unfinished" in record.getMessage() for record in caplog.records) == 1
+    stored.path.write_bytes(whole)
+    index.update()
+    assert found(index, q="third") == [(STEP_1, 2)]
+
+
 def test_a_file_that_was_replaced_or_deleted_is_forgotten(index, root):
     stored = store(root, 1)
     stored.path.unlink()

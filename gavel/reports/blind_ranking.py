@@ -1,0 +1,113 @@
+"""Held-out attempts of compared runs, ranked in pairs by a judge that is not told whose they are.
+
+    judge beats hand in 0.71 ± 0.05 of the tasks; a tie is half
+
+A group holds the attempts of all contenders at one task, sampled with one seed. No run was trained on these verdicts.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from gavel.reports.model_statistics import TaskMean
+from gavel.reports.model_table import win_rate
+from gavel.reports.seed_statistics import MeanOverSeeds, mean_over_seeds, with_interval
+from gavel.scenarios.group import TrajectoryGroup
+
+
+@dataclass(frozen=True, slots=True)
+class WinRate:
+    """How often one contender's attempt is scored above another's; a tie is half."""
+
+    over_seeds: MeanOverSeeds
+    by_seed: Mapping[int, TaskMean]
+
+    @property
+    def text(self) -> str:
+        """With an interval over seeds, or over the tasks of one seed."""
+        if len(self.by_seed) == 1:
+            return next(iter(self.by_seed.values())).text()
+        return with_interval(self.over_seeds)
+
+
+@dataclass(frozen=True, slots=True)
+class BlindRanking:
+    """What the judge found."""
+
+    judges: Sequence[str]
+    rubric: str
+    cost: str
+    """Empty where no server was asked."""
+    contenders: Sequence[str]
+    overall: Mapping[str, WinRate]
+    """Against all others."""
+    pairs: Mapping[tuple[str, str], WinRate]
+    """How often the first beats the second, for every two in the order of `contenders`."""
+    tasks: int
+    """Groups that were compared, over all seeds."""
+    unscored: int
+    """Attempts that the judge gave no score."""
+
+    def beats(self, one: str, other: str) -> WinRate | None:
+        """None for a contender and itself, and where no task compares the two."""
+        if (one, other) in self.pairs:
+            return self.pairs[one, other]
+        return _mirrored(self.pairs[other, one]) if (other, one) in self.pairs else None
+
+    def as_json(self) -> dict[str, Any]:
+        def figures(rate: WinRate) -> dict[str, Any]:
+            seeds = {str(seed): [mean.value, mean.low, mean.high] for seed, mean in rate.by_seed.items()}
+            return {"value": rate.over_seeds.value, "half_width": rate.over_seeds.half_width, "by_seed": seeds}
+
+        return {
+            "judges": list(self.judges),
+            "rubric": self.rubric,
+            "cost": self.cost,
+            "groups": self.tasks,
+            "unscored": self.unscored,
+            "wins": {name: figures(rate) for name, rate in self.overall.items()},
+            "pairs": [{"reward": one, "against": other, **figures(rate)} for (one, other), rate in self.pairs.items()],
+        }
+
+
+def blind_ranking(
+    judged: Mapping[int, Sequence[TrajectoryGroup]], contenders: Sequence[str], judges: Sequence[str], **more: str
+) -> BlindRanking:
+    """Of the judged groups by seed, whose members' metadata say whose they are. `more`: rubric and cost."""
+    groups = [group for of_seed in judged.values() for group in of_seed]
+    asked = [group for group in groups if group.judgement is None or group.judgement.status != "degenerate"]
+    members = [member for group in asked for member in group]
+    pairs = {pair: _rate(judged, *pair) for pair in combinations(contenders, 2)}
+    return BlindRanking(
+        judges=judges,
+        rubric=more.get("rubric", ""),
+        cost=more.get("cost", ""),
+        contenders=contenders,
+        overall={name: _rate(judged, name) for name in contenders},
+        pairs={pair: rate for pair, rate in pairs.items() if rate.by_seed},
+        tasks=len(groups),
+        unscored=sum(member.judgement is None or member.judgement.score is None for member in members),
+    )
+
+
+def _rate(judged: Mapping[int, Sequence[TrajectoryGroup]], one: str, other: str | None = None) -> WinRate:
+    by_seed = {seed: win_rate(groups, one, other) for seed, groups in judged.items()}
+    known = {seed: mean for seed, mean in by_seed.items() if mean.value is not None}
+    return WinRate(mean_over_seeds([mean.value for mean in known.values() if mean.value is not None]), known)
+
+
+def _mirrored(rate: WinRate) -> WinRate:
+    mean = rate.over_seeds
+    turned = MeanOverSeeds(None if mean.value is None else 1 - mean.value, mean.half_width, mean.seeds)
+
+    def turn(value: float | None) -> float | None:
+        return None if value is None else 1 - value
+
+    return WinRate(
+        turned,
+        {
+            seed: TaskMean(turn(each.value), turn(each.high), turn(each.low), each.tasks)
+            for seed, each in rate.by_seed.items()
+        },
+    )
