@@ -2,8 +2,10 @@ from . import rewards as rewards
 from .cli import run as run
 from .cli.compare_session import compare as compare
 from .cli.evaluate_session import evaluate as evaluate
+from .cli.evaluate_session import evaluate_many as evaluate_many
 from .compat.shaping import Shaping as Shaping
 from .compat.shaping import shape_group as shape_group
+from .judge.anchor_file import read_anchors as read_anchors
 from .judge.audit.agreement import agreement as agreement
 from .judge.audit.inter_rater import judge_vs_judge as judge_vs_judge
 from .judge.config import JudgeConfig as JudgeConfig
@@ -30,6 +32,7 @@ from .scenarios.gather import gather_trajectory_groups as gather_trajectory_grou
 from .scenarios.group import TrajectoryGroup as TrajectoryGroup
 from .scenarios.judgement import GroupJudgement as GroupJudgement
 from .scenarios.judgement import Judgement as Judgement
+from .scenarios.mixture import Mixture as Mixture
 from .scenarios.rollout import rollout as rollout
 from .scenarios.scenario import Scenario as Scenario
 from .scenarios.scenario import find_scenario as find_scenario
@@ -47,6 +50,7 @@ from .trainer.backends.skypilot.backend import SkyPilotBackend as SkyPilotBacken
 from .trainer.config import Cispo as Cispo
 from .trainer.config import ClippedSurrogate as ClippedSurrogate
 from .trainer.config import Gspo as Gspo
+from .trainer.config import LoopConfig as LoopConfig
 from .trainer.config import LoraSettings as LoraSettings
 from .trainer.config import PolicySettings as PolicySettings
 from .trainer.config import Ppo as Ppo
@@ -57,6 +61,9 @@ from .trainer.config import TrainConfig as TrainConfig
 from .trainer.config import VllmSettings as VllmSettings
 from .trainer.deploy.deployment import Deployment as Deployment
 from .trainer.deploy.errors import DeployError as DeployError
+from .trainer.evolve_config import EvolveConfig as EvolveConfig
+from .trainer.loop.evolve import evolve as evolve
+from .trainer.loop.train_loop import train_scenario as train_scenario
 from .trainer.model import Model as Model
 from .trainer.model import TrainableModel as TrainableModel
 from .trainer.recipes import recipe as recipe

@@ -13,7 +13,7 @@ from urllib.request import url2pathname
 from gavel.llm.errors import GavelError
 
 DISTRIBUTION = "gavel-rl"
-EXTRAS = ("train", "mcp", "parquet", "service", "s3", "cloud", "deploy", "otel", "trackio", "real", "gpu")
+EXTRAS = ("train", "mcp", "parquet", "service", "s3", "cloud", "deploy", "otel", "trackio", "rl4lms", "real", "gpu")
 
 _REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+)(\[(?P<nested>[\w-]+)])?.*;.*extra == ["'](?P<extra>[\w-]+)["']""")
 

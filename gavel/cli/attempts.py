@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from gavel.cli.named_run import find_run
 from gavel.cli.terminal import plain
 from gavel.llm.counted import counted
 from gavel.scenarios.group import TrajectoryGroup
@@ -13,13 +14,18 @@ from gavel.scenarios.readers.reading import read_file
 from gavel.scenarios.truth import truth_of, with_truth_of_rows
 
 
+def file_named(named: Path) -> Path:
+    """The path itself, or the directory of the run that is so called where there is no such file (`project/name`)."""
+    return named if named.exists() or str(named) == "-" else find_run(str(named)) or named
+
+
 def read_attempts(file: Path | Sequence[Path], by: str | None = None) -> list[TrajectoryGroup]:
-    """The groups of a file, or of several (see `read_file`), with the truth that the columns of their rows hold; how
-    they were read, and what cannot be compared, goes to stderr.
+    """The groups of a file or a run, or of several (see `read_file`), with the truth that the columns of their rows
+    hold; how they were read, and what cannot be compared, goes to stderr.
 
     Raises `JudgeError` for a group whose rows have different truths.
     """
-    reading = read_file(file, by)
+    reading = read_file([file_named(each) for each in ([file] if isinstance(file, Path) else file)], by)
     console = Console(stderr=True)
     console.print(plain(reading.summary), soft_wrap=True)
     for note in reading.notes:

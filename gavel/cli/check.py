@@ -29,7 +29,8 @@ def check(
     agent: Annotated[
         str | None,
         typer.Option(
-            help="Who plays: a LiteLLM model such as openai/gpt-5-mini. Default: two scripts without a model."
+            help="Who plays: a LiteLLM model such as openai/gpt-5-mini, or `players`: a shipped scenario's own expert "
+            "and fool. Default: two scripts without a model."
         ),
     ] = None,
     task: Annotated[

@@ -21,8 +21,9 @@ from gavel.llm.message_parts import text_of
 from gavel.llm.types import Message, Reply
 from gavel.scenarios.function_model import ChatRequest, FunctionModel
 from gavel.scenarios.group import TrajectoryGroup
+from gavel.scenarios.library.player import played_by, players_of
 from gavel.scenarios.rollout import rollout
-from gavel.scenarios.scenario import Scenario, ScenarioError
+from gavel.scenarios.scenario import Scenario, ScenarioError, shipped_scenarios
 from gavel.scenarios.scripted_agent import talker, tool_user
 from gavel.scenarios.shared_state import changed_state, shared_state
 from gavel.scenarios.task import Task
@@ -30,6 +31,8 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.trainer.config import LoopConfig
 from gavel.trainer.loop.evaluation import measure
 
+PLAYERS = "players"
+"""The agent's name for a shipped scenario's expert and fool."""
 _MARKS = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "yellow"}
 
 
@@ -39,9 +42,13 @@ async def run_check(
     """Prints everything; whether both episodes were played and scored. Raises `GavelError` for what cannot be run."""
     console = Console()
     chosen = _task(scenario, task)
-    player = None if agent is None else ChatAgent(agent)
-    models = [tool_user(), talker()] if player is None else [_asking(player)] * 2
-    names = "two scripts" if agent is None else agent
+    player = None if agent in (None, PLAYERS) else ChatAgent(str(agent))
+    if agent == PLAYERS:
+        models, names = _players(scenario, chosen), "the scenario's own expert and fool"
+    elif player is None:
+        models, names = [tool_user(chosen.data), talker()], "two scripts"
+    else:
+        models, names = [_asking(player)] * 2, str(agent)
     _say(console, f"{scenario.name} · task {chosen.id} · played twice at once by {names}\n")
     state = shared_state(scenario)
     others: list[list[Trajectory]] = [[] for _ in models]
@@ -85,6 +92,17 @@ def _task(scenario: Scenario, wanted: str | None) -> Task:
             if task.id == wanted:
                 return task
     raise ScenarioError(f"{scenario.name} has no task with the id {wanted!r}", "Leave --task out, or name another.")
+
+
+def _players(scenario: Scenario, task: Task) -> list[FunctionModel]:
+    """Who does the job and who fails at it. Raises `ScenarioError` for a scenario that has none."""
+    players = players_of(scenario.name) if scenario.name in shipped_scenarios() else {}
+    if not players:
+        raise ScenarioError(
+            f"{scenario.name} has no players of its own",
+            "Leave --agent out for two plain scripts, or name a model: --agent openai/gpt-5-mini",
+        )
+    return [played_by(players[name], task) for name in ("expert", "fool")]
 
 
 def _asking(agent: ChatAgent) -> FunctionModel:

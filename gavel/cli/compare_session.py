@@ -6,15 +6,21 @@ comparison.paired["judge - hand"].verdict
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+from gavel.cli.compare_blind import blind_judge as built_blind_judge
+from gavel.cli.compare_blind import with_ranking
 from gavel.cli.compare_cells import Cell, Train, cell_of, run_cells
 from gavel.cli.demo_jobs import DESKS, ONE_SENTENCE
-from gavel.cli.named_run import scenario_of
+from gavel.cli.follower import Follower, Silent
+from gavel.cli.likelihood_model import register_likelihood
+from gavel.cli.named_run import experiment_of, scenario_of
 from gavel.cli.named_scenario import scenario_named
 from gavel.cli.run_options import with_default_judge
 from gavel.cli.settings import STAND_IN
+from gavel.judge.judge import Judge
 from gavel.llm.errors import GavelError
 from gavel.reports.compare_page import write_comparison
 from gavel.reports.comparison import CellFigures, Comparison, compare_cells, read_cell
@@ -40,6 +46,7 @@ async def compare(
     parallel: int | None = None,
     runs: str | Path | None = None,
     settings: RunConfig | None = None,
+    blind_judge: str | Judge | None = None,
 ) -> Comparison:
     """Trains on each reward with the same tasks, seeds and settings, and compares success on held-out tasks.
 
@@ -47,11 +54,14 @@ async def compare(
     process. `rewards`: judge, hand, success, constant, and sums of
     these such as judge+hand. `judges`: each is an arm of its own for every reward with the judge. `margin`: differences
     of success below it do not matter. `parallel`: runs at once, by default one for each core. `settings`: of every
-    run; its reward, seed and name are those of the comparison.
+    run; its reward, seed and name are those of the comparison. `blind_judge`: ranks the held-out attempts of all runs
+    and those before training, without being told whose they are; a model's name, whose rubric is then the scenario's,
+    or a `gavel.Judge`.
 
     Finished runs are not repeated. Writes report.html, comparison.csv and comparison.json to runs/compare/<scenario>.
     Raises `GavelError` when a run fails.
     """
+    register_likelihood()
     world = scenario if isinstance(scenario, Scenario) else scenario_named(scenario)
     base = settings or settings_of(world.name if isinstance(scenario, Scenario) else scenario)
     train = None
@@ -68,8 +78,17 @@ async def compare(
         base = base.model_copy(update={"loop": base.loop.model_copy(update={"steps": steps})})
     root = runs_root(runs) / "compare"
     cells = plan_cells(base, world, root, rewards, judges, seeds)
+    if isinstance(blind_judge, str):
+        blind_judge = built_blind_judge(base.judge, blind_judge, world.rubric, folder_of(world, root))
     return await run_comparison(
-        cells, world, root, margin=margin, threshold=threshold, parallel=parallel or cores(), train=train
+        cells,
+        world,
+        root,
+        margin=margin,
+        threshold=threshold,
+        parallel=parallel or cores(),
+        train=train,
+        blind=blind_judge,
     )
 
 
@@ -140,9 +159,13 @@ async def run_comparison(
     parallel: int,
     done: Callable[[Cell, bool], None] = lambda cell, ran: None,
     train: Train | None = None,
+    blind: Judge | None = None,
+    follower: Follower | None = None,
 ) -> Comparison:
-    """Runs what is missing and writes the report, which is also written after every cell."""
-    folder = run_path(root, scenario.name, "x").parent
+    """Runs what is missing and writes the report, which is also written after every cell. `blind` ranks at the end."""
+    folder = folder_of(scenario, root)
+    if blind is not None:
+        await blind.probe(replayed=False)
     figures: dict[str, CellFigures] = {}
 
     def comparison() -> Comparison:
@@ -157,21 +180,52 @@ async def run_comparison(
 
     await run_cells(cells, root, parallel=parallel, done=finished, train=train)
     whole = comparison()
+    if blind is not None:
+        write_comparison(whole)  # which a judge that fails does not take away
+        whole = await with_ranking(whole, blind, follower or Silent())
     write_comparison(whole)
     return whole
 
 
+def folder_of(scenario: Scenario, root: Path) -> Path:
+    """Where the comparison's report is written, beside its runs."""
+    return run_path(root, scenario.name, "x").parent
+
+
+async def rank_runs(comparison: Comparison, blind: Judge, follower: Follower) -> Comparison:
+    """A comparison of existing runs with a ranking of their held-out attempts. Writes the report."""
+    await blind.probe(replayed=False)
+    ranked = await with_ranking(comparison, blind, follower)
+    write_comparison(ranked)
+    return ranked
+
+
 def compare_runs(directories: Mapping[str, Path], out: Path, *, margin: float, threshold: float) -> Comparison:
-    """Existing runs by name, as one seed each: figures without a claim that one is better. Writes the report."""
-    scenario = None
-    cells: list[CellFigures] = []
-    for name, directory in directories.items():
-        scenario = scenario or scenario_of(directory)
-        cells.append(read_cell(name, 0, directory, scenario))
-    names = " and ".join(directories)
-    comparison = compare_cells(cells, names, out, margin=margin, threshold=threshold)
+    """Existing runs by name, as one seed each: figures without a claim that one is better. Writes the report.
+
+    Raises `GavelError` for runs of different scenarios, whose success is not the same thing.
+    """
+    settings = {name: experiment_of(directory) for name, directory in directories.items()}
+    scenarios = {name: str(found["scenario"]) for name, found in settings.items() if "scenario" in found}
+    if len({*scenarios.values()}) > 1:
+        each = ", ".join(f"{name}: {scenario}" for name, scenario in scenarios.items())
+        raise GavelError(f"these runs are of different scenarios ({each}).", "Name runs of the same one.")
+    scenario = next(filter(None, map(scenario_of, directories.values())), None)
+    cells = [read_cell(name, 0, directory, scenario) for name, directory in directories.items()]
+    comparison = compare_cells(cells, " and ".join(directories), out, margin=margin, threshold=threshold)
+    comparison = replace(comparison, planned=False, caveat=_different_tasks(settings))
     write_comparison(comparison)
     return comparison
+
+
+def _different_tasks(settings: Mapping[str, Mapping[str, Any]]) -> str:
+    """A sentence where the runs were not evaluated on the same held-out tasks, which the loop's seed chooses."""
+    loops = {name: found["loop"] for name, found in settings.items() if isinstance(found.get("loop"), dict)}
+    for name, what in (("seed", "seeds"), ("final_tasks", "numbers of held-out tasks"), ("max_tokens", "max_tokens")):
+        values = {str(loop.get(name)) for loop in loops.values()}
+        if len(values) > 1:
+            return f"The runs had different {what} ({', '.join(sorted(values))}), so their figures differ for that too."
+    return ""
 
 
 def cores() -> int:

@@ -1,20 +1,26 @@
 """The progress and the table of a comparison in the terminal."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from gavel.cli.compare_blind import blind_judge
 from gavel.cli.compare_cells import Cell
-from gavel.cli.compare_session import cores, plan_cells, run_comparison
+from gavel.cli.compare_session import cores, folder_of, plan_cells, rank_runs, run_comparison
 from gavel.cli.named_scenario import scenario_named
 from gavel.cli.terminal import plain
+from gavel.cli.wait_display import WaitDisplay
+from gavel.judge.judge import Judge
 from gavel.llm.counted import counted
-from gavel.reports.comparison import Comparison, alarms_text, cost_text, signed, statement, steps_text, with_interval
+from gavel.reports.blind_ranking import BlindRanking
+from gavel.reports.comparison import Comparison, alarms_text, cost_text, signed, statement, steps_text
 from gavel.reports.demo_page import duration
+from gavel.reports.seed_statistics import with_interval
 from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import runs_root
 
@@ -24,15 +30,20 @@ async def train_and_print(
     rewards: Sequence[str],
     judges: Sequence[str],
     seeds: int,
+    *,
     margin: float,
     threshold: float,
     parallel: int | None,
+    blind: tuple[str, str | None] | None = None,
 ) -> None:
-    """Runs the cells with a line for each, then prints the table."""
+    """Runs the cells with a line for each, then prints the table. `blind`: model and rubric of the judge that ranks."""
     console = Console()
     scenario = scenario_named(config.scenario)
     root = runs_root() / "compare"
     cells = plan_cells(config, scenario, root, rewards, judges, seeds)
+    ranks = None
+    if blind is not None:
+        ranks = blind_judge(config.judge, blind[0], blind[1] or scenario.rubric, folder_of(scenario, root))
     at_once = parallel or cores()
     finished = sum(cell.finished() for cell in cells)
     again = f" · {finished} finished before" if finished else ""
@@ -66,11 +77,37 @@ async def train_and_print(
         progress.start()
     try:
         comparison = await run_comparison(
-            cells, scenario, root, margin=margin, threshold=threshold, parallel=at_once, done=done
+            cells,
+            scenario,
+            root,
+            margin=margin,
+            threshold=threshold,
+            parallel=at_once,
+            done=done,
+            blind=ranks,
+            follower=_AfterRuns(console, progress),
         )
     finally:
         progress.stop()
     print_comparison(comparison)
+
+
+async def rank_and_print(comparison: Comparison, judge: Judge) -> None:
+    """Ranks the attempts of runs that exist, then prints the table."""
+    print_comparison(await rank_runs(comparison, judge, WaitDisplay(Console())))
+
+
+class _AfterRuns:
+    """Shows the ranking when the display of the runs has ended."""
+
+    def __init__(self, console: Console, runs: Progress) -> None:
+        self._runs, self._shown = runs, WaitDisplay(console)
+
+    def waiting(
+        self, what: str, total: int, unit: str, status: Callable[[], str] = lambda: ""
+    ) -> AbstractContextManager[Callable[[], None]]:
+        self._runs.stop()
+        return self._shown.waiting(what, total, unit, status)
 
 
 def print_comparison(comparison: Comparison) -> None:
@@ -81,7 +118,7 @@ def print_comparison(comparison: Comparison) -> None:
     for heading in (
         "held-out success",
         f"steps to {comparison.threshold:.2f}",
-        "judge's gap to success",
+        "reward's gap to success",
         "cost, USD",
         "time",
     ):
@@ -95,12 +132,40 @@ def print_comparison(comparison: Comparison) -> None:
         console.print(_measures(comparison))
     for arm in comparison.arms:
         if any(cell.alarms for cell in arm.cells):
-            console.print(plain(f"Alarms about the judge, trained on {arm.name}: {alarms_text(arm)}"), soft_wrap=True)
+            console.print(plain(f"Alarms, trained on {arm.name}: {alarms_text(arm)}"), soft_wrap=True)
+    if comparison.blind is not None:
+        console.print(_ranking(comparison.blind))
+        judges = ", ".join(comparison.blind.judges)
+        cost = f", {comparison.blind.cost}" if comparison.blind.cost else ""
+        unscored = f", {counted(comparison.blind.unscored, 'attempt')} unscored" if comparison.blind.unscored else ""
+        console.print(
+            plain(
+                f"Ranked blind by {judges} in {counted(comparison.blind.tasks, 'group')} of held-out attempts"
+                f"{unscored}{cost}; a tie is half a win."
+            ),
+            soft_wrap=True,
+        )
     chosen = {name: each for name, each in comparison.paired.items() if name == "judge - hand"} or comparison.paired
     for name, difference in chosen.items():
         console.print(plain(statement(name, difference)), soft_wrap=True)
+    if comparison.caveat:
+        console.print(plain(comparison.caveat, "yellow"), soft_wrap=True)
     report: Path = comparison.directory / "report.html"
     console.print(plain(f"Report: {report}"), soft_wrap=True)
+
+
+def _ranking(blind: BlindRanking) -> Table:
+    """How often the attempts of each row beat those of the others."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("wins, ranked blind", overflow="fold")
+    table.add_column("against all", justify="right")
+    for name in blind.contenders:
+        table.add_column(plain(name), justify="right", overflow="fold")
+    for name in blind.contenders:
+        against = (blind.beats(name, other) for other in blind.contenders)
+        cells = (name, blind.overall[name].text, *("–" if rate is None else rate.text for rate in against))
+        table.add_row(*map(plain, cells))
+    return table
 
 
 def _measures(comparison: Comparison) -> Table:

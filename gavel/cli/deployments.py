@@ -1,6 +1,8 @@
 """`gavel deployments`: what is deployed, by the records in the run directories."""
 
 import asyncio
+import json
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -12,6 +14,7 @@ def deployments(
     run: Annotated[str | None, typer.Argument(help="Of this run alone. Default: of all runs.")] = None,
     status: Annotated[bool, typer.Option("--status", help="Ask each host what it serves now.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Those that were removed, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the records as a JSON list.")] = False,
 ) -> None:
     """List deployments with their state, their smoke test, and what they cost."""
     from rich.console import Console
@@ -24,6 +27,9 @@ def deployments(
     from gavel.trainer.runs.run_directory import runs_root
 
     found = [record for record in find_records(runs_root(), run) if everything or record.state != "undeployed"]
+    if as_json:
+        typer.echo(json.dumps([asdict(record) for record in found], indent=1, default=str))
+        return
     console = Console()
     if not found:
         console.print("Nothing is deployed. Deploy a run: gavel deploy RUN HOST.")

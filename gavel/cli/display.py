@@ -1,4 +1,4 @@
-"""The progress of a training run: one live line in a terminal, else one plain line per step."""
+"""The progress of a training run: one live line in a terminal, else one plain line a step and a word in long waits."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +23,8 @@ _WIDTH = 80
 """Characters of a line where there is no terminal; figures that do not fit are left out, the least important first."""
 _RECENT = 5
 """Steps whose mean time tells how long the others will take."""
+QUIET_SECONDS = 60.0
+"""So long is nothing said where there is no terminal; then it is told what goes on."""
 
 
 class _Line(ProgressColumn):
@@ -56,7 +58,7 @@ class RunDisplay(Observer):
         self._seconds = {"rollouts": 0.0, "judge": 0.0, "learning": 0.0}
         self._doing = "starting"
         self._done: tuple[int, int] | None = None
-        self._began = time.monotonic()
+        self._began = self._told = time.monotonic()
         self._of_steps: list[float] = []
         self._untold = False
         self._judge = judge
@@ -90,10 +92,12 @@ class RunDisplay(Observer):
         if what != EVALUATING:  # whose line has the step's figures too
             self._tell()
         self._doing, self._done, self._began = what, None, time.monotonic()
+        self._tell_work()
         self._refresh()
 
     def advanced(self, done: int, total: int) -> None:
         self._done = done, total
+        self._tell_work()
         self._refresh()
 
     def stepped(self, report: StepReport) -> None:
@@ -133,13 +137,22 @@ class RunDisplay(Observer):
         for part in self._figures():
             if len(line) + 2 + len(part) <= _WIDTH:
                 line += f"  {part}"
+        self._say(line)
+
+    def _say(self, line: str) -> None:
+        self._told = time.monotonic()
         self._console.print(plain(line), soft_wrap=True)
 
+    def _tell_work(self) -> None:
+        """Prints what goes on where there is no live line and nothing was printed for long."""
+        if not self._console.is_terminal and time.monotonic() - self._told > QUIET_SECONDS:
+            self._say(f"step {self._step}/{self._steps}: {self._work()}")
+
     def _refresh(self) -> None:
-        figures = "   ".join(self._figures(self._doing))
+        figures = "   ".join(self._figures(live=True))
         self._progress.update(self._task, completed=self._step, figures=figures)
 
-    def _figures(self, doing: str | None = None) -> list[str]:
+    def _figures(self, *, live: bool = False) -> list[str]:
         """What matters most first: a narrow terminal cuts the end off."""
         parts: list[str] = []
         if self._latest is not None and self._first is not None:
@@ -148,19 +161,22 @@ class RunDisplay(Observer):
             parts.append(f"beats the base at {self._wins:.0%}")
         if self._score is not None:
             parts.append(f"score {self._score:.2f}")
-        if doing is not None:
-            parts.append(doing if self._done is None else f"{doing} {self._counts(*self._done)}")
+        if live:
+            parts.append(self._work())
         if self._of_steps and self._step < self._steps:
             left = fmean(self._of_steps[-_RECENT:]) * (self._steps - self._step)
             parts.append(f"{duration(left)} left" if left < 120 else f"{left / 60:.0f} min left")
-        if doing is None and self._judge is not None and self._judge.asks_servers:  # the live line has it by itself
+        if not live and self._judge is not None and self._judge.asks_servers:  # the live line has it by itself
             parts.append(str(self._judge.budget.cost))
         if any(self._seconds.values()):
             parts.append(" · ".join(f"{seconds:.0f} s {name}" for name, seconds in self._seconds.items()))
         return parts
 
-    def _counts(self, done: int, total: int) -> str:
-        """`37/512, about 12 s`"""
+    def _work(self) -> str:
+        """`evaluation on held-out tasks 37/512, about 12 s`"""
+        if self._done is None:
+            return self._doing
+        done, total = self._done
         elapsed = time.monotonic() - self._began
         left = f", about {duration(elapsed / done * (total - done))}" if 0 < done < total else ""
-        return f"{done}/{total}{left}"
+        return f"{self._doing} {done}/{total}{left}"

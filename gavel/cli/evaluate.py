@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gavel.cli.cassette_option import with_cassette
 from gavel.cli.interrupts import run_to_end
 from gavel.cli.lazy_commands import single_command
+from gavel.cli.likelihood_model import register_likelihood
 from gavel.cli.model_options import Flag, with_options
 from gavel.cli.named_scenario import scenario_named
 from gavel.cli.run_options import (
@@ -23,8 +24,15 @@ from gavel.cli.run_options import (
 )
 from gavel.cli.terminal import TRAINER, loading, plain
 from gavel.extras import need_extra
+from gavel.llm.counted import counted
 from gavel.llm.errors import GavelError
+from gavel.scenarios.scenario import Scenario, ScenarioError
 from gavel.trainer.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from gavel.judge.judge import Judge
+    from gavel.reports.model_table import ModelTable
+    from gavel.trainer.loop.model_samples import SampledModel
 
 _TASKS = 256
 _NO_JUDGE = "none"
@@ -55,7 +63,8 @@ def evaluate(
     samples: Annotated[int, typer.Option(min=1, help="Samples of each task: pass@k for k up to it.")] = 1,
     fresh: Annotated[bool, typer.Option("--fresh", help="Sample and judge anew what is kept.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Directory of the report. Default: runs/evaluations/SCENARIO.")
+        Path | None,
+        typer.Option(help="Directory of the report. Default: runs/evaluations/SCENARIO; of several, …/A+B."),
     ] = None,
     assignments: Assignments = None,
 ) -> None:
@@ -63,11 +72,10 @@ def evaluate(
 
     With several models a judge compares their attempts at each task in one group (--judge none: it does not); with
     one, only if --judge is given. What is sampled or judged is kept: the same command goes on, also with more models.
+    Several scenarios, also of other systems (agentgym:URL), give one table and page of scenarios by models besides.
     """
     need_extra("train", "gavel evaluate")
     named = None if models is None else [name.strip() for name in models.split(",") if name.strip()]
-    if out is not None and len(sources) > 1:
-        raise GavelError("--out is for the report of one scenario.", "Name one scenario, or leave --out out.")
     run_to_end(
         _evaluate_all(sources, values, named, samples, fresh, out, assignments),
         "What is sampled and judged is kept; the same command goes on from there.",
@@ -86,48 +94,83 @@ async def _evaluate_all(
     from rich.console import Console
 
     with loading(TRAINER):
-        from gavel.cli.evaluate_session import evaluate_models, folder_of
-        from gavel.cli.evaluate_table import print_model_table, print_over_scenarios
+        from gavel.cli.evaluate_session import evaluate_models, folder_of, folder_of_all
+        from gavel.cli.evaluate_table import print_model_table, print_scenario_table
         from gavel.cli.evaluated_models import model_named, own_model
+        from gavel.reports.scenario_table import ScenarioTable, write_scenario_table
     from gavel.cli.wait_display import WaitDisplay
     from gavel.llm.budget import Budget
 
-    console, tables = Console(), []
+    register_likelihood()
+    console = Console()
     asked = None if values["judge"] == _NO_JUDGE else values["judge"]
     wants_judge = asked is not None or (len(named or ()) > 1 and values["judge"] != _NO_JUDGE)
+    budgets: dict[tuple[float | None, int | None], Budget] = {}
+    prepared: list[tuple[str, Scenario, RunConfig, Judge | None, list[SampledModel]]] = []
+    failed: dict[str, GavelError] = {}
     for source in sources:
         given = {**values, "tasks": values["tasks"] or _TASKS, "judge": asked}
         config = run_config(source, given, assignments, flags=_FLAGS)
-        scenario = scenario_named(config.scenario)
+        try:
+            scenario = scenario_named(config.scenario)
+        except ScenarioError as error:  # such as a world whose server is down
+            failed[source] = error
+            continue
+        if any(scenario.name == other.name for _, other, *_ in prepared):
+            raise GavelError(
+                f"two of the scenarios are called {scenario.name}: their episodes would be mixed up.",
+                "Evaluate them one after the other, each with a GAVEL_RUNS of its own.",
+            )
         must_exist, config = config.model.name is not None, config.resolved()
-        budget = Budget(config.judge.max_cost_usd, config.judge.max_tokens)
+        limits = config.judge.max_cost_usd, config.judge.max_tokens
+        budget = budgets.setdefault(limits, Budget(*limits))  # of all scenarios together
         judge = None
         if wants_judge:
             settings = config.judge.model_copy(update={"alone": "scored"})
             judge = with_cassette(settings, folder_of(scenario)).build(scenario.rubric, budget=budget)
-            announce_stand_in(judge.names)
         if named is None:
             chosen = [await own_model(scenario, config, must_exist=must_exist)]
         else:
             chosen = [model_named(name, scenario, config, budget) for name in named]
+        prepared.append((source, scenario, config, judge, chosen))
+    if (judge := next((judge for _, _, _, judge, _ in prepared if judge is not None), None)) is not None:
+        announce_stand_in(judge.names)
+    tables: list[ModelTable] = []
+    for source, scenario, config, judge, chosen in prepared:
         console.print(plain(f"Gavel · {scenario.name} · {', '.join(model.name for model in chosen)}"), soft_wrap=True)
-        table = await evaluate_models(
-            scenario,
-            chosen,
-            config,
-            judge,
-            config.loop.final_tasks,
-            samples,
-            fresh=fresh,
-            out=out,
-            follower=WaitDisplay(console),
-        )
-        if judge is not None and judge.cassette is not None:
-            judge.cassette.close()
+        try:
+            table = await evaluate_models(
+                scenario,
+                chosen,
+                config,
+                judge,
+                config.loop.final_tasks,
+                samples,
+                fresh=fresh,
+                out=out if out is None or len(sources) == 1 else out / scenario.name,
+                follower=WaitDisplay(console),
+            )
+        except GavelError as error:
+            failed[source] = error
+            continue
+        finally:
+            if judge is not None and judge.cassette is not None:
+                judge.cassette.close()
         print_model_table(console, table)
         tables.append(table)
-    if len(tables) > 1:
-        print_over_scenarios(console, tables)
+    if not tables:
+        raise next(iter(failed.values()))
+    if len(sources) > 1:
+        reasons = {source: error.message for source, error in failed.items()}
+        whole = ScenarioTable(tables, out or folder_of_all([table.scenario for table in tables]), reasons)
+        write_scenario_table(whole)
+        print_scenario_table(console, whole)
+    if failed:
+        first = next(iter(failed.values()))
+        raise GavelError(
+            f"{counted(len(failed), 'scenario')} of {len(sources)} could not be evaluated; the first: {first.message}",
+            f"{first.remedy} The same command goes on with what is missing.",
+        )
 
 
 app = single_command(with_options(evaluate, RunConfig, _FLAGS))

@@ -9,20 +9,24 @@ samples and judges only what is missing.
 
 import contextlib
 import fcntl
-from collections.abc import Callable, Generator, Sequence
+import hashlib
+from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from gavel.cli.cassette_option import with_cassette
 from gavel.cli.compare_session import settings_of
 from gavel.cli.evaluated_models import model_given, model_named
+from gavel.cli.follower import Follower, Silent
+from gavel.cli.likelihood_model import register_likelihood
 from gavel.cli.named_scenario import scenario_named
 from gavel.cli.run_options import with_default_judge
 from gavel.judge.judge import Judge
+from gavel.judge.rubric import Rubric
 from gavel.llm.budget import Budget
 from gavel.llm.errors import GavelError
 from gavel.reports.model_page import write_model_table
 from gavel.reports.model_table import Episode, ModelTable, cost_text, furthest_apart, model_row, pair_wins
+from gavel.reports.scenario_table import ScenarioTable, write_scenario_table
 from gavel.scenarios.chat_model import ChatModel
 from gavel.scenarios.group import TrajectoryGroup
 from gavel.scenarios.scenario import Scenario
@@ -42,22 +46,7 @@ from gavel.trainer.run_config import RunConfig
 from gavel.trainer.runs.run_directory import run_path, runs_root
 
 TASKS = 256
-
-
-class Follower(Protocol):
-    """Is told how the evaluation goes on."""
-
-    def waiting(
-        self, what: str, total: int, unit: str, status: Callable[[], str] = ...
-    ) -> contextlib.AbstractContextManager[Callable[[], None]]: ...
-
-
-class _Silent:
-    @contextlib.contextmanager
-    def waiting(
-        self, what: str, total: int, unit: str, status: Callable[[], str] = lambda: ""
-    ) -> Generator[Callable[[], None]]:
-        yield lambda: None
+_LONGEST_NAME = 120
 
 
 async def evaluate(
@@ -80,17 +69,72 @@ async def evaluate(
     Episodes that are kept are not sampled again. Writes report.html, evaluation.csv and evaluation.json to
     runs/evaluations/<scenario>. Raises `GavelError`.
     """
+    register_likelihood()
     world = scenario if isinstance(scenario, Scenario) else scenario_named(scenario)
     config = (settings or settings_of(scenario if isinstance(scenario, str) else scenario.name)).resolved()
-    budget = Budget(max_cost)
+    return await _evaluated(world, models, judge, tasks, samples, config, Budget(max_cost))
+
+
+async def _evaluated(
+    world: Scenario,
+    models: Sequence[str | ChatModel],
+    judge: str | Judge | None,
+    tasks: int,
+    samples: int,
+    config: RunConfig,
+    budget: Budget,
+) -> ModelTable:
     if isinstance(judge, str):
         named = config.judge.model_copy(update={"models": judge, "alone": "scored"})
         judge = with_cassette(with_default_judge(named), folder_of(world)).build(world.rubric, budget=budget)
+    elif judge is not None and world.rubric is not None and judge.rubric == Rubric.of(None):
+        judge = judge.with_rubric(world.rubric)
     chosen = [
         model_named(each, world, config, budget) if isinstance(each, str) else model_given(each, world, config)
         for each in models
     ]
     return await evaluate_models(world, chosen, config, judge, tasks, samples)
+
+
+async def evaluate_many(
+    scenarios: Sequence[str | Scenario],
+    *,
+    models: Sequence[str | ChatModel],
+    judge: str | Judge | None = None,
+    tasks: int = TASKS,
+    samples: int = 1,
+    max_cost: float | None = None,
+    settings: RunConfig | None = None,
+) -> ScenarioTable:
+    """`evaluate` on several scenarios, with one table of scenarios by models.
+
+    `judge`: a `gavel.Judge` without a rubric scores each scenario by the scenario's own. `max_cost`: of all together.
+    Writes report.html, evaluation.csv and evaluation.json to runs/evaluations/A+B, beside the reports of each scenario.
+    Raises `GavelError` for two scenarios of one name, and what `evaluate` raises for the first that fails.
+    """
+    register_likelihood()
+    worlds = [each if isinstance(each, Scenario) else scenario_named(each) for each in scenarios]
+    names = [each.name for each in worlds]
+    if not worlds or len(set(names)) < len(names):
+        raise GavelError(
+            f"the scenarios to evaluate are {', '.join(names) or 'none'}.", "Name at least one, and each once."
+        )
+    budget = Budget(max_cost)
+    tables: list[ModelTable] = []
+    for each, world in zip(scenarios, worlds, strict=True):
+        config = (settings or settings_of(each if isinstance(each, str) else each.name)).resolved()
+        tables.append(await _evaluated(world, models, judge, tasks, samples, config, budget))
+    table = ScenarioTable(tables, folder_of_all(names))
+    write_scenario_table(table)
+    return table
+
+
+def folder_of_all(scenarios: Sequence[str]) -> Path:
+    """Where the common report of several scenarios is."""
+    name = "+".join(scenarios)
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[:_LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return run_path(runs_root() / "evaluations", name, "x").parent
 
 
 def folder_of(scenario: Scenario) -> Path:
@@ -116,7 +160,7 @@ async def evaluate_models(
     names = [model.name for model in models]
     if doubled := next((name for name in names if names.count(name) > 1), None):
         raise GavelError(f"{doubled} is named twice.", "Name each model once.")
-    folder, follow = folder_of(scenario), follower or _Silent()
+    folder, follow = folder_of(scenario), follower or Silent()
     chosen = scenario.sample("held_out", tasks, seed=config.loop.seed)
     with _alone_in(folder):
         if judge is not None:

@@ -1,13 +1,12 @@
 """The table of models that `gavel evaluate` prints."""
 
-from collections.abc import Sequence
-
 from rich.console import Console
 from rich.table import Table
 
 from gavel.cli.terminal import plain
 from gavel.llm.counted import counted
 from gavel.reports.model_table import ModelTable, cost_text
+from gavel.reports.scenario_table import ScenarioTable, by_judge, figure, seconds_of
 
 
 def print_model_table(console: Console, table: ModelTable) -> None:
@@ -69,15 +68,23 @@ def _print_figures(console: Console, table: ModelTable, heading: str) -> None:
     console.print(grid)
 
 
-def print_over_scenarios(console: Console, tables: Sequence[ModelTable]) -> None:
-    """Success of each model on each scenario; the judge's score where success is not known."""
+def print_scenario_table(console: Console, table: ScenarioTable) -> None:
+    """A row for each model: its success on each scenario (the judge's score where success is not known), the mean over
+    scenarios, US dollars and the seconds of an episode. Then what could not be evaluated, and the report."""
     grid = Table(box=None, pad_edge=False, header_style="")
     grid.add_column("", overflow="fold")
-    for table in tables:
-        known = any(row.success.tasks for row in table.rows)
-        grid.add_column(plain(f"{table.scenario}{'' if known else ' (judge)'}"), justify="right", overflow="fold")
-    for number, row in enumerate(tables[0].rows):
-        rows = [table.rows[number] for table in tables]
-        cells = [(each.success if each.success.tasks else each.score).short() for each in rows]
-        grid.add_row(*map(plain, (row.name, *cells)))
+    for each in table.tables:
+        grid.add_column(
+            plain(f"{each.scenario}{' (judge)' if by_judge(each) else ''}"), justify="right", overflow="fold"
+        )
+    several = sum(not by_judge(each) for each in table.tables) > 1
+    for name in (*(["mean"] if several else []), "USD", "an episode"):
+        grid.add_column(name, justify="right", no_wrap=True)
+    for name in table.models:
+        rows = [table.row(each, name) for each in table.tables]
+        cells = [figure(row).short() for row in rows] + ([table.mean(name).short()] if several else [])
+        grid.add_row(*map(plain, (name, *cells, cost_text(table.cost(name)), seconds_of(*rows))))
     console.print(grid)
+    for name, reason in table.failed.items():
+        console.print(plain(f"{name} was not evaluated: {reason}"), soft_wrap=True)
+    console.print(plain(f"Report: {table.directory / 'report.html'}"), soft_wrap=True)

@@ -9,6 +9,7 @@ import typer.main
 from gavel.cli import train
 from gavel.cli.run_file import read_tables
 from gavel.cli.run_options import run_config
+from gavel.scenarios.mixture import scenario_references
 from gavel.scenarios.scenario import find_scenario
 from gavel.trainer.run_config import RunConfig
 
@@ -26,8 +27,9 @@ def train_config(program: str, options: Sequence[str]) -> RunConfig:
         given["min_spread"],
         recipe=given["recipe"],
     )
-    if not config.scenario.partition(":")[0].endswith(".py"):  # what a file loads may be there alone
-        find_scenario(config.scenario)
+    for named in scenario_references(config.scenario):
+        if not named.partition(":")[0].endswith(".py"):  # what a file loads may be there alone
+            find_scenario(named)
     return config
 
 

@@ -1,5 +1,6 @@
 """`gavel keys`: the API keys of the judge service, in its database."""
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,9 +16,10 @@ from gavel.extras import MissingExtraError, missing_parts
 from gavel.judge.service.config import FILE_NAME, KeyConfig, ServiceConfig
 from gavel.judge.service.schemas.key_scope import KeyScope
 from gavel.judge.service.schemas.key_token import HASH_PREFIX, new_token, token_hash
+from gavel.llm.errors import GavelError
 
 if TYPE_CHECKING:
-    from gavel.judge.service.store.key_store import KeyStore
+    from gavel.judge.service.store.key_store import Key, KeyStore
 
 KEY_FLAGS = [
     Flag("projects", "--project"),
@@ -44,6 +46,8 @@ def create(
     ] = False,
 ) -> None:
     """Make a key, and print it: it is shown this once. From the first key on, the service answers no one without."""
+    if not name.strip() or not name.isprintable():
+        raise GavelError(f"a key cannot be called {name!r}: the list could not show it", "Say what it is for: trainer.")
     chosen = given(values, KeyScope, KEY_FLAGS)
     names = {flag.path: flag.name for flag in KEY_FLAGS}
     scope = validated(KeyScope, merged({}, chosen), {path: names[path[0]] for path in chosen})
@@ -59,7 +63,13 @@ def create(
     typer.echo(f"This is key {key.id}; it is not shown again. Send it as Authorization: Bearer KEY.", err=True)
 
 
-def list_keys(database: Database = None, config: Config = None) -> None:
+def list_keys(
+    database: Database = None,
+    config: Config = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON list; times in seconds since 1970, an empty scope may use all.")
+    ] = False,
+) -> None:
     """List the keys with what they may do and have spent; never the keys themselves."""
     from rich.console import Console
     from rich.table import Table
@@ -68,6 +78,9 @@ def list_keys(database: Database = None, config: Config = None) -> None:
 
     with _store(database, config) as store:
         found = store.all_now()
+    if as_json:
+        typer.echo(json.dumps([_row(key) for key in found], indent=1))
+        return
     console = Console()
     if not found:
         console.print(plain("There are no keys. Make one: gavel keys create NAME."))
@@ -95,6 +108,19 @@ def revoke(
     with _store(database, config) as store:
         store.revoke(key)
     typer.echo(f"Key {key} is revoked.")
+
+
+def _row(key: "Key") -> dict[str, Any]:
+    """The key for programs, without the hash of its token."""
+    return {
+        "id": key.id,
+        "name": key.name,
+        "created_at": key.created_at,
+        "revoked_at": key.revoked_at,
+        "scope": key.scope.model_dump(mode="json", exclude_defaults=True),
+        "spent_usd": key.spent_usd,
+        "unpriced_groups": key.unpriced_groups,
+    }
 
 
 def _words(value: Any) -> str:

@@ -16,13 +16,14 @@ from typer.core import TyperCommand, TyperGroup
 
 
 def lazy_app(name: str, help_text: str, modules: str, commands: Mapping[str, str], **options: Any) -> typer.Typer:
-    """A group of `commands` (name to one line of help), each the `app` of the module `modules` + its name."""
+    """A group of `commands` (name to one line of help), each the `app` of the module `modules` + its name,
+    with underscores for hyphens."""
 
     class Group(TyperGroup):
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
             found, command, rest = super().resolve_command(ctx, args)
             if command is not None and found is not None:
-                command = typer.main.get_command(importlib.import_module(f"{modules}{found}").app)
+                command = typer.main.get_command(importlib.import_module(f"{modules}{found.replace('-', '_')}").app)
                 command.name = found
             return found, command, rest
 

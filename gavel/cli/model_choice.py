@@ -2,10 +2,11 @@
 
 import typer
 
+from gavel.cli.run_options import Run
 from gavel.llm.errors import GavelError
+from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.embedded import SCENARIOS
-from gavel.trainer.run_config import RunConfig
 
 _SMALL = "smollm2-135m"
 _BY_GPU_GIB = ((48, "Qwen/Qwen3-8B"), (24, "Qwen/Qwen3-4B"), (8, "Qwen/Qwen3-1.7B"))
@@ -18,21 +19,22 @@ class ModelChoiceError(GavelError):
     """No base model is named for a scenario that the default one does not fit."""
 
 
-def check_model(config: RunConfig, given: RunConfig, scenario: Scenario) -> None:
+def check_model(config: Run, given: Run, scenario: Scenario | Mixture) -> None:
     """Raises `ModelChoiceError` where the built-in model would be trained on a job it was not made for, unasked.
 
     `given`: the configuration before defaults were filled in. A user who names the model gets a warning.
     """
     base = config.model.base_model
     its_own = SCENARIOS.get(base)
-    if its_own is None or config.scenario == its_own:
+    others = [each.name for each in Mixture.of(scenario) if each.name != its_own]
+    if its_own is None or not others:
         return
     what = f"the built-in model {base} knows the scenario {its_own} alone"
     if "base_model" in given.model.model_fields_set:
-        typer.echo(f"Note: {what}; on {scenario.name} its scores may rise while it learns nothing.", err=True)
+        typer.echo(f"Note: {what}; on {', '.join(others)} its scores may rise while it learns nothing.", err=True)
         return
     raise ModelChoiceError(
-        f"{what}, and {scenario.name} is another job.",
+        f"{what}, and {others[0]} is another job.",
         f"Name a base model: {_made_for(config.scenario)}{_fitting()}. `gavel plan MODEL` shows what another needs of "
         "memory, and --dry-run what the judge will cost.",
     )

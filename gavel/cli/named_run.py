@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
 from gavel.cli.named_scenario import scenario_named
 from gavel.llm.errors import GavelError
@@ -23,10 +24,19 @@ def run_named(named: str) -> Path:
     return found
 
 
+def experiment_of(run: Path) -> dict[str, Any]:
+    """What experiment.json says of the run; empty where there is none that can be read."""
+    try:
+        found = json.loads((run / "experiment.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
 def scenario_of(run: Path) -> Scenario | None:
     """As experiment.json names it; None where it cannot be loaded from here (a file elsewhere)."""
+    named = experiment_of(run).get("scenario")
     try:
-        name = json.loads((run / "experiment.json").read_text(encoding="utf-8"))["scenario"]
-        return scenario_named(str(name))
-    except (OSError, ValueError, KeyError, TypeError, GavelError):
+        return scenario_named(str(named)) if named else None
+    except GavelError:
         return None

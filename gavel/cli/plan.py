@@ -81,6 +81,12 @@ def _print(console: Console, plan: "MemoryPlan") -> None:
     weights = f"{plan.quantization} and {plan.dtype}" if plan.quantization else plan.dtype
     device = "a GPU" if plan.device == "cuda" else "this CPU, with free memory"
     _say(console, f"{plan.model} · {plan.family} · {_count(plan.parameters)} parameters in {weights}")
+    if plan.published:
+        _say(
+            console,
+            f"Published quantized ({plan.published}), which its config gives no size for: counted as {plan.dtype}. "
+            "The model that it was made of is the surer base; --quantization 4bit quantizes that here.",
+        )
     lora = f"{_count(plan.adapter_parameters)} parameters on {plan.adapted_layers} layers"
     _say(console, f"on {device} of {plan.device_bytes / _GIB:.0f} GiB · LoRA: {lora}\n")
     table = Table(box=None, pad_edge=False)

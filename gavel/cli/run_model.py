@@ -5,16 +5,17 @@ Imports torch; commands import it only when they run.
 
 from pathlib import Path
 
+from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.backends.local import LocalBackend
 from gavel.trainer.backends.remote.client import RemoteBackend
 from gavel.trainer.backends.skypilot.backend import CLUSTER_SCHEME, SkyPilotBackend
 from gavel.trainer.model import TrainableModel
-from gavel.trainer.run_config import BackendConfig, RunConfig
+from gavel.trainer.run_config import BackendConfig, EvolveRunConfig, RunConfig
 from gavel.trainer.runs.run_directory import run_path, runs_root
 
 
-def trainable(config: RunConfig, scenario: Scenario) -> TrainableModel:
+def trainable(config: RunConfig | EvolveRunConfig, scenario: Scenario | Mixture) -> TrainableModel:
     """The model of a run; its project is the scenario."""
     model = config.model
     return TrainableModel(
@@ -33,7 +34,7 @@ def run_directory_of(model: TrainableModel) -> Path:
 
 
 async def opened_backend(
-    backend: BackendConfig, config: RunConfig, path: str | None = None
+    backend: BackendConfig, config: RunConfig | EvolveRunConfig, path: str | None = None
 ) -> LocalBackend | RemoteBackend:
     """The backend that trains or samples, to be closed by the caller; `path`: where one on this machine keeps runs."""
     if backend.url is not None and backend.url.startswith(CLUSTER_SCHEME):
@@ -46,7 +47,7 @@ async def opened_backend(
         slots=backend.slots,
         max_context=backend.max_context,
         max_reply=backend.max_reply,
-        versions=config.loop.max_staleness + 1 + backend.earlier_policies,
+        versions=(config.loop.max_staleness if isinstance(config, RunConfig) else 0) + 1 + backend.earlier_policies,
         shard_base=backend.shard_base,
         tracker=backend.tracker,
     )

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -16,7 +16,9 @@ from gavel.cli.settings import STAND_IN
 from gavel.judge.config import JudgeConfig
 from gavel.llm.local_models import model_id
 from gavel.trainer.recipes import RecipeName, recipe_tables
-from gavel.trainer.run_config import RunConfig
+from gavel.trainer.run_config import EvolveRunConfig, RunConfig
+
+Run = TypeVar("Run", RunConfig, EvolveRunConfig)
 
 JUDGE_FLAGS = [  # of a JudgeConfig
     Flag("models", "--judge"),
@@ -66,6 +68,8 @@ RUN_FLAGS = [
     START_FLAG,
     *LORA_FLAGS,
     *(replace(flag, path=f"judge.{flag.path}") for flag in JUDGE_FLAGS),
+    Flag("weights", "--weights"),
+    Flag("loop.turn_limits", "--turn-limits"),
     Flag("loop.reward", "--reward", "judge=1"),
     Flag("loop.steps", "--steps"),
     Flag("loop.tasks_per_step", "--tasks"),
@@ -96,7 +100,11 @@ RUN_FLAGS = [
 ]
 
 Source = Annotated[
-    str, typer.Argument(metavar="SCENARIO", help="A shipped scenario, file.py, file.py:variable, or a run.toml.")
+    str,
+    typer.Argument(
+        metavar="SCENARIO",
+        help="A shipped scenario, file.py, file.py:variable, several of them with + between, or a run.toml.",
+    ),
 ]
 Assignments = Annotated[
     list[str] | None,
@@ -131,8 +139,11 @@ def run_config(
     flags: Sequence[Flag] = RUN_FLAGS,
     *,
     recipe: RecipeName | None = None,
-) -> RunConfig:
-    """The run that a scenario or run.toml and the options describe, with the judge of the environment if none is named.
+    kind: type[Run] = RunConfig,
+) -> Run:
+    """The run of a `kind` that a scenario or run.toml and the options describe.
+
+    Its judge is that of the environment if none is named.
 
     Options win over the recipe, and both over the file, whose relative paths are those beside it. Raises a `GavelError`
     that names the option, or the file and line, of a wrong value.
@@ -144,7 +155,7 @@ def run_config(
     if recipe is not None:
         settings = recipe_tables(recipe)
         tables, where = merged(tables, settings), where | dict.fromkeys(settings, "--recipe")
-    chosen = _former_options(shaping, min_spread) | given(values, RunConfig, flags)
+    chosen = _former_options(shaping, min_spread) | given(values, kind, flags)
     if any(path[:2] == _ENGINE and path != _ENGINE for path in chosen) and _ENGINE in chosen:
         if chosen[_ENGINE] != "vllm":
             raise OptionError(
@@ -156,7 +167,7 @@ def run_config(
     where |= {path: names.get(path) or names[path[:-1]] for path in chosen}
     assigned = parse_assignments(assignments or ())
     where |= dict.fromkeys(assigned, "--set")
-    config = validated(RunConfig, merged(merged(tables, chosen), assigned), where)
+    config = validated(kind, merged(merged(tables, chosen), assigned), where)
     return config.model_copy(update={"judge": with_default_judge(config.judge)})
 
 

@@ -13,10 +13,12 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from gavel.trainer.run_config import RunConfig
+from gavel.scenarios.mixture import SEPARATOR, scenario_references
+from gavel.trainer.run_config import EvolveRunConfig, RunConfig
 
 Table = dict[str, Any]
-Settings = TypeVar("Settings", bound=Table | RunConfig)
+Settings = TypeVar("Settings", bound=Table | RunConfig | EvolveRunConfig)
+Run = TypeVar("Run", RunConfig, EvolveRunConfig)
 _Move = Callable[[str], str]
 
 
@@ -29,7 +31,7 @@ def paths_beside(tables: Table, folder: Path) -> Table:
     return _moved(tables, move, folder)
 
 
-def paths_seen_from(config: RunConfig, folder: Path) -> RunConfig:
+def paths_seen_from(config: Run, folder: Path) -> Run:
     """The configuration, with its paths as they are from `folder`."""
 
     def move(path: str) -> str:
@@ -39,8 +41,11 @@ def paths_seen_from(config: RunConfig, folder: Path) -> RunConfig:
 
 
 def _scenario(value: str, move: _Move, folder: Path) -> str:
-    path, colon, variable = value.partition(":")
-    return f"{move(path)}{colon}{variable}" if path.endswith(".py") else value
+    moved: list[str] = []
+    for each in scenario_references(value):
+        path, colon, variable = each.partition(":")
+        moved.append(f"{move(path)}{colon}{variable}" if path.endswith(".py") else each)
+    return SEPARATOR.join(moved)
 
 
 def _rubric(value: str, move: _Move, folder: Path) -> str:
@@ -86,6 +91,7 @@ _EVERY = "*"
 """All keys of a table."""
 _PATHS: Mapping[tuple[str, ...], Callable[[str, _Move, Path], str]] = {
     ("scenario",): _scenario,
+    ("base",): _file,
     ("model", "base_model"): _base_model,
     ("model", "from_checkpoint"): _checkpoint,
     ("judge", "rubric"): _rubric,
@@ -122,6 +128,8 @@ def _changed(settings: Any, path: Sequence[str], change: _Move) -> Any:
         changed = _changed(value, rest, change)
     elif isinstance(value, str | Path):
         changed = type(value)(change(str(value)))
+    elif isinstance(value, list):
+        changed = [type(each)(change(str(each))) for each in value]
     else:
         return settings
     if changed == value:

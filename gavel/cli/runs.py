@@ -1,5 +1,7 @@
 """`gavel runs`: a listing of the run directories, without loading a model."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +14,7 @@ _AGES = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 def runs(
     directory: Annotated[Path | None, typer.Argument(help="Holds the runs. Default: GAVEL_RUNS, else runs.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list; age in seconds.")] = False,
 ) -> None:
     """List the runs with their state and best figure."""
     from rich.console import Console
@@ -23,6 +26,9 @@ def runs(
 
     root = runs_root(directory)
     found = sorted(read_runs(root), key=lambda run: run.age)
+    if as_json:
+        typer.echo(json.dumps([asdict(run) for run in found], indent=1, default=str))
+        return
     console = Console()
     if not found:
         console.print(plain(f"There are no runs in {root}. Start one: gavel demo, or gavel train SCENARIO."))

@@ -43,7 +43,8 @@ def score(
     file: Annotated[
         list[Path],
         typer.Argument(
-            help="Attempts: JSONL, JSON, CSV, parquet, logs of other programs; see docs/files.md. - is standard input."
+            help="Attempts: JSONL, JSON, CSV, parquet, logs of other programs, a run; see docs/files.md. - is standard "
+            "input."
         ),
     ],
     by: Annotated[

@@ -13,7 +13,7 @@ from gavel.cli.lazy_commands import single_command
 from gavel.cli.likelihood_model import register_likelihood
 from gavel.cli.model_choice import check_model
 from gavel.cli.model_options import with_options
-from gavel.cli.named_scenario import scenario_named
+from gavel.cli.named_scenario import scenarios_named
 from gavel.cli.run_options import (
     RUN_FLAGS,
     Assignments,
@@ -29,6 +29,8 @@ from gavel.cli.settings import STAND_IN
 from gavel.cli.terminal import TRAINER, loading
 from gavel.extras import need_extra
 from gavel.judge.offline.stand_in import check_tasks
+from gavel.scenarios.mixture import Mixture
+from gavel.trainer.loop.experiment import judges_of
 from gavel.trainer.run_config import RunConfig
 
 _ASSUMED_CONTEXT = 4096
@@ -54,7 +56,7 @@ def train(
         need_extra("train", "gavel train")
     given = run_config(source, values, assignments, shaping, min_spread, recipe=recipe)
     config = given.resolved()
-    scenario = scenario_named(config.scenario)
+    scenario = scenarios_named(config.scenario, config.weights)
     from gavel.trainer.runs.run_directory import run_path, runs_root
 
     assert config.model.name is not None
@@ -71,7 +73,10 @@ def train(
     if judge is not None:
         announce_stand_in(judge.names)
         if config.judge.models == STAND_IN:
-            check_tasks(judge.rubric, [task.truth for task in scenario.tasks()])
+            mixture = Mixture.of(scenario)
+            judges = judges_of(mixture, judge)
+            for each in mixture:
+                check_tasks(judges[each.name].rubric, [task.truth for task in each.tasks()])
     check_model(config, given, scenario)
     if judge is not None and "RANK" not in os.environ:  # which launched processes have
         run_interruptibly(judge.probe(replayed=False))  # before torch is loaded: a mistake is reported at once

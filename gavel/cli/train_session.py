@@ -19,6 +19,7 @@ from gavel.cli.run_model import opened_backend, run_directory_of, trainable
 from gavel.cli.run_paths import paths_seen_from
 from gavel.judge.judge import Judge
 from gavel.llm.counted import counted
+from gavel.scenarios.mixture import Mixture
 from gavel.scenarios.scenario import Scenario
 from gavel.trainer.loop.train_loop import EVALUATION, train_scenario
 from gavel.trainer.model import TrainableModel
@@ -30,7 +31,7 @@ _COUNTS = ("step", "split", "time", "trajectories", "exceptions", "failed")
 
 
 async def run_training(
-    config: RunConfig, scenario: Scenario, judge: Judge | None, *, given: RunConfig, fresh: bool = False
+    config: RunConfig, scenario: Scenario | Mixture, judge: Judge | None, *, given: RunConfig, fresh: bool = False
 ) -> None:
     """Trains until `config.loop.steps`, continuing an earlier run, and prints a table of before and after.
 
@@ -60,7 +61,7 @@ async def run_training(
         def begun() -> None:
             if there is not None:
                 return
-            _write_whole(run_file, to_toml(paths_seen_from(config, run_file.parent), given))
+            write_whole(run_file, to_toml(paths_seen_from(config, run_file.parent), given))
             if replaced is not None:
                 replaced.delete()
 
@@ -105,7 +106,7 @@ def starting_over(console: Console, model: TrainableModel) -> Generator[Replaced
         yield replaced
 
 
-def _write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(path)

@@ -31,7 +31,7 @@ def test_every_level_has_a_short_help_option(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_has_a_module_of_its_name(name: str) -> None:
-    assert isinstance(import_module(f"gavel.cli.{name}").app, typer.Typer)
+    assert isinstance(import_module(f"gavel.cli.{name.replace('-', '_')}").app, typer.Typer)
 
 
 def test_the_scenarios_are_listed_with_their_tasks() -> None:

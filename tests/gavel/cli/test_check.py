@@ -21,6 +21,16 @@ def test_a_scenario_is_played_without_a_model(tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_shipped_scenario_s_expert_and_fool_are_told_apart(tmp_path: Path):
+    checked = gavel("check", "maze", "--agent", "players", "--no-prompt", cwd=tmp_path)
+    assert checked.returncode == 0, checked.stderr
+    assert "own expert and fool" in checked.stdout
+    assert [line.rpartition("success ")[2][:1] for line in checked.stdout.splitlines() if "· success" in line] == [
+        "1",
+        "0",
+    ]
+
+
 def test_what_would_teach_nothing_is_told(tmp_path: Path):
     checked = gavel("check", "returns_desk", "--judge", "constant", "--no-prompt", cwd=tmp_path)
     assert checked.returncode == 0, checked.stderr
@@ -43,6 +53,7 @@ def test_a_world_that_episodes_share_is_told(tmp_path: Path):
     [
         (("returns_desk", "--task", "nobody"), "no task with the id 'nobody'"),
         (("missing.py",), "there is no file"),
+        (("writing", "--agent", "players"), "writing has no players of its own"),
         (("returns_desk", "--agent", "no-such-provider/x"), "no-such-provider"),
         (("returns_desk", "--agent", "openai/gpt-5-mini"), "OPENAI_API_KEY"),
     ],

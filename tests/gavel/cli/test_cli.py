@@ -143,7 +143,7 @@ def test_a_run_is_not_continued_as_another_experiment_and_a_mistyped_name_makes_
     begun = {path: path.read_bytes() for path in tmp_path.glob("runs/**/*") if path.is_file()}
     notes = run_file.with_name("my-notes.txt")
     notes.touch()
-    mistake("train", str(run_file), "--fresh", "--max-context", "16", cwd=tmp_path)
+    mistake("train", str(run_file), "--fresh", "--model", "missing/model", cwd=tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.glob("runs/**/*") if path.is_file()} == begun | {notes: b""}
     afresh = gavel("train", str(run_file), "--seed", "1", "--fresh", cwd=tmp_path)
     assert "my-notes.txt" in afresh.stdout

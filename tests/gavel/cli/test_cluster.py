@@ -1,5 +1,6 @@
 """`gavel cluster …` as it is typed, over the stand-in for SkyPilot."""
 
+import json
 import os
 import shlex
 import subprocess
@@ -55,6 +56,9 @@ def test_a_cluster_from_its_price_to_its_end(cloud: FakeCloud, monkeypatch: pyte
     assert "On now: 2.49 USD an hour." in status.stdout
     assert "4.98" in status.stdout
     assert "stopped after 30 min" in status.stdout
+    (row,) = json.loads(gavel("status", "--json").stdout)
+    assert (row["cluster"], row["state"], row["started_here"]) == ("mine", "up", True)
+    assert (row["usd_per_hour"], row["usd_so_far"], row["if_idle"]) == (2.49, 4.98, "stopped after 30 min")
     logs = gavel("logs", "mine")
     assert "Gavel backend" in logs.stdout
     record = ClusterRecord.find("mine")
@@ -67,6 +71,7 @@ def test_a_cluster_from_its_price_to_its_end(cloud: FakeCloud, monkeypatch: pyte
     assert gavel("down", "mine", "--yes").stdout == "mine is down.\n"
     assert gavel("down", "mine", "--yes").stdout == "There was no cluster mine.\n"
     assert gavel("status").stdout == "No cluster is on, and none is stopped.\n"
+    assert json.loads(gavel("status", "--json").stdout) == []
 
 
 @pytest.mark.thorough
@@ -95,6 +100,7 @@ def test_without_skypilot_each_command_says_what_to_install(command: list[str]) 
     assert "pip install" in told.exception.remedy  # type: ignore[union-attr]
 
 
+@pytest.mark.thorough
 def test_one_form_is_exported_at_a_time_and_a_wheel_is_put_beside_it(tmp_path: Path) -> None:
     assert gavel("export").exit_code == 2
     assert gavel("export", "--slurm", "--docker").exit_code == 2
@@ -118,6 +124,7 @@ def test_a_job_group_takes_model_and_rank_from_its_run_file(tmp_path: Path) -> N
     assert "--model" in told.exception.remedy  # type: ignore[union-attr]
 
 
+@pytest.mark.thorough
 def test_a_job_group_runs_what_gavel_train_takes_with_its_options(tmp_path: Path) -> None:
     command = "export", "returns_desk", "--job-group", "--judge", "openai/gpt-5-mini"
     done = gavel(*command, "--", "--model", "Qwen/Qwen3-4B", "--lora-rank", "40", "--steps", "3")
@@ -140,6 +147,7 @@ def test_a_job_group_runs_what_gavel_train_takes_with_its_options(tmp_path: Path
     assert tried.exit_code == 0, tried.output
 
 
+@pytest.mark.thorough
 def test_an_image_holds_the_scenario_s_file_too(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text('scenario = "my desk.py:returns"\n')
     done = gavel("export", "run.toml", "--docker", "--out", "Dockerfile")

@@ -21,6 +21,7 @@ SMALL = ["returns_desk", "--rewards", "hand,constant", *SETTINGS.split()]
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_comparison_that_was_killed_goes_on_and_runs_nothing_twice(tmp_path: Path) -> None:
     place = tmp_path / "runs" / "compare" / "returns_desk"
     first = subprocess.Popen(
@@ -52,10 +53,41 @@ def test_a_comparison_that_was_killed_goes_on_and_runs_nothing_twice(tmp_path: P
 def test_existing_runs_are_compared_without_a_claim(tmp_path: Path) -> None:
     for name in ("one", "two"):
         made_run(tmp_path / "runs" / "desk" / name)
-    done = gavel("compare", "desk/one", "runs/desk/two", cwd=tmp_path, GAVEL_RUNS="runs")
+    done = gavel("compare", "desk/one", str(tmp_path / "runs" / "desk" / "two"), cwd=tmp_path, GAVEL_RUNS="runs")
     assert done.returncode == 0, done.stderr
-    assert "not shown: one seed has no interval" in done.stdout
-    assert (tmp_path / "runs" / "compare" / "runs" / "one-two" / "report.html").is_file()
+    assert "one - two: +0.00 (1 seed): not shown: one seed has no interval" in done.stdout
+    assert (tmp_path / "runs" / "compare" / "runs" / "desk-one-desk-two" / "report.html").is_file()
+
+
+def test_existing_runs_are_ranked_by_a_judge_that_is_not_told_whose_attempts_they_are(tmp_path: Path) -> None:
+    made_run(tmp_path / "runs" / "desk" / "one", says="Your refund is on its way, and thank you for waiting.")
+    made_run(tmp_path / "runs" / "desk" / "two", says="No.")
+    (tmp_path / "r.txt").write_text("- ends with a message to the customer\n")
+    arguments = ["desk/one", "desk/two", "--blind-judge", "stand-in", "--blind-rubric", "@r.txt", "--orders", "1"]
+    done = gavel("compare", *arguments, cwd=tmp_path, GAVEL_RUNS="runs")
+    assert done.returncode == 0, done.stderr
+    assert "Ranked blind by gavel/stand-in in 3 groups of held-out attempts; a tie is half a win." in done.stdout
+    place = tmp_path / "runs" / "compare" / "runs" / "desk-one-desk-two"
+    figures = json.loads((place / "comparison.json").read_text())["blind"]
+    assert figures["rubric"] == "- ends with a message to the customer"
+    assert [(pair["reward"], pair["against"]) for pair in figures["pairs"]] == [("desk/one", "desk/two")]
+    assert "ranked blind" in (place / "report.html").read_text()
+    again = gavel("compare", *arguments, cwd=tmp_path, GAVEL_RUNS="runs")
+    assert "blind ranking:" in done.stdout
+    assert "blind ranking:" not in again.stdout  # it asked nothing
+
+
+def test_runs_of_different_scenarios_are_not_compared_and_different_tasks_are_told(tmp_path: Path) -> None:
+    for name, scenario in {"one": "returns_desk", "two": "booking_desk", "three": "returns_desk"}.items():
+        made_run(tmp_path / "runs" / "desk" / name, scenario=scenario)
+    done = gavel("compare", "desk/one", "desk/two", cwd=tmp_path, GAVEL_RUNS="runs")
+    assert done.returncode == 1
+    assert "different scenarios (desk/one: returns_desk, desk/two: booking_desk)" in " ".join(done.stderr.split())
+    third = tmp_path / "runs" / "desk" / "three" / "experiment.json"
+    third.write_text(third.read_text().replace('"seed": 0', '"seed": 7'))
+    told = gavel("compare", "desk/one", "desk/three", cwd=tmp_path, GAVEL_RUNS="runs")
+    assert told.returncode == 0, told.stderr
+    assert "The runs had different seeds (0, 7)" in told.stdout
 
 
 def test_judges_are_compared_on_what_a_run_has_stored(tmp_path: Path) -> None:
@@ -74,10 +106,16 @@ def test_judges_are_compared_on_what_a_run_has_stored(tmp_path: Path) -> None:
         ("no/run other/run", "no/run is no run"),
         ("desk/one", "what it is to be compared with is not said"),
         ("desk/one runs/desk/one", "a run is compared with itself"),
+        ("desk/one desk/two --seeds 3 --judges constant", "--judges, --seeds: no effect here"),
+        ("desk/one desk/two --orders 3", "--orders: no effect here"),
+        ("desk/one --judges constant --steps 3 --margin 0.1", "--margin, --steps: no effect here"),
+        ("returns_desk --out somewhere", "--out: no effect here"),
+        ("returns_desk --blind-rubric short", "--blind-rubric is for a judge that ranks"),
     ],
 )
 def test_mistakes_are_one_sentence(tmp_path: Path, arguments: str, said: str) -> None:
-    made_run(tmp_path / "runs" / "desk" / "one")
+    for name in ("one", "two"):
+        made_run(tmp_path / "runs" / "desk" / name)
     done = gavel("compare", *arguments.split(), cwd=tmp_path, GAVEL_RUNS="runs")
     assert done.returncode == 1
     assert said in " ".join(done.stderr.split())

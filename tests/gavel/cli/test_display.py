@@ -2,8 +2,10 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
+from gavel.cli import display as display_module
 from gavel.cli.display import RunDisplay
 from gavel.judge.judge import Judge
 from gavel.trainer.backends.protocol import TrainResult
@@ -49,6 +51,12 @@ def test_a_line_has_success_score_time_left_and_cost() -> None:
     assert "2 min left" in line
     assert "USD" in line
     assert "left" not in printed()[-1]
+
+
+def test_a_long_wait_without_a_terminal_has_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not any(EVALUATING in line for line in printed())
+    monkeypatch.setattr(display_module, "QUIET_SECONDS", -1.0)
+    assert any(line.startswith(f"step 0/4: {EVALUATING} 1/4, about ") for line in printed())
 
 
 def test_a_terminal_shows_how_far_an_evaluation_is() -> None:

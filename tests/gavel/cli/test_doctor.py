@@ -1,5 +1,7 @@
 import io
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -127,3 +129,36 @@ def test_a_model_without_the_option_is_a_mistake_with_a_remedy():
     result = CliRunner().invoke(doctor.app, ["openai/judge"])
     assert isinstance(result.exception, GavelError)
     assert result.exception.remedy.endswith("gavel doctor --judge openai/judge")
+
+
+def doctor_json(*options: str) -> tuple[int, dict[str, Any]]:
+    result = CliRunner().invoke(doctor.app, ["--json", *options])
+    return result.exit_code, json.loads(result.stdout)
+
+
+def test_programs_read_the_same_as_json():
+    status, found = doctor_json()
+    assert status == 0
+    assert (found["judge"], found["judge_is_set"], found["problems"]) == ("stand-in", False, [])
+    assert found["keys"]["OPENAI_API_KEY"] is False
+    assert found["extras"]["train"] is not missing_parts("train")
+    assert found["next"].startswith("`gavel demo`")
+
+
+def test_a_problem_is_json_with_its_remedy_and_names_no_key(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("GAVEL_JUDGE_MODEL", "openai/gpt-5-mini")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-very-secret")
+    status, found = doctor_json()
+    assert status == 1
+    (problem,) = found["problems"]
+    assert "OPENAI_API_KEY, which is not set" in problem["message"]
+    assert ".env" in problem["remedy"]
+    assert found["next"] is None
+    assert found["keys"]["ANTHROPIC_API_KEY"] is True
+    assert "very-secret" not in json.dumps(found)
+
+
+def test_a_question_to_the_judge_has_no_json():
+    result = CliRunner().invoke(doctor.app, ["--json", "--judge"])
+    assert isinstance(result.exception, GavelError)
+    assert "--json" in result.exception.message

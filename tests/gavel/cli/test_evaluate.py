@@ -52,21 +52,32 @@ def test_bases_checkpoints_and_api_models_are_columns_of_one_table(tmp_path: Pat
 def test_several_scenarios_and_samples_of_one_base(tmp_path: Path) -> None:
     told = gavel(
         *("evaluate", "returns_desk", "one_sentence", "--tasks", "2", "--samples", "2", "--max-tokens", "16"),
-        *("--models", BASE, "--out", "here"),
-        cwd=tmp_path,
-    )
-    assert "--out is for the report of one scenario" in told.stderr
-    told = gavel(
-        *("evaluate", "returns_desk", "one_sentence", "--tasks", "2", "--samples", "2", "--max-tokens", "16"),
         *("--models", BASE),
         cwd=tmp_path,
     )
     assert told.returncode == 0, told.stderr
     assert "pass@2" in told.stdout
-    assert ["returns_desk", "one_sentence"] in [line.split() for line in told.stdout.splitlines()]
-    assert "judge" not in told.stdout.lower()  # it was not named, and there is one model
-    names = {path.name for path in (tmp_path / "runs" / "evaluations").iterdir()}
-    assert names == {"returns_desk", "one_sentence"}
+    heading = [line.split() for line in told.stdout.splitlines() if "an episode" in line]
+    assert heading == [["returns_desk", "one_sentence", "mean", "USD", "an", "episode"]]
+    evaluations = tmp_path / "runs" / "evaluations"
+    assert {path.name for path in evaluations.iterdir()} == {
+        "returns_desk",
+        "one_sentence",
+        "returns_desk+one_sentence",
+    }
+    page = (evaluations / "returns_desk+one_sentence" / "report.html").read_text()
+    assert 'href="../returns_desk/report.html"' in page
+    again = gavel(
+        *("evaluate", "returns_desk", "nowhere.py", "--tasks", "2", "--samples", "2", "--max-tokens", "16"),
+        *("--models", BASE, "--out", "here"),
+        cwd=tmp_path,
+    )
+    assert "episodes" not in again.stdout  # they are kept
+    assert again.returncode == 1
+    assert "1 scenario of 2 could not be evaluated" in again.stderr
+    assert "nowhere.py was not evaluated: there is no file" in again.stdout
+    assert "href=&#34;" not in (tmp_path / "here" / "report.html").read_text()
+    assert (tmp_path / "here" / "returns_desk" / "evaluation.json").is_file()
 
 
 def test_what_is_no_model_is_told_before_anything_is_sampled(tmp_path: Path) -> None:

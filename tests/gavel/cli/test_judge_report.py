@@ -1,6 +1,7 @@
 """`gavel judge report`: its table, the page that it writes, and its errors."""
 
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from gavel.scenarios.trajectory import Trajectory
 from gavel.scenarios.trajectory_store import TrajectoryStore
 from tests.gavel.cli.test_cli import gavel, mistake
 from tests.gavel.reports.judged_groups import judged
+from tests.gavel.reports.made_runs import made_run
 
 
 def printed(groups: list[TrajectoryGroup], reference: str | None = None, width: int = 160) -> str:
@@ -78,6 +80,24 @@ async def test_the_command_prints_and_writes_beside_the_file(
     assert "Agreement with success" in (tmp_path / "deep" / "page.html").read_text()
 
 
+async def test_programs_read_unrounded_figures_and_where_the_page_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = TrajectoryStore(tmp_path / "judged.jsonl.zst")
+    groups = await judged("one")
+    store.extend(groups)
+    report(store.path, "success", as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    figures = {figure["name"]: figure for section in found["sections"] for figure in section["figures"]}
+    expected = read_report(groups, "success", "judged.jsonl.zst").agreement
+    assert expected is not None
+    auc = figures["AUC"]
+    assert (auc["value"], auc["low"], auc["high"]) == (expected.auc.value, expected.auc.low, expected.auc.high)
+    assert auc["groups"] == 12
+    assert (found["judges"], found["source"]) == (["one"], "judged.jsonl.zst")
+    assert found["report"] == str(tmp_path / "judged.report.html")
+
+
 async def test_a_page_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     store = TrajectoryStore(tmp_path / "judged.jsonl.zst")
     store.extend(await judged("one", groups=2))
@@ -90,3 +110,14 @@ def test_the_command_line_tells_what_to_do_with_a_file_that_was_not_judged(tmp_p
     assert "gavel score" in mistake("judge", "report", "rows.jsonl", cwd=tmp_path)
     assert "none.jsonl cannot be read" in mistake("judge", "report", "none.jsonl", cwd=tmp_path)
     assert "report" in gavel("judge", "--help", cwd=tmp_path).stdout
+
+
+def test_a_run_is_reported_by_its_name_and_scored_anew(tmp_path: Path) -> None:
+    made_run(tmp_path / "runs" / "desk" / "one")
+    done = gavel("judge", "report", "desk/one", "--reference", "success", cwd=tmp_path, GAVEL_RUNS="runs")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "desk" / "one" / "judge.report.html").is_file()
+    assert "3 groups" in done.stdout
+    again = gavel("score", "desk/one", "--judge", "constant", "--out", "o.jsonl", cwd=tmp_path, GAVEL_RUNS="runs")
+    assert again.returncode == 0, again.stderr
+    assert len((tmp_path / "o.jsonl").read_text().splitlines()) == 3

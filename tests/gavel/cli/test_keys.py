@@ -1,6 +1,7 @@
 """`gavel keys`: made once, listed without the key, revoked."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -62,8 +63,26 @@ def test_without_keys_the_list_says_how_to_make_one():
     assert "gavel keys create NAME" in run("list")
 
 
-@pytest.mark.parametrize("arguments", [("revoke", "none"), ("create", "x", "--max-cost", "-1")])
+@pytest.mark.parametrize(
+    "arguments", [("revoke", "none"), ("create", "x", "--max-cost", "-1"), ("create", ""), ("create", "a\nb")]
+)
 def test_what_cannot_be_done_is_an_error_with_a_remedy(arguments: tuple[str, ...]):
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code != 0
     assert result.exception is None or isinstance(result.exception, GavelError | SystemExit)
+
+
+def test_programs_read_the_list_as_json_without_the_keys_or_their_hashes():
+    assert json.loads(run("list", "--json")) == []
+    token = run("create", "trainer", "--project", "desk", "--max-cost", "5").strip()
+    revoked = run("create", "old").strip().split("_")[1]
+    run("revoke", revoked)
+    text = run("list", "--json")
+    assert token not in text
+    assert token_hash(token) not in text
+    first, second = json.loads(text)
+    assert (first["id"], first["name"], first["revoked_at"]) == (token.split("_")[1], "trainer", None)
+    assert first["scope"] == {"projects": ["desk"], "max_cost_usd": 5.0}
+    assert (first["spent_usd"], first["unpriced_groups"]) == (0, 0)
+    assert second["scope"] == {}
+    assert second["revoked_at"] >= second["created_at"]

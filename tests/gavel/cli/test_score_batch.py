@@ -131,6 +131,7 @@ while True:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_kill_at_any_moment_loses_nothing_and_pays_for_nothing_twice(service, config, file, tmp_path):
     """The first process is killed when its first request was carried out, the second at its second, and so on."""
     service.answer = one_is_unusable_at_first

@@ -1,0 +1,161 @@
+"""What `gavel evolve` does once its settings are read. Imports torch; the command imports it only when it runs."""
+
+import contextlib
+import math
+from collections.abc import Generator, Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from gavel.cli.live_report import LiveReport
+from gavel.cli.run_file import to_toml
+from gavel.cli.run_model import opened_backend, run_directory_of, trainable
+from gavel.cli.run_paths import paths_seen_from
+from gavel.cli.terminal import plain
+from gavel.cli.train_session import close_replies, say_cost, starting_over, write_whole
+from gavel.judge.judge import Judge
+from gavel.llm.counted import counted
+from gavel.scenarios.scenario import Scenario
+from gavel.scenarios.trajectory import Trajectory
+from gavel.trainer.backends.protocol import TrainResult
+from gavel.trainer.loop.evaluation import Evaluation
+from gavel.trainer.loop.evolve import EVALUATION, EvolveObserver, Iteration, evolve
+from gavel.trainer.run_config import EvolveRunConfig
+from gavel.trainer.runs.run_directory import RunDirectoryError
+from gavel.trainer.sft.best_members import BestMembers
+
+
+async def run_evolution(
+    config: EvolveRunConfig,
+    scenario: Scenario,
+    judge: Judge | None,
+    base: Sequence[Trajectory],
+    *,
+    given: EvolveRunConfig,
+    fresh: bool = False,
+) -> None:
+    """Runs all iterations, continuing an earlier run, and prints a table of them.
+
+    `config` is `given` with all values filled in, and becomes `evolve.toml` of the run directory.
+    """
+    console, model, there = Console(), trainable(config, scenario), config.backend.url
+    if fresh and there is not None:
+        raise RunDirectoryError(
+            f"--fresh deletes no run on another machine ({there})", "Give the new run another --name."
+        )
+    directory = run_directory_of(model)
+    report = LiveReport(directory) if there is None else None
+    async with contextlib.AsyncExitStack() as stack:
+        replaced = stack.enter_context(starting_over(console, model)) if fresh else None
+        backend = await stack.enter_async_context(await opened_backend(config.backend, config))
+        await model.register(backend)
+        step = await model.get_step()
+        of_base = f" · {counted(len(base), 'trajectory')} of base data" if base else ""
+        going_on = f" · continuing after step {step}" if step else ""
+        _say(console, f"Gavel · {scenario.name} · {model.base_model} · {_filter(config)}{of_base}{going_on}")
+        if there is None:
+            write_whole(directory / "run.toml", to_toml(paths_seen_from(config, directory), given))
+        display = _Display(console, config.evolve.iterations, report)
+        try:
+            with display.shown():
+                if replaced is not None:
+                    replaced.delete()
+                found = await evolve(
+                    model,
+                    scenario,
+                    judge=judge,
+                    base=base,
+                    config=config.evolve,
+                    train=config.train,
+                    observer=display,
+                )
+        finally:
+            say_cost(console, judge)
+        first = next((row for row in backend.history(model, EVALUATION) if row["step"] == 0), None)
+        page = None if report is None else report.write()
+    console.print(_table(first, found, config.evolve.evaluation_tasks))
+    best = max((each for each in found if each.success is not None), key=lambda each: each.success or 0, default=None)
+    if best is not None:
+        _say(console, f"Best: iteration {best.number}, {model.project}/{model.name}@{best.last_step}")
+    if judge is not None:
+        close_replies(console, judge)
+    if page is not None:
+        _say(console, f"Report: {page}")
+    _say(console, f"Run: {directory}" if there is None else f"Run: {model.project}/{model.name} at {there}")
+
+
+def _filter(config: EvolveRunConfig) -> str:
+    chosen = config.evolve
+    rewards = ", ".join(f"{name} {weight:g}" for name, weight in (chosen.reward or {}).items())
+    most = f"the best {chosen.kept} by {rewards}" if chosen.kept < chosen.attempts else f"all by {rewards}"
+    return most if chosen.threshold is None else f"{most} above {chosen.threshold:g}"
+
+
+class _Display(EvolveObserver):
+    """One live line in a terminal, else a plain line for each finished part."""
+
+    def __init__(self, console: Console, iterations: int, report: LiveReport | None) -> None:
+        self._console, self._iterations, self._report = console, iterations, report
+        columns = TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[figures]}")
+        self._progress = Progress(*columns, console=console, transient=True)
+        self._task = self._progress.add_task("starting", total=None, figures="")
+
+    @contextlib.contextmanager
+    def shown(self) -> Generator[None]:
+        with self._progress if self._console.is_terminal else contextlib.nullcontext():
+            yield
+
+    def doing(self, what: str) -> None:
+        self._progress.update(self._task, description=what, completed=0, total=None, figures="")
+
+    def advanced(self, done: int, total: int) -> None:
+        self._progress.update(self._task, completed=done, total=total, figures=f"{done}/{total}")
+
+    def chosen(self, iteration: Iteration, chosen: BestMembers) -> None:
+        mean = "" if iteration.explored_reward is None else f", mean reward {iteration.explored_reward:.2f}"
+        line = (
+            f"{iteration.explored:,} attempts explored{mean}; {iteration.kept:,} kept, {iteration.imitated:,} imitated"
+        )
+        _say(self._console, f"iteration {iteration.number}/{self._iterations}  {line}")
+
+    def learned(self, iteration: Iteration, result: TrainResult) -> None:
+        done, total = result.step - iteration.first_step, iteration.last_step - iteration.first_step
+        loss = result.metrics.get("loss")
+        told = str(result.reason) if loss is None else f"loss {loss:.3f}"
+        self._progress.update(self._task, completed=done, total=total, figures=f"{done}/{total}  {told}")
+        if not result.trained:
+            _say(self._console, f"step {result.step}: {result.reason}")
+
+    def evaluated(self, number: int, evaluation: Evaluation) -> None:
+        success = "" if evaluation.success is None else f"  held-out success {evaluation.success:.3f}"
+        _say(self._console, f"iteration {number}/{self._iterations}{success}")
+        if self._report is not None:
+            self._report.write_if_due()
+
+
+def _table(first: dict[str, float] | None, found: Sequence[Iteration], tasks: int) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="")
+    for name in ("iteration", "explored", "mean reward", "imitated", "step", f"success (of {tasks:,})"):
+        table.add_column(name, justify="right")
+    if first is not None:
+        table.add_row("base", "", "", "", "0", _share(first.get("success"), first.get("trajectories")))
+    for each in found:
+        if each.last_step == 0:
+            continue  # without base data nothing was learned before the first exploration
+        reward = "–" if each.explored_reward is None else f"{each.explored_reward:.2f}"
+        share = _share(each.success, each.measures.get("trajectories"))
+        cells = (str(each.number), f"{each.explored:,}", reward, f"{each.imitated:,}", str(each.last_step), share)
+        table.add_row(*map(plain, cells))
+    return table
+
+
+def _share(value: float | None, count: float | None) -> str:
+    """With its standard error."""
+    if value is None:
+        return "–"
+    return f"{value:.3f} ± {math.sqrt(value * (1 - value) / count):.3f}" if count else f"{value:.3f}"
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(plain(line), soft_wrap=True)
