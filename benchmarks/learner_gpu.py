@@ -1,7 +1,7 @@
 """One LoRA step over a base of Qwen3-8B's shape on one GPU, against the same step on the padded batch.
 
     python benchmarks/learner_gpu.py
-    python benchmarks/learner_gpu.py --all     # dense and experts, bfloat16 and 4 bits, within 8 minutes
+    python benchmarks/learner_gpu.py --all     # dense and experts, bfloat16 and 4 bits, and Liger, within 8 minutes
 
 The base is random, made in bfloat16 on the device: nothing is downloaded. 8 groups of 8 over prompts of 2,048 tokens,
 with completions of 256, are 32,768 unique tokens in one micro-batch. LoRA r16 on all linear layers, gradient
@@ -13,7 +13,8 @@ MFU is 6 N T over seconds and peak: N the weights of the transformer's linear la
 each scored position. Attention and the adapter are not counted. Prints JSON; exits with 1 when the bar is missed.
 `--shape moe` takes a base of Qwen3-30B-A3B's shape, with the experts that a token goes through as its weights, and no
 bar. `--quantization 4bit` holds the linear layers in NF4 (experts, which transformers keep as one tensor, stay in
-bfloat16), without a bar. `--dry` runs the same code with a small base and no bar, also on a CPU.
+bfloat16), without a bar. `--liger` measures the step with Liger's kernels against the step without them, and compares
+their gradients, in place of the padded batch. `--dry` runs the same code with a small base and no bar, also on a CPU.
 `--all` prints its time plan, then measures each part in a process of its own, which is ended when its time is over; a
 part that fails is a row with the reason, and the exit status is 1. The times are bounds, not measurements.
 """
@@ -28,6 +29,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -39,7 +41,7 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3MoeConfig
 from transformers.quantizers.base import get_keys_to_not_convert
 
-from gavel.trainer.config import LoraSettings, TrainConfig
+from gavel.trainer.config import LoraSettings, PolicySettings, TrainConfig
 from gavel.trainer.data.packing import pack
 from gavel.trainer.data.token_sequences import TokenSequence
 from gavel.trainer.data.training_batch import Batch, TrainedSequence
@@ -50,8 +52,14 @@ from gavel.trainer.policy.loading import prepare_4bit_layers, quantization_confi
 from gavel.trainer.policy.policy import Policy
 
 MFU_BAR = 0.45
-PARTS = (("dense", None, 110), ("dense", "4bit", 110), ("moe", None, 120), ("moe", "4bit", 120))
-"""Shape, quantization and most seconds of each part of `--all`; 7 minutes and 40 seconds in all."""
+PARTS = (
+    ("dense", None, 95),
+    ("dense", "4bit", 95),
+    ("moe", None, 100),
+    ("moe", "4bit", 100),
+    ("dense", "liger", 85),
+)
+"""Shape, quantization or Liger's kernels, and most seconds of each part of `--all`; 7 minutes and 55 seconds in all."""
 MEMBERS = 8
 PADDED_ROWS = 4
 """Sequences per padded micro-batch; the logits of more need tens of GiB."""
@@ -156,7 +164,7 @@ def in_4bits(model: Any, dtype: torch.dtype) -> Any:
     return model
 
 
-def random_policy(case: Case, quantization: Literal["4bit"] | None) -> Policy:
+def random_policy(case: Case, quantization: Literal["4bit"] | None, liger: bool = False) -> Policy:
     def make(_: str, dtype: torch.dtype, device: str) -> Any:
         torch.manual_seed(0)
         with torch.device(device):
@@ -165,7 +173,9 @@ def random_policy(case: Case, quantization: Literal["4bit"] | None) -> Policy:
             model = AutoModelForCausalLM.from_config(config, dtype=dtype).requires_grad_(False)
         return in_4bits(model, dtype) if quantization else model
 
-    policy = Policy(EMBEDDED_POLICY, LoraSettings(rank=16, alpha=32), load=make)  # with a tokenizer that nobody asks
+    settings = PolicySettings(use_liger_kernel=liger)
+    lora = LoraSettings(rank=16, alpha=32)
+    policy = Policy(EMBEDDED_POLICY, lora, settings=settings, load=make)  # with a tokenizer that nobody asks
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
@@ -265,6 +275,40 @@ def measure(case: Case, peak: float, quantization: Literal["4bit"] | None = None
     }
 
 
+def measure_liger(case: Case, peak: float) -> dict[str, Any]:
+    """Without and with Liger's kernels, one policy after the other, over the same batch. `peak` in FLOP/s."""
+    config = TrainConfig(learning_rate=1e-9, micro_batch_tokens=case.unique_tokens, gradient_checkpointing=True)
+    losses, gradients, timings, mfu, device = [], [], [], 0.0, ""
+    batch: Batch | None = None
+    for liger in (False, True):
+        policy = random_policy(case, None, liger)
+        batch = batch or make_batch(case, policy)
+        learner = Learner(policy)
+        losses.append(learner.step(batch, config)["loss"])
+        gradients.append(gradient(policy).cpu())
+        timings.append(timed(partial(learner.step, batch, config), policy, case.repetitions))
+        mfu = operations(policy, batch, recomputed=True) / timings[-1][0] / peak
+        device = torch.cuda.get_device_name() if policy.device.type == "cuda" else "cpu"
+        least = LEAST_COSINE[policy.dtype]
+        del policy, learner  # its memory is the next one's
+    cosine = torch.cosine_similarity(gradients[0], gradients[1], 0).item()
+    if not cosine > least:
+        raise SystemExit(f"not the same step: losses {losses}, cosine of the gradients {cosine}")
+    (seconds, gib), (liger_seconds, liger_gib) = timings
+    return {
+        "device": device,
+        "torch": torch.__version__,
+        "losses": losses,
+        "gradient_cosine": cosine,
+        "seconds": seconds,
+        "peak_gib": gib,
+        "liger_seconds": liger_seconds,
+        "liger_peak_gib": liger_gib,
+        "liger_mfu": mfu,
+        "own_over_liger": seconds / liger_seconds,
+    }
+
+
 def in_own_process(arguments: Sequence[str], seconds: float) -> dict[str, Any]:
     """What this script prints with these arguments, and under `failed` why it did not end well or in time."""
     command = [sys.executable, str(Path(__file__).resolve()), *arguments]
@@ -282,16 +326,20 @@ def in_own_process(arguments: Sequence[str], seconds: float) -> dict[str, Any]:
 
 def measure_all(arguments: Sequence[str]) -> list[dict[str, Any]]:
     """One row for each of `PARTS`."""
-    for shape, quantization, seconds in PARTS:
-        print(f"at most {seconds:6g} s  {shape}, {quantization or 'bf16'}", file=sys.stderr)
+    for shape, form, seconds in PARTS:
+        print(f"at most {seconds:6g} s  {shape}, {form or 'bf16'}", file=sys.stderr)
     print(f"at most {sum(part[-1] for part in PARTS):6g} s  in all", file=sys.stderr, flush=True)
     rows = []
-    for shape, quantization, seconds in PARTS:
-        own = ["--shape", shape, *(["--quantization", quantization] if quantization else [])]
+    options = {None: [], "4bit": ["--quantization", "4bit"], "liger": ["--liger"]}
+    for shape, form, seconds in PARTS:
+        own = ["--shape", shape, *options[form]]
         started = time.perf_counter()
         found = in_own_process([*own, *arguments], seconds)
         wall = time.perf_counter() - started
-        rows.append({"shape": shape, "quantization": quantization, "wall_seconds": wall} | found)
+        quantization = form if form == "4bit" else None
+        rows.append(
+            {"shape": shape, "quantization": quantization, "liger": form == "liger", "wall_seconds": wall} | found
+        )
     return rows
 
 
@@ -304,7 +352,10 @@ def main() -> None:
         "--peak", type=float, default=989, help="the device's dense bfloat16 TFLOP/s; default: H100, H200"
     )
     parser.add_argument("--quantization", choices=["4bit"], help="of the base; default: none")
+    parser.add_argument("--liger", action="store_true", help="Liger's kernels against our own")
     given = parser.parse_args()
+    if given.liger and given.quantization:
+        raise SystemExit("--liger is measured in bfloat16.")
     if not given.dry and not torch.cuda.is_available():
         raise SystemExit("This needs a GPU; --dry does not.")
     if given.all:
@@ -312,7 +363,11 @@ def main() -> None:
         print(json.dumps(rows, indent=1))
         raise SystemExit(any("failed" in row for row in rows))
     cases = {"dense": (QWEN3_8B, TINY), "moe": (QWEN3_30B_A3B, TINY_EXPERTS)}
-    found = measure(cases[given.shape][given.dry], given.peak * 1e12, given.quantization)
+    case = cases[given.shape][given.dry]
+    if given.liger:
+        print(json.dumps(measure_liger(case, given.peak * 1e12), indent=1))
+        return
+    found = measure(case, given.peak * 1e12, given.quantization)
     print(json.dumps(found, indent=1))
     barred = given.shape == "dense" and not given.dry and not given.quantization
     if barred and found["mfu"] < MFU_BAR:
