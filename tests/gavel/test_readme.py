@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
 
-@pytest.mark.parametrize("name", ["returns.py", "own_rollout.py", "demonstrations.py", "only_judge.py"])
+@pytest.mark.parametrize("name", ["returns.py", "own_rollout.py", "only_judge.py"])
 def test_the_readme_shows_the_example_as_it_is(name: str) -> None:
     assert f"```python\n{(ROOT / 'examples' / name).read_text()}```" in README
 
