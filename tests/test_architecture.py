@@ -18,10 +18,18 @@ LONGEST = 400
 OF_A_WHOLE_WING = {
     "gavel/rewards/test_sent_rewards.py",
     "judge/service/test_erasure.py",
+    "scenarios/bridges/agentgym/test_agentgym.py",
+    "scenarios/bridges/agentgym/test_served.py",
+    "scenarios/bridges/agentgym/test_training.py",
+    "scenarios/library/test_conformance.py",
+    "scenarios/library/test_sick_worlds.py",
     "gavel/rewards/test_trl_training.py",
+    "gavel/rewards/test_verl_launch.py",
     "gavel/rewards/test_verl_package.py",
     "gavel/cli/test_cli.py",
     "gavel/reports/viewer/test_browser.py",
+    "trainer/atropos/test_atroposlib.py",
+    "trainer/atropos/test_kills.py",
     "trainer/backends/remote/test_faults.py",
     "trainer/backends/remote/test_hostile_networks.py",
     "trainer/backends/remote/test_hostile_users.py",
@@ -32,7 +40,9 @@ OF_A_WHOLE_WING = {
     "trainer/backends/test_conformance.py",
     "trainer/deploy/test_hosted_smoke.py",
     "trainer/deploy/test_kills.py",
+    "trainer/deploy/test_secrets.py",
     "trainer/engines/test_conformance.py",
+    "trainer/kernels/test_liger_kernels.py",
     "trainer/learner/test_parity_trl.py",
     "trainer/loop/test_staleness.py",
     "trainer/serving/test_frameworks.py",
@@ -44,6 +54,17 @@ OF_A_WHOLE_WING = {
 
 def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
+
+
+def test_no_error_is_raised_where_python_before_3_11_4_wraps_it_in_a_group() -> None:
+    groups = [
+        (name(path), node)
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.TryStar)
+    ]
+    handled = [(file, part) for file, node in groups for handler in node.handlers for part in ast.walk(handler)]
+    assert [f"{file}:{part.lineno}" for file, part in handled if isinstance(part, ast.Raise)] == []
 
 
 def test_imports_go_downward_only() -> None:

@@ -57,6 +57,15 @@ def test_what_the_changes_touch_runs_first(suites: ModuleType) -> None:
     ]
 
 
+def test_each_file_of_thorough_tests_is_run_by_a_suite() -> None:
+    makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    run = [word for line in makefile.splitlines() if "-m thorough" in line for word in line.split()]
+    marked = [path for path in (ROOT / "tests").rglob("test_*.py") if "mark.thorough" in path.read_text()]
+    marked.remove(Path(__file__))
+    left_out = [path for path in marked if not any((ROOT / word) in (path, *path.parents) for word in run)]
+    assert left_out == []
+
+
 def test_every_suite_is_the_first_in_its_turn(suites: ModuleType) -> None:
     assert [order(suites, [], turn)[0] for turn in range(4)] == ["a", "b", "c", "a"]
 

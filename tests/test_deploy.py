@@ -37,6 +37,9 @@ NGINX = (DEPLOY / "nginx.conf").read_text()
 SECRETS = {"OPENAI_API_KEY": "k", "TRAINER_KEY": "k" * 40}
 VALIDATORS = {
     "Dockerfile": ["hadolint", "deploy/Dockerfile"],
+    "trainer.Dockerfile": ["hadolint", "deploy/trainer.Dockerfile"],
+    "test.yml": ["check-jsonschema", "--builtin-schema", "vendor.github-workflows", ".github/workflows/test.yml"],
+    "release.yml": ["check-jsonschema", "--builtin-schema", "vendor.github-workflows", ".github/workflows/release.yml"],
     "compose": ["check-jsonschema", "--builtin-schema", "vendor.compose-spec", "deploy/compose.yaml"],
     "Kubernetes": ["kubernetes-validate", "--strict", "deploy/kubernetes.yaml"],
 }

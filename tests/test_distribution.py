@@ -1,8 +1,10 @@
 """What is built holds what is needed at run time."""
 
 import os
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -53,6 +55,16 @@ def test_a_wheel_ships_the_embedded_policy_and_every_template(tmp_path: Path, so
     assert needed <= held
     assert {name.partition("/")[0] for name in held if ".dist-info/" not in name} == {"gavel"}
     assert "gavel/py.typed" in held
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "constraints").glob("*.txt")), ids=lambda file: file.stem)
+def test_a_constraints_file_has_versions_and_no_address_and_all_that_its_extra_asks_for(file: Path) -> None:
+    lines = file.read_text().splitlines()
+    assert [line for line in lines if not re.fullmatch(r"[a-z0-9.-]+==[\w.]+", line)] == []
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = project["dependencies"] + project["optional-dependencies"].get(file.stem, [])
+    names = {re.split(r"[^\w-]", requirement)[0].lower().replace("_", "-") for requirement in asked} - {"gavel-rl"}
+    assert names - {line.partition("==")[0] for line in lines} == set()
 
 
 def test_an_editable_install_comes_before_a_folder_of_its_name_and_offers_nothing_else(
