@@ -197,10 +197,11 @@ def _received(pipe: Connection, worker: _Worker) -> tuple[str, Any] | None:
 
 
 class _Terminal:
-    """What pytest-timeout writes the stacks of threads to."""
+    """What pytest-timeout writes the stacks of threads to, and where pytest-rerunfailures looks for subtests."""
 
     def __init__(self, reporter: Any) -> None:
         self._tw: TerminalWriter = reporter._tw
+        self.stats = dict[str, list[pytest.TestReport]]()
 
 
 class _Sender:
