@@ -1,16 +1,15 @@
 """The progress and the table of a comparison in the terminal."""
 
-import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from gavel.cli.compare_blind import blind_judge
 from gavel.cli.compare_cells import Cell
+from gavel.cli.compare_progress import StepCount
 from gavel.cli.compare_session import cores, folder_of, plan_cells, rank_runs, run_comparison
 from gavel.cli.named_scenario import scenario_named
 from gavel.cli.terminal import plain
@@ -51,31 +50,16 @@ async def train_and_print(
         plain(f"Gavel compare · {scenario.name} · {counted(len(cells), 'run')}, {at_once} at once{again}"),
         soft_wrap=True,
     )
-    started, ran_before = time.monotonic(), [0, 0]
-    progress = Progress(
-        TextColumn("{task.completed:.0f}/{task.total:.0f} runs"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[left]}"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-    )
-    task = progress.add_task("", total=len(cells), left="")
+    steps, ended = StepCount(cells), [0]
 
     def done(cell: Cell, ran: bool) -> None:
-        ran_before[0] += 1
-        ran_before[1] += ran
-        left = ""
+        ended[0] += 1
         if ran:
-            seconds = (time.monotonic() - started) / ran_before[1] * (len(cells) - ran_before[0])
-            left = f"about {duration(seconds)} left" if seconds else ""
-            if not console.is_terminal:
-                console.print(plain(f"{ran_before[0]}/{len(cells)}  {cell.label} done  {left}"), soft_wrap=True)
-        progress.update(task, advance=1, left=left)
+            console.print(plain(f"{ended[0]}/{len(cells)}  {cell.label} done"), soft_wrap=True)
 
-    if console.is_terminal:
-        progress.start()
-    try:
+    display = WaitDisplay(console)
+    with ExitStack() as training:
+        training.enter_context(steps.shown(display))
         comparison = await run_comparison(
             cells,
             scenario,
@@ -85,10 +69,8 @@ async def train_and_print(
             parallel=at_once,
             done=done,
             blind=ranks,
-            follower=_AfterRuns(console, progress),
+            follower=_After(training, display),
         )
-    finally:
-        progress.stop()
     print_comparison(comparison)
 
 
@@ -97,17 +79,17 @@ async def rank_and_print(comparison: Comparison, judge: Judge) -> None:
     print_comparison(await rank_runs(comparison, judge, WaitDisplay(Console())))
 
 
-class _AfterRuns:
-    """Shows the ranking when the display of the runs has ended."""
+class _After:
+    """Shows a wait when what was shown before has ended."""
 
-    def __init__(self, console: Console, runs: Progress) -> None:
-        self._runs, self._shown = runs, WaitDisplay(console)
+    def __init__(self, before: ExitStack, display: WaitDisplay) -> None:
+        self._before, self._display = before, display
 
     def waiting(
         self, what: str, total: int, unit: str, status: Callable[[], str] = lambda: ""
     ) -> AbstractContextManager[Callable[[], None]]:
-        self._runs.stop()
-        return self._shown.waiting(what, total, unit, status)
+        self._before.close()
+        return self._display.waiting(what, total, unit, status)
 
 
 def print_comparison(comparison: Comparison) -> None:
