@@ -74,7 +74,15 @@ class DemoSettings:
         """The same for the same command; different for other settings."""
         judge = "" if self.judge_name == self.job.judge else "-" + self.judge_name.replace("/", "-")
         steps = "" if self.steps == self.job.steps else f"-{self.steps}-steps"
-        return f"{self.job.name.replace(' ', '-')}-seed-{self.seed}{judge}{steps}"
+        backend = "" if self.backend == "local" else f"-{self.backend}"
+        return f"{self.job.name.replace(' ', '-')}-seed-{self.seed}{judge}{steps}{backend}"
+
+    @property
+    def again(self) -> str:
+        """The command that starts this run over."""
+        judge = "" if self.judge_name == LIKELIHOOD else f" --judge {self.judge_name}"
+        backend = "" if self.backend == "local" else f" --backend {self.backend}"
+        return f"{self.job.command} --seed {self.seed}{judge} --steps {self.steps}{backend} --fresh"
 
 
 async def run_demo(settings: DemoSettings, started: float) -> dict[str, Any]:
@@ -154,7 +162,7 @@ def _headline(settings: DemoSettings, parameters: int, start: int) -> str:
     policy = f"{'embedded policy' if job.base_model in SCENARIOS else job.base_model} ({size} parameters)"
     line = f"Gavel demo · {job.name} · {policy} · {judge} · {os.cpu_count()} cores"
     if start >= settings.steps:
-        return f"{line}\nThis run is finished; here is its outcome again. `{job.command} --fresh` starts over."
+        return f"{line}\nThis run is finished; here is its outcome again. `{settings.again}` starts over."
     return f"{line}\nContinuing after step {start}." if start else line
 
 
@@ -162,6 +170,7 @@ def _summary(settings: DemoSettings, outcome: Outcome, seconds: dict[str, float]
     return {
         "seed": settings.seed,
         "judge": settings.judge_name,
+        "backend": settings.backend,
         "steps": settings.steps,
         "trained_steps": outcome.trained_steps,
         "heldout_tasks": outcome.trained.tasks,
@@ -200,9 +209,6 @@ def _report(
     texts: TextComparison | None,
 ) -> DemoReport:
     base, trained, job = outcome.base, outcome.trained, settings.job
-    again = f"{job.command} --seed {settings.seed} --judge {settings.judge_name} --steps {settings.steps} --fresh"
-    if settings.judge_name == LIKELIHOOD:
-        again = again.replace(f" --judge {LIKELIHOOD}", "")
     judge = job.judge_caveat if settings.judge_name == job.judge else f"It was {settings.judge_name}."
     return DemoReport(
         title=f"Gavel demo: {job.name if job is ONE_SENTENCE else f'the {job.name}'}",
@@ -230,8 +236,9 @@ def _report(
             "judge": settings.judge_name,
             "base model": job.base_model,
             **({"weights": texts.source} if texts else {}),
+            "backend": settings.backend,
             "steps": str(settings.steps),
-            "run again": again,
+            "run again": settings.again,
         },
         samples=texts.samples if texts else (),
     )

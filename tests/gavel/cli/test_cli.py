@@ -217,6 +217,23 @@ def test_the_booking_desk_has_a_demo_of_its_own_policy(tmp_path: Path) -> None:
     assert "gavel demo booking_desk --seed 3" in summary_file.with_name("report.html").read_text()
 
 
+def test_a_demo_through_another_backend_is_another_run(tmp_path: Path) -> None:
+    (tmp_path / "small.py").write_text(SMALL_DEMO)
+
+    def told(*options: str) -> str:
+        result = script(tmp_path / "small.py", "demo", "--steps", "1", "--seed", "3", *options, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        return " ".join(result.stdout.split())
+
+    assert "This run is finished" not in told()
+    assert "This run is finished" not in told("--backend", "remote")
+    again = told("--backend", "remote")
+    assert "This run is finished" in again
+    assert "--seed 3 --judge stand-in --steps 1 --backend remote --fresh` starts over" in again
+    summaries = [json.loads(file.read_text()) for file in sorted(tmp_path.glob("runs/demo/*/summary.json"))]
+    assert [summary["backend"] for summary in summaries] == ["local", "remote"]
+
+
 def assert_whole(summary: dict[str, Any], summary_file: Path) -> None:
     """Of a demo of one step with seed 3."""
     assert summary["seed"] == 3
