@@ -3,6 +3,7 @@
 Needs SkyPilot in the environment (`make test-sky`). The server has a home directory and a port of its own.
 """
 
+import contextlib
 import importlib.util
 import inspect
 import os
@@ -84,12 +85,12 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         subprocess.run([sys.executable, "-c", _BOOTED], env=client, capture_output=True, timeout=HANG_SECONDS)
         yield client
     finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        try:
+        server.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(60)
-        except subprocess.TimeoutExpired:
-            os.killpg(server.pid, signal.SIGKILL)
-            server.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)  # its executors outlive it
+        server.wait()
         log.close()
 
 
