@@ -16,7 +16,15 @@ from pydantic import BaseModel
 
 from gavel.llm.types import Message
 
-_EXACT = ("token_ids", "prompt_token_ids", "policy_version", "temperature", "continues_sampled", "token_logprobs")
+_EXACT = (
+    "token_ids",
+    "prompt_token_ids",
+    "policy_version",
+    "temperature",
+    "continues_sampled",
+    "sample_id",
+    "token_logprobs",
+)
 """Fields of a Gavel endpoint's choice that LiteLLM moves to `provider_specific_fields`."""
 
 

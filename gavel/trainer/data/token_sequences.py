@@ -64,6 +64,8 @@ class Turn:
     """Whether it ended at its token limit."""
     continues: bool = field(default=False, compare=False)
     """Whether the endpoint sampled the assistant message before it, and found it unchanged in the prompt."""
+    sample_id: str | None = None
+    """What tells it from an equal turn, which was sampled independently; None: its server does not say."""
     number: int = field(default=0, compare=False)
     """Its index in `trajectory.choices()`; a repeated turn is the same turn."""
 
@@ -105,6 +107,7 @@ def turn_of(choice: Choice, number: int = 0) -> Turn:
         extra.get("temperature") or 1.0,
         cut=choice.finish_reason == "length",
         continues=extra.get("continues_sampled") is True,
+        sample_id=extra.get("sample_id"),
         number=number,
     )
 
@@ -156,15 +159,21 @@ def join_turns(histories: Iterable[Sequence[Turn]]) -> list[TokenSequence]:
 
 
 def _distinct(histories: Iterable[Sequence[Turn]]) -> list[Turn]:
-    """The turns of all histories; one that a history repeats from another counts once.
+    """The samples that all histories show: one that a history repeats counts once, and two that are equal count twice.
 
-    Two equal turns within a history are two samples.
+    The expected gradient is a sum over samples, so an equal one is no repetition. `sample_id` tells which is which.
+    Without it, equal turns within a history are two samples, and equal turns of two histories are one.
     """
     found: list[Turn] = []
+    known: set[str] = set()
     for turns in histories:
         elsewhere = list(found)
         for turn in turns:
-            if turn in elsewhere:
+            if turn.sample_id is not None:
+                if turn.sample_id not in known:
+                    known.add(turn.sample_id)
+                    found.append(turn)
+            elif turn in elsewhere:
                 elsewhere.remove(turn)
             else:
                 found.append(turn)

@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 _FORMATS = 64
 """Renderers that are kept, for arguments of the chat template that requests give."""
+_MAX_TEXTS = 1024
+"""Completions of a request for texts."""
 _SEED_STEP = 0x9E3779B97F4A7C15
 """Between the seeds of a request's turns."""
 
@@ -89,18 +91,9 @@ class ChatCompletions:
     async def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The completion. Raises one of `errors.ANSWERED`; cancelling it ends the sampling."""
         chat = self._open(body)
-        try:
-            async with asyncio.TaskGroup() as group:
-                sampling = [group.create_task(self._turn(chat, index)) for index in range(chat.asked.n)]
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        except asyncio.CancelledError:
-            _count_abandoned(chat.asked.n)
-            raise
         choices: list[dict[str, Any]] = []
         tokens, name = 0, self._model
-        for index, task in enumerate(sampling):
-            asked, turn = task.result()
+        for index, (asked, turn) in enumerate(await self._turns([chat])):
             reply = self._reply(asked, turn)
             self._remember(asked, reply, turn)
             choices.append(choice_object(asked.asked, index, reply, asked.prompt, turn, self._decode))
@@ -144,7 +137,7 @@ class ChatCompletions:
                     if asked.opening:
                         choices[index] = self._chunks_of(asked, index)
                     reply = self._reply(asked, turn)
-                    made = choices[index].rest(reply, turn)
+                    made = choices[index].rest(reply, turn, asked.asked.sample_id)
                     self._remember(asked, reply, turn)
                 held.setdefault(index, []).extend(made)
                 for ready in itertools.takewhile(lambda at: choices[at].opened, range(chat.asked.n)):
@@ -159,24 +152,30 @@ class ChatCompletions:
             for task in sampling:
                 task.cancel()
 
-    async def complete_text(self, body: Mapping[str, Any], prompt_ids: list[int]) -> list[dict[str, Any]]:
-        """Chat choices, and the `tokens` of each, that continue a prompt as it is; `body` says how they are sampled.
+    async def complete_text(self, body: Mapping[str, Any], prompts: Sequence[list[int]]) -> list[dict[str, Any]]:
+        """Chat choices, and the `tokens` of each, that continue prompts as they are; `body` says how they are sampled.
 
-        Raises as `complete` does.
+        `n` choices for each prompt, in order. Raises as `complete` does.
         """
-        messages = [{"role": "user", "content": self._decode(prompt_ids)}]
         likeliest = body.get("logprobs") or None
         shown = {"compact_logprobs": True, "logprobs": None, "return_token_ids": True, "top_logprobs": likeliest}
-        chat = self._open({**body, "messages": messages, **shown}, Prompt(prompt_ids, False))
+        chats: list[_Chat] = []
+        for prompt_ids in prompts:
+            messages = [{"role": "user", "content": self._decode(prompt_ids)}]
+            chats.append(self._open({**body, "messages": messages, **shown}, Prompt(prompt_ids, False)))
+            if len(prompts) * chats[0].asked.n > _MAX_TEXTS:
+                raise BadRequest(
+                    f"{len(prompts)} prompts with n={chats[0].asked.n} are more than {_MAX_TEXTS} completions",
+                    "Send them in several requests.",
+                )
         choices: list[dict[str, Any]] = []
-        for index in range(chat.asked.n):
-            _, turn = await self._turn(chat, index)
+        for chat, turn in await self._turns(chats):
             ended = turn.token_ids[-1:] and turn.token_ids[-1] in chat.form.stop_ids
             text = self._decode(turn.token_ids[:-1] if ended else turn.token_ids)
             reply = without_stop({"role": "assistant", "content": text}, chat.asked.stop)
-            choice = choice_object(chat.asked, index, reply, chat.prompt, turn, self._decode)
+            choice = choice_object(chat.asked, len(choices), reply, chat.prompt, turn, self._decode)
             if capture := current_capture.get():
-                capture.add(messages, None, choice)
+                capture.add(chat.asked.messages, None, choice)
             choices.append(choice | {"tokens": self._shown_tokens(turn)})
         return choices
 
@@ -229,10 +228,25 @@ class ChatCompletions:
             )
         return Grammar(schema, tuple(opening))
 
+    async def _turns(self, chats: Sequence["_Chat"]) -> list[tuple["_Chat", Sampled]]:
+        """The turns of requests, `n` for each, and what was asked for them; sampled concurrently."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                sampling = [
+                    group.create_task(self._turn(chat, index)) for chat in chats for index in range(chat.asked.n)
+                ]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        except asyncio.CancelledError:
+            _count_abandoned(sum(chat.asked.n for chat in chats))
+            raise
+        return [task.result() for task in sampling]
+
     async def _turn(self, chat: "_Chat", index: int, heard: Heard | None = None) -> "tuple[_Chat, Sampled]":
         """A turn, and what was asked for it. One that must call a tool and does not is sampled once more, behind the
         tokens that open a call."""
-        chat = replace(chat, request=replace(chat.request, seed=chat.request.seed + index * _SEED_STEP))
+        asked = replace(chat.asked, sample_id=secrets.token_hex(8))
+        chat = replace(chat, asked=asked, request=replace(chat.request, seed=chat.request.seed + index * _SEED_STEP))
         if not chat.asked.must_call:
             return chat, await self._sampled(chat, heard)
         turn = await self._sampled(chat)

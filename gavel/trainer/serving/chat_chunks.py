@@ -15,7 +15,7 @@ from gavel.trainer.serving.chat_request import ChatRequest
 from gavel.trainer.serving.streamed_text import StreamedText
 from gavel.trainer.serving.turn_cache import Prompt
 
-_OF_THE_WHOLE = ("message", "token_ids", "token_logprobs", "logprobs", "finish_reason")
+_OF_THE_WHOLE = ("message", "token_ids", "token_logprobs", "logprobs", "finish_reason", "sample_id")
 """Fields of a choice that are not known when it begins."""
 
 
@@ -45,13 +45,14 @@ class ChoiceChunks:
         pieces = self._text.more(turn.token_ids)
         return found if pieces is None else [*found, self._chunk(pieces, turn)]
 
-    def rest(self, reply: Message, turn: Sampled) -> list[dict[str, Any]]:
+    def rest(self, reply: Message, turn: Sampled, sample_id: str) -> list[dict[str, Any]]:
         """The last chunks; `reply` becomes what was shown."""
         found = [] if self.opened else [self._opening(turn)]
         delta: dict[str, Any] = {**self._text.rest(reply)}
         if calls := reply.get("tool_calls"):
             delta["tool_calls"] = [{"index": at} | call for at, call in enumerate(calls)]
         choice = choice_object(self._asked, self._index, reply, self._prompt, turn, self._decode)
+        choice["sample_id"] = sample_id
         del choice["message"], choice["logprobs"]
         return [*found, choice | self._chunk(delta, turn) | {"finish_reason": choice["finish_reason"]}]
 

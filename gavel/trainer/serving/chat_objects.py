@@ -1,7 +1,7 @@
 """A sampled turn as OpenAI's objects: message, choice, completion, and the chunks of a stream.
 
 A choice, and the last chunk of a streamed one, carries what exact training needs: `token_ids`, `prompt_token_ids`,
-`policy_version`, `temperature`, `logprobs` and `continues_sampled`.
+`policy_version`, `temperature`, `logprobs`, `continues_sampled` and `sample_id`.
 """
 
 import json
@@ -68,6 +68,8 @@ def choice_object(
         "temperature": asked.temperature,
         "continues_sampled": prompt.continues,
     }
+    if asked.sample_id:
+        choice["sample_id"] = asked.sample_id
     shaped_by = sorted(asked.shaping.asked()) if asked.shaping else []
     if sampled.redrawn:
         shaped_by.append("tool_choice" if asked.forced else "response_format")

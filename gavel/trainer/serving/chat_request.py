@@ -105,6 +105,8 @@ class ChatRequest:
     token_ids: bool
     forced: bool = False
     """The turn is a second attempt, which was made to call a tool; no body asks for that."""
+    sample_id: str = ""
+    """What tells the turn from one that is equal to it; no body gives it."""
 
 
 def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:

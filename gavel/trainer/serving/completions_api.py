@@ -57,7 +57,7 @@ class CompletionsApi:
         asked = {name: value for name, value in body.items() if name not in _OWN}
         if body.get("max_tokens") is None:
             asked["max_tokens"] = _DEFAULT_MAX_TOKENS
-        chosen = [choice for prompt in prompts for choice in await self._chat.complete_text(asked, prompt)]
+        chosen = await self._chat.complete_text(asked, prompts)
         choices = [_choice(index, choice, body) for index, choice in enumerate(chosen)]
         read, said = sum(map(len, prompts)), sum(len(choice["token_ids"]) for choice in chosen)
         return {

@@ -54,7 +54,7 @@ class GenerateApi:
     async def _generated(self, body: Message, prompt: list[int]) -> Message:
         asked = {name: value for name, value in body.items() if name not in _OWN}
         asked = {"max_tokens": _DEFAULT_MAX_TOKENS, **asked, "model": self._chat.names[0]}
-        choices = await self._chat.complete_text(asked, prompt)
+        choices = await self._chat.complete_text(asked, [prompt])
         return {
             "text": [choice["message"]["content"] for choice in choices],
             "prompt": body["prompt"],

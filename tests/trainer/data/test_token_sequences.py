@@ -69,6 +69,26 @@ def test_two_equal_samples_of_one_history_both_count():
     assert len(sequences(attempt(turn, sampled_turn([1], [2])))) == 2
 
 
+@pytest.mark.parametrize("stored", [False, True])
+def test_two_equal_samples_of_two_histories_both_count(stored):
+    trajectory = attempt(sampled_turn([1], [2], sample_id="one"))
+    trajectory.additional_histories = [History(messages_and_choices=[sampled_turn([1], [2], sample_id="two")])]
+    if stored:
+        trajectory = Trajectory.from_json(trajectory.to_json())
+    assert trained(trajectory) == [([1, 2], [2]), ([1, 2], [2])]
+
+
+def test_a_sample_that_histories_repeat_counts_once_beside_its_equal():
+    one, two = sampled_turn([1], [2], sample_id="one"), sampled_turn([1], [2], sample_id="two")
+    trajectory = attempt(one, sampled_turn([1, 2, 3], [4], sample_id="three"))
+    fork = sampled_turn([1, 2, 8], [5], sample_id="four")
+    trajectory.additional_histories = [
+        History(messages_and_choices=[one, fork]),
+        History(messages_and_choices=[two, two, one]),
+    ]
+    assert trained(trajectory) == [([1, 2, 3, 4], [2, 4]), ([1, 2, 8, 5], [5]), ([1, 2], [2])]
+
+
 @given(st.lists(st.tuples(ids, ids), min_size=1, max_size=6))
 def test_a_conversation_that_only_grows_is_one_sequence_however_long(parts):
     context: list[int] = []

@@ -64,6 +64,14 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+async def test_equal_samples_of_two_requests_are_both_trained(server, owner):
+    async with Capture(owner) as capture, client_of(server, capture.api_key) as client:
+        one, other = [await say(client, OPENING, temperature=0.0, max_tokens=4) for _ in range(2)]
+    assert one["content"] == other["content"]
+    first, second = sequences(capture.trajectory)
+    assert (first.token_ids, first.sampled) == (second.token_ids, second.sampled)
+
+
 async def test_every_sampled_token_is_trained_once_in_the_context_in_which_it_was_sampled(server, owner, policy):
     async def episode(seed: int) -> Capture:
         async with Capture(owner) as capture, client_of(server, capture.api_key) as client:

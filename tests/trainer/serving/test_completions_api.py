@@ -77,3 +77,12 @@ async def test_a_captured_text_is_trained(server, client):
 async def test_what_cannot_be_served_is_refused(client, setting):
     with pytest.raises(BadRequestError):
         await client.completions.create(**(ASKING | setting))
+
+
+async def test_prompts_of_one_request_are_sampled_together_up_to_a_limit(client):
+    completion = await client.completions.create(**ASKING | {"prompt": [PROMPT, "hello"], "n": 2})
+    assert [choice.index for choice in completion.choices] == [0, 1, 2, 3]
+    prompts = [choice.prompt_token_ids for choice in completion.choices]
+    assert prompts[0] == prompts[1] != prompts[2] == prompts[3]
+    with pytest.raises(BadRequestError, match="513 prompts with n=2 are more than 1024 completions"):
+        await client.completions.create(**ASKING | {"prompt": ["a"] * 513, "n": 2})
